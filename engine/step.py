@@ -1,0 +1,101 @@
+"""What a worker asks of an engine, and what it gets back: one forward pass over a packed batch.
+
+A row's work in a step, drawn over its token positions:
+
+    0                 start            start + n_new              len(token_ids)
+    |---- in pages ----|==== computed now ====|---- later chunks -----|
+
+When `start + n_new == len(token_ids)` and `sample` is set, the engine samples the token at position
+`len(token_ids)`; its index in the answer is `len(token_ids) - n_prompt`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NewType, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from twolane.params import SamplingParams
+
+Page = NewType("Page", int)  # opaque outside the pool: hold it, compare it, never compute with it
+IntArray = npt.NDArray[np.int32]
+ByteArray = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class RowWork:
+    """One row's share of a step. The engine reads it during `run` only and keeps no reference."""
+
+    row: int  # the caller's name for the row, repeated in the result
+    token_ids: Sequence[int]  # every token known so far: prompt, then answer
+    start: int  # positions before it are in the pages already
+    n_new: int  # how many positions to compute now, at least 1
+    pages: Sequence[Page]  # page i holds positions [i * page_tokens, (i + 1) * page_tokens)
+    n_prompt: int  # where the answer begins (penalties, min_tokens, Philox position)
+    params: SamplingParams
+    sample: bool  # sample the token after the last known one
+    sample_index: int = 0  # which of the request's n samples (a Philox key)
+
+    def __post_init__(self) -> None:
+        end = self.start + self.n_new
+        assert self.n_new >= 1
+        assert self.start >= 0
+        assert end <= len(self.token_ids)
+        assert not self.sample or end == len(self.token_ids), "only the end of a row is sampled"
+        assert 1 <= self.n_prompt <= len(self.token_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class SampledToken:
+    """One token of an answer; log-probabilities only where `top_logprobs` asked for them."""
+
+    token: int
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()  # (token, log-probability), likeliest first
+
+
+@dataclass(frozen=True, slots=True)
+class RowResult:
+    """What a step made of one row: zero or more tokens, or the error that fails this row alone."""
+
+    row: int
+    tokens: tuple[SampledToken, ...] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSpec:
+    """The facts about an engine that the rest of a worker needs; fixed for its life."""
+
+    model: str  # name shown to users
+    fingerprint: str  # hex: config, weights revision, quantisation. Unequal sides never pair
+    n_pages: int
+    page_tokens: int
+    page_bytes: int
+    layout: str  # canonical JSON of dtype, page_tokens, layers, kv_heads, head_dim
+    max_context_tokens: int
+    vocab_size: int
+    eos_token_ids: tuple[int, ...]
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """A model with its KV pool. Not thread-safe: one step at a time, on any thread."""
+
+    spec: EngineSpec
+    pool: ByteArray  # [n_pages, page_bytes], the pool's own memory (writable view, no copy)
+
+    def run(self, work: Sequence[RowWork]) -> list[RowResult]:
+        """Compute one packed batch; write its keys and values into `pages`; sample where asked.
+
+        Returns one result a row, in order. Blocks. A fault in one row (non-finite logits, an id
+        out of range) is that row's `error`; the others' tokens do not change.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give the pool's memory back. May be called twice."""
+        ...

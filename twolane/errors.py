@@ -1,0 +1,111 @@
+"""Every error that twolane raises at a user, as a tree.
+
+    TwolaneError
+    ├── InvalidRequestError        INVALID_ARGUMENT     the request can never succeed as it is
+    │   └── InvalidParameterError                       one field: name, value, bound
+    ├── DuplicateRequestError      ALREADY_EXISTS       that request id is in use
+    ├── UnknownModelError          NOT_FOUND            no worker serves that model
+    ├── OverloadedError            RESOURCE_EXHAUSTED   come back after `retry_after_s`
+    ├── DeadlineError              DEADLINE_EXCEEDED    the deadline passed, or cannot be met
+    ├── CancelledError             CANCELLED            the caller, or an operator, cancelled it
+    ├── UnavailableError           UNAVAILABLE          nobody can serve it now; retrying may help
+    ├── UnimplementedError         UNIMPLEMENTED        the field is reserved for a later version
+    └── InternalError              INTERNAL             our bug: please report it, with the details
+
+Each carries the gRPC status that stands beside it, a stable `reason` (google.rpc.ErrorInfo.reason)
+and `metadata`. `twolane.rpc.errors` is the one place that turns them into a status and back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+class TwolaneError(Exception):
+    """Root of the tree. `reason` is machine-readable; `metadata` holds the message's figures."""
+
+    reason = "TWOLANE_ERROR"
+
+    def __init__(self, message: str, *, metadata: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.metadata: dict[str, str] = dict(metadata or {})
+
+
+class InvalidRequestError(TwolaneError):
+    """The request can never succeed as it is. `field` is a path into the request, where known."""
+
+    reason = "INVALID_REQUEST"
+
+    def __init__(
+        self, message: str, *, field: str = "", metadata: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(message, metadata=metadata)
+        self.field = field
+
+
+class InvalidParameterError(InvalidRequestError):
+    """One parameter is out of its bound: says which, what it was, and what it may be."""
+
+    reason = "INVALID_PARAMETER"
+
+    def __init__(self, name: str, value: object, bound: str) -> None:
+        super().__init__(
+            f"{name} is {value!r}; it must be {bound}",
+            field=name,
+            metadata={"value": str(value)[:200], "bound": bound},
+        )
+
+
+class DuplicateRequestError(TwolaneError):
+    """A request with the same `request_id` is running."""
+
+    reason = "DUPLICATE_REQUEST"
+
+
+class UnknownModelError(TwolaneError):
+    """No worker of this cluster serves the model that was asked for."""
+
+    reason = "UNKNOWN_MODEL"
+
+
+class OverloadedError(TwolaneError):
+    """Refused to protect running requests. Retry after `retry_after_s` seconds."""
+
+    reason = "OVERLOADED"
+
+    def __init__(
+        self, message: str, *, retry_after_s: float, metadata: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(message, metadata=metadata)
+        self.retry_after_s = retry_after_s
+
+
+class DeadlineError(TwolaneError):
+    """The request's deadline passed; what was generated before has been streamed already."""
+
+    reason = "DEADLINE_EXCEEDED"
+
+
+class CancelledError(TwolaneError):
+    """The request was cancelled: by `cancel()`, by a lost client, or by an operator."""
+
+    reason = "CANCELLED"
+
+
+class UnavailableError(TwolaneError):
+    """Nobody can serve the request now (no worker, connection lost). Retrying may help."""
+
+    reason = "UNAVAILABLE"
+
+
+class UnimplementedError(TwolaneError):
+    """The request uses a field that this version accepts on the wire but does not implement."""
+
+    reason = "UNIMPLEMENTED"
+
+
+class InternalError(TwolaneError):
+    """A bug of twolane, or a fault confined to this request (for example NaN logits)."""
+
+    reason = "INTERNAL"

@@ -1,0 +1,94 @@
+"""The one place where twolane's errors become a gRPC status, and a status becomes an error again.
+
+The status carries google.rpc details: ErrorInfo always (domain "twolane"), BadRequest with the
+field for invalid requests, RetryInfo for overload.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn, Protocol, cast
+
+import grpc
+from google.protobuf.duration_pb2 import Duration
+from google.rpc import code_pb2, error_details_pb2, status_pb2
+from grpc_status import rpc_status
+
+from twolane import errors
+
+DOMAIN = "twolane"
+
+_CODE_OF: dict[type[errors.TwolaneError], int] = {
+    errors.InvalidRequestError: code_pb2.INVALID_ARGUMENT,
+    errors.InvalidParameterError: code_pb2.INVALID_ARGUMENT,
+    errors.DuplicateRequestError: code_pb2.ALREADY_EXISTS,
+    errors.UnknownModelError: code_pb2.NOT_FOUND,
+    errors.OverloadedError: code_pb2.RESOURCE_EXHAUSTED,
+    errors.DeadlineError: code_pb2.DEADLINE_EXCEEDED,
+    errors.CancelledError: code_pb2.CANCELLED,
+    errors.UnavailableError: code_pb2.UNAVAILABLE,
+    errors.UnimplementedError: code_pb2.UNIMPLEMENTED,
+    errors.InternalError: code_pb2.INTERNAL,
+}
+
+
+def to_status(error: errors.TwolaneError) -> status_pb2.Status:
+    """The google.rpc.Status of an error of our tree."""
+    status = status_pb2.Status(code=_CODE_OF[type(error)], message=error.message)
+    status.details.add().Pack(
+        error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=error.metadata)
+    )
+    if isinstance(error, errors.InvalidRequestError) and error.field:
+        violation = error_details_pb2.BadRequest.FieldViolation(
+            field=error.field, description=error.message
+        )
+        status.details.add().Pack(error_details_pb2.BadRequest(field_violations=[violation]))
+    if isinstance(error, errors.OverloadedError):
+        delay = Duration()
+        delay.FromMilliseconds(int(error.retry_after_s * 1000))
+        status.details.add().Pack(error_details_pb2.RetryInfo(retry_delay=delay))
+    return status
+
+
+class _Context(Protocol):
+    """The part of `grpc.aio.ServicerContext` that grpc-stubs leaves out."""
+
+    async def abort_with_status(self, status: object) -> NoReturn: ...
+
+
+async def abort(context: _Context, error: errors.TwolaneError) -> NoReturn:
+    """End the call of `context` with the status of `error`. Never returns."""
+    await context.abort_with_status(rpc_status.to_status(to_status(error)))
+
+
+def from_rpc_error(error: grpc.RpcError) -> errors.TwolaneError:
+    """The error of our tree that a failed call stands for (sync or aio)."""
+    if not isinstance(error, grpc.Call | grpc.aio.AioRpcError):
+        return errors.InternalError(str(error))
+    code = error.code()
+    text = error.details() or code.name
+    info = error_details_pb2.ErrorInfo()
+    bad_request = error_details_pb2.BadRequest()
+    retry = error_details_pb2.RetryInfo()
+    status = rpc_status.from_call(cast(grpc.Call, error))  # it reads what both kinds have
+    for detail in status.details if status is not None else ():
+        for message in (info, bad_request, retry):
+            if detail.Is(message.DESCRIPTOR):
+                detail.Unpack(message)
+    metadata = dict(info.metadata)
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        retry_after_s = retry.retry_delay.ToMilliseconds() / 1000
+        return errors.OverloadedError(text, retry_after_s=retry_after_s, metadata=metadata)
+    if code is grpc.StatusCode.INVALID_ARGUMENT:
+        field = bad_request.field_violations[0].field if bad_request.field_violations else ""
+        return errors.InvalidRequestError(text, field=field, metadata=metadata)
+    return _ERROR_OF.get(code, errors.InternalError)(text, metadata=metadata)
+
+
+_ERROR_OF: dict[grpc.StatusCode, type[errors.TwolaneError]] = {
+    grpc.StatusCode.ALREADY_EXISTS: errors.DuplicateRequestError,
+    grpc.StatusCode.NOT_FOUND: errors.UnknownModelError,
+    grpc.StatusCode.DEADLINE_EXCEEDED: errors.DeadlineError,
+    grpc.StatusCode.CANCELLED: errors.CancelledError,
+    grpc.StatusCode.UNAVAILABLE: errors.UnavailableError,
+    grpc.StatusCode.UNIMPLEMENTED: errors.UnimplementedError,
+}

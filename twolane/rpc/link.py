@@ -1,0 +1,118 @@
+"""One end of an ordered two-way message stream, and its gRPC forms.
+
+Routers, workers and the transfer lane speak through `Link`, so that the same code runs over gRPC,
+and over memory under virtual time (`twolane.testing.links`). A link delivers in order or breaks;
+after a break nothing is known of what the other side got.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any, Generic, Protocol, TypeVar
+
+import grpc
+from grpc.aio import EOF  # type: ignore[attr-defined]  # missing in grpc-stubs
+
+OutT = TypeVar("OutT")
+InT = TypeVar("InT")
+OutT_contra = TypeVar("OutT_contra", contravariant=True)
+InT_co = TypeVar("InT_co", covariant=True)
+
+MAX_UNSENT_MESSAGES = 20_000
+
+
+class LinkBrokenError(Exception):
+    """The stream is over: closed here, closed there, peer dead, or peer too slow."""
+
+
+class Link(Protocol[OutT_contra, InT_co]):
+    """Send never blocks. The first `LinkBrokenError` is final; `close` may be called twice."""
+
+    def send(self, message: OutT_contra) -> None: ...
+
+    async def receive(self) -> InT_co: ...
+
+    def close(self) -> None: ...
+
+
+class _Stream(Protocol):
+    """What `grpc.aio.StreamStreamCall` and `grpc.aio.ServicerContext` have in common."""
+
+    async def read(self) -> Any: ...
+
+    async def write(self, message: Any) -> None: ...
+
+
+class GrpcLink(Generic[OutT, InT]):
+    """A `Link` over one gRPC stream, client or server end.
+
+    Messages wait in a bounded queue that one task writes; a peer that falls `MAX_UNSENT_MESSAGES`
+    behind breaks the link rather than grow our memory.
+    """
+
+    def __init__(self, stream: _Stream) -> None:
+        self._stream = stream
+        self._unsent: deque[OutT] = deque()
+        self._wake = asyncio.Event()
+        self._broken = asyncio.Event()
+        self._why = "closed"
+        self._writer = asyncio.create_task(self._write_all(), name="link-writer")
+
+    def send(self, message: OutT) -> None:
+        if self._broken.is_set():
+            raise LinkBrokenError(self._why)
+        if len(self._unsent) >= MAX_UNSENT_MESSAGES:
+            self._break(f"peer is {MAX_UNSENT_MESSAGES} messages behind")
+            raise LinkBrokenError(self._why)
+        self._unsent.append(message)
+        self._wake.set()
+
+    async def receive(self) -> InT:
+        if self._broken.is_set():
+            raise LinkBrokenError(self._why)
+        try:
+            message = await self._stream.read()
+        except (grpc.RpcError, asyncio.InvalidStateError, grpc.aio.UsageError) as error:
+            self._break(_describe(error))
+            raise LinkBrokenError(self._why) from error
+        if message is EOF:
+            self._break("closed by peer")
+            raise LinkBrokenError(self._why)
+        received: InT = message
+        return received
+
+    def close(self) -> None:
+        """Stop sending. What was queued and is not written yet is lost."""
+        self._break("closed")
+
+    async def wait_broken(self) -> str:
+        """Wait until the link is over, however that comes; returns why."""
+        await self._broken.wait()
+        return self._why
+
+    def _break(self, why: str) -> None:
+        if self._broken.is_set():
+            return
+        self._why = why
+        self._broken.set()
+        if self._writer is not asyncio.current_task():
+            self._writer.cancel()
+        if isinstance(self._stream, grpc.aio.Call):
+            self._stream.cancel()
+
+    async def _write_all(self) -> None:
+        try:
+            while True:
+                while self._unsent:
+                    await self._stream.write(self._unsent.popleft())
+                self._wake.clear()
+                await self._wake.wait()
+        except (grpc.RpcError, asyncio.InvalidStateError, grpc.aio.UsageError) as error:
+            self._break(_describe(error))
+
+
+def _describe(error: Exception) -> str:
+    if isinstance(error, grpc.aio.AioRpcError):
+        return f"{error.code().name}: {error.details()}"
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,77 @@
+"""`Link` over memory, with latency and cuts: the double of a gRPC stream for virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Generic, TypeVar
+
+from twolane.rpc.link import LinkBrokenError
+
+OutT = TypeVar("OutT")
+InT = TypeVar("InT")
+
+
+class MemoryLink(Generic[OutT, InT]):
+    """One end of a pair made by `link_pair`. Delivers in order after `latency_s`.
+
+    `break_now(why)` on either end is what a reset stream looks like: messages on their way are lost
+    and both ends learn of it after the latency.
+    """
+
+    def __init__(self, latency_s: float) -> None:
+        self._latency_s = latency_s
+        self._peer: MemoryLink[InT, OutT]
+        self._inbox: deque[InT] = deque()
+        self._wake = asyncio.Event()
+        self._why = ""
+
+    def send(self, message: OutT) -> None:
+        if self._why:
+            raise LinkBrokenError(self._why)
+        loop = asyncio.get_running_loop()
+        loop.call_later(self._latency_s, self._peer._deliver, message)
+
+    async def receive(self) -> InT:
+        while not self._inbox:
+            if self._why:
+                raise LinkBrokenError(self._why)
+            self._wake.clear()
+            await self._wake.wait()
+        return self._inbox.popleft()
+
+    def close(self) -> None:
+        self.break_now("closed by peer")
+
+    def break_now(self, why: str) -> None:
+        if self._why:
+            return
+        self._break(why)
+        asyncio.get_running_loop().call_later(self._latency_s, self._peer._break, why)
+
+    async def wait_broken(self) -> str:
+        """Wait until the link is over; returns why."""
+        while not self._why:
+            self._wake.clear()
+            await self._wake.wait()
+        return self._why
+
+    def _deliver(self, message: InT) -> None:
+        if not self._why:
+            self._inbox.append(message)
+            self._wake.set()
+
+    def _break(self, why: str) -> None:
+        if not self._why:
+            self._why = why
+            self._wake.set()
+
+
+def link_pair(
+    latency_s: float = 0.0005,
+) -> tuple[MemoryLink[OutT, InT], MemoryLink[InT, OutT]]:
+    """Two connected ends."""
+    here: MemoryLink[OutT, InT] = MemoryLink(latency_s)
+    there: MemoryLink[InT, OutT] = MemoryLink(latency_s)
+    here._peer, there._peer = there, here
+    return here, there

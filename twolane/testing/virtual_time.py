@@ -1,0 +1,61 @@
+"""An asyncio event loop whose clock jumps: hours of timeouts pass in milliseconds, in order.
+
+    with virtual_time_runner() as runner:
+        runner.run(main())
+
+`loop.time()` starts at 0 and moves only when every task waits; then it jumps to the next timer.
+When every task waits and no timer is set, the program can never go on: `DeadlockError`.
+Nothing here may use threads or sockets: they do not live in virtual time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Mapping
+from typing import Any
+
+
+class DeadlockError(AssertionError):
+    """Every task waits for something that nobody will ever do."""
+
+
+class _JumpingSelector(selectors.BaseSelector):
+    """Reports no I/O, ever; a wait of t seconds moves the clock by t at once."""
+
+    def __init__(self) -> None:
+        self._keys: dict[Any, selectors.SelectorKey] = {}
+        self.now_s = 0.0
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        key = selectors.SelectorKey(fileobj, -1, events, data)
+        self._keys[fileobj] = key
+        return key
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        return self._keys.pop(fileobj)
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None:
+            raise DeadlockError("every task waits and no timer is set")
+        self.now_s += max(0.0, timeout)
+        return []
+
+    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
+        return self._keys
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """See the module's docstring."""
+
+    def __init__(self) -> None:
+        self._jumping = _JumpingSelector()
+        super().__init__(self._jumping)
+
+    def time(self) -> float:
+        return self._jumping.now_s
+
+
+def virtual_time_runner() -> asyncio.Runner:
+    """An `asyncio.Runner` on a fresh `VirtualTimeLoop`."""
+    return asyncio.Runner(loop_factory=VirtualTimeLoop)

@@ -1,0 +1,329 @@
+from twolane.v1 import sampling_pb2 as _sampling_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Role(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ROLE_UNSPECIFIED: _ClassVar[Role]
+    ROLE_PREFILL: _ClassVar[Role]
+    ROLE_DECODE: _ClassVar[Role]
+ROLE_UNSPECIFIED: Role
+ROLE_PREFILL: Role
+ROLE_DECODE: Role
+
+class AttemptKey(_message.Message):
+    __slots__ = ("request_id", "attempt")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    attempt: int
+    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ...) -> None: ...
+
+class WorkerAddress(_message.Message):
+    __slots__ = ("worker_id", "epoch", "endpoint")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    epoch: int
+    endpoint: str
+    def __init__(self, worker_id: _Optional[str] = ..., epoch: _Optional[int] = ..., endpoint: _Optional[str] = ...) -> None: ...
+
+class SessionRequest(_message.Message):
+    __slots__ = ("open", "assign", "cancel", "retarget", "attach", "judge_peer", "peer_gone", "drain", "heartbeat")
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    ASSIGN_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_FIELD_NUMBER: _ClassVar[int]
+    RETARGET_FIELD_NUMBER: _ClassVar[int]
+    ATTACH_FIELD_NUMBER: _ClassVar[int]
+    JUDGE_PEER_FIELD_NUMBER: _ClassVar[int]
+    PEER_GONE_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    open: Open
+    assign: Assign
+    cancel: Cancel
+    retarget: Retarget
+    attach: Attach
+    judge_peer: JudgePeer
+    peer_gone: PeerGone
+    drain: Drain
+    heartbeat: Heartbeat
+    def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., assign: _Optional[_Union[Assign, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., retarget: _Optional[_Union[Retarget, _Mapping]] = ..., attach: _Optional[_Union[Attach, _Mapping]] = ..., judge_peer: _Optional[_Union[JudgePeer, _Mapping]] = ..., peer_gone: _Optional[_Union[PeerGone, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
+
+class Open(_message.Message):
+    __slots__ = ("router_id", "worker_epoch")
+    ROUTER_ID_FIELD_NUMBER: _ClassVar[int]
+    WORKER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    router_id: str
+    worker_epoch: int
+    def __init__(self, router_id: _Optional[str] = ..., worker_epoch: _Optional[int] = ...) -> None: ...
+
+class Assign(_message.Message):
+    __slots__ = ("key", "roles", "token_ids", "n_prompt", "sampling", "priority", "time_left_ms", "prefill", "decode", "growth_tokens", "sample", "tenant", "adapter")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    ROLES_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    N_PROMPT_FIELD_NUMBER: _ClassVar[int]
+    SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    TIME_LEFT_MS_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_FIELD_NUMBER: _ClassVar[int]
+    DECODE_FIELD_NUMBER: _ClassVar[int]
+    GROWTH_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    ADAPTER_FIELD_NUMBER: _ClassVar[int]
+    key: AttemptKey
+    roles: _containers.RepeatedScalarFieldContainer[Role]
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    n_prompt: int
+    sampling: _sampling_pb2.SamplingParams
+    priority: int
+    time_left_ms: int
+    prefill: WorkerAddress
+    decode: WorkerAddress
+    growth_tokens: int
+    sample: int
+    tenant: str
+    adapter: str
+    def __init__(self, key: _Optional[_Union[AttemptKey, _Mapping]] = ..., roles: _Optional[_Iterable[_Union[Role, str]]] = ..., token_ids: _Optional[_Iterable[int]] = ..., n_prompt: _Optional[int] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., priority: _Optional[int] = ..., time_left_ms: _Optional[int] = ..., prefill: _Optional[_Union[WorkerAddress, _Mapping]] = ..., decode: _Optional[_Union[WorkerAddress, _Mapping]] = ..., growth_tokens: _Optional[int] = ..., sample: _Optional[int] = ..., tenant: _Optional[str] = ..., adapter: _Optional[str] = ...) -> None: ...
+
+class Cancel(_message.Message):
+    __slots__ = ("key",)
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    key: AttemptKey
+    def __init__(self, key: _Optional[_Union[AttemptKey, _Mapping]] = ...) -> None: ...
+
+class Retarget(_message.Message):
+    __slots__ = ("key", "next_attempt", "decode")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    NEXT_ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    DECODE_FIELD_NUMBER: _ClassVar[int]
+    key: AttemptKey
+    next_attempt: int
+    decode: WorkerAddress
+    def __init__(self, key: _Optional[_Union[AttemptKey, _Mapping]] = ..., next_attempt: _Optional[int] = ..., decode: _Optional[_Union[WorkerAddress, _Mapping]] = ...) -> None: ...
+
+class Attach(_message.Message):
+    __slots__ = ("key", "from_index")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    FROM_INDEX_FIELD_NUMBER: _ClassVar[int]
+    key: AttemptKey
+    from_index: int
+    def __init__(self, key: _Optional[_Union[AttemptKey, _Mapping]] = ..., from_index: _Optional[int] = ...) -> None: ...
+
+class JudgePeer(_message.Message):
+    __slots__ = ("epoch",)
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    def __init__(self, epoch: _Optional[int] = ...) -> None: ...
+
+class PeerGone(_message.Message):
+    __slots__ = ("epoch",)
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    def __init__(self, epoch: _Optional[int] = ...) -> None: ...
+
+class Drain(_message.Message):
+    __slots__ = ("enabled",)
+    ENABLED_FIELD_NUMBER: _ClassVar[int]
+    enabled: bool
+    def __init__(self, enabled: bool = ...) -> None: ...
+
+class Heartbeat(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SessionResponse(_message.Message):
+    __slots__ = ("opened", "tokens", "rows", "load")
+    OPENED_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FIELD_NUMBER: _ClassVar[int]
+    opened: Opened
+    tokens: _containers.RepeatedCompositeFieldContainer[TokenEvent]
+    rows: _containers.RepeatedCompositeFieldContainer[RowEvent]
+    load: LoadReport
+    def __init__(self, opened: _Optional[_Union[Opened, _Mapping]] = ..., tokens: _Optional[_Iterable[_Union[TokenEvent, _Mapping]]] = ..., rows: _Optional[_Iterable[_Union[RowEvent, _Mapping]]] = ..., load: _Optional[_Union[LoadReport, _Mapping]] = ...) -> None: ...
+
+class Opened(_message.Message):
+    __slots__ = ("worker",)
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    worker: WorkerAddress
+    def __init__(self, worker: _Optional[_Union[WorkerAddress, _Mapping]] = ...) -> None: ...
+
+class TokenEvent(_message.Message):
+    __slots__ = ("key", "sample", "index", "token_id", "logprob", "top_logprobs", "finish_reason")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    LOGPROB_FIELD_NUMBER: _ClassVar[int]
+    TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
+    FROM_FIELD_NUMBER: _ClassVar[int]
+    key: AttemptKey
+    sample: int
+    index: int
+    token_id: int
+    logprob: float
+    top_logprobs: _containers.RepeatedCompositeFieldContainer[_sampling_pb2.TopLogprob]
+    finish_reason: _sampling_pb2.FinishReason
+    def __init__(self, key: _Optional[_Union[AttemptKey, _Mapping]] = ..., sample: _Optional[int] = ..., index: _Optional[int] = ..., token_id: _Optional[int] = ..., logprob: _Optional[float] = ..., top_logprobs: _Optional[_Iterable[_Union[_sampling_pb2.TopLogprob, _Mapping]]] = ..., finish_reason: _Optional[_Union[_sampling_pb2.FinishReason, str]] = ..., **kwargs) -> None: ...
+
+class RowEvent(_message.Message):
+    __slots__ = ("key", "kind", "reason", "message", "figures")
+    class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        KIND_UNSPECIFIED: _ClassVar[RowEvent.Kind]
+        KIND_HANDED_OVER: _ClassVar[RowEvent.Kind]
+        KIND_UNPLACED: _ClassVar[RowEvent.Kind]
+        KIND_RETARGETED: _ClassVar[RowEvent.Kind]
+        KIND_GONE: _ClassVar[RowEvent.Kind]
+        KIND_JOINED: _ClassVar[RowEvent.Kind]
+        KIND_LANDED: _ClassVar[RowEvent.Kind]
+        KIND_DEAD: _ClassVar[RowEvent.Kind]
+        KIND_PREEMPTED: _ClassVar[RowEvent.Kind]
+        KIND_FAILED: _ClassVar[RowEvent.Kind]
+        KIND_FINISHED: _ClassVar[RowEvent.Kind]
+        KIND_REFUSED: _ClassVar[RowEvent.Kind]
+    KIND_UNSPECIFIED: RowEvent.Kind
+    KIND_HANDED_OVER: RowEvent.Kind
+    KIND_UNPLACED: RowEvent.Kind
+    KIND_RETARGETED: RowEvent.Kind
+    KIND_GONE: RowEvent.Kind
+    KIND_JOINED: RowEvent.Kind
+    KIND_LANDED: RowEvent.Kind
+    KIND_DEAD: RowEvent.Kind
+    KIND_PREEMPTED: RowEvent.Kind
+    KIND_FAILED: RowEvent.Kind
+    KIND_FINISHED: RowEvent.Kind
+    KIND_REFUSED: RowEvent.Kind
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    FIGURES_FIELD_NUMBER: _ClassVar[int]
+    FROM_FIELD_NUMBER: _ClassVar[int]
+    key: AttemptKey
+    kind: RowEvent.Kind
+    reason: str
+    message: str
+    figures: RowFigures
+    def __init__(self, key: _Optional[_Union[AttemptKey, _Mapping]] = ..., kind: _Optional[_Union[RowEvent.Kind, str]] = ..., reason: _Optional[str] = ..., message: _Optional[str] = ..., figures: _Optional[_Union[RowFigures, _Mapping]] = ..., **kwargs) -> None: ...
+
+class RowFigures(_message.Message):
+    __slots__ = ("prefill_wait_s", "prefill_s", "transfer_s", "decode_wait_s", "decode_s", "cached_tokens", "transfer_pages", "transfer_bytes")
+    PREFILL_WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_S_FIELD_NUMBER: _ClassVar[int]
+    TRANSFER_S_FIELD_NUMBER: _ClassVar[int]
+    DECODE_WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    DECODE_S_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TRANSFER_PAGES_FIELD_NUMBER: _ClassVar[int]
+    TRANSFER_BYTES_FIELD_NUMBER: _ClassVar[int]
+    prefill_wait_s: float
+    prefill_s: float
+    transfer_s: float
+    decode_wait_s: float
+    decode_s: float
+    cached_tokens: int
+    transfer_pages: int
+    transfer_bytes: int
+    def __init__(self, prefill_wait_s: _Optional[float] = ..., prefill_s: _Optional[float] = ..., transfer_s: _Optional[float] = ..., decode_wait_s: _Optional[float] = ..., decode_s: _Optional[float] = ..., cached_tokens: _Optional[int] = ..., transfer_pages: _Optional[int] = ..., transfer_bytes: _Optional[int] = ...) -> None: ...
+
+class PageCounts(_message.Message):
+    __slots__ = ("quarantined", "used", "pinned", "cached", "free")
+    QUARANTINED_FIELD_NUMBER: _ClassVar[int]
+    USED_FIELD_NUMBER: _ClassVar[int]
+    PINNED_FIELD_NUMBER: _ClassVar[int]
+    CACHED_FIELD_NUMBER: _ClassVar[int]
+    FREE_FIELD_NUMBER: _ClassVar[int]
+    quarantined: int
+    used: int
+    pinned: int
+    cached: int
+    free: int
+    def __init__(self, quarantined: _Optional[int] = ..., used: _Optional[int] = ..., pinned: _Optional[int] = ..., cached: _Optional[int] = ..., free: _Optional[int] = ...) -> None: ...
+
+class LoadReport(_message.Message):
+    __slots__ = ("pages", "prefill_queue", "prefill_queue_tokens", "decode_queue", "rows", "reserved_growth_pages", "draining", "drained", "step_s", "fence_wanted")
+    PAGES_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_QUEUE_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_QUEUE_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    DECODE_QUEUE_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    RESERVED_GROWTH_PAGES_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    DRAINED_FIELD_NUMBER: _ClassVar[int]
+    STEP_S_FIELD_NUMBER: _ClassVar[int]
+    FENCE_WANTED_FIELD_NUMBER: _ClassVar[int]
+    pages: PageCounts
+    prefill_queue: int
+    prefill_queue_tokens: int
+    decode_queue: int
+    rows: int
+    reserved_growth_pages: int
+    draining: bool
+    drained: bool
+    step_s: float
+    fence_wanted: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, pages: _Optional[_Union[PageCounts, _Mapping]] = ..., prefill_queue: _Optional[int] = ..., prefill_queue_tokens: _Optional[int] = ..., decode_queue: _Optional[int] = ..., rows: _Optional[int] = ..., reserved_growth_pages: _Optional[int] = ..., draining: bool = ..., drained: bool = ..., step_s: _Optional[float] = ..., fence_wanted: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class InspectRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class InspectResponse(_message.Message):
+    __slots__ = ("worker", "roles", "model", "fingerprint", "load", "rows", "integrity_error", "dropped", "transports")
+    class DroppedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class TransportsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    ROLES_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    INTEGRITY_ERROR_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    TRANSPORTS_FIELD_NUMBER: _ClassVar[int]
+    worker: WorkerAddress
+    roles: _containers.RepeatedScalarFieldContainer[Role]
+    model: str
+    fingerprint: str
+    load: LoadReport
+    rows: _containers.RepeatedCompositeFieldContainer[InspectedRow]
+    integrity_error: str
+    dropped: _containers.ScalarMap[str, int]
+    transports: _containers.ScalarMap[str, str]
+    def __init__(self, worker: _Optional[_Union[WorkerAddress, _Mapping]] = ..., roles: _Optional[_Iterable[_Union[Role, str]]] = ..., model: _Optional[str] = ..., fingerprint: _Optional[str] = ..., load: _Optional[_Union[LoadReport, _Mapping]] = ..., rows: _Optional[_Iterable[_Union[InspectedRow, _Mapping]]] = ..., integrity_error: _Optional[str] = ..., dropped: _Optional[_Mapping[str, int]] = ..., transports: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class InspectedRow(_message.Message):
+    __slots__ = ("key", "state", "tokens", "pages")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PAGES_FIELD_NUMBER: _ClassVar[int]
+    key: AttemptKey
+    state: str
+    tokens: int
+    pages: int
+    def __init__(self, key: _Optional[_Union[AttemptKey, _Mapping]] = ..., state: _Optional[str] = ..., tokens: _Optional[int] = ..., pages: _Optional[int] = ...) -> None: ...

@@ -6,7 +6,7 @@ field for invalid requests, RetryInfo for overload.
 
 from __future__ import annotations
 
-from typing import NoReturn, Protocol, cast
+from typing import Any, NoReturn, cast
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
@@ -49,13 +49,9 @@ def to_status(error: errors.TwolaneError) -> status_pb2.Status:
     return status
 
 
-class _Context(Protocol):
-    """The part of `grpc.aio.ServicerContext` that grpc-stubs leaves out."""
-
-    async def abort_with_status(self, status: object) -> NoReturn: ...
-
-
-async def abort(context: _Context, error: errors.TwolaneError) -> NoReturn:
+async def abort(
+    context: grpc.aio.ServicerContext[Any, Any], error: errors.TwolaneError
+) -> NoReturn:
     """End the call of `context` with the status of `error`. Never returns."""
     await context.abort_with_status(rpc_status.to_status(to_status(error)))
 

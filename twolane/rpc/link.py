@@ -12,7 +12,7 @@ from collections import deque
 from typing import Any, Generic, Protocol, TypeVar
 
 import grpc
-from grpc.aio import EOF  # type: ignore[attr-defined]  # missing in grpc-stubs
+from grpc.aio import EOF
 
 OutT = TypeVar("OutT")
 InT = TypeVar("InT")

@@ -1,0 +1,68 @@
+"""Every error of the tree travels through a real gRPC call and arrives as itself."""
+
+from typing import Any
+
+import grpc
+import pytest
+
+from twolane import errors
+from twolane.rpc.errors import abort, from_rpc_error
+
+ERRORS = [
+    errors.InvalidRequestError("prompt is empty", field="prompt"),
+    errors.InvalidParameterError("top_p", 3.0, "above 0, up to 1"),
+    errors.DuplicateRequestError("request id r1 is in use"),
+    errors.UnknownModelError("no such model"),
+    errors.OverloadedError("queue is full", retry_after_s=1.25, metadata={"queued": "64"}),
+    errors.DeadlineError("too late"),
+    errors.CancelledError("cancelled"),
+    errors.UnavailableError("no worker"),
+    errors.UnimplementedError("n above 1"),
+    errors.InternalError("logits are not finite"),
+]
+
+
+@pytest.mark.parametrize("sent", ERRORS, ids=lambda error: type(error).__name__)
+async def test_an_error_arrives_as_itself(sent: errors.TwolaneError) -> None:
+    got = from_rpc_error(await failed_call(sent))
+    assert isinstance(sent, type(got))
+    assert str(got) == str(sent)
+    assert got.metadata == sent.metadata
+    if isinstance(sent, errors.OverloadedError):
+        assert isinstance(got, errors.OverloadedError)
+        assert got.retry_after_s == sent.retry_after_s
+    if isinstance(sent, errors.InvalidRequestError):
+        assert isinstance(got, errors.InvalidRequestError)
+        assert got.field == sent.field
+
+
+async def test_an_unreachable_server_is_unavailable() -> None:
+    async with grpc.aio.insecure_channel("127.0.0.1:1") as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call(channel)
+    assert isinstance(from_rpc_error(caught.value), errors.UnavailableError)
+
+
+async def call(channel: grpc.aio.Channel) -> None:
+    method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/t.T/Call")
+    await method(b"")
+
+
+async def failed_call(error: errors.TwolaneError) -> grpc.RpcError:
+    async def handler(request: bytes, context: Any) -> bytes:
+        await abort(context, error)
+
+    server = grpc.aio.server()
+    method: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(handler)
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler("t.T", {"Call": method}),)
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call(channel)
+            return caught.value
+    finally:
+        await server.stop(None)

@@ -1,0 +1,92 @@
+"""GrpcLink over a real stream on loopback."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+
+from twolane.rpc import link as link_module
+from twolane.rpc.link import GrpcLink, LinkBrokenError
+
+Serve = Callable[[GrpcLink[bytes, bytes]], Awaitable[None]]
+
+
+async def test_messages_go_both_ways_in_order() -> None:
+    async def echo(link: GrpcLink[bytes, bytes]) -> None:
+        for _ in range(200):
+            link.send(await link.receive())
+        await link.wait_broken()
+
+    async with connected(echo) as link:
+        for number in range(200):
+            link.send(b"%d" % number)
+        assert [await link.receive() for _ in range(200)] == [b"%d" % n for n in range(200)]
+
+
+async def test_the_other_end_learns_of_a_close() -> None:
+    seen = asyncio.Event()
+
+    async def wait_for_end(link: GrpcLink[bytes, bytes]) -> None:
+        with pytest.raises(LinkBrokenError):
+            await link.receive()
+        seen.set()
+
+    async with connected(wait_for_end) as link:
+        await asyncio.sleep(0.05)
+        link.close()
+        await asyncio.wait_for(seen.wait(), 2)
+        with pytest.raises(LinkBrokenError):
+            link.send(b"late")
+
+
+async def test_a_server_that_returns_breaks_the_link_here() -> None:
+    async def leave(link: GrpcLink[bytes, bytes]) -> None:
+        await link.receive()
+
+    async with connected(leave) as link:
+        link.send(b"hello")
+        with pytest.raises(LinkBrokenError, match="closed by peer"):
+            await asyncio.wait_for(link.receive(), 2)
+        assert await link.wait_broken()
+
+
+async def test_a_peer_that_does_not_read_breaks_the_link_instead_of_filling_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(link_module, "MAX_UNSENT_MESSAGES", 50)
+
+    async def never_read(link: GrpcLink[bytes, bytes]) -> None:
+        await link.wait_broken()
+
+    async with connected(never_read) as link:
+        for _ in range(50):
+            link.send(b"x" * 100_000)
+        with pytest.raises(LinkBrokenError, match="50 messages behind"):
+            link.send(b"one too many")
+
+
+@asynccontextmanager
+async def connected(serve: Serve) -> AsyncIterator[GrpcLink[bytes, bytes]]:
+    async def handler(requests: Any, context: Any) -> None:
+        server_link: GrpcLink[bytes, bytes] = GrpcLink(context)
+        try:
+            await serve(server_link)
+        finally:
+            server_link.close()
+
+    server = grpc.aio.server()
+    method: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(handler)
+    service = grpc.method_handlers_generic_handler("t.T", {"Go": method})
+    server.add_generic_rpc_handlers((service,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            link: GrpcLink[bytes, bytes] = GrpcLink(channel.stream_stream("/t.T/Go")())
+            yield link
+            link.close()
+    finally:
+        await server.stop(None)

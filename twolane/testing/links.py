@@ -22,6 +22,7 @@ class MemoryLink(Generic[OutT, InT]):
     def __init__(self, latency_s: float) -> None:
         self._latency_s = latency_s
         self._peer: MemoryLink[InT, OutT]
+        self._on_its_way: deque[OutT] = deque()
         self._inbox: deque[InT] = deque()
         self._wake = asyncio.Event()
         self._why = ""
@@ -29,8 +30,10 @@ class MemoryLink(Generic[OutT, InT]):
     def send(self, message: OutT) -> None:
         if self._why:
             raise LinkBrokenError(self._why)
-        loop = asyncio.get_running_loop()
-        loop.call_later(self._latency_s, self._peer._deliver, message)
+        # Timers due at the same moment fire in any order, messages must not: each timer hands on
+        # the oldest.
+        self._on_its_way.append(message)
+        asyncio.get_running_loop().call_later(self._latency_s, self._hand_on)
 
     async def receive(self) -> InT:
         while not self._inbox:
@@ -56,10 +59,11 @@ class MemoryLink(Generic[OutT, InT]):
             await self._wake.wait()
         return self._why
 
-    def _deliver(self, message: InT) -> None:
-        if not self._why:
-            self._inbox.append(message)
-            self._wake.set()
+    def _hand_on(self) -> None:
+        message = self._on_its_way.popleft()
+        if not self._peer._why:
+            self._peer._inbox.append(message)
+            self._peer._wake.set()
 
     def _break(self, why: str) -> None:
         if not self._why:

@@ -1,0 +1,177 @@
+"""A whole cluster on this machine for the length of a `with` block.
+
+    with twolane.testing.start_local() as cluster, cluster.client() as client:
+        print(client.generate("Once upon a time").text)
+
+It runs `python -m deploy` (extra `[serve]`) in a process of its own, which ends with this one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from twolane.aclient import AsyncClient
+from twolane.client import Client
+from twolane.errors import UnavailableError
+from twolane.status import ClusterStatus
+
+Option = str | int | float | bool | Path | Sequence[str] | None
+Event = Mapping[str, Any]
+
+
+class LocalCluster:
+    """Made by `start_local`; every method may be called from any thread.
+
+    `events` is what the launcher told so far, oldest first: dicts with `kind` (starting, started,
+    ready, died, restarting, fenced, failed, stopping, stopped), `name`, `epoch`, `pid`, `text`.
+    """
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self.endpoint = ""
+        self.events: list[Event] = []
+        self._is_over = False  # no more events will come
+        self._news = threading.Condition()
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self._reader = threading.Thread(target=self._read_events, daemon=True)
+        self._reader.start()
+
+    def client(self) -> Client:
+        """A new blocking client; close it."""
+        return Client(self.endpoint)
+
+    def aclient(self) -> AsyncClient:
+        """A new asyncio client; close it."""
+        return AsyncClient(self.endpoint)
+
+    def status(self) -> ClusterStatus:
+        with self.client() as client:
+            return client.status()
+
+    def pid(self, name: str) -> int:
+        """The process id of the latest incarnation of a worker or router. KeyError if none."""
+        with self._news:
+            for event in reversed(self.events):
+                if event["kind"] == "started" and event["name"] == name:
+                    return int(event["pid"])
+        raise KeyError(name)
+
+    def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> int:
+        """Send a signal to a worker or router; returns its process id."""
+        pid = self.pid(name)
+        os.kill(pid, number)
+        return pid
+
+    def wait_for(
+        self, kind: str, name: str = "", *, after: int = 0, timeout_s: float = 30
+    ) -> Event:
+        """The first such event at or after position `after` of `events`; waits for it.
+
+        Raises TimeoutError, or `UnavailableError` when the cluster ends first.
+        """
+
+        end_s = time.monotonic() + timeout_s
+        with self._news:
+            while True:
+                for event in self.events[after:]:
+                    if (event["kind"], event.get("name", "")) == (kind, name):
+                        return event
+                if self._is_over:
+                    raise UnavailableError(self._last_words())
+                if not self._news.wait(max(0.0, end_s - time.monotonic())):
+                    raise TimeoutError(f"no {kind} {name} within {timeout_s:g} s")
+
+    def stop(self, timeout_s: float = 30.0) -> None:
+        """End every process of the cluster. May be called twice."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()  # its children die with it
+            self._process.wait()
+            raise
+        finally:
+            self._reader.join()
+            self._process.stdout.close()
+
+    def _read_events(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            event = json.loads(line) if line.startswith("{") else {"kind": "output", "text": line}
+            with self._news:
+                self.events.append(event)
+                self._news.notify_all()
+        with self._news:
+            self._is_over = True
+            self._news.notify_all()
+
+    def _last_words(self) -> str:
+        for event in reversed(self.events):
+            if event["kind"] == "failed":
+                return str(event["text"])
+        return f"the cluster ended with exit code {self._process.poll()}; see its standard error"
+
+
+@contextmanager
+def start_local(
+    model: str | Path | None = None,
+    *,
+    prefill: int | None = None,
+    decode: int | None = None,
+    colocated: int = 0,
+    launcher: str = "process",
+    engine: str = "cpu",
+    start_timeout_s: float = 90.0,
+    **options: Option,
+) -> Iterator[LocalCluster]:
+    """A cluster that answers, on a free port; it is stopped at the end of the block.
+
+    `model`: None for the bundled one, a directory, or an id of the Hugging Face Hub. Without
+    counts: one prefill and one decode worker. `launcher`: "process" or "ray". `engine`: "cpu", or
+    "fake" for quick nonsense. `options` are those of `python -m deploy up`: page_tokens=16,
+    exact=True, transport=["tcp"], lease_s=0.5, …
+
+    Raises `UnavailableError` with the launcher's own words if it does not start.
+    """
+    settings: dict[str, Option] = {
+        "model": model,
+        "prefill": prefill,
+        "decode": decode,
+        "colocated": colocated,
+        "launcher": launcher,
+        "engine": engine,
+        "port": 0,
+        **options,
+    }
+    flags = [flag for name, value in settings.items() for flag in _flags(name, value)]
+    command = [sys.executable, "-m", "deploy", "up", "--json", "--until-stdin-closes", *flags]
+    cluster = LocalCluster(command)
+    try:
+        cluster.endpoint = cluster.wait_for("ready", timeout_s=start_timeout_s)["endpoint"]
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+def _flags(name: str, value: Option) -> list[str]:
+    flag = "--" + name.replace("_", "-")
+    if value is None or value is False:
+        return []
+    if value is True:
+        return [flag]
+    if isinstance(value, str | int | float | Path):
+        return [flag, str(value)]
+    return [part for item in value for part in (flag, item)]

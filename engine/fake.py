@@ -1,0 +1,220 @@
+"""A double of the engine for tests of what stands above it: no model, no torch, sees wrong pages.
+
+Every position of a row leaves a mark in its page: a hash of all tokens up to and including it. Each
+run first reads back the marks of all positions before `start`; a stale, foreign, torn or lost page
+fails that row with an error that names the first wrong position. The next token is a hash of all
+tokens so far, the seed and the sample index: `expected_answer` knows it without an engine.
+
+    page   | mark 0 | mark 1 | ... | mark page_tokens - 1 |      a mark: 16 bytes, two 64-bit words
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.layout import describe_layout
+from engine.step import EngineSpec, Page, RowResult, RowWork, SampledToken
+from twolane.params import SamplingParams
+
+Marks = npt.NDArray[np.uint64]
+
+MARK_BYTES = 16
+_MASK = (1 << 64) - 1
+_STEP = 0x9E3779B97F4A7C15  # odd: position enters the hash by a walk through all 64-bit values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FakeEngineConfig:
+    """The model that the fake pretends to be, and what a step of it would cost."""
+
+    model: str = "fake"
+    n_pages: int = 1024
+    page_tokens: int = 16
+    vocab_size: int = 256
+    first_token: int = 0  # answers use ids from here to vocab_size
+    max_context_tokens: int = 4096
+    eos_token_ids: tuple[int, ...] = ()
+    eos_every_tokens: int = 0  # about one token in this many is the first eos id; 0: never one
+    step_overhead_s: float = 0.002
+    prefill_token_s: float = 20e-6
+    decode_row_s: float = 50e-6
+    context_token_s: float = 0.05e-6
+
+    def __post_init__(self) -> None:
+        assert self.n_pages >= 1
+        assert self.page_tokens >= 16
+        assert self.page_tokens % 16 == 0
+        assert 0 <= self.first_token < self.vocab_size
+        assert all(0 <= token < self.vocab_size for token in self.eos_token_ids)
+        assert not self.eos_every_tokens or self.eos_token_ids, "which id would end an answer?"
+        ordinary = set(range(self.first_token, self.vocab_size)) - set(self.eos_token_ids)
+        assert ordinary, "no id is left for ordinary tokens"
+
+    @property
+    def page_bytes(self) -> int:
+        return self.page_tokens * MARK_BYTES
+
+
+class FakeEngine:
+    """Implements `engine.step.Engine`. `memory`: a writable buffer to use as the pool, or none."""
+
+    def __init__(
+        self, config: FakeEngineConfig | None = None, *, memory: memoryview | None = None
+    ) -> None:
+        self.config = config = config or FakeEngineConfig()
+        size = config.n_pages * config.page_bytes
+        raw = np.zeros(size, np.uint8) if memory is None else np.frombuffer(memory, np.uint8)
+        assert raw.size >= size, f"the pool needs {size} bytes, got {raw.size}"
+        assert raw.flags.writeable, "the pool's memory is read-only"
+        self.pool = raw[:size].reshape(config.n_pages, config.page_bytes)
+        self._marks: Marks = self.pool.view(np.uint64).reshape(-1, config.page_tokens, 2)
+        self.steps = 0
+        facts = f"fake {config.model} {config.vocab_size} {config.first_token}"
+        self.spec = EngineSpec(
+            model=config.model,
+            fingerprint=hashlib.sha256(facts.encode()).hexdigest(),
+            n_pages=config.n_pages,
+            page_tokens=config.page_tokens,
+            page_bytes=config.page_bytes,
+            layout=describe_layout(
+                dtype="uint8",
+                page_tokens=config.page_tokens,
+                layers=1,
+                kv_heads=1,
+                head_dim=MARK_BYTES // 2,
+            ),
+            max_context_tokens=config.max_context_tokens,
+            vocab_size=config.vocab_size,
+            eos_token_ids=config.eos_token_ids,
+        )
+
+    def run(self, work: Sequence[RowWork]) -> list[RowResult]:
+        """Verify, mark and sample each row; quick where `token_ids` is an array, not a list."""
+        self.steps += 1
+        return [self._run_row(row) for row in work]
+
+    def close(self) -> None:
+        """Nothing to give back that the garbage collector does not."""
+
+    def step_time_s(self, work: Sequence[RowWork]) -> float:
+        """What a machine might take for this step: a cost model for tests in virtual time."""
+        config = self.config
+        cost_s = config.step_overhead_s
+        for row in work:
+            cost_s += config.decode_row_s if row.n_new == 1 else row.n_new * config.prefill_token_s
+            cost_s += (row.start + row.n_new) * config.context_token_s
+        return cost_s
+
+    def _run_row(self, row: RowWork) -> RowResult:
+        config, end = self.config, row.start + row.n_new
+        n_pages = -(-end // config.page_tokens)
+        if n_pages > len(row.pages) or end > config.max_context_tokens:
+            return RowResult(row.row, error=f"{end} positions do not fit {len(row.pages)} pages")
+        tokens = np.asarray(row.token_ids, np.int64)
+        strays = np.flatnonzero((tokens < 0) | (tokens >= config.vocab_size))
+        if strays.size:
+            at = int(strays[0])
+            return RowResult(row.row, error=f"token {tokens[at]} at position {at} is out of range")
+        marks = prefix_marks(tokens)
+        held = np.asarray(row.pages[:n_pages], np.int64)
+        if row.start:
+            found = self._marks[held].reshape(-1, 2)[: row.start]
+            if not np.array_equal(found, marks[: row.start]):
+                return RowResult(row.row, error=self._complaint(found, marks, held))
+        positions = np.arange(row.start, end)
+        pages, slots = held[positions // config.page_tokens], positions % config.page_tokens
+        self._marks[pages, slots] = marks[row.start : end]
+        if not row.sample:
+            return RowResult(row.row)
+        seed = row.params.seed or 0
+        token, draw = _next_token(int(marks[-1, 0]), seed, row.sample_index, config)
+        return RowResult(row.row, (_with_logprobs(token, draw, row.params, config),))
+
+    def _complaint(self, found: Marks, marks: Marks, held: npt.NDArray[np.int64]) -> str:
+        at = int(np.flatnonzero((found != marks[: len(found)]).any(axis=1))[0])
+        page = Page(int(held[at // self.config.page_tokens]))
+        what = "was never written" if not found[at].any() else "holds something else"
+        return f"position {at} of {len(found)} (page {page}) {what}"
+
+
+def expected_answer(
+    prompt: Sequence[int],
+    params: SamplingParams,
+    n: int,
+    *,
+    config: FakeEngineConfig | None = None,
+    sample_index: int = 0,
+) -> list[int]:
+    """The n tokens that a FakeEngine of this config answers, cut after its first eos id.
+
+    Of the params only `seed` (None counts as 0) and `ignore_eos` (then nothing is cut) matter.
+    """
+    config = config or FakeEngineConfig()
+    tokens = [int(token) for token in prompt]
+    state = int(prefix_marks(np.asarray(tokens, np.int64))[-1, 0])
+    answer: list[int] = []
+    while len(answer) < n:
+        token, _ = _next_token(state, params.seed or 0, sample_index, config)
+        answer.append(token)
+        if token in config.eos_token_ids and not params.ignore_eos:
+            break
+        state = (state + _mix(token + _STEP * (len(tokens) + len(answer)))) & _MASK
+    return answer
+
+
+def prefix_marks(tokens: npt.NDArray[np.int64]) -> Marks:
+    """The marks of all positions: `[len(tokens), 2]`, words depending on every token up to there.
+
+    A running sum of mixed (token, position) pairs, so that numpy computes all positions at once.
+    """
+    with np.errstate(over="ignore"):
+        place = np.arange(1, len(tokens) + 1, dtype=np.uint64) * np.uint64(_STEP)
+        mixed = tokens.astype(np.uint64) + place
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        mixed ^= mixed >> np.uint64(31)
+        marks = np.empty((len(tokens), 2), np.uint64)
+        np.cumsum(mixed, out=marks[:, 0])
+        # The second word tells apart two sums that collide, and is never zero: zero is "unwritten".
+        np.bitwise_or(marks[:, 0] ^ place, np.uint64(1), out=marks[:, 1])
+    return marks
+
+
+def _mix(value: int) -> int:
+    """The splitmix64 finaliser, as `prefix_marks` has it, of one Python integer."""
+    value &= _MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)
+
+
+def _next_token(
+    state: int, seed: int, sample_index: int, config: FakeEngineConfig
+) -> tuple[int, int]:
+    """The token after the prefix whose first mark word is `state`, and the draw behind it."""
+    draw = _mix(state ^ _mix(seed + _STEP * (sample_index + 1)))
+    if config.eos_every_tokens and (draw >> 40) % config.eos_every_tokens == 0:
+        return config.eos_token_ids[0], draw
+    span = config.vocab_size - config.first_token
+    token = config.first_token + draw % span
+    while token in config.eos_token_ids:
+        token = config.first_token + (token - config.first_token + 1) % span
+    return token, draw
+
+
+def _with_logprobs(
+    token: int, draw: int, params: SamplingParams, config: FakeEngineConfig
+) -> SampledToken:
+    """Made-up log-probabilities, a function of the draw: the chosen token is the likeliest."""
+    if params.top_logprobs is None:
+        return SampledToken(token)
+    likeliest = -((draw & 1023) / 1024.0) - 0.125
+    n_top = min(params.top_logprobs, config.vocab_size)
+    ids = [(token + i) % config.vocab_size for i in range(n_top)]
+    top = tuple((other, likeliest - i) for i, other in enumerate(ids))
+    return SampledToken(token, likeliest, top)

@@ -1,0 +1,1 @@
+"""Load generator, workloads, and benchmarks of the parts. Figures are saved in results/."""

@@ -1,0 +1,117 @@
+"""A directory of safetensors shards, read tensor by tensor, with every surprise made an error."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from engine.errors import CheckpointError
+
+# Left in some checkpoints by older tools; nothing is lost by not reading them.
+IGNORED_SUFFIX = ".rotary_emb.inv_freq"
+SAMPLE_BYTES = 1 << 20
+FULL_HASH_BYTES = 64 << 20
+
+
+class Checkpoint:
+    """The tensors of a model directory: one `model.safetensors`, or those an index names.
+
+    Raises CheckpointError for missing or damaged files. Use as a context manager: files stay
+    mapped until it ends.
+    """
+
+    def __init__(self, model_dir: Path) -> None:
+        self.files = shard_files(model_dir)
+        self._open: dict[str, Any] = {}  # tensor name -> the handle of its shard
+        for path in self.files:
+            try:
+                handle = safe_open(str(path), framework="pt")
+                names: list[str] = handle.keys()  # type: ignore[no-untyped-call]  # its stub has none
+            except (SafetensorError, OSError) as error:
+                raise CheckpointError(f"{path} is not a sound safetensors file: {error}") from error
+            for name in names:
+                if name in self._open:
+                    raise CheckpointError(f"tensor {name} is in more than one shard")
+                self._open[name] = handle
+
+    def __enter__(self) -> Checkpoint:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._open.clear()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._open
+
+    def copy_into(self, name: str, target: torch.Tensor) -> None:
+        """Copy one tensor, cast to the target's dtype; its shape must be the target's."""
+        handle = self._open.get(name)
+        if handle is None:
+            raise CheckpointError(f"tensor {name} is missing from {self._where()}")
+        shape = list(handle.get_slice(name).get_shape())
+        if shape != list(target.shape):
+            raise CheckpointError(
+                f"tensor {name} has shape {shape}; config.json asks for {list(target.shape)}"
+            )
+        source = handle.get_tensor(name)
+        if not source.is_floating_point() or source.dtype.itemsize < 2:
+            raise CheckpointError(f"tensor {name} is {source.dtype}; float weights are supported")
+        target.copy_(source)
+
+    def refuse_extras(self, used: Iterable[str]) -> None:
+        """Raise for tensors that nobody read: the model has parts that would be left out."""
+        extra = sorted(set(self._open) - set(used))
+        extra = [name for name in extra if not name.endswith(IGNORED_SUFFIX)]
+        if extra:
+            shown = ", ".join(extra[:4])
+            raise CheckpointError(f"{len(extra)} tensors have no place in this model: {shown}")
+
+    def _where(self) -> str:
+        return ", ".join(str(path) for path in self.files[:2]) + (", …" * (len(self.files) > 2))
+
+
+def shard_files(model_dir: Path) -> list[Path]:
+    """The safetensors files of a directory, sorted; all exist."""
+    index, single = model_dir / "model.safetensors.index.json", model_dir / "model.safetensors"
+    if single.exists():
+        return [single]
+    if not index.exists():
+        hint = " (pickled .bin weights are not read)" if list(model_dir.glob("*.bin")) else ""
+        raise CheckpointError(f"{model_dir} has no model.safetensors, nor an index of shards{hint}")
+    try:
+        names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+    except (ValueError, KeyError, AttributeError) as error:
+        raise CheckpointError(f"{index} is not an index of shards: {error!r}") from error
+    missing = [name for name in names if not (model_dir / name).exists()]
+    if missing:
+        raise CheckpointError(f"{index} names shards that are missing: {', '.join(missing[:4])}")
+    return [model_dir / name for name in names]
+
+
+def weights_revision(files: Iterable[Path]) -> str:
+    """SHA-256 (hex) over the shards: which weights these are.
+
+    A shard of up to 64 MiB counts whole. Of a larger one: its size, its header with every tensor's
+    name, shape and place, and 16 chunks of 1 MiB spread over it, the last bytes among them. Two
+    revisions of a model that differ in none of those would pass for equal.
+    """
+    digest = hashlib.sha256()
+    for path in files:
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size} ".encode())
+        with path.open("rb") as file:
+            if size <= FULL_HASH_BYTES:
+                digest.update(file.read())
+                continue
+            header_bytes = int.from_bytes(file.read(8), "little")
+            digest.update(file.read(min(header_bytes, size)))
+            for i in range(16):
+                file.seek((size - SAMPLE_BYTES) * i // 15)
+                digest.update(file.read(SAMPLE_BYTES))
+    return digest.hexdigest()

@@ -1,0 +1,65 @@
+"""What an engine is started with: `EngineConfig`, checked where it is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.errors import EngineConfigError
+
+DTYPES = ("float32", "bfloat16")
+LOAD_FORMATS = ("safetensors", "random")
+DEFAULT_KV_BYTES = 256 << 20
+MAX_THREADS = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Options of one engine. Give `n_pages` or `kv_bytes`, or neither (256 MiB of pages).
+
+    `exact` makes a row's tokens and log-probabilities independent of its company and its path; it
+    holds among engines of equal dtype, threads and build, and costs a few percent, at batch 1 in
+    float32 a quarter (benchmarks/engine_cpu.py). `threads` is the process's
+    number of compute threads: engines that share a process should agree on it.
+    `max_context_tokens` None means the model's own limit. `seed` is that of random weights.
+    """
+
+    model_dir: Path
+    model_name: str = ""  # shown to users; the directory's name where empty
+    dtype: str = "float32"
+    n_pages: int | None = None
+    kv_bytes: int | None = None
+    page_tokens: int = 16
+    exact: bool = True
+    threads: int = 1
+    max_context_tokens: int | None = None
+    load_format: str = "safetensors"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise EngineConfigError(f"dtype is {self.dtype!r}; it must be {' or '.join(DTYPES)}")
+        if self.load_format not in LOAD_FORMATS:
+            known = " or ".join(LOAD_FORMATS)
+            raise EngineConfigError(f"load_format is {self.load_format!r}; it must be {known}")
+        if self.n_pages is not None and self.kv_bytes is not None:
+            raise EngineConfigError("n_pages and kv_bytes both say how large the pool is: give one")
+        for name in ("n_pages", "kv_bytes", "max_context_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise EngineConfigError(f"{name} is {value}; it must be at least 1")
+        if self.page_tokens < 16 or self.page_tokens % 16:
+            raise EngineConfigError(
+                f"page_tokens is {self.page_tokens}; it must be a multiple of 16"
+            )
+        if not 1 <= self.threads <= MAX_THREADS:
+            raise EngineConfigError(f"threads is {self.threads}; it must be 1 to {MAX_THREADS}")
+
+    def pages_for(self, page_bytes: int) -> int:
+        """How many pages of that size the pool holds; at least one must fit."""
+        if self.n_pages is not None:
+            return self.n_pages
+        budget = DEFAULT_KV_BYTES if self.kv_bytes is None else self.kv_bytes
+        if budget < page_bytes:
+            raise EngineConfigError(f"kv_bytes is {budget}; one page takes {page_bytes}")
+        return budget // page_bytes

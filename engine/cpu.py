@@ -1,0 +1,173 @@
+"""The engine on a CPU: a model directory in, tokens out, a step at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from engine.architecture import read_architecture
+from engine.attention import Attention
+from engine.batch import pack
+from engine.checkpoint import Checkpoint, weights_revision
+from engine.config import EngineConfig
+from engine.errors import EngineConfigError
+from engine.fingerprint import model_fingerprint
+from engine.model import Model, matrices
+from engine.pool import KVPool, PoolShape
+from engine.sampler import Sampler
+from engine.step import ByteArray, EngineSpec, RowResult, RowWork
+from engine.tiles import Product, TiledProduct, plain_product
+from engine.weights import Progress, load_weights, random_weights
+
+
+class CpuEngine:
+    """Implements `engine.step.Engine`. Made by `load_engine`."""
+
+    def __init__(self, spec: EngineSpec, model: Model, pool: KVPool, *, threads: int) -> None:
+        self.spec = spec
+        self.pool: ByteArray = pool.bytes_view
+        self._model = model
+        self._kv: KVPool | None = pool
+        self._threads = threads
+        self._sampler = Sampler(spec.vocab_size, spec.eos_token_ids)
+
+    def run(self, work: Sequence[RowWork]) -> list[RowResult]:
+        """See `engine.step.Engine.run`. An empty batch gives an empty list."""
+        assert self._kv is not None, "the engine is closed"
+        complaints = [self._complaint(row) for row in work]
+        results = [
+            RowResult(row.row, error=text) for row, text in zip(work, complaints, strict=True)
+        ]
+        sound = [i for i, text in enumerate(complaints) if not text]
+        if sound:
+            use_threads(self._threads)
+            with torch.inference_mode():
+                made = self._run_sound([work[i] for i in sound], self._kv)
+            for i, result in zip(sound, made, strict=True):
+                results[i] = result
+        return results
+
+    def close(self) -> None:
+        """Drop the pool; memory that was handed in stays its owner's. May be called twice."""
+        self._kv = None
+        self.pool = np.zeros((0, self.spec.page_bytes), np.uint8)
+
+    def _run_sound(self, work: list[RowWork], kv: KVPool) -> list[RowResult]:
+        packed = pack(work, self.spec.page_tokens)
+        last = packed.offsets + packed.lengths - 1
+        kv.wipe_tail(packed.token_pages[last].tolist(), (packed.token_slots[last] + 1).tolist())
+        hidden = self._model.forward(packed, kv, torch.from_numpy(last))
+        finite = torch.isfinite(hidden).all(dim=-1).tolist()
+        sampled = [i for i, row in enumerate(work) if row.sample and finite[i]]
+        results = [
+            RowResult(row.row, error="" if fine else "the model's activations are not finite")
+            for row, fine in zip(work, finite, strict=True)
+        ]
+        if sampled:
+            rows = [work[i] for i in sampled]
+            logits = self._model.logits(hidden.index_select(0, torch.tensor(sampled)))
+            for i, token in zip(sampled, self._sampler.sample(logits, rows), strict=True):
+                name = work[i].row
+                if isinstance(token, str):
+                    results[i] = RowResult(name, error=token)
+                else:
+                    results[i] = RowResult(name, (token,))
+        return results
+
+    def _complaint(self, row: RowWork) -> str:
+        """Why a row cannot be computed at all, or nothing."""
+        spec, end = self.spec, row.start + row.n_new
+        if end > spec.max_context_tokens:
+            return f"{end} tokens exceed the context of {spec.max_context_tokens}"
+        n_pages = -(-end // spec.page_tokens)
+        if len(row.pages) < n_pages:
+            return f"{end} tokens need {n_pages} pages, the row has {len(row.pages)}"
+        pages = row.pages[:n_pages]
+        if min(pages) < 0 or max(pages) >= spec.n_pages:
+            return f"a page of the row is not of this pool of {spec.n_pages}"
+        tokens = row.token_ids[row.start : end]
+        if min(tokens) < 0 or max(tokens) >= spec.vocab_size:
+            return f"a token of the row is outside the vocabulary of {spec.vocab_size}"
+        return ""
+
+
+def load_engine(
+    config: EngineConfig,
+    *,
+    pool_memory: memoryview | None = None,
+    progress: Progress | None = None,
+) -> CpuEngine:
+    """Read a model and make an engine of it.
+
+    `pool_memory`: a writable buffer of at least n_pages * page_bytes to use as the pool (it must
+    outlive the engine); `progress(tensors read, tensors in all)` is called along the way. Sets the
+    process's thread count. Raises ModelLoadError or EngineConfigError.
+    """
+    arch = read_architecture(config.model_dir)
+    context = config.max_context_tokens or arch.max_position
+    if context > arch.max_position:
+        raise EngineConfigError(
+            f"max_context_tokens is {context}; the model's positions end at {arch.max_position}"
+        )
+    dtype: torch.dtype = getattr(torch, config.dtype)
+    use_threads(config.threads)
+    with torch.inference_mode():
+        if config.load_format == "random":
+            revision = f"random {config.seed}"
+            weights = random_weights(arch, dtype, config.seed)
+        else:
+            with Checkpoint(config.model_dir) as checkpoint:
+                revision = weights_revision(checkpoint.files)
+                weights = load_weights(arch, checkpoint, dtype, progress)
+        product: Product = plain_product
+        if config.exact:
+            product = tiled = TiledProduct()
+            for weight in matrices(weights):
+                tiled.probe(weight)
+        attention = Attention(
+            group=arch.group, head_dim=arch.head_dim, exact=config.exact, threads=config.threads
+        )
+        model = Model(
+            arch,
+            weights,
+            product=product,
+            attention=attention,
+            max_context_tokens=context,
+            fused_silu=config.threads == 1 or not config.exact,
+        )
+    shape = PoolShape(
+        layers=arch.layers,
+        kv_heads=arch.kv_heads,
+        head_dim=arch.head_dim,
+        page_tokens=config.page_tokens,
+        dtype=dtype,
+    )
+    n_pages = config.pages_for(shape.page_bytes)
+    pool = KVPool(shape, n_pages, memory=pool_memory)
+    spec = EngineSpec(
+        model=config.model_name or config.model_dir.resolve().name,
+        fingerprint=model_fingerprint(
+            arch,
+            revision=revision,
+            dtype=config.dtype,
+            exact=config.exact,
+            threads=config.threads,
+            attention=attention.name,
+        ),
+        n_pages=n_pages,
+        page_tokens=config.page_tokens,
+        page_bytes=shape.page_bytes,
+        layout=shape.layout,
+        max_context_tokens=context,
+        vocab_size=arch.vocab_size,
+        eos_token_ids=arch.eos_token_ids,
+    )
+    return CpuEngine(spec, model, pool, threads=config.threads)
+
+
+def use_threads(threads: int) -> None:
+    """Make torch compute with that many threads, on this thread of the process too."""
+    if torch.get_num_threads() != threads:
+        torch.set_num_threads(threads)

@@ -1,0 +1,36 @@
+"""The model fingerprint: workers whose fingerprints differ are never paired."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict
+
+import torch
+
+from engine.architecture import Architecture
+
+
+def model_fingerprint(
+    arch: Architecture, *, revision: str, dtype: str, exact: bool, threads: int, attention: str
+) -> str:
+    """SHA-256 (hex) over the canonical architecture, the weights' revision and the dtype.
+
+    In exact mode also over what exactness holds per: kind of device, thread count, torch build and
+    the attention's way to add up. Outside it those may differ between two sides.
+    """
+    facts: dict[str, object] = {
+        "architecture": asdict(arch),
+        "revision": revision,
+        "dtype": dtype,
+    }
+    if exact:
+        facts["exact"] = {
+            "device": "cpu",
+            "cpu": torch.backends.cpu.get_cpu_capability(),
+            "threads": threads,
+            "torch": torch.__version__,
+            "attention": attention,
+        }
+    text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

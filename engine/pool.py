@@ -1,0 +1,117 @@
+"""The paged KV cache: one raw allocation, seen as bytes by transfers and as rows by attention."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from engine.errors import EngineConfigError
+from engine.layout import describe_layout
+from engine.step import ByteArray
+
+TILE_TOKENS = 64  # attention adds up keys in tiles of this many positions, whatever the page size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolShape:
+    """A page is `[layers, 2, kv_heads, page_tokens, head_dim]`: one contiguous run of bytes."""
+
+    layers: int
+    kv_heads: int
+    head_dim: int
+    page_tokens: int
+    dtype: torch.dtype
+
+    @property
+    def page_bytes(self) -> int:
+        values = 2 * self.layers * self.kv_heads * self.page_tokens * self.head_dim
+        return values * self.dtype.itemsize
+
+    @property
+    def layout(self) -> str:
+        return describe_layout(
+            dtype=str(self.dtype).removeprefix("torch."),
+            page_tokens=self.page_tokens,
+            layers=self.layers,
+            kv_heads=self.kv_heads,
+            head_dim=self.head_dim,
+        )
+
+
+class KVPool:
+    """Pages of keys and values. `memory` is used where given (and stays the caller's to unmap);
+    otherwise the pool allocates. All views below share the one memory.
+
+    `bytes_view`  [n_pages, page_bytes] uint8: what transfers read and write
+    `units`       [n_pages * layers * 2 * kv_heads * units_a_page, unit_tokens * head_dim]: what
+                  attention gathers. A unit is the largest run that both page and tile consist of
+    """
+
+    def __init__(self, shape: PoolShape, n_pages: int, *, memory: memoryview | None = None) -> None:
+        size = n_pages * shape.page_bytes
+        if memory is None:
+            raw: ByteArray = np.zeros(size, np.uint8)
+        else:
+            raw = np.frombuffer(memory, np.uint8)
+            if raw.size < size or not raw.flags.writeable:
+                raise EngineConfigError(
+                    f"pool memory of {raw.size} bytes (writable: {raw.flags.writeable}); "
+                    f"{n_pages} pages need {size} writable bytes"
+                )
+        self.shape = shape
+        self.n_pages = n_pages
+        self.bytes_view: ByteArray = raw[:size].reshape(n_pages, shape.page_bytes)
+        self.unit_tokens = math.gcd(shape.page_tokens, TILE_TOKENS)
+        self.units_a_page = shape.page_tokens // self.unit_tokens
+        values = torch.from_numpy(self.bytes_view.reshape(-1)).view(shape.dtype)
+        self.units = values.view(-1, self.unit_tokens * shape.head_dim)
+        # numpy has no bfloat16: positions are moved as bits, by memcpy.
+        bits = np.dtype(f"i{shape.dtype.itemsize}")
+        self._slots: npt.NDArray[np.signedinteger] = self.bytes_view.view(bits).reshape(
+            -1, shape.head_dim
+        )
+        self._pages = self.bytes_view.view(bits).reshape(
+            n_pages, -1, shape.page_tokens, shape.head_dim
+        )
+        self._bits = {2: torch.int16, 4: torch.int32}[shape.dtype.itemsize]
+
+    def write(
+        self,
+        layer: int,
+        first_slots: npt.NDArray[np.int64],
+        keys: torch.Tensor,
+        values: torch.Tensor,
+    ) -> None:
+        """Put keys and values `[n, kv_heads, head_dim]` of one layer at their slots.
+
+        `first_slots` [n, kv_heads]: where layer 0 keeps each position's key (see `key_slots`).
+        """
+        shape = self.shape
+        plane = shape.kv_heads * shape.page_tokens
+        at = first_slots + 2 * layer * plane
+        self._slots[at] = keys.contiguous().view(self._bits).numpy()
+        self._slots[at + plane] = values.contiguous().view(self._bits).numpy()
+
+    def key_slots(
+        self, pages: npt.NDArray[np.int64], slots: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int64]:
+        """`[n, kv_heads]`: where layer 0 keeps the keys of position `slots[i]` of `pages[i]`."""
+        shape = self.shape
+        plane = shape.kv_heads * shape.page_tokens
+        heads = np.arange(shape.kv_heads) * shape.page_tokens
+        return (pages * (2 * shape.layers * plane) + slots)[:, None] + heads
+
+    def wipe_tail(self, pages: Sequence[int], used: Sequence[int]) -> None:
+        """Zero the positions from `used[i]` on of each page, in all layers.
+
+        Attention reads whole tiles and gives what lies past a row's end the weight 0; left-over
+        bytes there may spell NaN, and 0 * NaN would reach the row.
+        """
+        for page, n in zip(pages, used, strict=True):
+            if n < self.shape.page_tokens:
+                self._pages[page, :, n:] = 0

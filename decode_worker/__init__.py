@@ -1,0 +1,1 @@
+"""The decode role: reservations, joining rows, growth, preemption: continuous batching."""

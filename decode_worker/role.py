@@ -1,0 +1,264 @@
+"""The decode role: continuous batching. Rows join and leave between steps, one token each a step.
+
+    ASSIGN --> waiting --- RESERVE, grant, pages landed ---> running --> finished
+                  |                     adopted from prefill --^  |
+                  `--> cancelled, dead                            `--> preempted, failed, cancelled
+
+Growth: a grant promises pages for the growth that ASSIGN asks for; a running row draws on its
+promise, then on spare pages, and when there are none the row that is last in turn gives way.
+
+Pages of the prompt enter the prefix index when they have landed and verified, pages of the answer
+when the row ends well; those that a failed row wrote never do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from decode_worker.config import DecodeConfig
+from decode_worker.preemption import choose_victim
+from engine.step import Page, RowResult, RowWork, SampledToken
+from kvtransfer import reasons
+from kvtransfer.events import Abandoned, Dead, Landed, ReceiverEvent
+from kvtransfer.key import Key
+from kvtransfer.receiver import Receiver
+from twolane.v1 import sampling_pb2, worker_pb2
+from worker.attempt import Attempt
+from worker.errors import RowRefusedError
+from worker.prefix import publish
+from worker.rows import Row, RowState, by_turn
+from worker.site import Site
+from worker.stop import GOES_ON
+
+_Kind = worker_pb2.RowEvent
+
+
+class DecodeRole:
+    """Implements `worker.role.DecodeSide` and `worker.role.Adopter`."""
+
+    def __init__(self, site: Site, config: DecodeConfig | None = None) -> None:
+        self._site = site
+        self._config = config or DecodeConfig()
+        self._waiting: dict[Attempt, Row] = {}
+        self._running: dict[Attempt, Row] = {}
+        self._planned: list[Row] = []
+        self._events: list[ReceiverEvent] = []
+        self.lease = self._config.receiver.lease
+        self.receiver = Receiver(
+            site.epoch,
+            site.pages,
+            page_tokens=site.spec.page_tokens,
+            page_bytes=site.spec.page_bytes,
+            may_grant=self._may_grant,
+            config=self._config.receiver,
+        )
+
+    # -- commands ---------------------------------------------------------------------------
+
+    def accept(self, row: Row, now: float) -> None:
+        """Expect the row's pages from its prefill worker."""
+        self.check_fits(row)
+        if not self.receiver.expect(self._key(row), n_tokens=row.n_given, now=now):
+            raise RowRefusedError(
+                reasons.CANCELLED, "its transfer was given up before it was assigned"
+            )
+        self._waiting[row.attempt] = row
+
+    def cancel(self, attempt: Attempt, now: float) -> bool:
+        row = self._running.get(attempt) or self._waiting.get(attempt)
+        if row is None:
+            return False
+        if row.state is RowState.WAITING:
+            self.receiver.cancel(self._key(row), now)
+        self._end(row, _Kind.KIND_FINISHED, reason=reasons.CANCELLED)
+        return True
+
+    def judge(self, epoch: int, now: float) -> None:
+        """Verdicts on the rows that prefill worker `epoch` feeds. Those that run have landed."""
+        for row in self._running.values():
+            if row.assign.prefill.epoch == epoch:
+                self._tell(row, _Kind.KIND_LANDED)
+        for verdict in self.receiver.judge(epoch, now):
+            waiting = self._waiting.get(Attempt(verdict.key.request_id, verdict.key.attempt))
+            if waiting is None:
+                continue
+            if verdict.landed:
+                self._tell(waiting, _Kind.KIND_LANDED)
+            else:
+                self._end(waiting, _Kind.KIND_DEAD, reason=reasons.JUDGED)
+
+    # -- transfers --------------------------------------------------------------------------
+
+    def on_transfers(self, events: Sequence[ReceiverEvent]) -> None:
+        """What the receiver tells; acted upon at the next `tick`."""
+        self._events += events
+
+    def tick(self, now: float) -> None:
+        events, self._events = self._events, []
+        for event in events:
+            row = self._waiting.get(Attempt(event.key.request_id, event.key.attempt))
+            if row is None or self._key(row) != event.key:
+                continue  # cancelled meanwhile: the receiver was told so
+            match event:
+                case Landed():
+                    self._join(row, event, now)
+                case Dead():
+                    self._end(row, _Kind.KIND_DEAD, reason=event.reason)
+                case Abandoned(reason=reasons.FINISH):
+                    self._end(row, _Kind.KIND_FINISHED, reason=reasons.FINISH)
+                case Abandoned():
+                    self._end(row, _Kind.KIND_DEAD, reason=event.reason)
+
+    def _may_grant(self, key: Key, n_pages: int) -> bool:
+        """The receiver's grant policy: room in the batch, and spare pages for prompt and growth."""
+        row = self._waiting.get(Attempt(key.request_id, key.attempt))
+        if row is None or not self._has_room(row, n_pages):
+            return False
+        row.n_incoming_pages = row.n_prompt_pages
+        self._site.reserve.promise(row, self._growth_pages(row))
+        return True
+
+    def _join(self, row: Row, landed: Landed, now: float) -> None:
+        row.pages = [Page(page) for page in self.receiver.commit(landed.key, now)]
+        row.n_incoming_pages = 0
+        row.n_computed = row.n_given
+        row.n_cached = landed.skip_pages * self._site.spec.page_tokens
+        row.times.landed_s = now
+        del self._waiting[row.attempt]
+        first = SampledToken(landed.first.token, landed.first.logprob, landed.first.top)
+        finish = row.append(first.token)
+        self._run(row, first, finish, now)
+        if finish != GOES_ON:  # the prefill role would have kept it
+            self._end(row, _Kind.KIND_FINISHED)
+
+    # -- adopting (worker.role.Adopter) -----------------------------------------------------
+
+    def check_fits(self, row: Row) -> None:
+        n_most, n_pages = row.n_prompt_pages + self._growth_pages(row), self._site.spec.n_pages
+        if n_most > n_pages:
+            raise RowRefusedError("too_large", f"grows to {n_most} pages; the pool has {n_pages}")
+
+    def can_adopt(self, row: Row, n_new_pages: int) -> bool:
+        if not self._has_room(row, n_new_pages):
+            return False
+        self._site.reserve.promise(row, self._growth_pages(row))
+        return True
+
+    def adopt(self, row: Row, first: SampledToken, now: float) -> None:
+        row.times.landed_s = now
+        self._run(row, first, GOES_ON, now)
+
+    def _run(
+        self, row: Row, first: SampledToken, finish: sampling_pb2.FinishReason, now: float
+    ) -> None:
+        """The row joins the batch: prompt in pages, first token appended, which is told again."""
+        row.advance(RowState.RUNNING)
+        self._running[row.attempt] = row
+        row.times.last_token_s = now
+        self._tell(row, _Kind.KIND_JOINED)
+        self._site.news.token(row, first, worker_pb2.ROLE_DECODE, finish)
+
+    # -- steps ------------------------------------------------------------------------------
+
+    def plan(self, n_tokens: int, now: float) -> list[RowWork]:
+        assert n_tokens >= len(self._running), "more rows than the step has room for"
+        self._planned = []
+        for row in by_turn(list(self._running.values())):
+            if self._grow(row):
+                self._planned.append(row)
+                if row.times.joined_s is None:
+                    row.times.joined_s = now
+        return [row.work(row.n_uncomputed) for row in self._planned]
+
+    def apply(self, results: Mapping[int, RowResult], now: float) -> None:
+        planned, self._planned = self._planned, []
+        for row in planned:
+            result = results[row.number]
+            if result.error:
+                self._end(row, _Kind.KIND_FAILED, reason="engine", message=result.error)
+            else:
+                self._take(row, result.tokens, now)
+
+    def _take(self, row: Row, tokens: Sequence[SampledToken], now: float) -> None:
+        """Append what was sampled, up to the token that ends the answer."""
+        finish = GOES_ON
+        for sampled in tokens:
+            finish = row.append(sampled.token)
+            row.n_computed = row.n_tokens - 1
+            self._site.news.token(row, sampled, worker_pb2.ROLE_DECODE, finish)
+            if finish != GOES_ON:
+                break
+        row.check()
+        row.times.last_token_s = now
+        if finish != GOES_ON:
+            self._end(row, _Kind.KIND_FINISHED)
+
+    def _grow(self, row: Row) -> bool:
+        """Pages for the row's next position. False: the row itself had to give way."""
+        while row.state is RowState.RUNNING:
+            if self._site.reserve.try_grow(row, row.pages_for(row.n_tokens) - len(row.pages)):
+                return True
+            victim = choose_victim(self._running.values())
+            self._end(victim, _Kind.KIND_PREEMPTED, reason="pages")
+        return False
+
+    # -- inside -----------------------------------------------------------------------------
+
+    def _has_room(self, row: Row, n_new_pages: int) -> bool:
+        reserve = self._site.reserve
+        reserve.forget(row)  # a grant that is asked for again replaces the first
+        if len(reserve.holders()) >= self._site.limits.decode_rows:
+            return False
+        return n_new_pages + self._growth_pages(row) <= reserve.n_spare
+
+    def _growth_pages(self, row: Row) -> int:
+        wanted = max(row.assign.growth_tokens, self._config.least_growth_tokens)
+        return row.growth_pages_for(wanted)
+
+    def _key(self, row: Row) -> Key:
+        return Key(*row.attempt, row.assign.prefill.epoch, self._site.epoch)
+
+    def _tell(self, row: Row, kind: worker_pb2.RowEvent.Kind) -> None:
+        self._site.news.row(row.attempt, kind, worker_pb2.ROLE_DECODE)
+
+    def _end(
+        self,
+        row: Row,
+        kind: worker_pb2.RowEvent.Kind,
+        *,
+        reason: str = "",
+        message: str = "",
+    ) -> None:
+        """The row is over here: its pages and its promise go back, its last words go out."""
+        self._waiting.pop(row.attempt, None)
+        self._running.pop(row.attempt, None)
+        is_sound = kind != _Kind.KIND_FAILED and row.n_computed > row.n_given
+        if is_sound and self._config.index_answers:
+            publish(row, row.n_computed, self._site.pages)
+        row.advance(RowState.OVER)
+        self._site.reserve.forget(row)
+        self._site.pages.release(row.pages)
+        self._site.news.row(
+            row.attempt,
+            kind,
+            worker_pb2.ROLE_DECODE,
+            reason=reason,
+            message=message,
+            figures=row.times.decode_figures(),
+        )
+
+    # -- looking in -------------------------------------------------------------------------
+
+    @property
+    def wake_at_s(self) -> float | None:
+        return None  # a running row is in every step; the rest waits for news of its transfer
+
+    @property
+    def rows(self) -> list[Row]:
+        return [*self._waiting.values(), *self._running.values()]
+
+    def report(self, load: worker_pb2.LoadReport, now: float) -> None:
+        load.rows = len(self._running)
+        load.decode_queue = self.receiver.n_queued
+        load.reserved_growth_pages = self._site.reserve.n_promised
+        load.fence_wanted.extend(self.receiver.fence_wanted(now))

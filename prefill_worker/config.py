@@ -1,0 +1,27 @@
+"""What can be set about the prefill role."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kvtransfer.config import SenderConfig
+from prefill_worker.batching import BatchingConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillConfig:
+    """`holding_cap_share` of the pool may be held for decode workers before prefills stop starting.
+
+    It sets the sender's `holding_cap_pages` unless that is given.
+    """
+
+    queue_limit: int = 1024  # rows that wait; more are refused
+    holding_cap_share: float = 0.6
+    unplaced_after_s: float = 0.5  # at the cap, a row held for longer is reported UNPLACED
+    batching: BatchingConfig = field(default_factory=BatchingConfig)
+    sender: SenderConfig = field(default_factory=SenderConfig)
+
+    def __post_init__(self) -> None:
+        assert self.queue_limit >= 1
+        assert 0 < self.holding_cap_share <= 1
+        assert self.unplaced_after_s >= 0

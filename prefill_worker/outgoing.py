@@ -1,0 +1,69 @@
+"""Rows on their way to a decode worker: what the prefill role says to its `Sender`, in rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from engine.step import SampledToken
+from kvtransfer.events import FirstToken
+from kvtransfer.key import Key
+from kvtransfer.sender import Sender
+from prefill_worker.config import PrefillConfig
+from twolane.v1 import worker_pb2
+from worker.attempt import Attempt
+from worker.rows import Row, RowState
+from worker.site import Site
+
+
+class Outgoing:
+    """One prefill role's sender. Rows of both roles ("local") never pass through here."""
+
+    def __init__(self, site: Site, config: PrefillConfig) -> None:
+        self._epoch = site.epoch
+        share = max(1, int(site.spec.n_pages * config.holding_cap_share))
+        cap_pages = config.sender.holding_cap_pages or share
+        self.sender = Sender(
+            site.epoch,
+            site.pages,
+            page_tokens=site.spec.page_tokens,
+            page_bytes=site.spec.page_bytes,
+            config=replace(config.sender, holding_cap_pages=cap_pages),
+        )
+
+    def key(self, row: Row) -> Key:
+        return Key(*row.attempt, self._epoch, row.decode.epoch)
+
+    def start(self, row: Row, now: float) -> None:
+        """The row has become COMPUTING: ask for pages there, offer those of the prefix index."""
+        self.sender.open(
+            self.key(row),
+            n_tokens=row.n_given,
+            prefix_hashes=row.prompt_hashes,
+            priority=row.assign.priority,
+            now=now,
+        )
+        self.offer(row, 0, now)
+
+    def offer(self, row: Row, first_page: int, now: float) -> None:
+        """Pages from first_page on are finished: the full ones, or all when the prompt is."""
+        end_page = row.n_full_pages if row.n_uncomputed else row.n_prompt_pages
+        if end_page > first_page:
+            self.sender.offer(self.key(row), first_page, row.pages[first_page:end_page], now)
+
+    def finish(self, row: Row, first: SampledToken, now: float) -> None:
+        """All pages were offered, and the first token is known."""
+        self.sender.finish(self.key(row), FirstToken(first.token, first.logprob, first.top), now)
+
+    def abandon(self, row: Row, reason: str, now: float) -> None:
+        self.sender.abandon(self.key(row), reason, now)
+
+    def retarget(
+        self, row: Row, following: Attempt, decode: worker_pb2.WorkerAddress, now: float
+    ) -> bool:
+        """The row goes elsewhere under another attempt. False: nothing is held of it any more."""
+        if row.state is not RowState.WAITING:
+            new_key = Key(*following, self._epoch, decode.epoch)
+            if not self.sender.retarget(self.key(row), new_key, now):
+                return False
+        row.attempt, row.decode = following, decode
+        return True

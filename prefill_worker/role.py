@@ -1,0 +1,278 @@
+"""The prefill role: reads prompts in chunks, samples the first token, hands the row over.
+
+    ASSIGN --> queue --- all prompt pages taken ---> started --- last chunk ---> held --> COMMIT
+                 |              RESERVE goes out        |   |                      |
+                 |                                      |   `-- adopted here       |
+                 `--> cancelled                         `--> failed, finished      `--> dead,
+                                                                                        cancelled
+    chunk:      |---- 1 ----|---- 2 ----|-- 3 --|
+    full pages: |--|--|--|--|--|--|--|--|--|--|-|   each chunk's go out while the next is computed
+
+A row starts only when all pages of its prompt are there, so whatever has started can end; the head
+of the queue is never overtaken by a smaller row. Pages enter the prefix index when the whole prompt
+is computed and the first token was sound: never those of a failed row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from engine.step import RowResult, RowWork, SampledToken
+from kvtransfer import reasons
+from kvtransfer.events import Committed, Failed, Released, SenderEvent, Unplaced
+from kvtransfer.key import Key
+from prefill_worker.batching import Waiting, share_out, who_starts
+from prefill_worker.config import PrefillConfig
+from prefill_worker.outgoing import Outgoing
+from prefill_worker.starting import try_start
+from twolane.v1 import worker_pb2
+from worker.attempt import Attempt
+from worker.errors import RowRefusedError
+from worker.news import row_event
+from worker.prefix import publish
+from worker.role import Adopter
+from worker.rows import Row, RowState, by_turn
+from worker.site import Site
+from worker.stop import GOES_ON
+
+_Kind = worker_pb2.RowEvent
+
+
+class PrefillRole:
+    """Implements `worker.role.PrefillSide`. `adopter`: the decode role of the same worker."""
+
+    def __init__(
+        self, site: Site, config: PrefillConfig | None = None, *, adopter: Adopter | None = None
+    ) -> None:
+        self._site = site
+        self._config = config = config or PrefillConfig()
+        self._adopter = adopter
+        self._rows: dict[Attempt, Row] = {}  # WAITING, COMPUTING and HELD
+        self._leaving: dict[Key, worker_pb2.RowEvent] = {}  # last words, once the pages are back
+        self._unplaced: set[Attempt] = set()  # held rows of which the router has been told
+        self._planned: list[tuple[Row, int]] = []
+        self._events: list[SenderEvent] = []
+        self._look_again_s: float | None = None
+        self.lease = config.sender.lease
+        self._out = Outgoing(site, config)
+        self.sender = self._out.sender
+
+    # -- commands ---------------------------------------------------------------------------
+
+    def accept(self, row: Row, now: float) -> None:
+        """Queue the row."""
+        n_waiting = len(self._in_state(RowState.WAITING))
+        if n_waiting >= self._config.queue_limit:
+            raise RowRefusedError("queue_full", f"{n_waiting} rows wait here")
+        if self._is_local(row):
+            if self._adopter is None:
+                raise RowRefusedError("no_role", "no decode role here to hand the row to")
+            self._adopter.check_fits(row)
+        self._rows[row.attempt] = row
+
+    def cancel(self, attempt: Attempt, now: float) -> bool:
+        row = self._rows.get(attempt)
+        if row is not None:
+            self._give_up(row, _Kind.KIND_FINISHED, reasons.CANCELLED, now)
+        return row is not None
+
+    def retarget(self, attempt: Attempt, command: worker_pb2.Retarget, now: float) -> bool:
+        row = self._rows.get(attempt)
+        if row is None or self._is_local(row):
+            return False
+        following = Attempt(attempt.request_id, command.next_attempt)
+        if not self._out.retarget(row, following, command.decode, now):
+            return False
+        del self._rows[attempt]
+        self._rows[following] = row
+        self._unplaced.discard(attempt)
+        self._site.news.row(attempt, _Kind.KIND_RETARGETED, worker_pb2.ROLE_PREFILL)
+        return True
+
+    # -- transfers --------------------------------------------------------------------------
+
+    def on_transfers(self, events: Sequence[SenderEvent]) -> None:
+        """What the sender tells; acted upon at the next `tick`."""
+        self._events += events
+
+    def tick(self, now: float) -> None:
+        events, self._events = self._events, []
+        for event in events:
+            if isinstance(event, Released):
+                if (last_words := self._leaving.pop(event.key, None)) is not None:
+                    self._site.news.event(last_words)
+                continue
+            row = self._rows.get(Attempt(event.key.request_id, event.key.attempt))
+            if row is None or self._out.key(row) != event.key:
+                continue  # cancelled or retargeted meanwhile
+            match event:
+                case Committed():
+                    row.times.committed_s = now
+                    self._end(row, _Kind.KIND_HANDED_OVER, moved=event)
+                case Unplaced():
+                    self._tell_unplaced(row)
+                case Failed():
+                    self._end(row, _Kind.KIND_DEAD, reason=event.reason)
+
+    # -- steps ------------------------------------------------------------------------------
+
+    def plan(self, n_tokens: int, now: float) -> list[RowWork]:
+        queue = self._in_state(RowState.WAITING)
+        started = self._in_state(RowState.COMPUTING)
+        start = who_starts(
+            [Waiting(row.times.arrived_s, row.n_given) for row in queue],
+            budget_tokens=n_tokens - sum(row.n_uncomputed for row in started),
+            n_started=len(started),
+            now=now,
+            config=self._config.batching,
+        )
+        self._look_again_s = start.look_again_s
+        for row in queue[: start.n_rows]:
+            if not self._try_start(row, now):
+                self._report_holding(now)
+                break
+        started = self._in_state(RowState.COMPUTING)
+        shares = share_out([row.n_uncomputed for row in started], n_tokens)
+        self._planned = [(row, n) for row, n in zip(started, shares, strict=True) if n]
+        return [row.work(n) for row, n in self._planned]
+
+    def _try_start(self, row: Row, now: float) -> bool:
+        """Start the row, and its transfer, or change nothing."""
+        is_local = self._is_local(row)
+        if not is_local and self.sender.is_full:
+            return False
+        if not try_start(row, self._site, self._adopter if is_local else None, now):
+            return False
+        if not is_local:
+            self._out.start(row, now)
+        return True
+
+    def apply(self, results: Mapping[int, RowResult], now: float) -> None:
+        planned, self._planned = self._planned, []
+        for row, n_new in planned:
+            result = results[row.number]
+            if result.error:
+                self._give_up(row, _Kind.KIND_FAILED, "engine", now, message=result.error)
+                continue
+            first_page = row.n_full_pages
+            row.n_computed += n_new
+            row.check()
+            if not self._is_local(row):
+                self._out.offer(row, first_page, now)
+            if not row.n_uncomputed:
+                self._hand_over(row, result.tokens[0], now)
+
+    def _hand_over(self, row: Row, first: SampledToken, now: float) -> None:
+        """The prompt is computed: tell the first token, and pass the row on unless it ends here."""
+        publish(row, row.n_given, self._site.pages)
+        finish = row.append(first.token)
+        row.times.first_token_s = now
+        self._site.news.token(row, first, worker_pb2.ROLE_PREFILL, finish)
+        if finish != GOES_ON:
+            self._give_up(row, _Kind.KIND_FINISHED, reasons.FINISH, now)
+        elif self._is_local(row):
+            assert self._adopter is not None
+            del self._rows[row.attempt]
+            row.times.committed_s = now
+            self._site.news.event(self._describe(row, _Kind.KIND_HANDED_OVER))
+            self._adopter.adopt(row, first, now)
+        else:
+            self._out.finish(row, first, now)
+            row.advance(RowState.HELD)
+
+    # -- endings ----------------------------------------------------------------------------
+
+    def _give_up(
+        self,
+        row: Row,
+        kind: worker_pb2.RowEvent.Kind,
+        reason: str,
+        now: float,
+        *,
+        message: str = "",
+    ) -> None:
+        """End the row, and its transfer with it. FINISHED is told when its pages are back."""
+        has_transfer = row.state is not RowState.WAITING and not self._is_local(row)
+        if has_transfer:
+            self._out.abandon(row, reason, now)
+        if has_transfer and kind == _Kind.KIND_FINISHED:
+            self._leaving[self._out.key(row)] = self._describe(row, kind, reason)
+            self._drop(row)
+        else:
+            self._end(row, kind, reason=reason, message=message)
+
+    def _end(
+        self,
+        row: Row,
+        kind: worker_pb2.RowEvent.Kind,
+        *,
+        reason: str = "",
+        message: str = "",
+        moved: Committed | None = None,
+    ) -> None:
+        """The row is over here: tell it, and drop what is held for it."""
+        last_words = self._describe(row, kind, reason, message)
+        if moved is not None:
+            last_words.figures.transfer_pages = moved.n_pages
+            last_words.figures.transfer_bytes = moved.n_bytes
+        self._site.news.event(last_words)
+        self._drop(row)
+
+    def _drop(self, row: Row) -> None:
+        """Forget the row. What is being sent of it stays pinned by the sender until it is not."""
+        del self._rows[row.attempt]
+        self._unplaced.discard(row.attempt)
+        row.advance(RowState.OVER)
+        self._site.reserve.forget(row)
+        self._site.pages.release(row.pages)
+
+    def _describe(
+        self, row: Row, kind: worker_pb2.RowEvent.Kind, reason: str = "", message: str = ""
+    ) -> worker_pb2.RowEvent:
+        figures = row.times.prefill_figures()
+        figures.cached_tokens = row.n_cached
+        return row_event(
+            row.attempt,
+            kind,
+            worker_pb2.ROLE_PREFILL,
+            reason=reason,
+            message=message,
+            figures=figures,
+        )
+
+    def _report_holding(self, now: float) -> None:
+        """No row can start for what is held: rows that nobody takes are to go elsewhere."""
+        for row in self._in_state(RowState.HELD):
+            held_since_s = row.times.first_token_s
+            assert held_since_s is not None
+            if now >= held_since_s + self._config.unplaced_after_s:
+                self._tell_unplaced(row)
+
+    def _tell_unplaced(self, row: Row) -> None:
+        if row.attempt not in self._unplaced:
+            self._unplaced.add(row.attempt)
+            self._site.news.row(row.attempt, _Kind.KIND_UNPLACED, worker_pb2.ROLE_PREFILL)
+
+    # -- looking in -------------------------------------------------------------------------
+
+    def _in_state(self, state: RowState) -> list[Row]:
+        """In turn."""
+        return by_turn([row for row in self._rows.values() if row.state is state])
+
+    def _is_local(self, row: Row) -> bool:
+        """Both roles of the attempt are here."""
+        return worker_pb2.ROLE_DECODE in row.assign.roles
+
+    @property
+    def wake_at_s(self) -> float | None:
+        return self._look_again_s
+
+    @property
+    def rows(self) -> list[Row]:
+        return list(self._rows.values())
+
+    def report(self, load: worker_pb2.LoadReport, now: float) -> None:
+        waiting = self._in_state(RowState.WAITING)
+        load.prefill_queue = len(waiting)
+        to_compute = waiting + self._in_state(RowState.COMPUTING)
+        load.prefill_queue_tokens = sum(row.n_uncomputed for row in to_compute)

@@ -1,0 +1,37 @@
+"""Who gives way."""
+
+from __future__ import annotations
+
+import pytest
+
+from decode_worker.preemption import choose_victim
+from engine.fake import FakeEngine, FakeEngineConfig
+from twolane.params import SamplingParams
+from twolane.v1 import worker_pb2
+from worker.rows import Row
+
+SPEC = FakeEngine(FakeEngineConfig(n_pages=4)).spec
+
+
+def row(number, priority, arrived_s):
+    assign = worker_pb2.Assign(
+        key=worker_pb2.AttemptKey(request_id=f"r{number}", attempt=1),
+        token_ids=[1],
+        n_prompt=1,
+        priority=priority,
+    )
+    return Row(assign, SamplingParams(), SPEC, number=number, arrived_s=arrived_s)
+
+
+@pytest.mark.parametrize(
+    ("rows", "victim"),
+    [
+        ([(1, 0, 0.0)], 1),
+        ([(1, 0, 0.0), (2, 0, 1.0)], 2),
+        ([(1, 0, 5.0), (2, 1, 9.0)], 1),
+        ([(1, -3, 0.0), (2, -5, 0.0), (3, -5, 1.0), (4, 0, 9.0)], 3),
+        ([(2, 0, 1.0), (1, 0, 1.0)], 2),
+    ],
+)
+def test_lowest_priority_then_youngest_gives_way(rows, victim):
+    assert choose_victim([row(*facts) for facts in rows]).number == victim

@@ -1,0 +1,138 @@
+"""The decode role by hand, with rows that it adopts: growth, promises, preemption."""
+
+from __future__ import annotations
+
+import pytest
+
+from decode_worker.config import DecodeConfig
+from decode_worker.role import DecodeRole
+from engine.fake import FakeEngine, FakeEngineConfig, expected_answer
+from engine.step import SampledToken
+from twolane.params import SamplingParams
+from twolane.v1 import worker_pb2
+from worker.config import StepLimits, WorkerConfig
+from worker.errors import RowRefusedError
+from worker.rows import Row, RowState
+from worker.site import Site
+
+PARAMS = SamplingParams(max_tokens=60, seed=7)
+LEAST = DecodeConfig(least_growth_tokens=1)
+
+
+@pytest.fixture
+def site():
+    config = WorkerConfig(worker_id="d", limits=StepLimits(step_tokens=64, decode_rows=3))
+    return Site(config, FakeEngine(FakeEngineConfig(n_pages=8)))
+
+
+def row(site, n_tokens=16, *, priority=0, growth_tokens=0):
+    number = site.next_number()
+    assign = worker_pb2.Assign(
+        key=worker_pb2.AttemptKey(request_id=f"r{number}", attempt=1),
+        token_ids=[(i + 20 * number) % 256 for i in range(n_tokens)],
+        n_prompt=n_tokens,
+        priority=priority,
+        growth_tokens=growth_tokens,
+    )
+    return Row(assign, PARAMS, site.spec, number=number, arrived_s=float(number))
+
+
+def hand_over(site, role, one, now=0.0):
+    """What a prefill role of the same worker does."""
+    assert role.can_adopt(one, one.n_prompt_pages)
+    one.pages = site.pages.try_take(one.n_prompt_pages)
+    one.advance(RowState.COMPUTING)
+    (result,) = site.engine.run([one.work(one.n_tokens)])
+    one.n_computed = one.n_tokens
+    one.append(result.tokens[0].token)
+    role.adopt(one, SampledToken(result.tokens[0].token), now)
+    return one
+
+
+def step(site, role, now=0.0):
+    work = role.plan(64, now)
+    results = {result.row: result for result in site.engine.run(work)}
+    role.apply(results, now)
+    return [w.row for w in work]
+
+
+def kinds(site):
+    return [
+        worker_pb2.RowEvent.Kind.Name(event.kind).removeprefix("KIND_")
+        for event in site.news.take()
+        if isinstance(event, worker_pb2.RowEvent)
+    ]
+
+
+def test_row_grows_page_by_page_to_its_end(site):
+    role = DecodeRole(site)
+    one = hand_over(site, role, row(site))
+    prompt, pages = list(one.assign.token_ids), set()
+    while one.state is RowState.RUNNING:
+        step(site, role)
+        pages.add(len(one.pages))
+    assert one.token_ids[16:] == expected_answer(prompt, PARAMS, 60)
+    assert pages == {2, 3, 4, 5}
+    assert kinds(site) == ["JOINED", "FINISHED"]
+    assert site.reserve.n_promised == 0
+    assert site.pages.counts().used == 0
+
+
+def test_promise_keeps_new_rows_out_until_it_is_given_back(site):
+    role = DecodeRole(site)
+    one = hand_over(site, role, row(site, growth_tokens=60))
+    assert site.reserve.n_promised == 4
+    second = row(site, growth_tokens=60)
+    assert not role.can_adopt(second, second.n_prompt_pages), "5 of 8 pages are spoken for"
+    role.cancel(one.attempt, 0.0)
+    assert role.can_adopt(second, second.n_prompt_pages)
+
+
+def test_batch_takes_no_more_rows_than_its_limit(site):
+    role = DecodeRole(site, LEAST)
+    for _ in range(3):
+        hand_over(site, role, row(site))
+    assert not role.can_adopt(row(site), 1)
+
+
+def test_youngest_of_the_lowest_priority_gives_way_and_the_first_in_turn_never_does(site):
+    role = DecodeRole(site, LEAST)
+    first, high, low = (
+        hand_over(site, role, row(site, 32, priority=priority)) for priority in (0, 5, 0)
+    )
+    kinds(site)
+    while RowState.OVER not in (first.state, high.state, low.state):
+        step(site, role)
+    assert low.state is RowState.OVER
+    assert kinds(site) == ["PREEMPTED"]
+    while RowState.OVER not in (first.state, high.state):
+        step(site, role)
+    assert high.state is RowState.RUNNING
+    assert kinds(site) == ["PREEMPTED"]
+    while high.state is RowState.RUNNING:
+        step(site, role)
+    assert kinds(site) == ["FINISHED"]
+
+
+def test_pages_of_a_preempted_row_are_found_again_by_its_resume(site):
+    role = DecodeRole(site)
+    one = hand_over(site, role, row(site))
+    for _ in range(20):
+        step(site, role)
+    role.cancel(one.attempt, 0.0)
+    assert site.pages.match_length(one.chain_hashes(one.n_tokens)) == 2
+
+
+def test_answers_stay_out_of_the_index_when_the_engine_is_not_exact(site):
+    role = DecodeRole(site, DecodeConfig(index_answers=False))
+    one = hand_over(site, role, row(site))
+    for _ in range(20):
+        step(site, role)
+    role.cancel(one.attempt, 0.0)
+    assert site.pages.counts().cached == 0
+
+
+def test_row_that_outgrows_the_pool_is_refused_before_it_waits(site):
+    with pytest.raises(RowRefusedError) as refusal:
+        DecodeRole(site).check_fits(row(site, 80, growth_tokens=60))
+    assert refusal.value.reason == "too_large"

@@ -1,0 +1,104 @@
+"""The prefill role by hand: no loop, no network; the caller is clock and engine."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.fake import FakeEngine, FakeEngineConfig, expected_answer
+from prefill_worker.config import PrefillConfig
+from prefill_worker.role import PrefillRole
+from twolane.params import SamplingParams
+from twolane.v1 import worker_pb2
+from worker.config import WorkerConfig
+from worker.errors import RowRefusedError
+from worker.rows import Row, RowState
+from worker.site import Site
+
+PARAMS = SamplingParams(max_tokens=20, seed=7)
+
+
+@pytest.fixture
+def site():
+    return Site(WorkerConfig(worker_id="p"), FakeEngine(FakeEngineConfig(n_pages=10)))
+
+
+def row(site, n_tokens, *, priority=0, salt=0, now=0.0):
+    number = site.next_number()
+    assign = worker_pb2.Assign(
+        key=worker_pb2.AttemptKey(request_id=f"r{number}", attempt=1),
+        roles=[worker_pb2.ROLE_PREFILL],
+        token_ids=[(i + salt) % 256 for i in range(n_tokens)],
+        n_prompt=n_tokens,
+        priority=priority,
+        decode=worker_pb2.WorkerAddress(worker_id="d", epoch=99),
+    )
+    return Row(assign, PARAMS, site.spec, number=number, arrived_s=now)
+
+
+def step(site, role, n_tokens, now=0.0):
+    """One step; returns (row number, positions computed) of each row."""
+    work = role.plan(n_tokens, now)
+    results = {result.row: result for result in site.engine.run(work)}
+    role.apply(results, now)
+    return [(w.row, w.n_new) for w in work]
+
+
+def test_prompt_is_computed_in_chunks_and_held_for_its_decode_worker(site):
+    role = PrefillRole(site)
+    only = row(site, 50)
+    role.accept(only, 0.0)
+    assert [step(site, role, 20) for _ in range(3)] == [[(1, 20)], [(1, 20)], [(1, 10)]]
+    assert only.state is RowState.HELD
+    assert role.sender.held_pages == 4, "the last one in part"
+    (event,) = site.news.take()
+    assert [event.token_id] == expected_answer(range(50), PARAMS, 1)
+    assert step(site, role, 20) == []
+
+
+def test_row_waits_until_all_pages_of_its_prompt_are_there(site):
+    role = PrefillRole(site, PrefillConfig(holding_cap_share=1.0))
+    first, second = row(site, 100), row(site, 60, salt=9)
+    role.accept(first, 0.0)
+    role.accept(second, 0.0)
+    assert step(site, role, 500) == [(1, 100)]
+    assert (second.state, second.pages) == (RowState.WAITING, [])
+    assert role.cancel(first.attempt, 1.0)
+    assert step(site, role, 500) == [(2, 60)]
+
+
+def test_started_rows_go_before_waiting_ones_and_share_what_is_left(site):
+    role = PrefillRole(site)
+    for salt in range(3):
+        role.accept(row(site, 30, salt=salt * 40), float(salt))
+    assert step(site, role, 20) == [(1, 20)]
+    assert step(site, role, 20) == [(1, 10), (2, 10)]
+    assert step(site, role, 25) == [(2, 20), (3, 5)]
+
+
+def test_full_queue_refuses(site):
+    role = PrefillRole(site, PrefillConfig(queue_limit=1))
+    role.accept(row(site, 5), 0.0)
+    with pytest.raises(RowRefusedError) as refusal:
+        role.accept(row(site, 5), 0.0)
+    assert refusal.value.reason == "queue_full"
+
+
+def test_load_counts_rows_that_wait_and_tokens_to_compute(site):
+    role = PrefillRole(site)
+    for salt in range(3):
+        role.accept(row(site, 30, salt=salt * 40), 0.0)
+    step(site, role, 20)
+    load = worker_pb2.LoadReport()
+    role.report(load, 0.0)
+    assert (load.prefill_queue, load.prefill_queue_tokens) == (2, 70)
+
+
+def test_failed_row_is_abandoned_and_told(site):
+    role = PrefillRole(site)
+    bad = row(site, 50)
+    bad.token_ids[30] = 999  # out of the vocabulary: the engine's own check finds it
+    role.accept(bad, 0.0)
+    step(site, role, 100)
+    (event,) = site.news.take()
+    assert (event.kind, event.reason) == (worker_pb2.RowEvent.KIND_FAILED, "engine")
+    assert site.pages.counts().free == 10

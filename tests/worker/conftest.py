@@ -1,0 +1,205 @@
+"""One fixture builds workers of any shape on a fake engine, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from decode_worker.config import DecodeConfig
+from decode_worker.role import DecodeRole
+from engine.fake import FakeEngine, FakeEngineConfig
+from kvtransfer.config import LeaseConfig
+from kvtransfer.transports.memory import Faults, MemoryFabric
+from prefill_worker.config import PrefillConfig
+from prefill_worker.role import PrefillRole
+from twolane.params import SamplingParams
+from twolane.testing.links import link_pair
+from twolane.testing.virtual_time import virtual_time_runner
+from worker.attempt import Attempt
+from worker.config import SessionConfig, StepLimits, WorkerConfig
+from worker.role import Roles
+from worker.site import Site
+from worker.step_runner import TimedStepRunner
+from worker.testing import ScriptedRouter
+from worker.wire import Wire
+from worker.worker import Worker
+
+LEASE = LeaseConfig(lease_s=2.0, heartbeat_s=0.3, retry_first_s=0.05, retry_most_s=0.3)
+
+
+@dataclass
+class Town:
+    """Workers that can reach each other over memory, and a scripted router in front of them."""
+
+    tasks: asyncio.TaskGroup
+    router: ScriptedRouter
+    fabric: MemoryFabric
+    workers: dict[str, Worker] = field(default_factory=dict)
+    lives: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    peer_links: list[Any] = field(default_factory=list)
+
+    def add(
+        self,
+        worker_id: str,
+        roles: str,
+        *,
+        engine: FakeEngineConfig | None = None,
+        limits: StepLimits | None = None,
+        prefill: PrefillConfig | None = None,
+        decode: DecodeConfig | None = None,
+        sessions: SessionConfig | None = None,
+        lease: LeaseConfig = LEASE,
+        open_stream: bool = True,
+    ) -> Worker:
+        """A running worker; `roles` is "p", "d" or "pd"."""
+        config = WorkerConfig(
+            worker_id=worker_id,
+            limits=limits or StepLimits(step_tokens=128, decode_rows=16),
+            sessions=sessions or SessionConfig(grace_s=3.0, tombstone_s=2.0),
+        )
+        fake = FakeEngine(engine or FakeEngineConfig(n_pages=256))
+        site = Site(config, fake)
+        decode = decode or DecodeConfig()
+        decode = replace(decode, receiver=replace(decode.receiver, lease=lease))
+        prefill = prefill or PrefillConfig()
+        prefill = replace(prefill, sender=replace(prefill.sender, lease=lease))
+        decode_role = DecodeRole(site, decode) if "d" in roles else None
+        prefill_role = PrefillRole(site, prefill, adopter=decode_role) if "p" in roles else None
+        wire = Wire(
+            dial=self._dial,
+            open_outlet=lambda hello: self.fabric.outlet(
+                site.epoch, fake.pool, hello.transport_address
+            ),
+            landings={"memory": self.fabric.landing(site.epoch, fake.pool)},
+            transports=("memory",),
+        )
+        worker = Worker(config, site, Roles(decode_role, prefill_role), TimedStepRunner(fake), wire)
+        worker.endpoint = worker_id
+        self.workers[worker_id] = worker
+        self.lives[worker_id] = self.tasks.create_task(worker.run())
+        if open_stream:
+            self.router.open(worker)
+        return worker
+
+    async def kill(self, worker: Worker) -> None:
+        """The process is gone: its streams are reset, and nobody answers."""
+        worker_id = worker.site.worker_id
+        del self.workers[worker_id]
+        life = self.lives.pop(worker_id)
+        life.cancel()
+        await asyncio.wait([life])
+        self.router.cut(worker)
+        for link in self.peer_links:
+            link.break_now("killed")
+
+    def crowd(self, jobs: dict[str, list[int]], params: SamplingParams, **options: Any) -> Crowd:
+        return Crowd(self, jobs, params, **options)
+
+    async def settle(self, seconds: float = 3.0) -> None:
+        """Time passes; then nothing may be left on any worker."""
+        await asyncio.sleep(seconds)
+        for worker in self.workers.values():
+            worker.check_integrity()
+            counts = worker.site.pages.counts()
+            held = (counts.used, counts.pinned, counts.quarantined)
+            assert held == (0, 0, 0), f"{worker.site.worker_id} still holds {counts}"
+
+    async def _dial(self, endpoint: str) -> Any:
+        here, there = link_pair()
+        worker = self.workers.get(endpoint)
+        if worker is None:
+            here.break_now("refused")
+        else:
+            self.peer_links.append(here)
+            self.tasks.create_task(worker.serve_peer(there))
+        return here
+
+
+@dataclass
+class Crowd:
+    """Requests that are resumed as a router would, until each has its whole answer."""
+
+    town: Town
+    jobs: dict[str, list[int]]
+    params: SamplingParams
+    prefill: Worker
+    decode: Worker
+    growth_tokens: int | None = None
+    answers: dict[str, list[int]] = field(default_factory=dict)
+    n_resumes: int = 0
+
+    async def run(self, within_s: float = 120.0) -> None:
+        router = self.town.router
+        current = {name: Attempt(name, 1) for name in self.jobs}
+        for name, attempt in current.items():
+            self._assign(attempt, [], self.growth_tokens)
+            assert not router.tokens[attempt], name
+        async with asyncio.timeout(within_s):
+            while current:
+                await router.wait_for(lambda: any(self._is_over(a) for a in current.values()))
+                for name, attempt in list(current.items()):
+                    if router.finish_of(attempt):
+                        self.answers[name] = router.answer(attempt)
+                        del current[name]
+                    elif self._is_over(attempt):
+                        self.n_resumes += 1
+                        following = current[name] = Attempt(name, attempt.number + 1)
+                        router.tokens[following] = list(router.tokens[attempt])
+                        self._assign(following, router.answer(attempt), None)
+
+    def _is_over(self, attempt: Attempt) -> bool:
+        kinds = self.town.router.kinds(attempt)
+        lost = {"PREEMPTED", "DEAD", "FAILED", "REFUSED"} & set(kinds)
+        return bool(lost or self.town.router.finish_of(attempt))
+
+    def _assign(self, attempt: Attempt, known: list[int], growth_tokens: int | None) -> None:
+        prompt = self.jobs[attempt.request_id]
+        self.town.router.assign(
+            attempt,
+            prompt + known,
+            n_prompt=len(prompt),
+            prefill=self.prefill,
+            decode=self.decode,
+            params=self.params,
+            growth_tokens=growth_tokens,
+        )
+
+
+@asynccontextmanager
+async def build_town(faults: Faults | None, sender_writes: bool) -> AsyncIterator[Town]:
+    loop = asyncio.get_running_loop()
+    async with asyncio.TaskGroup() as tasks:
+        fabric = MemoryFabric(
+            seed=1, faults=faults, sender_writes=sender_writes, call_later=loop.call_later
+        )
+        town = Town(tasks, ScriptedRouter(tasks), fabric)
+        yield town
+        town.router.close()
+        for link in town.peer_links:
+            link.close()
+        for life in town.lives.values():
+            life.cancel()
+
+
+Scene = Callable[[Town], Awaitable[None]]
+
+
+@pytest.fixture
+def play() -> Callable[..., None]:
+    """`play(scene)` runs `async def scene(town)` in virtual time."""
+
+    def run(scene: Scene, *, faults: Faults | None = None, sender_writes: bool = False) -> None:
+        async def main() -> None:
+            async with build_town(faults, sender_writes) as town:
+                await scene(town)
+
+        coroutine: Coroutine[Any, Any, None] = main()
+        with virtual_time_runner() as runner:
+            runner.run(coroutine)
+
+    return run

@@ -1,0 +1,107 @@
+"""Who listens to which attempt, what is told again, and what is let in no more."""
+
+from __future__ import annotations
+
+from twolane.v1 import worker_pb2
+from worker.attempt import Attempt
+from worker.config import SessionConfig
+from worker.news import row_event
+from worker.registry import Registry
+
+Kind = worker_pb2.RowEvent
+P, D = worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE
+A = Attempt("r", 1)
+CONFIG = SessionConfig(grace_s=10.0, tombstone_s=6.0)
+
+
+def token(index, attempt=A):
+    return worker_pb2.TokenEvent(key=attempt.key, index=index, token_id=100 + index)
+
+
+def test_news_go_to_the_session_that_assigned():
+    registry = Registry(CONFIG)
+    registry.assign(A, [D], "one")
+    registry.assign(Attempt("q", 1), [D], "two")
+    heard = registry.dispatch([token(0), token(0, Attempt("q", 1)), token(1)], 0.0)
+    assert {session: [item.index for item in items] for session, items in heard.items()} == {
+        "one": [0, 1],
+        "two": [0],
+    }
+
+
+def test_attach_tells_again_from_the_index_and_then_goes_on():
+    registry = Registry(CONFIG)
+    registry.assign(A, [D], "one")
+    registry.dispatch([row_event(A, Kind.KIND_JOINED, D), token(0), token(1), token(2)], 0.0)
+    registry.detach("one", 1.0)
+    assert registry.dispatch([token(3)], 1.0) == {}, "nobody listens: nothing is sent"
+    missed = registry.attach(A, 2, "two")
+    assert [event.index for event in missed.tokens] == [2, 3]
+    assert [event.kind for event in missed.rows] == [Kind.KIND_JOINED]
+    assert list(registry.dispatch([token(4)], 2.0)) == ["two"]
+
+
+def test_attach_to_an_unknown_row_is_answered_gone():
+    answer = Registry(CONFIG).attach(A, 0, "one")
+    assert [event.kind for event in answer.rows] == [Kind.KIND_GONE]
+
+
+def test_ended_row_can_be_attached_for_the_grace_and_is_forgotten_then():
+    registry = Registry(CONFIG)
+    registry.assign(A, [D], "one")
+    registry.dispatch([token(0), row_event(A, Kind.KIND_FINISHED, D)], 5.0)
+    registry.expire(14.9)
+    assert len(registry.attach(A, 0, "two").tokens) == 1
+    registry.expire(15.0)
+    assert A not in registry
+
+
+def test_row_that_nobody_listens_to_is_cancelled_after_the_grace():
+    registry = Registry(CONFIG)
+    registry.assign(A, [D], "one")
+    assert registry.expire(1000.0) == [], "its router is here"
+    registry.detach("one", 1000.0)
+    assert registry.expire(1009.9) == []
+    assert registry.expire(1010.0) == [A]
+
+
+def test_row_past_its_deadline_is_cancelled():
+    registry = Registry(CONFIG)
+    registry.assign(A, [D], "one", deadline_s=7.0)
+    assert registry.expire(6.9) == []
+    assert registry.expire(7.0) == [A]
+
+
+def test_cancelled_attempt_is_let_in_again_only_after_its_tombstone():
+    registry = Registry(CONFIG)
+    registry.cancel(A, 0.0)
+    registry.expire(5.9)
+    assert registry.assign(A, [D], "one") == "tombstone"
+    registry.expire(6.0)
+    assert registry.assign(A, [D], "one") == ""
+
+
+def test_second_assign_of_an_attempt_changes_nothing():
+    registry = Registry(CONFIG)
+    registry.assign(A, [D], "one")
+    assert registry.assign(A, [D], "two") == "duplicate_assign"
+    assert list(registry.dispatch([token(0)], 0.0)) == ["one"]
+
+
+def test_handed_over_row_of_both_roles_lives_on():
+    registry = Registry(CONFIG)
+    registry.assign(A, [P, D], "one")
+    registry.dispatch([row_event(A, Kind.KIND_HANDED_OVER, P)], 0.0)
+    assert registry.n_live == 1
+    registry.dispatch([row_event(A, Kind.KIND_FINISHED, D)], 0.0)
+    assert registry.n_live == 0
+
+
+def test_retargeted_row_is_heard_under_its_next_attempt():
+    registry = Registry(CONFIG)
+    registry.assign(A, [P], "one")
+    following = Attempt("r", 2)
+    registry.follow(A, following)
+    registry.dispatch([row_event(A, Kind.KIND_RETARGETED, P)], 0.0)
+    assert registry.n_live == 1
+    assert list(registry.dispatch([token(0, following)], 0.0)) == ["one"]

@@ -1,0 +1,70 @@
+"""Pages promised to rows are nobody else's."""
+
+from __future__ import annotations
+
+from engine.allocator import PageAllocator
+from engine.fake import FakeEngine, FakeEngineConfig
+from twolane.params import SamplingParams
+from twolane.v1 import worker_pb2
+from worker.reserve import GrowthReserve
+from worker.rows import Row
+
+SPEC = FakeEngine(FakeEngineConfig(n_pages=10, page_tokens=16)).spec
+
+
+def row(number, n_given=16):
+    assign = worker_pb2.Assign(
+        key=worker_pb2.AttemptKey(request_id=f"r{number}", attempt=1),
+        token_ids=range(n_given),
+        n_prompt=n_given,
+    )
+    return Row(assign, SamplingParams(max_tokens=1000), SPEC, number=number, arrived_s=0.0)
+
+
+def test_new_work_takes_spare_pages_only():
+    reserve = GrowthReserve(PageAllocator(10))
+    reserve.promise(row(1), 5)  # and one page of its prompt
+    assert reserve.n_spare == 4
+    assert reserve.try_take_new(5) is None
+    assert len(reserve.try_take_new(4) or []) == 4
+
+
+def test_growth_draws_on_the_rows_own_promise_first():
+    reserve = GrowthReserve(PageAllocator(10))
+    promised, greedy = row(1), row(2)
+    reserve.promise(promised, 5)
+    reserve.promise(greedy, 0)
+    assert reserve.n_spare == 3
+    assert reserve.try_grow(greedy, 1 + 3)
+    assert not reserve.try_grow(greedy, 1), "that page was promised to the other row"
+    assert reserve.try_grow(promised, 6)
+    assert reserve.n_promised == 0
+
+
+def test_pages_on_their_way_are_not_promised_twice():
+    reserve = GrowthReserve(PageAllocator(10))
+    incoming = row(1, n_given=48)
+    incoming.n_incoming_pages = 3
+    reserve.promise(incoming, 2)
+    assert reserve.n_promised == 2
+
+
+def test_promise_ends_with_its_row():
+    reserve = GrowthReserve(PageAllocator(10))
+    over = row(1)
+    reserve.promise(over, 5)
+    reserve.forget(over)
+    reserve.forget(over)
+    assert reserve.n_spare == 10
+
+
+def test_quarantine_that_eats_promised_pages_fails_growth_instead_of_breaking():
+    pages = PageAllocator(10)
+    reserve = GrowthReserve(pages)
+    poor = row(1)
+    reserve.promise(poor, 9)
+    suspects = pages.try_take(8)
+    pages.quarantine(suspects)
+    assert reserve.n_spare == -8
+    assert not reserve.try_grow(poor, 3)
+    assert reserve.try_grow(poor, 2)

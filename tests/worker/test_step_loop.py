@@ -1,0 +1,159 @@
+"""The loop itself: sleeps when idle, ends loudly when the engine breaks; a bad row fails alone."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from engine.step import RowResult
+from twolane.params import SamplingParams
+from twolane.testing.virtual_time import virtual_time_runner
+from worker.attempt import Attempt
+from worker.config import StepLimits
+from worker.observer import Nobody
+from worker.role import Roles
+from worker.step_loop import StepLoop
+
+A = Attempt("r", 1)
+PARAMS = SamplingParams(max_tokens=200, seed=3)
+
+
+class BrokenEngineError(Exception):
+    pass
+
+
+class IdleRole:
+    """Never has work; counts how often it is asked."""
+
+    def __init__(self, wake_at_s=None):
+        self.asked = 0
+        self.wake_at_s = wake_at_s
+        self.rows = []
+
+    def tick(self, now):
+        pass
+
+    def plan(self, n_tokens, now):
+        self.asked += 1
+        return []
+
+
+class NoRunner:
+    async def run(self, work):
+        raise AssertionError("there was no work")
+
+
+def ask_for(role, seconds):
+    loop = StepLoop(
+        Roles(decode=role), NoRunner(), StepLimits(), ship=lambda now: None, observer=Nobody()
+    )
+
+    async def main():
+        task = asyncio.create_task(loop.run())
+        await asyncio.sleep(seconds)
+        task.cancel()
+        await asyncio.wait([task])
+        return role.asked
+
+    with virtual_time_runner() as runner:
+        return runner.run(main())
+
+
+def test_idle_loop_sleeps():
+    assert ask_for(IdleRole(), 100.0) == 1
+
+
+def test_role_that_asks_to_be_woken_in_the_past_does_not_make_the_loop_spin():
+    assert ask_for(IdleRole(wake_at_s=-1.0), 0.1) <= 101
+
+
+def test_broken_engine_ends_the_worker_loudly(play):
+    async def scene(town):
+        worker = town.add("w", "pd")
+
+        async def run(work):
+            raise BrokenEngineError("device lost")
+
+        worker._runner.run = run
+        town.router.assign(A, [1, 2, 3], prefill=worker, decode=worker, params=PARAMS)
+        life = town.lives["w"]
+        await asyncio.wait([life])
+        with pytest.raises(ExceptionGroup) as group:
+            life.result()
+        assert group.group_contains(BrokenEngineError, match="device lost")
+
+    with pytest.raises(ExceptionGroup) as group:
+        play(scene)
+    assert group.group_contains(BrokenEngineError)
+
+
+def test_faulty_row_fails_alone(play):
+    async def scene(town):
+        worker = town.add("w", "pd")
+        engine_run = worker._runner.run
+
+        async def run(work):
+            results = await engine_run(work)
+            return [
+                RowResult(r.row, error="logits are not finite")
+                if w.token_ids[0] == 66 and len(w.token_ids) > 10
+                else r
+                for w, r in zip(work, results, strict=True)
+            ]
+
+        worker._runner.run = run
+        bad, good = Attempt("bad", 1), Attempt("good", 1)
+        for attempt, first in ((bad, 66), (good, 1)):
+            prompt = [first, 2, 3, 4, 5]
+            town.router.assign(attempt, prompt, prefill=worker, decode=worker, params=PARAMS)
+        await town.router.wait_for(lambda: bool(town.router.finish_of(good)))
+        assert town.router.kinds(bad)[-1] == "FAILED"
+        event = town.router.rows[bad][-1]
+        assert (event.reason, event.message) == ("engine", "logits are not finite")
+        await town.settle(0.1)
+
+    play(scene)
+
+
+def test_row_that_fails_amid_its_answer_indexes_none_of_it(play):
+    async def scene(town):
+        worker = town.add("w", "pd")
+        engine_run = worker._runner.run
+
+        async def run(work):
+            results = await engine_run(work)
+            return [
+                RowResult(r.row, error="logits are not finite") if len(w.token_ids) > 80 else r
+                for w, r in zip(work, results, strict=True)
+            ]
+
+        worker._runner.run = run
+        town.router.assign(A, range(32), prefill=worker, decode=worker, params=PARAMS)
+        await town.router.wait_for(lambda: "FAILED" in town.router.kinds(A))
+        assert worker.load().pages.cached == 2, "the prompt's two pages, computed by a sound step"
+        await town.settle(0.1)
+
+    play(scene)
+
+
+def test_failed_row_leaves_nothing_in_the_prefix_index(play):
+    async def scene(town):
+        worker = town.add("w", "pd")
+        engine_run = worker._runner.run
+
+        async def run(work):
+            results = await engine_run(work)
+            failing = [w.start + w.n_new == 100 for w in work]
+            return [
+                RowResult(r.row, error="logits are not finite") if fails else r
+                for fails, r in zip(failing, results, strict=True)
+            ]
+
+        worker._runner.run = run
+        town.router.assign(A, range(100), prefill=worker, decode=worker, params=PARAMS)
+        await town.router.wait_for(lambda: "FAILED" in town.router.kinds(A))
+        assert worker.load().pages.cached == 0
+        assert worker.load().pages.free == worker.site.spec.n_pages
+
+    play(scene)

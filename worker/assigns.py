@@ -1,0 +1,45 @@
+"""Which ASSIGN a worker takes, as a pure check. A refusal has a stable reason word:
+
+invalid      a field is out of its bound, or unset: the router's bug, or a version skew
+no_role      this worker does not have that role
+mismatch     both roles here, but a decode worker elsewhere, or the like
+too_large    more context, or more pages, than this worker can ever hold
+draining     takes no new rows
+queue_full   too many rows wait here
+"""
+
+from __future__ import annotations
+
+from engine.step import EngineSpec
+from twolane.errors import InvalidParameterError
+from twolane.params import SamplingParams
+from twolane.rpc.params import params_from_proto
+from twolane.v1 import worker_pb2
+from worker.errors import RowRefusedError
+
+
+def check_assign(assign: worker_pb2.Assign, spec: EngineSpec) -> SamplingParams:
+    """The parameters of a sound ASSIGN; raises `RowRefusedError`. Knows nothing of load."""
+    if not assign.key.request_id or assign.key.attempt < 1:
+        raise RowRefusedError("invalid", "key: a request id and an attempt from 1 are needed")
+    n_tokens = len(assign.token_ids)
+    if not 1 <= assign.n_prompt <= n_tokens:
+        raise RowRefusedError("invalid", f"n_prompt is {assign.n_prompt} of {n_tokens} token_ids")
+    if min(assign.token_ids) < 0 or max(assign.token_ids) >= spec.vocab_size:
+        raise RowRefusedError("invalid", f"token_ids must lie in 0 to {spec.vocab_size - 1}")
+    try:
+        params = params_from_proto(assign.sampling)
+    except InvalidParameterError as error:
+        raise RowRefusedError("invalid", error.message) from error
+    if params.seed is None:
+        raise RowRefusedError("invalid", "sampling.seed: the router draws one, none was set")
+    if n_tokens - assign.n_prompt >= params.max_tokens:
+        raise RowRefusedError("invalid", f"all {params.max_tokens} tokens are there already")
+    if assign.growth_tokens < 0 or assign.sample < 0 or assign.time_left_ms < 0:
+        raise RowRefusedError("invalid", "growth_tokens, sample, time_left_ms: below 0")
+    if n_tokens >= spec.max_context_tokens:
+        limit = spec.max_context_tokens - 1
+        raise RowRefusedError("too_large", f"{n_tokens} tokens; at most {limit} leave room")
+    if -(-n_tokens // spec.page_tokens) > spec.n_pages:
+        raise RowRefusedError("too_large", f"{n_tokens} tokens; the pool has {spec.n_pages} pages")
+    return params

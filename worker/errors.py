@@ -1,0 +1,25 @@
+"""What a worker refuses, beside twolane's errors.
+
+WorkerError
+├── StaleEpochError     a stream, or a command, is meant for another incarnation of this worker
+└── RowRefusedError     an ASSIGN that this worker cannot take; carries the reason's stable word
+"""
+
+from __future__ import annotations
+
+
+class WorkerError(Exception):
+    """Root of the tree."""
+
+
+class StaleEpochError(WorkerError):
+    """The other side speaks to a process that runs no more. It must learn the new epoch first."""
+
+
+class RowRefusedError(WorkerError):
+    """Becomes RowEvent REFUSED. `reason` is one of the stable words of `worker.assigns`."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message

@@ -1,0 +1,101 @@
+"""What a worker tells Prometheus. One registry a worker: two can live in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from twolane.v1 import worker_pb2
+from worker.news import Item
+from worker.worker import Worker
+
+_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+_Kind = worker_pb2.RowEvent
+
+
+class WorkerMetrics:
+    """Implements `worker.observer.Observer`.
+
+    Counters and histograms are fed; gauges are read when somebody looks.
+    """
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        new = partial(Histogram, buckets=_SECONDS, registry=self.registry)
+        count = partial(Counter, registry=self.registry)
+        self._steps = new("twolane_step_seconds", "Time of a step")
+        self._positions = count("twolane_step_positions", "Positions computed")
+        self._tokens = count("twolane_tokens", "Tokens sampled")
+        self._rows = count("twolane_row_events", "Row news by kind", ["kind"])
+        self._prefill_wait = new("twolane_prefill_wait_seconds", "ASSIGN to first chunk")
+        self._decode_wait = new("twolane_decode_wait_seconds", "Landed to first step")
+        self._transfer = new("twolane_transfer_seconds", "First token to COMMIT")
+        self._pages = count("twolane_transfer_pages", "Pages moved out")
+        self._bytes = count("twolane_transfer_bytes", "Bytes moved out")
+        self._cached = count("twolane_cached_tokens", "Prompt tokens not computed")
+
+    def watch(self, worker: Worker) -> None:
+        """Show this worker's gauges too. Once."""
+        self.registry.register(_Gauges(worker))
+
+    def on_step(self, seconds: float, positions: int) -> None:
+        self._steps.observe(seconds)
+        self._positions.inc(positions)
+
+    def on_news(self, item: Item) -> None:
+        if isinstance(item, worker_pb2.TokenEvent):
+            self._tokens.inc()
+            return
+        kind = worker_pb2.RowEvent.Kind.Name(item.kind).removeprefix("KIND_").lower()
+        self._rows.labels(kind).inc()
+        figures = item.figures
+        if item.kind == _Kind.KIND_HANDED_OVER:
+            self._prefill_wait.observe(figures.prefill_wait_s)
+            self._transfer.observe(figures.transfer_s)
+            self._pages.inc(figures.transfer_pages)
+            self._bytes.inc(figures.transfer_bytes)
+            self._cached.inc(figures.cached_tokens)
+        if item.kind == _Kind.KIND_FINISHED and getattr(item, "from") == worker_pb2.ROLE_DECODE:
+            self._decode_wait.observe(figures.decode_wait_s)
+
+
+class _Gauges(Collector):
+    """Read from the worker at the moment of the scrape, on its event loop."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    def collect(self) -> Iterator[Metric]:
+        load = self._worker.load()
+        pages = GaugeMetricFamily("twolane_pages", "Pages by state", labels=["state"])
+        for state in ("quarantined", "used", "pinned", "cached", "free"):
+            pages.add_metric([state], getattr(load.pages, state))
+        yield pages
+        rows = GaugeMetricFamily("twolane_rows", "Rows by state", labels=["state"])
+        states: dict[str, int] = {}
+        for role in self._worker.roles.all:
+            for row in role.rows:
+                states[row.state.value] = states.get(row.state.value, 0) + 1
+        for state, n in states.items():
+            rows.add_metric([state], n)
+        yield rows
+        yield GaugeMetricFamily(
+            "twolane_reserved_growth_pages", "Promised pages", value=load.reserved_growth_pages
+        )
+        yield GaugeMetricFamily(
+            "twolane_prefill_queue_tokens", "Tokens to compute", value=load.prefill_queue_tokens
+        )
+        yield GaugeMetricFamily(
+            "twolane_decode_queue", "Reservations that wait", value=load.decode_queue
+        )
+        dropped = CounterMetricFamily(
+            "twolane_dropped_messages", "Messages not acted upon", labels=["reason"]
+        )
+        for reason, n in self._worker.dropped().items():
+            dropped.add_metric([reason], n)
+        yield dropped

@@ -1,0 +1,93 @@
+"""The transfer lanes of a worker: out of its prefill role, into its decode role.
+
+The drivers of kvtransfer do the work; here they meet the roles. News of transfers go to the role's
+inbox and wake the step loop, which lets the role act between two steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from kvtransfer.events import ReceiverEvent, SenderEvent
+from kvtransfer.host import host_identity
+from kvtransfer.negotiation import ReceiverIdentity, sender_hello
+from kvtransfer.receiver_driver import PeerLink, ReceiverDriver
+from kvtransfer.sender_driver import SenderDriver
+from twolane.v1 import worker_pb2
+from worker.role import DecodeSide, PrefillSide, Roles
+from worker.site import Site
+from worker.wire import Wire
+
+
+class Peers:
+    """`connect`, `serve` and `flush` may be called at any time on the event loop."""
+
+    def __init__(self, site: Site, roles: Roles, wire: Wire, *, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._out = None if roles.prefill is None else self._open_out(site, roles.prefill, wire)
+        self._in = None if roles.decode is None else self._open_in(site, roles.decode, wire)
+        self._decode = roles.decode
+
+    def connect(self, peer: worker_pb2.WorkerAddress) -> None:
+        """Keep a stream to that decode worker for as long as there are transfers to it."""
+        assert self._out is not None, "no prefill role here"
+        self._out.connect(peer.epoch, peer.endpoint)
+
+    async def serve(self, link: PeerLink) -> bool:
+        """Serve a prefill worker's stream until it is over. False: there is no decode role here."""
+        if self._in is None:
+            return False
+        await self._in.serve(link)
+        return True
+
+    def flush(self, now: float) -> None:
+        """Pages may have been freed, or commands given: grant, send, deliver."""
+        if self._decode is not None and self._decode.receiver.n_queued:
+            self._decode.receiver.tick(now)
+        for driver in (self._in, self._out):
+            if driver is not None:
+                driver.flush()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for driver in (self._in, self._out):
+                if driver is not None:
+                    tasks.create_task(driver.run())
+
+    @property
+    def transports(self) -> dict[str, str]:
+        """Peer worker id -> transport in use."""
+        both: dict[str, str] = {}
+        for driver in (self._in, self._out):
+            if driver is not None:
+                both |= driver.transports
+        return both
+
+    def _open_out(self, site: Site, role: PrefillSide, wire: Wire) -> SenderDriver:
+        def on_events(events: list[SenderEvent]) -> None:
+            role.on_transfers(events)
+            self._wake()
+
+        spec = site.spec
+        hello = sender_hello(
+            site.worker_id, site.epoch, spec.fingerprint, spec.layout, wire.transports
+        )
+        return SenderDriver(role.sender, hello, wire.dial, wire.open_outlet, on_events, role.lease)
+
+    def _open_in(self, site: Site, role: DecodeSide, wire: Wire) -> ReceiverDriver:
+        def on_events(events: list[ReceiverEvent]) -> None:
+            role.on_transfers(events)
+            self._wake()
+
+        spec = site.spec
+        identity = ReceiverIdentity(
+            worker_id=site.worker_id,
+            epoch=site.epoch,
+            fingerprint=spec.fingerprint,
+            layout=spec.layout,
+            host=host_identity(),
+            lease_ms=int(role.lease.lease_s * 1000),
+        )
+        return ReceiverDriver(role.receiver, identity, wire.landings, on_events, role.lease)

@@ -1,0 +1,130 @@
+"""What a worker asks of its roles. A role is an object: a worker has one, or both.
+
+The worker calls a role on the event loop, and all that may free pages of rows in the batch between
+steps only, so that no step reads a page that was given away. `now` is the loop's clock, in seconds.
+
+    cancel -> tick -> plan -> (step) -> apply     once a step
+    accept, retarget, judge, rows, report         at any time
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from engine.step import RowResult, RowWork, SampledToken
+from kvtransfer.config import LeaseConfig
+from kvtransfer.events import ReceiverEvent, SenderEvent
+from kvtransfer.receiver import Receiver
+from kvtransfer.sender import Sender
+from twolane.v1 import worker_pb2
+from worker.attempt import Attempt
+from worker.rows import Row
+
+
+class Role(Protocol):
+    """Tells what happens to its rows through the site's `News`; every row ends in one RowEvent."""
+
+    def accept(self, row: Row, now: float) -> None:
+        """Start a WAITING row; raises `RowRefusedError` and keeps nothing."""
+        ...
+
+    def cancel(self, attempt: Attempt, now: float) -> bool:
+        """Stop the row and give its pages back. False when it is not here."""
+        ...
+
+    def tick(self, now: float) -> None:
+        """Take in what happened to transfers."""
+        ...
+
+    def plan(self, n_tokens: int, now: float) -> list[RowWork]:
+        """This role's share of the next step, at most n_tokens positions. Pages are taken here."""
+        ...
+
+    def apply(self, results: Mapping[int, RowResult], now: float) -> None:
+        """What the step made of the rows that `plan` named, by row number."""
+        ...
+
+    @property
+    def wake_at_s(self) -> float | None:
+        """When `plan` may have work though nothing happens before; None: only after an event."""
+        ...
+
+    @property
+    def rows(self) -> Sequence[Row]:
+        """Every row that is here, whatever its state."""
+        ...
+
+    def report(self, load: worker_pb2.LoadReport, now: float) -> None:
+        """Fill in this role's fields."""
+        ...
+
+
+class PrefillSide(Role, Protocol):
+    """The role that reads prompts, and sends pages."""
+
+    sender: Sender
+    lease: LeaseConfig
+
+    def on_transfers(self, events: Sequence[SenderEvent]) -> None:
+        """News of transfers, acted upon at the next `tick`. At any time."""
+        ...
+
+    def retarget(self, attempt: Attempt, command: worker_pb2.Retarget, now: float) -> bool:
+        """Send to another decode worker, under the next attempt. False when it is not here."""
+        ...
+
+
+class DecodeSide(Role, Protocol):
+    """The role that writes answers, and receives pages."""
+
+    receiver: Receiver
+    lease: LeaseConfig
+
+    def on_transfers(self, events: Sequence[ReceiverEvent]) -> None:
+        """News of transfers, acted upon at the next `tick`. At any time."""
+        ...
+
+    def judge(self, epoch: int, now: float) -> None:
+        """Tell LANDED or DEAD of every row that prefill worker `epoch` feeds. Works amid steps."""
+        ...
+
+
+class Adopter(Protocol):
+    """How a row goes from the prefill role to the decode role of the same worker: by hand."""
+
+    def check_fits(self, row: Row) -> None:
+        """Raises `RowRefusedError` if its prompt and growth can never fit the pool."""
+        ...
+
+    def can_adopt(self, row: Row, n_new_pages: int) -> bool:
+        """Whether there is room in the batch, and spare pages for n_new_pages and the growth.
+
+        If so they are promised to the row, until `adopt` or `GrowthReserve.forget`.
+        """
+        ...
+
+    def adopt(self, row: Row, first: SampledToken, now: float) -> None:
+        """Take over a COMPUTING row with its pages: the prompt is in them, `first` is sampled."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """The roles of one worker: decode rows go first in a step."""
+
+    decode: DecodeSide | None = None
+    prefill: PrefillSide | None = None
+
+    def __post_init__(self) -> None:
+        assert self.decode or self.prefill, "a worker needs a role"
+
+    @property
+    def all(self) -> list[Role]:
+        return [role for role in (self.decode, self.prefill) if role is not None]
+
+    @property
+    def names(self) -> list[worker_pb2.Role]:
+        named = ((worker_pb2.ROLE_PREFILL, self.prefill), (worker_pb2.ROLE_DECODE, self.decode))
+        return [name for name, role in named if role is not None]

@@ -1,0 +1,219 @@
+"""A row: one sequence in the batch, from ASSIGN to the end of its time on this worker.
+
+               PrefillRole                          DecodeRole
+    WAITING -- pages taken --> COMPUTING
+       |                           |-- first token, sent to a decode worker --> HELD --.
+       |                           |-- first token, adopted here -----.                |
+       |                           |                                  v                |
+       `---- pages landed -----------------------------------------> RUNNING           |
+       |                           |                                  |                |
+       `--------- cancelled, failed, refused, finished, handed over --+----------------+--> OVER
+
+Its tokens and pages:
+
+    0             n_prompt     n_given         n_computed      n_tokens
+    |--- prompt ---|-- resumed --|--- answered here ------------|
+    |------------- in pages -----------------|  to be computed  |
+
+The laws, asserted whenever a role is done with a row: 1 <= n_prompt <= n_given <= n_tokens,
+0 <= n_computed <= n_tokens, the pages hold n_computed positions, and a RUNNING row has computed all
+but its newest token. All else is derived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from functools import cached_property
+
+from engine.prefix import chain_hashes
+from engine.step import EngineSpec, Page, RowWork
+from twolane.lifecycle import Lifecycle
+from twolane.params import SamplingParams
+from twolane.v1 import sampling_pb2, worker_pb2
+from worker.attempt import Attempt
+from worker.stop import finish_reason
+from worker.timeline import Timeline
+
+
+class RowState(Enum):
+    """See the drawing above."""
+
+    WAITING = "waiting"
+    COMPUTING = "computing"
+    HELD = "held"
+    RUNNING = "running"
+    OVER = "over"
+
+
+MOVES: dict[RowState, frozenset[RowState]] = {
+    RowState.WAITING: frozenset({RowState.COMPUTING, RowState.RUNNING, RowState.OVER}),
+    RowState.COMPUTING: frozenset({RowState.HELD, RowState.RUNNING, RowState.OVER}),
+    RowState.HELD: frozenset({RowState.OVER}),
+    RowState.RUNNING: frozenset({RowState.OVER}),
+    RowState.OVER: frozenset(),
+}
+
+
+class Row:
+    """Built from a checked ASSIGN. Roles read and move it, between steps only."""
+
+    def __init__(
+        self,
+        assign: worker_pb2.Assign,
+        params: SamplingParams,
+        spec: EngineSpec,
+        *,
+        number: int,
+        arrived_s: float,
+    ) -> None:
+        self.number = number  # its name in steps; never used twice by a worker
+        self.attempt = Attempt.of(assign.key)  # changes when the row is retargeted
+        self.decode = assign.decode  # where it goes next; changes when the row is retargeted
+        self.assign = assign
+        self.params = params
+        self.spec = spec
+        self.token_ids = list(assign.token_ids)
+        self.pages: list[Page] = []
+        self.n_computed = 0
+        self.n_cached = 0  # positions that a prefix cache gave, of those computed
+        self.growth_pages = 0  # pages promised to it beyond the prompt's, taken or not
+        self.n_incoming_pages = 0  # pages that a reservation holds for it until they have landed
+        self.times = Timeline(arrived_s)
+        self._life = Lifecycle(RowState.WAITING, MOVES)
+        self.check()
+
+    # -- lifecycle --------------------------------------------------------------------------
+
+    @property
+    def state(self) -> RowState:
+        return self._life.state
+
+    def advance(self, to: RowState) -> None:
+        self._life.advance(to)
+        self.check()
+
+    def check(self) -> None:
+        """Assert the laws of the module's docstring."""
+        n = self.n_tokens
+        assert 1 <= self.n_prompt <= self.n_given <= n, f"{self}: {self.n_given} given of {n}"
+        assert 0 <= self.n_cached <= self.n_computed <= n, f"{self}: {self.n_computed} of {n}"
+        assert self.n_computed <= self.n_positions, f"{self}: pages too few"
+        if self.state is RowState.RUNNING:
+            assert self.n_computed == n - 1, f"{self} runs with {self.n_computed} of {n} computed"
+
+    # -- tokens -----------------------------------------------------------------------------
+
+    @property
+    def n_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def n_prompt(self) -> int:
+        return self.assign.n_prompt
+
+    @property
+    def n_given(self) -> int:
+        """Prompt and resumed tokens: what ASSIGN brought."""
+        return len(self.assign.token_ids)
+
+    @property
+    def n_uncomputed(self) -> int:
+        return self.n_tokens - self.n_computed
+
+    @property
+    def next_index(self) -> int:
+        """The index in the answer of the token that is sampled next."""
+        return self.n_tokens - self.n_prompt
+
+    def append(self, token: int) -> sampling_pb2.FinishReason:
+        """Take a sampled token; returns why the answer ends with it, UNSPECIFIED if it goes on."""
+        self.token_ids.append(token)
+        return finish_reason(
+            last_token=token,
+            n_answer=self.next_index,
+            n_tokens=self.n_tokens,
+            params=self.params,
+            spec=self.spec,
+        )
+
+    @cached_property
+    def prompt_hashes(self) -> list[bytes]:
+        """The chain hash of every full page of the given tokens."""
+        return self.chain_hashes(self.n_given)
+
+    def chain_hashes(self, n_tokens: int) -> list[bytes]:
+        """The chain hash of every full page among its first n_tokens."""
+        return chain_hashes(
+            self.token_ids[:n_tokens],
+            self.spec.page_tokens,
+            fingerprint=self.spec.fingerprint,
+            adapter=self.assign.adapter,
+            tenant_salt=self.assign.tenant,
+        )
+
+    # -- pages ------------------------------------------------------------------------------
+
+    @property
+    def n_positions(self) -> int:
+        """How many positions its pages hold."""
+        return len(self.pages) * self.spec.page_tokens
+
+    def pages_for(self, n_tokens: int) -> int:
+        """How many pages n_tokens positions fill or begin."""
+        return -(-n_tokens // self.spec.page_tokens)
+
+    @property
+    def n_prompt_pages(self) -> int:
+        """How many pages the given tokens need: what a prefill takes and a transfer moves."""
+        return self.pages_for(self.n_given)
+
+    @property
+    def n_full_pages(self) -> int:
+        """How many of its pages are full of computed positions."""
+        return self.n_computed // self.spec.page_tokens
+
+    @property
+    def n_promised_pages(self) -> int:
+        """Growth that was promised to it and that it has not taken yet."""
+        n_here = len(self.pages) + self.n_incoming_pages
+        return max(0, self.n_prompt_pages + self.growth_pages - n_here)
+
+    def growth_pages_for(self, growth_tokens: int) -> int:
+        """Pages beyond the prompt's that an answer of growth_tokens more takes.
+
+        No more than the answer can need: max_tokens and the context bound it, and its last token
+        is never computed.
+        """
+        left = min(self.params.max_tokens + self.n_prompt, self.spec.max_context_tokens)
+        n_grown = min(left - self.n_given, growth_tokens)
+        return self.pages_for(self.n_given + max(0, n_grown - 1)) - self.n_prompt_pages
+
+    # -- work -------------------------------------------------------------------------------
+
+    def work(self, n_new: int) -> RowWork:
+        """Its share of a step: the next n_new positions; samples when they are the last known."""
+        return RowWork(
+            row=self.number,
+            token_ids=self.token_ids,
+            start=self.n_computed,
+            n_new=n_new,
+            pages=self.pages,
+            n_prompt=self.n_prompt,
+            params=self.params,
+            sample=self.n_computed + n_new == self.n_tokens,
+            sample_index=self.assign.sample,
+        )
+
+    @property
+    def turn(self) -> tuple[int, float, int]:
+        """Sorts rows by who goes first: higher priority, then longest waiting."""
+        return (-self.assign.priority, self.times.arrived_s, self.number)
+
+    def __repr__(self) -> str:
+        return f"Row({self.attempt}, {self.state.value}, {self.n_computed}/{self.n_tokens})"
+
+
+def by_turn(rows: Sequence[Row]) -> list[Row]:
+    """Highest priority first, longest waiting first within one."""
+    return sorted(rows, key=lambda row: row.turn)

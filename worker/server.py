@@ -1,0 +1,93 @@
+"""A worker as a process: its gRPC services, its announcements, its metrics, its clean end.
+
+start --> announce each second to every router --> stop: drain, announce "leaving", close
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from twolane.rpc.options import INTERNAL_SERVER_OPTIONS
+from twolane.v1 import transfer_pb2, transfer_pb2_grpc, worker_pb2, worker_pb2_grpc
+from worker.announcer import Announcer
+from worker.metrics import WorkerMetrics
+from worker.metrics_http import MetricsEndpoint
+from worker.services import TransferServicer, WorkerServicer
+from worker.worker import Worker
+
+log = logging.getLogger(__name__)
+
+SERVICES = (
+    worker_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_name,
+    transfer_pb2.DESCRIPTOR.services_by_name["TransferService"].full_name,
+)
+_LAST_WORDS_S = 0.1  # for what streams have queued: closing them drops it
+
+
+class WorkerServer:
+    """Gives a `Worker` its sockets. `run` once."""
+
+    def __init__(self, worker: Worker, metrics: WorkerMetrics) -> None:
+        self._worker = worker
+        self._metrics = metrics
+        self._stop = asyncio.Event()
+        self.started = asyncio.Event()  # set when it can be dialled
+        self.metrics_port: int | None = None
+
+    def stop(self) -> None:
+        """Leave: finish what runs (up to `drain_for_s`), tell the routers, end `run`."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Serve until `stop`, or until the worker breaks: then raises what broke it."""
+        config = self._worker.config
+        server = grpc.aio.server(options=INTERNAL_SERVER_OPTIONS)
+        servicer = health.aio.HealthServicer()
+        worker_pb2_grpc.add_WorkerServiceServicer_to_server(WorkerServicer(self._worker), server)
+        transfer_pb2_grpc.add_TransferServiceServicer_to_server(
+            TransferServicer(self._worker), server
+        )
+        health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+        reflection.enable_server_reflection((*SERVICES, reflection.SERVICE_NAME), server)
+        port = server.add_insecure_port(f"{config.host}:{config.port}")
+        self._worker.endpoint = f"{config.advertise_host or config.host}:{port}"
+        endpoint = MetricsEndpoint(self._metrics.registry)
+        self._metrics.watch(self._worker)
+        try:
+            if config.metrics_port is not None:
+                self.metrics_port = await endpoint.start(config.host, config.metrics_port)
+            await server.start()
+            for service in ("", *SERVICES):
+                await servicer.set(service, health_pb2.HealthCheckResponse.SERVING)
+            log.info("worker %s serves on %s", config.worker_id, self._worker.endpoint)
+            await self._serve(servicer)
+        finally:
+            await server.stop(grace=0.2)
+            await endpoint.close()
+
+    async def _serve(self, servicer: health.aio.HealthServicer) -> None:
+        announcer = Announcer(self._worker, metrics_port=self.metrics_port)
+        async with asyncio.TaskGroup() as tasks:
+            life = tasks.create_task(self._worker.run(), name="worker")
+            voice = tasks.create_task(announcer.run(), name="announcer")
+            self.started.set()
+            await self._stop.wait()
+            await servicer.enter_graceful_shutdown()
+            self._worker.drain()
+            await self._wait_drained()
+            voice.cancel()
+            await announcer.leave()
+            await asyncio.sleep(_LAST_WORDS_S)
+            life.cancel()
+
+    async def _wait_drained(self) -> None:
+        try:
+            async with asyncio.timeout(self._worker.config.drain_for_s):
+                await self._worker.wait_drained()
+        except TimeoutError:
+            log.warning("rows are left after %s s", self._worker.config.drain_for_s)

@@ -1,0 +1,35 @@
+"""When an answer ends, as far as tokens can tell. Stop strings are text: they are the router's.
+
+    index of the newest token      0 ........ min_tokens ........ max_tokens - 1
+    an end id                      ignored -->| ends: STOP
+    any token                                                    | ends: LENGTH
+
+Both roles and every attempt use this one rule, so that a row that is resumed elsewhere ends at the
+same token.
+"""
+
+from __future__ import annotations
+
+from engine.step import EngineSpec
+from twolane.params import SamplingParams
+from twolane.v1 import sampling_pb2
+
+GOES_ON = sampling_pb2.FINISH_REASON_UNSPECIFIED
+
+
+def finish_reason(
+    *, last_token: int, n_answer: int, n_tokens: int, params: SamplingParams, spec: EngineSpec
+) -> sampling_pb2.FinishReason:
+    """Why the answer ends with `last_token`, the n_answer-th of it, n_tokens with the prompt.
+
+    FINISH_REASON_UNSPECIFIED when it goes on. `stop_token_ids` count even under `ignore_eos`.
+    An end id wins over a length that is reached at the same token.
+    """
+    assert 1 <= n_answer < n_tokens
+    may_end = n_answer > params.min_tokens
+    is_eos = last_token in spec.eos_token_ids and not params.ignore_eos
+    if may_end and (is_eos or last_token in params.stop_token_ids):
+        return sampling_pb2.FINISH_REASON_STOP
+    if n_answer >= params.max_tokens or n_tokens >= spec.max_context_tokens:
+        return sampling_pb2.FINISH_REASON_LENGTH
+    return GOES_ON

@@ -1,0 +1,156 @@
+"""A router that does what a test tells it, over a link of the memory: the double of `router`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+
+from twolane.params import SamplingParams
+from twolane.rpc.link import LinkBrokenError
+from twolane.rpc.params import params_to_proto
+from twolane.testing.links import MemoryLink, link_pair
+from twolane.v1 import worker_pb2
+from worker.attempt import Attempt
+from worker.worker import Worker
+
+Kind = worker_pb2.RowEvent.Kind
+PREFILL, DECODE = worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE
+
+
+class ScriptedRouter:
+    """Speaks sessions with any number of workers, and remembers everything it hears.
+
+    Made inside a TaskGroup that outlives its use; `wait_for` looks again after each message.
+    """
+
+    def __init__(self, tasks: asyncio.TaskGroup, router_id: str = "router") -> None:
+        self.router_id = router_id
+        self.tokens: dict[Attempt, list[worker_pb2.TokenEvent]] = defaultdict(list)
+        self.rows: dict[Attempt, list[worker_pb2.RowEvent]] = defaultdict(list)
+        self.loads: dict[str, worker_pb2.LoadReport] = {}
+        self.n_messages = 0
+        self._tasks = tasks
+        self._links: dict[str, MemoryLink[worker_pb2.SessionRequest, worker_pb2.SessionResponse]]
+        self._links = {}
+        self._heard = asyncio.Event()
+
+    # -- streams ----------------------------------------------------------------------------
+
+    def open(self, worker: Worker, *, epoch: int | None = None, latency_s: float = 0.0005) -> None:
+        """A (new) stream to the worker."""
+        here: MemoryLink[worker_pb2.SessionRequest, worker_pb2.SessionResponse]
+        there: MemoryLink[worker_pb2.SessionResponse, worker_pb2.SessionRequest]
+        here, there = link_pair(latency_s)
+        self._links[worker.site.worker_id] = here
+        epoch = worker.site.epoch if epoch is None else epoch
+        opening = worker_pb2.Open(router_id=self.router_id, worker_epoch=epoch)
+        here.send(worker_pb2.SessionRequest(open=opening))
+        self._tasks.create_task(worker.serve_session(there))
+        self._tasks.create_task(self._listen(worker.site.worker_id, here))
+
+    def cut(self, worker: Worker) -> None:
+        """The stream is reset; what was on its way is lost."""
+        self._links.pop(worker.site.worker_id).break_now("cut")
+
+    def close(self) -> None:
+        for link in self._links.values():
+            link.close()
+
+    # -- commands ---------------------------------------------------------------------------
+
+    def send(self, worker: Worker, request: worker_pb2.SessionRequest) -> None:
+        self._links[worker.site.worker_id].send(request)
+
+    def assign(
+        self,
+        attempt: Attempt,
+        token_ids: Iterable[int],
+        *,
+        prefill: Worker,
+        decode: Worker,
+        params: SamplingParams,
+        n_prompt: int | None = None,
+        priority: int = 0,
+        growth_tokens: int | None = None,
+        time_left_s: float = 0.0,
+    ) -> None:
+        """Tell both workers, or the one that is both."""
+        tokens = list(token_ids)
+        request = worker_pb2.Assign(
+            key=attempt.key,
+            token_ids=tokens,
+            n_prompt=len(tokens) if n_prompt is None else n_prompt,
+            sampling=params_to_proto(params),
+            priority=priority,
+            time_left_ms=int(time_left_s * 1000),
+            prefill=prefill.address,
+            decode=decode.address,
+            growth_tokens=params.max_tokens if growth_tokens is None else growth_tokens,
+        )
+        if prefill is decode:
+            request.roles.extend([PREFILL, DECODE])
+            self.send(prefill, worker_pb2.SessionRequest(assign=request))
+            return
+        for worker, role in ((prefill, PREFILL), (decode, DECODE)):
+            half = worker_pb2.Assign()
+            half.CopyFrom(request)
+            half.roles.append(role)
+            self.send(worker, worker_pb2.SessionRequest(assign=half))
+
+    def cancel(self, attempt: Attempt, *workers: Worker) -> None:
+        request = worker_pb2.SessionRequest(cancel=worker_pb2.Cancel(key=attempt.key))
+        for worker in workers:
+            self.send(worker, request)
+
+    def attach(self, worker: Worker, attempt: Attempt, from_index: int) -> None:
+        attach = worker_pb2.Attach(key=attempt.key, from_index=from_index)
+        self.send(worker, worker_pb2.SessionRequest(attach=attach))
+
+    # -- hearing ----------------------------------------------------------------------------
+
+    def answer(self, attempt: Attempt) -> list[int]:
+        """The tokens heard, by index, each once. Raises AssertionError where two disagree."""
+        known: dict[int, int] = {}
+        for event in self.tokens[attempt]:
+            said = known.setdefault(event.index, event.token_id)
+            assert said == event.token_id, f"index {event.index}: {said} and {event.token_id}"
+        return [known[index] for index in sorted(known)]
+
+    def finish_of(self, attempt: Attempt) -> int:
+        """The finish reason heard; UNSPECIFIED while there is none."""
+        return max((event.finish_reason for event in self.tokens[attempt]), default=0)
+
+    def kinds(self, attempt: Attempt, role: worker_pb2.Role | None = None) -> list[str]:
+        """Names of the row events heard (of that role), in order."""
+        return [
+            Kind.Name(event.kind).removeprefix("KIND_")
+            for event in self.rows[attempt]
+            if role is None or getattr(event, "from") == role
+        ]
+
+    async def wait_for(self, condition: Callable[[], bool], within_s: float = 60.0) -> None:
+        """Until it holds. Raises TimeoutError."""
+        async with asyncio.timeout(within_s):
+            while not condition():
+                self._heard.clear()
+                await self._heard.wait()
+
+    async def _listen(
+        self,
+        worker_id: str,
+        link: MemoryLink[worker_pb2.SessionRequest, worker_pb2.SessionResponse],
+    ) -> None:
+        try:
+            while True:
+                message = await link.receive()
+                self.n_messages += 1
+                for token in message.tokens:
+                    self.tokens[Attempt.of(token.key)].append(token)
+                for row in message.rows:
+                    self.rows[Attempt.of(row.key)].append(row)
+                if message.HasField("load"):
+                    self.loads[worker_id] = message.load
+                self._heard.set()
+        except LinkBrokenError:
+            self._heard.set()

@@ -1,0 +1,203 @@
+"""A worker: an engine, one role or both, streams to routers and peers. No sockets in here.
+
+                     routers                                  other workers
+                        |  serve_session(link)                     |  serve_peer(link), wire.dial
+                   Sessions --- Commands ------.              .-- Peers
+                        ^           |          v              v     ^
+                        |           `--------> Roles (rows, pages) -'
+                        |                        ^
+                      News <----------------- StepLoop --- StepRunner --- Engine
+
+`run` is its life. It ends when cancelled, and it raises when the engine or a law of ours breaks:
+the process is to end then, since its routers resume elsewhere what it had.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from kvtransfer.receiver_driver import PeerLink
+from twolane.v1 import worker_pb2
+from worker.audit import check_integrity
+from worker.commands import Commands
+from worker.config import WorkerConfig
+from worker.observer import Nobody, Observer
+from worker.peers import Peers
+from worker.registry import Registry
+from worker.role import Roles
+from worker.session import SessionLink
+from worker.sessions import Sessions
+from worker.site import Site
+from worker.step_loop import StepLoop
+from worker.step_runner import StepRunner
+from worker.wire import Wire
+
+
+class Worker:
+    """Made of parts that the composer brings. `endpoint` is set when its server has a port."""
+
+    def __init__(
+        self,
+        config: WorkerConfig,
+        site: Site,
+        roles: Roles,
+        runner: StepRunner,
+        wire: Wire,
+        *,
+        observer: Observer | None = None,
+    ) -> None:
+        self.config = config
+        self.site = site
+        self.roles = roles
+        self.endpoint = ""
+        self._runner = runner
+        self._registry = Registry(config.sessions)
+        self._drained = asyncio.Event()
+        observer = observer or Nobody()
+        self._steps = StepLoop(roles, runner, config.limits, ship=self._ship, observer=observer)
+        self._peers = Peers(site, roles, wire, wake=self._steps.wake)
+        self._commands = Commands(site, roles, self._registry, self._steps, self._peers)
+        self._sessions = Sessions(
+            site,
+            config.sessions,
+            self._registry,
+            observer,
+            describe_load=self.load,
+            describe_address=lambda: self.address,
+        )
+
+    # -- life -------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until cancelled; then no step runs and every stream to a router is closed."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._steps.run(), name="steps")
+                tasks.create_task(self._peers.run(), name="peers")
+                tasks.create_task(self._beat(), name="beat")
+        finally:
+            self._sessions.close()
+            await self._runner.close()
+
+    async def serve_session(self, link: SessionLink) -> None:
+        """Serve a router's stream until it is over; see `Sessions.serve` for what it raises."""
+        await self._sessions.serve(link, self._commands)
+
+    async def serve_peer(self, link: PeerLink) -> bool:
+        """Serve a prefill worker's stream until it is over. False: there is no decode role here."""
+        return await self._peers.serve(link)
+
+    def drain(self, enabled: bool = True) -> None:
+        """Take no new rows; what runs, runs on. Routers are told at once."""
+        self._commands.is_draining = enabled
+        self._sessions.beat(asyncio.get_running_loop().time(), every_s=0.0)
+        self._steps.wake()
+
+    @property
+    def is_drained(self) -> bool:
+        return self._commands.is_draining and self._registry.n_live == 0
+
+    async def wait_drained(self) -> None:
+        """Until no row is left of a worker that takes no new ones."""
+        await self._drained.wait()
+
+    # -- looking in -------------------------------------------------------------------------
+
+    @property
+    def address(self) -> worker_pb2.WorkerAddress:
+        return worker_pb2.WorkerAddress(
+            worker_id=self.site.worker_id, epoch=self.site.epoch, endpoint=self.endpoint
+        )
+
+    @property
+    def step_s(self) -> float:
+        """Moving average of a step."""
+        return self._steps.step_s
+
+    def load(self) -> worker_pb2.LoadReport:
+        counts = self.site.pages.counts()
+        load = worker_pb2.LoadReport(
+            pages=worker_pb2.PageCounts(
+                quarantined=counts.quarantined,
+                used=counts.used,
+                pinned=counts.pinned,
+                cached=counts.cached,
+                free=counts.free,
+            ),
+            draining=self._commands.is_draining,
+            drained=self.is_drained,
+            step_s=self._steps.step_s,
+        )
+        now = asyncio.get_running_loop().time()
+        for role in self.roles.all:
+            role.report(load, now)
+        return load
+
+    def dropped(self) -> dict[str, int]:
+        """Messages that were not acted upon, by reason: of routers, and of both transfer lanes."""
+        total: dict[str, int] = dict(self.site.dropped)
+        lanes: list[Mapping[str, int]] = []
+        if self.roles.prefill is not None:
+            lanes.append(self.roles.prefill.sender.dropped)
+        if self.roles.decode is not None:
+            lanes.append(self.roles.decode.receiver.dropped)
+        for lane in lanes:
+            for reason, n in lane.items():
+                total[f"transfer_{reason}"] = total.get(f"transfer_{reason}", 0) + n
+        return total
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError naming what does not add up. Linear in the pages."""
+        check_integrity(self.site, self.roles)
+
+    def inspect(self) -> worker_pb2.InspectResponse:
+        response = worker_pb2.InspectResponse(
+            worker=self.address,
+            roles=self.roles.names,
+            model=self.site.spec.model,
+            fingerprint=self.site.spec.fingerprint,
+            load=self.load(),
+            integrity_error=self._integrity_error(),
+            dropped=self.dropped(),
+            transports=self._peers.transports,
+        )
+        for role in self.roles.all:
+            for row in role.rows:
+                response.rows.add(
+                    key=row.attempt.key,
+                    state=row.state.value,
+                    tokens=row.n_tokens,
+                    pages=len(row.pages),
+                )
+        return response
+
+    # -- inside -----------------------------------------------------------------------------
+
+    def _integrity_error(self) -> str:
+        try:
+            self.check_integrity()
+        except AssertionError as error:
+            return str(error) or "an audit failed"
+        return ""
+
+    def _ship(self, now: float) -> None:
+        self._peers.flush(now)
+        self._sessions.ship(now)
+        if self.is_drained:
+            self._drained.set()
+        else:
+            self._drained.clear()
+
+    async def _beat(self) -> None:
+        """What time alone brings: heartbeats, lost routers, passed deadlines.
+
+        It also wakes the step loop, in case pages came free of which no event told.
+        """
+        clock = asyncio.get_running_loop().time
+        while True:
+            await asyncio.sleep(self.config.sessions.load_every_s / 4)
+            for attempt in self._registry.expire(clock()):
+                self._commands.cancel(attempt, clock())
+            self._sessions.beat(clock(), self.config.sessions.load_every_s)
+            self._steps.wake()

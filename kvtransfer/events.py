@@ -1,0 +1,99 @@
+"""News that `Sender` and `Receiver` give to the roles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvtransfer.key import Key
+
+
+@dataclass(frozen=True, slots=True)
+class FirstToken:
+    """The token that P sampled, which rides on DONE."""
+
+    token: int
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()  # (token, log-probability), likeliest first
+
+
+# -- of the Sender. `Released` is the last event of every key that was opened, exactly once.
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The receiver took the row. `Released` follows."""
+
+    key: Key
+    n_pages: int  # pages that were moved (those that the receiver had already are not counted)
+    n_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unplaced:
+    """The receiver's queue is full; RESERVE is repeated, and the transfer may be retargeted.
+
+    Told once until it is placed.
+    """
+
+    key: Key
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The transfer will never happen: refused there, or the receiver's lease ran out.
+
+    `Released` follows.
+    """
+
+    key: Key
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """Nothing of this key is pinned here and no send of it is under way; the key is forgotten."""
+
+    key: Key
+
+
+SenderEvent = Committed | Unplaced | Failed | Released
+
+
+# -- of the Receiver. One of the three ends every key that was expected (unless it was cancelled).
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """All is here and verified. The pages stay the receiver's until `commit` or `cancel`."""
+
+    key: Key
+    pages: tuple[int, ...]  # of the row, in order: first those of the prefix cache, then the moved
+    skip_pages: int  # how many came from the prefix cache
+    first: FirstToken
+
+
+@dataclass(frozen=True, slots=True)
+class Dead:
+    """The transfer will never complete: a new attempt must be made."""
+
+    key: Key
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Abandoned:
+    """The sender gave it up (cancelled, or "finish": the first token ended the request)."""
+
+    key: Key
+    reason: str
+
+
+ReceiverEvent = Landed | Dead | Abandoned
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Answer to `judge`: `landed` goes on here, otherwise it never will."""
+
+    key: Key
+    landed: bool

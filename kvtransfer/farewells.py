@@ -1,0 +1,52 @@
+"""Abandon messages that were not answered yet, each kept for one lease."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvtransfer.config import LeaseConfig
+from kvtransfer.key import Key
+from kvtransfer.retry import Retry
+from twolane.v1 import transfer_pb2
+
+
+@dataclass(slots=True)
+class _Farewell:
+    message: transfer_pb2.Abandon
+    retry: Retry
+    until: float
+
+
+class Farewells:
+    """The receiver answers an Abandon with Refused. Losing all of them is safe: its lease ends."""
+
+    def __init__(self, lease: LeaseConfig) -> None:
+        self._lease = lease
+        self._of: dict[Key, _Farewell] = {}
+
+    def add(self, key: Key, generation: int, reason: str, now: float) -> None:
+        """`due` names it at once, then again and again."""
+        message = transfer_pb2.Abandon(key=key.proto(), generation=generation, reason=reason)
+        retry = Retry(self._lease, now)
+        self._of[key] = _Farewell(message, retry, now + self._lease.lease_s)
+
+    def answered(self, key: Key) -> None:
+        self._of.pop(key, None)
+
+    def has(self, epoch: int) -> bool:
+        return any(key.receiver_epoch == epoch for key in self._of)
+
+    def hurry(self, epoch: int, now: float) -> None:
+        """The link is back: all of that receiver are due."""
+        for key, farewell in self._of.items():
+            if key.receiver_epoch == epoch:
+                farewell.retry = Retry(self._lease, now)
+
+    def due(self, now: float) -> list[tuple[int, transfer_pb2.Abandon]]:
+        """Messages to send now, by receiver epoch. Those whose lease is over are forgotten."""
+        self._of = {key: farewell for key, farewell in self._of.items() if now < farewell.until}
+        return [
+            (key.receiver_epoch, farewell.message)
+            for key, farewell in self._of.items()
+            if farewell.retry.is_due(now)
+        ]

@@ -1,0 +1,79 @@
+"""What both sides say first: who they are, whether their pages fit, how bytes shall travel."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kvtransfer.host import host_identity, start_ticks
+from kvtransfer.layout import LayoutError, mismatch, parse_layout
+from kvtransfer.transports.base import Landing
+from twolane.v1 import transfer_pb2
+
+ONE_HOST_ONLY = frozenset({"shm", "unix"})
+
+
+def sender_hello(
+    worker_id: str, epoch: int, fingerprint: str, layout: str, transports: Sequence[str]
+) -> transfer_pb2.SenderHello:
+    """Of this process. `transports` best first."""
+    return transfer_pb2.SenderHello(
+        worker_id=worker_id,
+        epoch=epoch,
+        fingerprint=fingerprint,
+        layout=layout,
+        transports=transports,
+        host=host_identity(),
+        pid=os.getpid(),
+        pid_start_ticks=start_ticks(os.getpid()),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceiverIdentity:
+    """What a receiver compares a sender's hello with."""
+
+    worker_id: str
+    epoch: int
+    fingerprint: str
+    layout: str  # canonical JSON
+    host: str  # `host_identity()`
+    lease_ms: int
+
+    def answer(
+        self, hello: transfer_pb2.SenderHello, landings: Mapping[str, Landing]
+    ) -> transfer_pb2.ReceiverHello:
+        """The picked transport, or the field that makes the pair impossible."""
+        answer = transfer_pb2.ReceiverHello(
+            worker_id=self.worker_id, epoch=self.epoch, lease_ms=self.lease_ms
+        )
+        field, message = self._unequal(hello)
+        transport = self._pick(hello, landings)
+        if field:
+            answer.refused_field, answer.refused_message = field, message
+        elif not transport:
+            answer.refused_field = "transports"
+            offered, ours = ", ".join(hello.transports), ", ".join(landings)
+            answer.refused_message = f"offered: {offered}; here: {ours}; none works between us"
+        else:
+            answer.transport = transport
+            answer.transport_address = landings[transport].address
+        return answer
+
+    def _unequal(self, hello: transfer_pb2.SenderHello) -> tuple[str, str]:
+        if hello.fingerprint != self.fingerprint:
+            return "fingerprint", f"{hello.fingerprint} is not {self.fingerprint}"
+        try:
+            field = mismatch(parse_layout(self.layout), parse_layout(hello.layout))
+        except LayoutError as error:
+            return f"layout.{error.field}", str(error)
+        if field:
+            return f"layout.{field}", f"{hello.layout} is not {self.layout}"
+        return "", ""
+
+    def _pick(self, hello: transfer_pb2.SenderHello, landings: Mapping[str, Landing]) -> str:
+        for name in hello.transports:
+            if name in landings and (name not in ONE_HOST_ONLY or hello.host == self.host):
+                return name
+        return ""

@@ -1,0 +1,71 @@
+"""What a sender holds under one ticket: where pages go, and how far it is."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kvtransfer.events import FirstToken
+from kvtransfer.plan import CopyPlan
+from twolane.v1 import transfer_pb2
+
+
+class OutGrant:
+    """One accepted Reserved. Page i of the row, i >= skip, goes to destination i - skip."""
+
+    def __init__(self, reserved: transfer_pb2.Reserved) -> None:
+        self.ticket = reserved.ticket
+        self.skip: int = reserved.skip_pages
+        self.destinations = np.asarray(reserved.pages, dtype=np.int64)
+        self.n_posted = self.skip  # pages of the row before it were posted, or are skipped
+        self.n_chunks = 0  # posts made
+        self.chunks: list[transfer_pb2.Chunk] = []  # of the posts that are complete
+
+    @property
+    def generation(self) -> int:
+        return self.ticket.generation
+
+    @property
+    def n_pages(self) -> int:
+        """Pages that it moves."""
+        return int(self.destinations.size)
+
+    @property
+    def is_sent(self) -> bool:
+        """Every page was posted and every post is complete."""
+        return self.n_posted == self.skip + self.n_pages and len(self.chunks) == self.n_chunks
+
+    def next_plan(self, offered: list[int], most_pages: int) -> CopyPlan | None:
+        """The next run of offered pages, from now on counted as posted as one chunk."""
+        stop = min(len(offered), self.n_posted + most_pages)
+        if stop <= self.n_posted:
+            return None
+        first = self.n_posted - self.skip
+        source = np.asarray(offered[self.n_posted : stop], dtype=np.int64)
+        self.n_posted = stop
+        self.n_chunks += 1
+        return CopyPlan(first, source, self.destinations[first : first + source.size])
+
+    def chunk(self, index: int, plan: CopyPlan, checksums: list[int]) -> transfer_pb2.Chunk:
+        """The post is complete: remembers and returns the message that announces it."""
+        chunk = transfer_pb2.Chunk(
+            ticket=self.ticket,
+            index=index,
+            first_page=self.skip + plan.first,
+            n_pages=plan.n_pages,
+            checksums=checksums,
+        )
+        self.chunks.append(chunk)
+        return chunk
+
+    def done(self, first: FirstToken, page_bytes: int) -> transfer_pb2.Done:
+        message = transfer_pb2.Done(
+            ticket=self.ticket,
+            n_chunks=self.n_chunks,
+            n_bytes=self.n_pages * page_bytes,
+            first_token=first.token,
+            top_ids=[token for token, _ in first.top],
+            top_logprobs=[logprob for _, logprob in first.top],
+        )
+        if first.logprob is not None:
+            message.first_logprob = first.logprob
+        return message

@@ -1,0 +1,83 @@
+"""Sends under way: which transfer each belongs to, and a window of bytes a receiver.
+
+A receiver that does not keep up fills its own window; the others' sends go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kvtransfer.config import SenderConfig
+from kvtransfer.plan import CopyPlan
+from kvtransfer.transports.base import Outlet, Posted
+
+if TYPE_CHECKING:
+    from kvtransfer.outbound import Outbound
+
+
+@dataclass(slots=True)
+class OutPeer:
+    """One receiver: how bytes get there, and whether messages do."""
+
+    outlet: Outlet
+    renew_at: float
+    attached: bool = True
+    in_flight_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """One send. `index` is its chunk's."""
+
+    out: Outbound
+    index: int
+    plan: CopyPlan
+
+
+class PostBook:
+    """Every send that its transport has not completed. Source pages of these are being read."""
+
+    def __init__(self, config: SenderConfig, page_bytes: int) -> None:
+        self.peers: dict[int, OutPeer] = {}  # by receiver epoch
+        self._config = config
+        self._page_bytes = page_bytes
+        self._posts: dict[int, Post] = {}
+        self._last = 0
+
+    def is_attached(self, epoch: int) -> bool:
+        return epoch in self.peers and self.peers[epoch].attached
+
+    def post_what_fits(self, out: Outbound) -> None:
+        """Post offered pages of a granted transfer until the window is full."""
+        peer = self.peers.get(out.key.receiver_epoch)
+        grant = out.grant
+        assert grant is not None
+        while peer is not None and peer.attached:
+            room = self._config.window_bytes - peer.in_flight_bytes
+            most_pages = min(room, self._config.post_bytes) // self._page_bytes
+            if most_pages < 1 and peer.in_flight_bytes:
+                return
+            plan = grant.next_plan(out.pages, max(1, most_pages))
+            if plan is None:
+                return
+            self._last += 1
+            self._posts[self._last] = Post(out, grant.n_chunks - 1, plan)
+            out.in_flight += 1
+            peer.in_flight_bytes += plan.n_pages * self._page_bytes
+            peer.outlet.post(self._last, grant.generation, plan)
+
+    def poll(self) -> Iterator[tuple[Post, Posted]]:
+        """Completed posts, each exactly once, already off the books."""
+        for peer in list(self.peers.values()):
+            for posted in peer.outlet.poll():
+                post = self._posts.pop(posted.post)
+                post.out.in_flight -= 1
+                peer.in_flight_bytes -= post.plan.n_pages * self._page_bytes
+                yield post, posted
+
+    def call_back(self, out: Outbound) -> None:
+        """Complete the sends of this transfer soon, sent or not."""
+        if out.in_flight and out.grant is not None:
+            self.peers[out.key.receiver_epoch].outlet.cancel(out.grant.generation)

@@ -1,0 +1,25 @@
+"""Stable words: why a transfer ended or a message was dropped."""
+
+from __future__ import annotations
+
+# Refused, Abandon, Revoke, Failed, Dead
+UNKNOWN = "unknown"  # no such reservation: RESERVE again
+UNASSIGNED = "unassigned"  # no ASSIGN came within one lease
+CANCELLED = "cancelled"
+FINISH = "finish"  # the first token ended the request
+RETARGETED = "retargeted"
+TOO_LARGE = "too_large"
+MISMATCH = "mismatch"  # RESERVE and ASSIGN disagree on the row's length
+LEASE = "lease"  # the other side was not heard of
+JUDGED = "judged"
+CORRUPT = "corrupt"  # a checksum differs
+INCOMPLETE = "incomplete"  # DONE came, the bytes did not
+ABANDONED = "abandoned"
+REGRANTS = "regrants"  # spoilt too often
+
+# Dropped messages, by reason
+EPOCH = "epoch"
+GENERATION = "generation"
+DUPLICATE = "duplicate"
+MALFORMED = "malformed"
+STATE = "state"

@@ -1,0 +1,151 @@
+"""The asyncio edge of a `Receiver`: hello, links, ticks, pidfds. Works under virtual time too.
+
+driver = ReceiverDriver(receiver, identity, landings, on_events)
+tasks.create_task(driver.run())                # ticks and wake-ups; until cancelled
+await driver.serve(link)                       # for each incoming Connect; returns when over
+receiver.expect(...); driver.flush()           # after any call into the receiver
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from kvtransfer.config import LeaseConfig
+from kvtransfer.events import ReceiverEvent
+from kvtransfer.host import open_pidfd
+from kvtransfer.negotiation import ReceiverIdentity
+from kvtransfer.receiver import Receiver
+from kvtransfer.transports.base import Landing
+from kvtransfer.wakeup import Wakeup
+from twolane.rpc.link import Link, LinkBrokenError
+from twolane.v1 import transfer_pb2
+
+PeerLink = Link[transfer_pb2.ConnectResponse, transfer_pb2.ConnectRequest]
+
+_log = logging.getLogger(__name__)
+
+
+class ReceiverDriver:
+    """See the module's docstring. Landings, by transport name, stay the caller's to close."""
+
+    def __init__(
+        self,
+        receiver: Receiver,
+        identity: ReceiverIdentity,
+        landings: Mapping[str, Landing],
+        on_events: Callable[[list[ReceiverEvent]], None],
+        lease: LeaseConfig | None = None,
+    ) -> None:
+        self.transports: dict[str, str] = {}  # peer worker id -> transport in use
+        self._receiver = receiver
+        self._identity = identity
+        self._landings = landings
+        self._on_events = on_events
+        self._lease = lease or LeaseConfig()
+        self._links: dict[int, PeerLink] = {}
+        self._pidfds: dict[int, int] = {}  # sender epoch -> pidfd
+        self._is_flushing = False
+
+    def flush(self) -> None:
+        """Send what the receiver has to say, deliver its events. Call after any use of it."""
+        if self._is_flushing:
+            return  # called from `on_events`: the loop below sees to it
+        self._is_flushing = True
+        try:
+            while True:
+                outbox, events = self._receiver.take_outbox(), self._receiver.take_events()
+                if not outbox and not events:
+                    return
+                for epoch, message in outbox:
+                    if epoch in self._links:
+                        with suppress(LinkBrokenError):  # `serve` notices, and detaches
+                            self._links[epoch].send(message)
+                if events:
+                    self._on_events(events)
+        finally:
+            self._is_flushing = False
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        wakeup = Wakeup(asyncio.get_running_loop(), self._on_wake)
+        for landing in self._landings.values():
+            landing.set_wake(wakeup)
+        try:
+            while True:
+                await asyncio.sleep(self._lease.retry_first_s)
+                self._receiver.tick(self._now())
+                self.flush()
+        finally:
+            for epoch in list(self._pidfds):
+                self._unwatch(epoch)
+
+    async def serve(self, link: PeerLink) -> None:
+        """Hello, then messages, until the link is over. Closes it."""
+        epoch = 0
+        try:
+            hello = (await link.receive()).hello
+            answer = self._identity.answer(hello, self._landings)
+            if not hello.epoch or not self._watch(hello, answer):
+                return
+            link.send(transfer_pb2.ConnectResponse(hello=answer))
+            if answer.refused_field:
+                _log.error("sender %s refused: %s", hello.worker_id, answer.refused_message)
+                await self._wait_broken(link)
+                return
+            epoch = hello.epoch
+            self._links[epoch] = link
+            self.transports[hello.worker_id] = answer.transport
+            self._receiver.attach_peer(epoch, self._landings[answer.transport], self._now())
+            self.flush()
+            while True:
+                message = await link.receive()
+                self._receiver.on_message(epoch, message, self._now())
+                self.flush()
+        except LinkBrokenError as error:
+            _log.info("link from sender %x is over: %s", epoch, error)
+        finally:
+            link.close()
+            if epoch and self._links.get(epoch) is link:  # else a newer link took its place
+                del self._links[epoch]
+                self._receiver.detach_peer(epoch, self._now())
+                self.flush()
+
+    # -- inside -----------------------------------------------------------------------------
+
+    async def _wait_broken(self, link: PeerLink) -> None:
+        """The refused sender hangs up once it has read why; it may take a heartbeat."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(link.receive(), self._lease.heartbeat_s)
+
+    def _watch(self, hello: transfer_pb2.SenderHello, answer: transfer_pb2.ReceiverHello) -> bool:
+        """A process that writes into our memory is watched: its end is proof. False: it ended."""
+        if answer.transport != "shm" or hello.epoch in self._pidfds:
+            return True
+        try:
+            pidfd = open_pidfd(hello.pid, hello.pid_start_ticks)
+        except ProcessLookupError:
+            return False
+        self._pidfds[hello.epoch] = pidfd
+        asyncio.get_running_loop().add_reader(pidfd, self._on_ended, hello.epoch)
+        return True
+
+    def _unwatch(self, epoch: int) -> None:
+        pidfd = self._pidfds.pop(epoch)
+        asyncio.get_running_loop().remove_reader(pidfd)
+        os.close(pidfd)
+
+    def _on_ended(self, epoch: int) -> None:
+        self._unwatch(epoch)
+        self._receiver.peer_gone(epoch, self._now())
+        self.flush()
+
+    def _on_wake(self) -> None:
+        self._receiver.poll(self._now())
+        self.flush()
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()

@@ -1,0 +1,174 @@
+"""The asyncio edge of a `Sender`: links, ticks, wake-ups. Works under virtual time too.
+
+driver = SenderDriver(sender, hello, dial, open_outlet, on_events)
+async with asyncio.TaskGroup() as tasks:
+    tasks.create_task(driver.run())            # until cancelled
+    driver.connect(epoch, "host:port")         # before sender.open()
+    sender.open(...); driver.flush()           # after any call into the sender
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from kvtransfer.config import LeaseConfig
+from kvtransfer.events import SenderEvent
+from kvtransfer.sender import Sender
+from kvtransfer.transports.base import Outlet
+from kvtransfer.wakeup import Wakeup
+from twolane.rpc.link import Link, LinkBrokenError
+from twolane.v1 import transfer_pb2
+
+PeerLink = Link[transfer_pb2.ConnectRequest, transfer_pb2.ConnectResponse]
+Dial = Callable[[str], Awaitable[PeerLink]]  # raises LinkBrokenError when nobody answers
+OpenOutlet = Callable[[transfer_pb2.ReceiverHello], Outlet]  # raises OSError when it cannot
+
+_log = logging.getLogger(__name__)
+
+
+class SenderDriver:
+    """See the module's docstring. Needs a running loop from `run` on."""
+
+    def __init__(
+        self,
+        sender: Sender,
+        hello: transfer_pb2.SenderHello,
+        dial: Dial,
+        open_outlet: OpenOutlet,
+        on_events: Callable[[list[SenderEvent]], None],
+        lease: LeaseConfig | None = None,
+    ) -> None:
+        self.transports: dict[str, str] = {}  # peer worker id -> transport in use
+        self._sender = sender
+        self._hello = hello
+        self._dial = dial
+        self._open_outlet = open_outlet
+        self._on_events = on_events
+        self._lease = lease or LeaseConfig()
+        self._endpoints: dict[int, str] = {}  # of every peer that a task cares for
+        self._links: dict[int, PeerLink] = {}
+        self._outlets: dict[int, Outlet] = {}
+        self._tasks: asyncio.TaskGroup | None = None
+        self._is_flushing = False
+
+    def connect(self, epoch: int, endpoint: str) -> None:
+        """Keep a link to that receiver: dial, say hello, redial with backoff. A repeat is fine.
+
+        A peer whose link is down and that nothing waits for is forgotten.
+        """
+        if epoch not in self._endpoints:
+            self._endpoints[epoch] = endpoint
+            if self._tasks is not None:
+                self._tasks.create_task(self._keep(epoch))
+
+    def flush(self) -> None:
+        """Send what the sender has to say, deliver its events. Call after any use of the sender."""
+        if self._is_flushing:
+            return  # called from `on_events`: the loop below sees to it
+        self._is_flushing = True
+        try:
+            while True:
+                outbox, events = self._sender.take_outbox(), self._sender.take_events()
+                if not outbox and not events:
+                    return
+                for epoch, message in outbox:
+                    if epoch in self._links:
+                        with suppress(LinkBrokenError):  # `_talk` notices, and detaches
+                            self._links[epoch].send(message)
+                if events:
+                    self._on_events(events)
+        finally:
+            self._is_flushing = False
+
+    async def run(self) -> None:
+        """Until cancelled. Closes links and outlets at the end."""
+        try:
+            async with asyncio.TaskGroup() as self._tasks:
+                for epoch in self._endpoints:
+                    self._tasks.create_task(self._keep(epoch))
+                await self._tick_forever()
+        finally:
+            self._tasks = None
+            for outlet in self._outlets.values():
+                outlet.close()
+
+    # -- inside -----------------------------------------------------------------------------
+
+    async def _tick_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self._lease.retry_first_s)
+            self._sender.tick(self._now())
+            self.flush()
+
+    async def _keep(self, epoch: int) -> None:
+        """One peer's task: connected, or trying to be, as long as anything waits for it."""
+        pause_s = self._lease.retry_first_s
+        may_return = True
+        while True:
+            if may_return:
+                try:
+                    link = await self._dial(self._endpoints[epoch])
+                except LinkBrokenError as error:
+                    _log.info("receiver %x does not answer: %s", epoch, error)
+                else:
+                    pause_s = self._lease.retry_first_s
+                    may_return = await self._use(epoch, link)
+            if self._sender.is_idle(epoch):
+                break  # transfers were retargeted, or ended with their lease
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, self._lease.retry_most_s)
+        self._sender.forget_peer(epoch)
+        del self._endpoints[epoch]
+        outlet = self._outlets.pop(epoch, None)
+        if outlet is not None:
+            outlet.close()
+
+    async def _use(self, epoch: int, link: PeerLink) -> bool:
+        """All of a link's life. False: there is no use in coming back."""
+        try:
+            return await self._talk(epoch, link)
+        except LinkBrokenError as error:
+            _log.info("link to receiver %x broke: %s", epoch, error)
+            return True
+        finally:
+            link.close()
+            self._links.pop(epoch, None)
+            self._sender.detach_peer(epoch, self._now())
+
+    async def _talk(self, epoch: int, link: PeerLink) -> bool:
+        """Hello, then messages until the link breaks. False: there is no use in coming back."""
+        link.send(transfer_pb2.ConnectRequest(hello=self._hello))
+        hello = (await link.receive()).hello
+        if hello.epoch != epoch:
+            _log.warning("receiver %x is %x by now", epoch, hello.epoch)
+            return False
+        if hello.refused_field:
+            _log.error("receiver %s refuses: %s", hello.worker_id, hello.refused_message)
+            self._sender.fail_peer(epoch, hello.refused_field, self._now())
+            self.flush()
+            return False
+        if epoch not in self._outlets:
+            try:
+                outlet = self._open_outlet(hello)
+            except OSError as error:
+                raise LinkBrokenError(f"no {hello.transport} to there: {error}") from error
+            self._outlets[epoch] = outlet
+            outlet.set_wake(Wakeup(asyncio.get_running_loop(), self._on_wake))
+        self._links[epoch] = link
+        self.transports[hello.worker_id] = hello.transport
+        self._sender.attach_peer(epoch, self._outlets[epoch], self._now())
+        self.flush()
+        while True:
+            message = await link.receive()
+            self._sender.on_message(epoch, message, self._now())
+            self.flush()
+
+    def _on_wake(self) -> None:
+        self._sender.poll(self._now())
+        self.flush()
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()

@@ -1,0 +1,194 @@
+"""A decode worker's receiving side in the test's process, and the senders it starts and kills."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+
+from engine.allocator import PageAllocator
+from kvtransfer.config import ReceiverConfig
+from kvtransfer.events import Landed, ReceiverEvent
+from kvtransfer.host import host_identity
+from kvtransfer.key import Key
+from kvtransfer.negotiation import ReceiverIdentity
+from kvtransfer.receiver import Receiver
+from kvtransfer.receiver_driver import ReceiverDriver
+from kvtransfer.transports.pool_memory import create_pool_memory
+from kvtransfer.transports.registry import TransportConfig, open_landings
+from tests.kvtransfer.sender_process import (
+    LAYOUT,
+    LEASE,
+    PAGE_BYTES,
+    PAGE_TOKENS,
+    row_content,
+)
+from twolane.rpc.link import GrpcLink
+from twolane.v1 import transfer_pb2_grpc
+
+ROOT = Path(__file__).parents[2]
+SENTINEL = 0xEE
+
+
+class WatchedAllocator(PageAllocator):
+    """Marks pages freed from quarantine, so that a later write shows, and tells when it happens."""
+
+    def __init__(self, n_pages: int, pool: Any) -> None:
+        super().__init__(n_pages)
+        self.pool = pool
+        self.absolved: list[int] = []
+        self.freed_while_alive = 0
+        self.writer: Sending | None = None
+
+    def absolve(self, pages: Sequence[Any]) -> None:
+        if self.writer is not None and not self.writer.has_ended():
+            self.freed_while_alive += 1
+        super().absolve(pages)
+        self.pool[np.asarray(pages)] = SENTINEL
+        self.absolved += pages
+
+
+class Sending:
+    """One sender process."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.epoch = 0
+        self.lines: asyncio.Queue[list[str]] = asyncio.Queue()
+        self._pidfd = os.pidfd_open(process.pid)
+
+    def signal(self, number: signal.Signals) -> None:
+        os.kill(self.process.pid, number)
+
+    def has_ended(self) -> bool:
+        """Not even a zombie's thread runs any more; asked of the kernel, not of asyncio."""
+        try:
+            signal.pidfd_send_signal(self._pidfd, 0)  # type: ignore[arg-type]
+        except ProcessLookupError:
+            return True
+        state = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return state in "ZX"
+
+    async def read(self, receiving: Receiving) -> None:
+        """Expects each row that it opens, until it ends."""
+        assert self.process.stdout is not None
+        async for raw in self.process.stdout:
+            words = raw.decode().split()
+            if words[0] == "opened":
+                self.epoch = int(words[2])
+                receiving.expect(words[1], self.epoch)
+            self.lines.put_nowait(words)
+        await self.process.wait()
+        os.close(self._pidfd)
+
+
+class Receiving:
+    """Receiver, driver, gRPC server and every CPU transport."""
+
+    def __init__(self, n_pages: int, row_pages: int) -> None:
+        self.epoch = secrets.randbits(63)
+        self.row_pages = row_pages
+        self.memory = create_pool_memory(n_pages * PAGE_BYTES, "test")
+        self.pool = self.memory.array.reshape(n_pages, PAGE_BYTES)
+        self.pages = WatchedAllocator(n_pages, self.pool)
+        self.receiver = Receiver(
+            self.epoch,
+            self.pages,
+            page_tokens=PAGE_TOKENS,
+            page_bytes=PAGE_BYTES,
+            may_grant=lambda key, n: True,
+            config=ReceiverConfig(lease=LEASE, reattach_s=0.3, landing_timeout_s=0.4),
+        )
+        self.landings = open_landings(self.epoch, self.pool, TransportConfig(), self.memory)
+        identity = ReceiverIdentity(
+            worker_id="d",
+            epoch=self.epoch,
+            fingerprint="fingerprint",
+            layout=LAYOUT,
+            host=host_identity(),
+            lease_ms=int(LEASE.lease_s * 1000),
+        )
+        self.driver = ReceiverDriver(self.receiver, identity, self.landings, self.on_events, LEASE)
+        self.landed: list[str] = []
+        self.others: list[ReceiverEvent] = []
+        self.endpoint = ""
+
+    def expect(self, name: str, sender_epoch: int) -> None:
+        key = Key(name, 1, sender_epoch, self.epoch)
+        now = asyncio.get_running_loop().time()
+        self.receiver.expect(key, n_tokens=self.row_pages * PAGE_TOKENS, now=now)
+        self.driver.flush()
+
+    def on_events(self, events: list[ReceiverEvent]) -> None:
+        for event in events:
+            if not isinstance(event, Landed):
+                self.others.append(event)
+                continue
+            pages = self.receiver.commit(event.key, asyncio.get_running_loop().time())
+            expected = row_content(event.key.request_id, self.row_pages)
+            assert (self.pool[np.asarray(pages)] == expected).all(), "not the bytes that were sent"
+            self.pages.release(pages)
+            self.landed.append(event.key.request_id)
+
+    async def wait_until(self, what: str, condition: Any) -> None:
+        for _ in range(1000):
+            if condition():
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError(f"never: {what}; {self.pages.counts()}, {self.receiver.keys()}")
+
+    async def start_sender(
+        self, tasks: asyncio.TaskGroup, transport: str, n_transfers: int
+    ) -> Sending:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "tests.kvtransfer.sender_process",
+            self.endpoint,
+            str(self.epoch),
+            transport,
+            str(n_transfers),
+            str(self.row_pages),
+            stdout=asyncio.subprocess.PIPE,
+            cwd=ROOT,
+        )
+        sending = Sending(process)
+        tasks.create_task(sending.read(self))
+        return sending
+
+
+class _Servicer(transfer_pb2_grpc.TransferServiceServicer):
+    def __init__(self, driver: ReceiverDriver) -> None:
+        self._driver = driver
+
+    async def Connect(self, request_iterator: Any, context: Any) -> None:
+        await self._driver.serve(GrpcLink(context))
+
+
+@asynccontextmanager
+async def receiving(n_pages: int, row_pages: int) -> AsyncIterator[tuple[Receiving, Any]]:
+    """A running receiving side and the task group for its senders; all closed at the end."""
+    side = Receiving(n_pages, row_pages)
+    server = grpc.aio.server()
+    transfer_pb2_grpc.add_TransferServiceServicer_to_server(_Servicer(side.driver), server)
+    side.endpoint = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(side.driver.run())
+            yield side, tasks
+            running.cancel()
+    finally:
+        await server.stop(0)
+        for landing in side.landings.values():
+            landing.close()
+        side.memory.close()

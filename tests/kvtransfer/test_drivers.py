@@ -1,0 +1,219 @@
+"""Both drivers over links in memory, under virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine.allocator import PageAllocator
+from kvtransfer.config import LeaseConfig, ReceiverConfig, SenderConfig
+from kvtransfer.events import Committed, Dead, Failed, FirstToken, Landed, Released
+from kvtransfer.key import Key
+from kvtransfer.negotiation import ReceiverIdentity
+from kvtransfer.receiver import Receiver
+from kvtransfer.receiver_driver import ReceiverDriver
+from kvtransfer.sender import Sender
+from kvtransfer.sender_driver import PeerLink, SenderDriver
+from kvtransfer.transports.memory import MemoryFabric
+from twolane.rpc.link import LinkBrokenError
+from twolane.testing.links import MemoryLink, link_pair
+from twolane.testing.virtual_time import virtual_time_runner
+from twolane.v1 import transfer_pb2
+
+P_EPOCH, D_EPOCH = 11, 22
+LAYOUT = '{"dtype":"uint8","page_tokens":16,"layers":1,"kv_heads":1,"head_dim":1}'
+PAGE_BYTES = 32
+
+
+class Two:
+    """A prefill and a decode worker's transfer sides, and the wire between them."""
+
+    def __init__(self, *, layout: str = LAYOUT, d_epoch: int = D_EPOCH) -> None:
+        loop = asyncio.get_running_loop()
+        lease = LeaseConfig()
+        self.fabric = MemoryFabric(call_later=loop.call_later)
+        self.p_pages, self.d_pages = PageAllocator(8), PageAllocator(8)
+        self.p_pool = np.zeros((8, PAGE_BYTES), dtype=np.uint8)
+        self.d_pool = np.zeros((8, PAGE_BYTES), dtype=np.uint8)
+        self.sender = Sender(
+            P_EPOCH, self.p_pages, page_tokens=16, page_bytes=PAGE_BYTES, config=SenderConfig()
+        )
+        self.receiver = Receiver(
+            d_epoch,
+            self.d_pages,
+            page_tokens=16,
+            page_bytes=PAGE_BYTES,
+            may_grant=lambda key, n: True,
+            config=ReceiverConfig(),
+        )
+        self.landing = self.fabric.landing(d_epoch, self.d_pool)
+        identity = ReceiverIdentity(
+            worker_id="d", epoch=d_epoch, fingerprint="f", layout=layout, host="h", lease_ms=6000
+        )
+        self.p_events: list[Any] = []
+        self.d_events: list[Any] = []
+        self.d_driver = ReceiverDriver(
+            self.receiver, identity, {"memory": self.landing}, self.on_d_events, lease
+        )
+        hello = transfer_pb2.SenderHello(
+            worker_id="p", epoch=P_EPOCH, fingerprint="f", layout=LAYOUT, transports=["memory"]
+        )
+        self.p_driver = SenderDriver(
+            self.sender, hello, self.dial, self.open_outlet, self.p_events.extend, lease
+        )
+        self.is_reachable = True
+        self.n_dials = 0
+        self.links: list[MemoryLink[Any, Any]] = []
+        self.tasks: asyncio.TaskGroup
+
+    def on_d_events(self, events: list[Any]) -> None:
+        self.d_events += events
+        for event in events:
+            if isinstance(event, Landed):
+                self.receiver.commit(event.key, asyncio.get_running_loop().time())
+                self.d_driver.flush()  # from within: must neither recurse nor be lost
+
+    def open_outlet(self, hello: transfer_pb2.ReceiverHello) -> Any:
+        return self.fabric.outlet(P_EPOCH, self.p_pool, hello.transport_address)
+
+    async def dial(self, endpoint: str) -> PeerLink:
+        self.n_dials += 1
+        if not self.is_reachable:
+            raise LinkBrokenError("nobody there")
+        here: MemoryLink[Any, Any]
+        there: MemoryLink[Any, Any]
+        here, there = link_pair()
+        self.links.append(here)
+        self.tasks.create_task(self.d_driver.serve(there))
+        return here
+
+    def move(self, name: str, n_pages: int = 2) -> Key:
+        now = asyncio.get_running_loop().time()
+        key = Key(name, 1, P_EPOCH, self.receiver.epoch)
+        pages = self.p_pages.try_take(n_pages)
+        assert pages is not None
+        self.p_pool[pages] = 5
+        self.p_driver.connect(D_EPOCH, "there")
+        key = key._replace(receiver_epoch=D_EPOCH)
+        if self.receiver.epoch == D_EPOCH:
+            self.receiver.expect(key, n_tokens=16 * n_pages, now=now)
+        self.sender.open(key, n_tokens=16 * n_pages, prefix_hashes=[], priority=0, now=now)
+        self.sender.offer(key, 0, pages, now)
+        self.sender.finish(key, FirstToken(1), now)
+        self.p_pages.release(pages)
+        self.p_driver.flush()
+        self.d_driver.flush()
+        return key
+
+
+def play(scene: Callable[[Two], Coroutine[Any, Any, None]], **options: Any) -> Two:
+    async def main() -> Two:
+        two = Two(**options)
+        async with asyncio.TaskGroup() as two.tasks:
+            running = [two.tasks.create_task(d.run()) for d in (two.p_driver, two.d_driver)]
+            await scene(two)
+            for task in running:
+                task.cancel()
+            for link in two.links:
+                link.close()
+        return two
+
+    with virtual_time_runner() as runner:
+        return runner.run(main())
+
+
+def test_row_moves_within_milliseconds_without_waiting_for_a_tick() -> None:
+    async def scene(two: Two) -> None:
+        key = two.move("r")
+        await asyncio.sleep(0.02)
+        assert two.p_events == [Committed(key, 2, 2 * PAGE_BYTES), Released(key)]
+        assert two.p_driver.transports == {"d": "memory"}
+        assert two.d_driver.transports == {"p": "memory"}
+        assert two.n_dials == 1
+
+    two = play(scene)
+    assert (two.d_pool[list(two.d_events[0].pages)] == 5).all()
+
+
+def test_cut_link_is_dialled_again_and_transfers_go_on() -> None:
+    async def scene(two: Two) -> None:
+        two.move("a")
+        await asyncio.sleep(0.0015)
+        two.links[0].break_now("cut")
+        await asyncio.sleep(1.0)
+        assert two.n_dials == 2
+        assert [type(event) for event in two.p_events] == [Committed, Released]
+        two.move("b")
+        await asyncio.sleep(0.05)
+        assert len(two.p_events) == 4
+
+    play(scene)
+
+
+def test_receiver_that_cannot_be_reached_fails_the_transfer_after_one_lease() -> None:
+    async def scene(two: Two) -> None:
+        two.is_reachable = False
+        key = two.move("r")
+        await asyncio.sleep(5.5)
+        assert two.p_events == []
+        await asyncio.sleep(1.0)
+        assert two.p_events == [Failed(key, "lease"), Released(key)]
+        n_dials = two.n_dials
+        assert 6 <= n_dials <= 12, "with growing pauses"
+        await asyncio.sleep(20.0)
+        assert two.n_dials <= n_dials + 7, "nobody waits for it any more"
+
+    two = play(scene)
+    assert two.p_pages.counts().free == 8
+
+
+@pytest.mark.parametrize("field", ["page_tokens", "head_dim"])
+def test_pair_with_unequal_layouts_fails_at_once_naming_the_field(field: str) -> None:
+    async def scene(two: Two) -> None:
+        key = two.move("r")
+        await asyncio.sleep(0.1)
+        assert two.p_events == [Failed(key, f"layout.{field}"), Released(key)]
+        await asyncio.sleep(30.0)
+        assert two.n_dials == 1, "there is no use in asking again"
+
+    play(scene, layout=LAYOUT.replace(f'"{field}":1', f'"{field}":3'))
+
+
+def test_another_incarnation_at_the_address_is_left_alone() -> None:
+    async def scene(two: Two) -> None:
+        key = two.move("r")
+        await asyncio.sleep(8.0)
+        assert two.p_events == [Failed(key, "lease"), Released(key)]
+        assert two.n_dials == 1
+
+    two = play(scene, d_epoch=D_EPOCH + 1)
+    assert not two.receiver.dropped
+
+
+def test_sender_that_vanishes_is_judged_within_two_seconds() -> None:
+    async def scene(two: Two) -> None:
+        await asyncio.sleep(1.0)
+        key = two.move("r")
+        await asyncio.sleep(0.0018)  # granted; nothing sent
+        two.is_reachable = False
+        two.links[0].break_now("killed")
+        await asyncio.sleep(1.5)
+        assert two.d_events == [Dead(key, "judged")]
+        await asyncio.sleep(0.5)
+        assert two.d_pages.counts().free == 8
+
+    play(scene)
+
+
+def test_link_that_does_not_begin_with_a_hello_is_closed() -> None:
+    async def scene(two: Two) -> None:
+        link = await two.dial("there")
+        link.send(transfer_pb2.ConnectRequest(renew=transfer_pb2.Renew()))
+        with pytest.raises(LinkBrokenError):
+            await link.receive()
+
+    play(scene)

@@ -1,0 +1,176 @@
+"""Layout, plan, negotiation, host identity, lifecycles, pool memory: each alone."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+from enum import Enum
+
+import numpy as np
+import pytest
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvtransfer.checksum import page_checksums
+from kvtransfer.host import host_identity, open_pidfd, start_ticks
+from kvtransfer.in_grant import GRANT_MOVES, GrantState
+from kvtransfer.inbound import IN_MOVES, InState
+from kvtransfer.layout import LayoutError, mismatch, parse_layout
+from kvtransfer.negotiation import ReceiverIdentity, sender_hello
+from kvtransfer.outbound import OUT_MOVES, OutState
+from kvtransfer.plan import runs
+from kvtransfer.transports.memory import MemoryFabric
+from kvtransfer.transports.pool_memory import create_pool_memory, map_peer_memory
+from twolane.lifecycle import IllegalMoveError, Lifecycle
+
+FIELDS = {"dtype": "bfloat16", "page_tokens": 16, "layers": 4, "kv_heads": 2, "head_dim": 64}
+TEXT = json.dumps(FIELDS)
+
+
+def test_layout_knows_the_size_of_a_page() -> None:
+    assert parse_layout(TEXT).page_bytes == 4 * 2 * 2 * 16 * 64 * 2
+
+
+@pytest.mark.parametrize("name", list(FIELDS))
+def test_mismatch_names_the_field(name: str) -> None:
+    other = {**FIELDS, name: "float32" if name == "dtype" else 7}
+    assert mismatch(parse_layout(TEXT), parse_layout(json.dumps(other))) == name
+    assert mismatch(parse_layout(TEXT), parse_layout(TEXT)) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ("{", "layout"),
+        ("[]", "layout"),
+        (json.dumps({**FIELDS, "planes": 2}), "planes"),
+        (json.dumps({**FIELDS, "layers": 0}), "layers"),
+        (json.dumps({**FIELDS, "layers": True}), "layers"),
+        (json.dumps({**FIELDS, "head_dim": "64"}), "head_dim"),
+        (json.dumps({**FIELDS, "dtype": "int7"}), "dtype"),
+        (json.dumps({k: v for k, v in FIELDS.items() if k != "kv_heads"}), "kv_heads"),
+    ],
+)
+def test_text_that_is_no_layout_is_refused_by_field(text: str, field: str) -> None:
+    with pytest.raises(LayoutError) as error:
+        parse_layout(text)
+    assert error.value.field == field
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9))))
+def test_runs_cover_everything_once_and_are_longest(pairs: list[tuple[int, int]]) -> None:
+    src = np.array([a for a, _ in pairs], dtype=np.int64)
+    dst = np.array([b for _, b in pairs], dtype=np.int64)
+    found = runs(src, dst)
+    assert [i for a, b in found for i in range(a, b)] == list(range(len(pairs)))
+    for a, b in found:
+        assert (np.diff(src[a:b]) == 1).all()
+        assert (np.diff(dst[a:b]) == 1).all()
+    for (_, b), _ in itertools.pairwise(found):
+        assert src[b] != src[b - 1] + 1 or dst[b] != dst[b - 1] + 1
+
+
+def test_checksums_are_xxh3_of_each_page_in_the_order_asked() -> None:
+    pool = np.random.default_rng(0).integers(0, 256, (5, 48), dtype=np.uint8)
+    sums = page_checksums(pool, np.array([3, 0], dtype=np.int64))
+    assert sums.tolist() == [xxhash.xxh3_64_intdigest(pool[i].tobytes()) for i in (3, 0)]
+
+
+@pytest.mark.parametrize(
+    ("states", "moves"),
+    [(OutState, OUT_MOVES), (InState, IN_MOVES), (GrantState, GRANT_MOVES)],
+)
+def test_lifecycle_allows_what_its_table_says_and_nothing_else(
+    states: type[Enum], moves: dict[Enum, frozenset[Enum]]
+) -> None:
+    assert set(moves) == set(states)
+    for start, to in itertools.product(states, states):
+        life = Lifecycle(start, moves)
+        if to in moves[start]:
+            life.advance(to)
+            assert life.state is to
+        else:
+            with pytest.raises(IllegalMoveError):
+                life.advance(to)
+
+
+def identity(**changed: str) -> ReceiverIdentity:
+    fields = {"fingerprint": "f", "layout": TEXT, "host": host_identity(), **changed}
+    return ReceiverIdentity(worker_id="d", epoch=2, lease_ms=6000, **fields)
+
+
+def landings(*names: str) -> dict[str, object]:
+    fabric = MemoryFabric(call_later=lambda *args: None)
+    pool = np.zeros((1, 8), dtype=np.uint8)
+    return {name: fabric.landing(2, pool, f"at {name}") for name in names}
+
+
+def test_first_transport_of_the_sender_that_both_have_is_picked() -> None:
+    hello = sender_hello("p", 1, "f", TEXT, ["cuda_ipc", "unix", "tcp"])
+    answer = identity().answer(hello, landings("tcp", "unix", "shm"))  # type: ignore[arg-type]
+    assert (answer.transport, answer.transport_address) == ("unix", "at unix")
+    assert not answer.refused_field
+
+
+def test_transports_of_one_host_are_not_picked_between_two() -> None:
+    hello = sender_hello("p", 1, "f", TEXT, ["shm", "unix", "tcp"])
+    far = identity(host="another")
+    assert far.answer(hello, landings("shm", "unix", "tcp")).transport == "tcp"  # type: ignore[arg-type]
+    assert far.answer(hello, landings("shm")).refused_field == "transports"  # type: ignore[arg-type]
+
+
+def test_pair_that_cannot_work_is_refused_by_field() -> None:
+    hello = sender_hello("p", 1, "f", TEXT, ["tcp"])
+    there = landings("tcp")
+    assert identity(fingerprint="g").answer(hello, there).refused_field == "fingerprint"  # type: ignore[arg-type]
+    other = json.dumps({**FIELDS, "page_tokens": 32})
+    answer = identity(layout=other).answer(hello, there)  # type: ignore[arg-type]
+    assert answer.refused_field == "layout.page_tokens"
+    assert not answer.transport
+
+
+def test_pidfd_is_not_opened_for_a_reused_or_ended_pid() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    ticks = start_ticks(child.pid)
+    os.close(open_pidfd(child.pid, ticks))
+    with pytest.raises(ProcessLookupError):
+        open_pidfd(child.pid, ticks + 1)
+    child.kill()
+    child.communicate()
+    with pytest.raises(ProcessLookupError):
+        open_pidfd(child.pid, ticks)
+
+
+def test_pool_memory_is_shared_and_leaves_no_name_behind_when_killed() -> None:
+    before = set(os.listdir("/dev/shm"))
+    code = (
+        "from kvtransfer.transports.pool_memory import create_pool_memory\n"
+        "m = create_pool_memory(8192, 'x'); m.array[:] = 7; print(m.address, flush=True); input()"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    address = child.stdout.readline().strip()
+    mapped = map_peer_memory(address)
+    assert (mapped == 7).all()
+    child.send_signal(signal.SIGKILL)
+    child.communicate()
+    mapped[:] = 8  # ours as long as we hold it
+    with pytest.raises(OSError):  # noqa: PT011 -- which one depends on who has the pid now
+        map_peer_memory(address)
+    assert set(os.listdir("/dev/shm")) <= before | set()
+
+
+def test_memory_of_another_inode_is_not_mapped() -> None:
+    memory = create_pool_memory(4096, "x")
+    path, inode, nbytes = memory.address.rsplit(":", 2)
+    with pytest.raises(FileNotFoundError):
+        map_peer_memory(f"{path}:{int(inode) + 1}:{nbytes}")
+    memory.close()
+    memory.close()

@@ -1,0 +1,216 @@
+"""tcp and unix ends alone: whatever comes over the socket, only granted pages are written."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kvtransfer import reasons
+from kvtransfer.plan import CopyPlan
+from kvtransfer.transports.addresses import listen_tcp, listen_unix, socket_to
+from kvtransfer.transports.base import Checked, Stopped
+from kvtransfer.transports.frames import Hello, Pages
+from kvtransfer.transports.pool_memory import create_pool_memory
+from kvtransfer.transports.shm_landing import ShmLanding
+from kvtransfer.transports.shm_outlet import ShmOutlet
+from kvtransfer.transports.stream_landing import StreamLanding
+from kvtransfer.transports.stream_outlet import StreamOutlet
+
+SIZE = 4096
+HELLO = Hello(1, 2, SIZE).pack()
+
+
+class Ear:
+    """Waits for news of one end."""
+
+    def __init__(self, end: Any) -> None:
+        self.end = end
+        self.news: list[Any] = []
+        self._woken = threading.Event()
+        end.set_wake(self._woken.set)
+
+    def wait_for(self, n: int) -> list[Any]:
+        while len(self.news) < n:
+            assert self._woken.wait(5.0), f"only {self.news}"
+            self._woken.clear()
+            self.news += self.end.poll()
+        return self.news
+
+
+@pytest.fixture(params=["tcp", "unix"])
+def landing(request: pytest.FixtureRequest) -> Iterator[tuple[str, StreamLanding, Any]]:
+    pool = np.zeros((16, SIZE), dtype=np.uint8)
+    listener, address = listen_unix() if request.param == "unix" else listen_tcp("127.0.0.1", "")
+    landing = StreamLanding(listener, address, 2, pool, checksums=True)
+    yield request.param, landing, pool
+    landing.close()
+    landing.close()
+
+
+def connect(kind: str, landing: StreamLanding) -> socket.socket:
+    stream, target = socket_to(kind, landing.address)
+    stream.setblocking(True)
+    stream.settimeout(5.0)
+    stream.connect(target)  # type: ignore[arg-type]
+    return stream
+
+
+def is_hung_up(stream: socket.socket) -> bool:
+    try:
+        return stream.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [
+        b"GET / HTTP/1.1\r\nHost: decode-worker\r\n\r\n",
+        b"T2KV" + bytes(28),
+        HELLO[:4] + b"\x02" + HELLO[5:],
+        Hello(0, 2, SIZE).pack(),
+        Hello(1, 3, SIZE).pack(),
+        Hello(1, 2, SIZE + 1).pack(),
+        Pages(1, SIZE, 0, 1).pack(),
+        HELLO + HELLO,
+        HELLO + Pages(1, SIZE - 1, 0, 1).pack(),
+        HELLO + Pages(1, 1 << 40, 0, 1).pack(),
+        HELLO + Pages(1, SIZE, 0, 0).pack(),
+    ],
+)
+def test_malformed_frame_closes_its_connection_and_no_other(landing: Any, junk: bytes) -> None:
+    kind, there, pool = landing
+    ear = Ear(there)
+    there.grant(1, 1, np.array([7], dtype=np.int64))
+    with connect(kind, there) as good, connect(kind, there) as bad:
+        good.sendall(HELLO)
+        bad.sendall(junk)
+        assert is_hung_up(bad)
+        assert there.dropped[reasons.MALFORMED] == 1
+        assert not pool.any()
+        good.sendall(Pages(1, SIZE, 0, 1).pack() + b"\x05" * SIZE)
+        there.check(1, 0, 1)
+        assert isinstance(ear.wait_for(1)[0], Checked)
+        assert (pool[7] == 5).all()
+
+
+def test_bytes_of_a_revoked_generation_go_to_the_scrap_even_in_mid_page(landing: Any) -> None:
+    kind, there, pool = landing
+    ear = Ear(there)
+    there.grant(1, 1, np.array([3, 4], dtype=np.int64))
+    there.grant(1, 2, np.array([5], dtype=np.int64))
+    with connect(kind, there) as stream:
+        stream.sendall(HELLO + Pages(1, 2 * SIZE, 0, 2).pack() + b"\x01" * (SIZE + 10))
+        there.check(1, 0, 1)
+        while not pool[4].any():
+            pass
+        there.revoke(1)
+        assert ear.wait_for(1) == [Stopped(1)]
+        pool[:] = 0  # the pages are somebody else's now
+        stream.sendall(b"\x01" * (SIZE - 10))
+        stream.sendall(Pages(1, SIZE, 0, 1).pack() + b"\x02" * SIZE)
+        stream.sendall(Pages(2, SIZE, 0, 1).pack() + b"\x09" * SIZE)
+        there.check(2, 0, 1)
+        ear.wait_for(2)
+    assert (pool[5] == 9).all()
+    assert not pool[3].any()
+    assert not pool[4].any()
+    assert there.dropped == {reasons.GENERATION: 1}
+
+
+def test_every_byte_may_come_alone(landing: Any) -> None:
+    kind, there, pool = landing
+    ear = Ear(there)
+    there.grant(1, 1, np.array([2], dtype=np.int64))
+    content = np.random.default_rng(0).integers(0, 256, SIZE, dtype=np.uint8)
+    with connect(kind, there) as stream:
+        for byte in HELLO + Pages(1, SIZE, 0, 1).pack():
+            stream.sendall(bytes([byte]))
+        stream.sendall(content[:1].tobytes())
+        stream.sendall(content[1:].tobytes())
+        there.check(1, 0, 1)
+        ear.wait_for(1)
+    assert (pool[2] == content).all()
+
+
+def ids(*numbers: int) -> Any:
+    return np.array(numbers, dtype=np.int64)
+
+
+def test_receiver_that_does_not_read_keeps_no_page_of_a_cancelled_post() -> None:
+    listener, address = listen_tcp("127.0.0.1", "")  # accepts, and never reads
+    pool = np.ones((4096, SIZE), dtype=np.uint8)
+    outlet = StreamOutlet("tcp", address, 1, 2, pool, checksums=False)
+    ear = Ear(outlet)
+    everything = np.arange(4096, dtype=np.int64)
+    for post in (1, 2, 3):
+        outlet.post(post, 7, CopyPlan(0, everything, everything))
+    time.sleep(0.3)  # the kernel takes what it can hold; the rest of post 1 is stuck
+    assert not outlet.poll()
+    outlet.post(4, 8, CopyPlan(0, ids(0), ids(0)))
+    outlet.cancel(7)
+    posted = ear.wait_for(3)
+    assert sorted(p.post for p in posted) == [1, 2, 3]
+    assert not any(p.ok for p in posted)
+    outlet.close()
+    assert [(p.post, p.ok) for p in outlet.poll()] == [(4, False)]
+    outlet.post(5, 8, CopyPlan(0, ids(0), ids(0)))
+    assert [(p.post, p.ok) for p in outlet.poll()] == [(5, False)]
+    listener.close()
+
+
+def test_post_to_nobody_fails_instead_of_waiting() -> None:
+    listener, address = listen_tcp("127.0.0.1", "")
+    listener.close()
+    pool = np.ones((4, SIZE), dtype=np.uint8)
+    outlet = StreamOutlet("tcp", address, 1, 2, pool, checksums=True)
+    outlet.post(1, 1, CopyPlan(0, ids(0), ids(0)))
+    assert [(p.post, p.ok) for p in Ear(outlet).wait_for(1)] == [(1, False)]
+    outlet.close()
+
+
+def test_broken_connection_fails_its_post_and_the_next_one_connects_again(landing: Any) -> None:
+    kind, there, _ = landing
+    source = np.full((16, SIZE), 3, dtype=np.uint8)
+    outlet = StreamOutlet(kind, there.address, 1, 2, source, checksums=True)
+    ear, news = Ear(outlet), Ear(there)
+    there.grant(1, 1, ids(1, 2))
+    outlet.post(1, 1, CopyPlan(0, ids(5), ids(1)))
+    assert ear.wait_for(1)[0].ok
+    assert outlet._stream is not None
+    outlet._stream.shutdown(socket.SHUT_RDWR)
+    outlet.post(2, 1, CopyPlan(1, ids(6), ids(2)))
+    assert not ear.wait_for(2)[1].ok
+    outlet.post(3, 1, CopyPlan(1, ids(6), ids(2)))
+    assert ear.wait_for(3)[2].ok
+    there.check(1, 0, 2)
+    (checked,) = news.wait_for(1)
+    assert checked.checksums.tolist() == [*ear.news[0].checksums, *ear.news[2].checksums]
+    outlet.close()
+
+
+def test_shm_outlet_writes_no_page_outside_of_the_receivers_pool() -> None:
+    memory = create_pool_memory(4 * SIZE, "x")
+    target = memory.array.reshape(4, SIZE)
+    landing = ShmLanding(target, memory, checksums=True)
+    source = np.full((4, SIZE), 6, dtype=np.uint8)
+    outlet = ShmOutlet(landing.address, source, checksums=True)
+    ear, news = Ear(outlet), Ear(landing)
+    outlet.post(1, 1, CopyPlan(0, ids(0), ids(4)))
+    outlet.post(2, 1, CopyPlan(0, ids(0, 1), ids(3, 0)))
+    posted = {p.post: p for p in ear.wait_for(2)}
+    assert not posted[1].ok
+    assert posted[2].ok
+    assert target[:, 0].tolist() == [6, 0, 0, 6]
+    landing.grant(1, 1, ids(3, 0))
+    landing.check(1, 0, 2)
+    assert news.wait_for(1)[0].checksums.tolist() == posted[2].checksums.tolist()
+    outlet.close()
+    landing.close()
+    memory.close()

@@ -1,0 +1,154 @@
+"""Guards that are taken away one by one, and the tests that must notice.
+
+In the code a guard carries the comment `# guard: NAME`; every such line under the packages must
+have an entry here. Append yours: `find` is the guard's line as it stands in the file, without
+indentation and comment; `replace` is what the line becomes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One guard, gone."""
+
+    guard: str
+    file: str
+    find: str  # must occur exactly once, followed by the `# guard:` comment
+    replace: str
+    tests: tuple[str, ...]  # pytest ids; each must fail
+
+
+REQUIRED = ("generation", "epoch", "checksum", "drain wait", "pin", "tombstone", "token index")
+_GUARDS = "tests/kvtransfer/test_guards.py::"
+
+MUTANTS = (
+    Mutant(
+        "generation",
+        "kvtransfer/inbound.py",
+        "if ticket.generation != self._grant.generation:",
+        "if False:",
+        (_GUARDS + "test_late_chunk_and_done_of_an_earlier_generation_are_not_believed",),
+    ),
+    Mutant(
+        "generation",
+        "kvtransfer/outbound.py",
+        "if generation < self._floor:",
+        "if False:",
+        (_GUARDS + "test_late_reserved_of_a_drained_ticket_is_not_written_to",),
+    ),
+    Mutant(
+        "generation",
+        "kvtransfer/outbound.py",
+        "elif not self._is_current(commit.ticket):",
+        "elif False:",
+        (_GUARDS + "test_commit_of_an_earlier_generation_does_not_unpin",),
+    ),
+    Mutant(
+        "generation",
+        "kvtransfer/transports/landing_table.py",
+        "entry = self._entries.get(generation)",
+        "entry = self._entries.get(generation) or next(iter(self._entries.values()), None)",
+        (_GUARDS + "test_bytes_of_an_earlier_generation_do_not_land_in_pages_granted_anew",),
+    ),
+    Mutant(
+        "epoch",
+        "kvtransfer/receiver.py",
+        "if key.sender_epoch != epoch or key.receiver_epoch != self.epoch:",
+        "if False:",
+        (_GUARDS + "test_receiver_drops_and_counts_messages_of_another_incarnation",),
+    ),
+    Mutant(
+        "epoch",
+        "kvtransfer/sender.py",
+        "if key.sender_epoch != self.epoch or key.receiver_epoch != epoch:",
+        "if False:",
+        (_GUARDS + "test_sender_drops_and_counts_messages_of_another_incarnation",),
+    ),
+    Mutant(
+        "epoch",
+        "kvtransfer/transports/landing_table.py",
+        "if entry.sender_epoch != sender_epoch:",
+        "if False:",
+        (_GUARDS + "test_bytes_of_a_sender_without_the_grant_do_not_land",),
+    ),
+    Mutant(
+        "checksum",
+        "kvtransfer/in_grant.py",
+        "if differs.any():",
+        "if False:",
+        (_GUARDS + "test_page_with_a_wrong_checksum_never_lands",),
+    ),
+    Mutant(
+        "drain wait",
+        "kvtransfer/grant_book.py",
+        "if not is_proven:",
+        "if False:",
+        (
+            _GUARDS
+            + "test_destination_pages_are_not_free_before_the_sender_says_that_it_is_drained",
+        ),
+    ),
+    Mutant(
+        "drain wait",
+        "kvtransfer/outbound.py",
+        "if self.in_flight:",
+        "if False:",
+        (_GUARDS + "test_sender_answers_drained_only_after_its_last_write",),
+    ),
+    Mutant(
+        "pin",
+        "kvtransfer/outbound.py",
+        "if self.in_flight:",
+        "if False:",
+        (_GUARDS + "test_source_page_stays_pinned_until_its_send_completes",),
+    ),
+    Mutant(
+        "pin",
+        "kvtransfer/outbound.py",
+        "self._hub.pages.pin(pages)",
+        "pass",
+        (_GUARDS + "test_offered_page_keeps_its_content_when_the_prefill_role_lets_go",),
+    ),
+    Mutant(
+        "tombstone",
+        "kvtransfer/receiver.py",
+        "if self._tombstones.find(key) is not None:",
+        "if False:",
+        (_GUARDS + "test_late_assign_and_reserve_of_a_cancelled_key_get_no_pages",),
+    ),
+    Mutant(
+        "tombstone",
+        "kvtransfer/receiver.py",
+        "if self._is_buried(key):",
+        "if False:",
+        (_GUARDS + "test_late_assign_and_reserve_of_a_cancelled_key_get_no_pages",),
+    ),
+    Mutant(
+        "range",
+        "kvtransfer/transports/landing_table.py",
+        "if n < 1 or first < 0 or first + n > entry.pages.size:",
+        "if False:",
+        (_GUARDS + "test_bytes_outside_of_the_grant_do_not_land",),
+    ),
+    Mutant(
+        "once",
+        "kvtransfer/transports/landing_table.py",
+        "if entry.claimed[first : first + n].any():",
+        "if False:",
+        (_GUARDS + "test_landed_page_is_not_written_again_by_a_repeat",),
+    ),
+    Mutant(
+        "token index",
+        "router/events.py",
+        "if event.index != len(request.answer.tokens):",
+        "if False:",
+        (
+            "tests/router/test_failures.py::test_token_said_twice_is_streamed_once",
+            "tests/router/test_failures.py::"
+            "test_two_workers_that_disagree_on_a_token_fail_the_attempt",
+        ),
+    ),
+)

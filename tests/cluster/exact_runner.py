@@ -1,0 +1,254 @@
+"""Puts a real cluster into a situation; every bit of its answers must be a lone engine's."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+
+from deploy.bundled import model_path
+from engine.allocator import PageAllocator
+from engine.config import EngineConfig
+from engine.cpu import load_engine
+from engine.step import RowWork, SampledToken
+from tests.cluster.real_cluster import inspect, settled
+from tests.cluster.situations import Setup, Situation
+from twolane import AsyncClient, Completion, Token, TopLogprob
+from twolane.params import SamplingParams
+from twolane.testing import LocalCluster, start_local
+
+N_TOKENS = 48
+PROBE_LENGTHS = (40, 200, 600)
+N_CROWD = 32
+VOCAB = 2000
+MOST_TURNS = 6
+PREFILL = ("prefill-0", "prefill-1")
+_P_LOST = {"resumes.prefill_worker_lost", "resumes.judged"}
+SIGNS = {  # in the router's counters: one of them must have moved, or the event did not happen
+    "preempted": {"resumes.preempted"},
+    "prefill killed before": _P_LOST,
+    "prefill killed during": _P_LOST,
+    "decode killed": {"resumes.decode_worker_lost", "retargets"},
+}
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A request whose answer is known bit for bit."""
+
+    prompt: tuple[int, ...]
+    seed: int | None  # None: greedy
+
+    @property
+    def params(self) -> SamplingParams:
+        return SamplingParams(
+            temperature=0.0 if self.seed is None else 0.9,
+            seed=self.seed or 0,
+            max_tokens=N_TOKENS,
+            ignore_eos=True,
+            top_logprobs=2,
+        )
+
+
+def probes(situation: Situation, turn: int) -> list[Probe]:
+    """Other prompts each time: a cold cache is cold again and again on one cluster."""
+    source = random.Random(f"{situation} {turn}")
+    seeded = situation.sampling == "seeded"
+    return [
+        Probe(tuple(source.randrange(VOCAB) for _ in range(length)), length if seeded else None)
+        for length in PROBE_LENGTHS
+    ]
+
+
+@cache
+def lone_answer(dtype: str, probe: Probe) -> tuple[Token, ...]:
+    """What an engine says to this row alone, its prompt in one step."""
+    engine = load_engine(
+        EngineConfig(
+            model_dir=model_path(), dtype=dtype, exact=True, threads=1, n_pages=64, page_tokens=16
+        )
+    )
+    pages = PageAllocator(64).try_take(64)
+    assert pages is not None
+    tokens = list(probe.prompt)
+    answer: list[Token] = []
+    start = 0
+    while len(answer) < N_TOKENS:
+        work = RowWork(
+            row=1,
+            token_ids=tokens,
+            start=start,
+            n_new=len(tokens) - start,
+            pages=pages,
+            n_prompt=len(probe.prompt),
+            params=probe.params,
+            sample=True,
+        )
+        (result,) = engine.run([work])
+        start = len(tokens)
+        answer.append(as_token(len(answer), result.tokens[0]))
+        tokens.append(result.tokens[0].token)
+    engine.close()
+    return tuple(answer)
+
+
+def as_token(index: int, sampled: SampledToken) -> Token:
+    top = tuple(TopLogprob(token, logprob) for token, logprob in sampled.top)
+    return Token(index, sampled.token, sampled.logprob, top)
+
+
+@contextmanager
+def cluster_for(setup: Setup) -> Iterator[LocalCluster]:
+    """Two of each role (or two of both), so that one may die."""
+    is_split = setup.path != "colocated"
+    with start_local(
+        prefill=2 if is_split else None,
+        decode=2 if is_split else None,
+        colocated=0 if is_split else 2,
+        transport=[setup.path] if is_split else None,
+        exact=True,
+        dtype=setup.dtype,
+        threads=1,
+        pages=64 if setup.is_tight else 1024,
+        growth_tokens=8,
+        step_tokens=setup.chunk_tokens,
+        decode_rows=32,
+        lease_s=2.0,
+        heartbeat_s=0.3,
+        suspicion_s=1.5,
+    ) as cluster:
+        yield cluster
+
+
+async def check(cluster: LocalCluster, situation: Situation) -> None:
+    """Raises AssertionError naming what differs, or what is left behind.
+
+    Events are a matter of milliseconds: one that came too late is tried again, with other prompts.
+    """
+    for turn in range(MOST_TURNS):
+        if await Turn(cluster, situation, turn).check():
+            return
+    raise AssertionError(f"{situation}: it did not happen in {MOST_TURNS} turns")
+
+
+class Turn:
+    """One try at a situation on a cluster."""
+
+    def __init__(self, cluster: LocalCluster, situation: Situation, turn: int) -> None:
+        self.cluster = cluster
+        self.situation = situation
+        self.probes = probes(situation, turn)
+        self.heard = 0  # tokens of probes that clients have got
+        self._news = asyncio.Event()
+
+    async def check(self) -> bool:
+        """Compare; returns whether the event happened in time."""
+        await self._all_alive()
+        async with self.cluster.aclient() as client:
+            if self.situation.prefix == "cached":
+                for probe in self.probes:
+                    await client.generate(token_ids=probe.prompt, max_tokens=1)
+            before = (await client.status()).counters
+            if self.situation.event == "prefill killed before":
+                self._signal_prefill(signal.SIGSTOP)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._let_it_happen(client))
+                asked = [group.create_task(self._ask(client, probe)) for probe in self.probes]
+                if self.situation.company == "crowd":
+                    self._crowd(group, client)
+            after = (await client.status()).counters
+        for probe, task in zip(self.probes, asked, strict=True):
+            answer = task.result()
+            assert answer.tokens == lone_answer(self.situation.dtype, probe), self.situation
+            if self.situation.prefix == "cached" and self.situation.event == "calm":
+                assert answer.ledger.cached_tokens >= (len(probe.prompt) - 1) // 16 * 16
+        await settled(self.cluster)
+        happened = {name for name in after if after[name] > before.get(name, 0)}
+        return bool(happened & SIGNS.get(self.situation.event, happened))
+
+    async def _ask(self, client: AsyncClient, probe: Probe) -> Completion:
+        params = probe.params
+        async with client.stream(
+            token_ids=probe.prompt,
+            temperature=params.temperature,
+            seed=params.seed,
+            max_tokens=params.max_tokens,
+            ignore_eos=True,
+            top_logprobs=2,
+        ) as stream:
+            async for chunk in stream:
+                self.heard += len(chunk.tokens)
+                self._news.set()
+            return await stream.completion()
+
+    def _crowd(self, group: asyncio.TaskGroup, client: AsyncClient) -> None:
+        source = random.Random(str(self.situation))
+        for _ in range(N_CROWD - len(self.probes)):
+            group.create_task(
+                client.generate(
+                    token_ids=[source.randrange(VOCAB) for _ in range(source.randint(1, 250))],
+                    max_tokens=source.randint(32, 128),
+                    ignore_eos=True,
+                )
+            )
+
+    # -- what happens -----------------------------------------------------------------------
+
+    async def _let_it_happen(self, client: AsyncClient) -> None:
+        event = self.situation.event
+        if event == "prefill killed before":
+            await self._kill_stopped(client)
+        elif event == "prefill killed during":
+            await self._kill_sending(client)
+        elif event == "prefill killed after":
+            await self._hear(3)
+            self.cluster.kill("prefill-0")
+        elif event == "decode killed":
+            await self._hear(random.Random(str(self.situation)).randint(1, 2 * N_TOKENS))
+            is_split = self.situation.path != "colocated"
+            self.cluster.kill("decode-0" if is_split else "colocated-0")
+
+    async def _hear(self, n_tokens: int) -> None:
+        while self.heard < n_tokens:
+            self._news.clear()
+            await self._news.wait()
+
+    async def _kill_stopped(self, client: AsyncClient) -> None:
+        """Both prefill workers are stopped: kill the one that has got most, wake the other."""
+        names: list[str] = []
+        while len(names) < len(self.probes):
+            await asyncio.sleep(0.01)
+            names = [r.prefill_worker for r in (await client.status()).requests]
+        self.cluster.kill(max(PREFILL, key=names.count))
+        self._signal_prefill(signal.SIGCONT)
+
+    def _signal_prefill(self, number: signal.Signals) -> None:
+        for name in PREFILL:
+            with suppress(ProcessLookupError):  # it was killed
+                self.cluster.kill(name, number)
+
+    async def _kill_sending(self, client: AsyncClient) -> None:
+        """Kill a prefill worker when some chunk of a prompt is on its way and another is not."""
+        endpoints = {w.worker_id: w.endpoint for w in (await client.status()).workers}
+        while True:
+            for name in PREFILL:
+                look = await inspect(endpoints[name])
+                if look.load.pages.pinned or self.heard:  # or too late, for this turn
+                    self.cluster.kill(name)
+                    return
+
+    async def _all_alive(self) -> None:
+        async with self.cluster.aclient() as client, asyncio.timeout(60):
+            while True:
+                states = [w.state for w in (await client.status()).workers if w.state != "gone"]
+                if states.count("alive") == self._n_workers and len(states) == self._n_workers:
+                    return
+                await asyncio.sleep(0.1)
+
+    @property
+    def _n_workers(self) -> int:
+        return 2 if self.situation.path == "colocated" else 4

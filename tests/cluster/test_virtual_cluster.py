@@ -1,0 +1,159 @@
+"""Requests through the whole protocol under virtual time: calm, crowded, short of pages, dying."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from engine.fake import expected_answer
+from kvtransfer.transports.memory import Faults
+from tests.cluster.virtual_cluster import Shape, VirtualCluster, virtual_cluster
+from twolane.errors import InvalidRequestError, TwolaneError
+from twolane.params import SamplingParams
+from twolane.testing.virtual_time import virtual_time_runner
+
+Scene = Callable[[VirtualCluster], Awaitable[None]]
+Job = tuple[list[int], SamplingParams]
+
+
+def play(shape: Shape, scene: Scene, seed: int = 0) -> None:
+    async def main() -> None:
+        async with virtual_cluster(shape, seed) as cluster:
+            await scene(cluster)
+
+    with virtual_time_runner() as runner:
+        runner.run(main())
+
+
+def make_jobs(n: int, seed: int, *, most_tokens: int = 60) -> list[Job]:
+    source = random.Random(seed)
+    return [
+        (
+            [source.randrange(256) for _ in range(source.choice([1, 5, 16, 17, 100, 300]))],
+            SamplingParams(max_tokens=source.randint(1, most_tokens), seed=source.randrange(99)),
+        )
+        for _ in range(n)
+    ]
+
+
+def expected(job: Job) -> list[int]:
+    prompt, params = job
+    return expected_answer(prompt, params, params.max_tokens)
+
+
+async def ask_all(cluster: VirtualCluster, jobs: list[Job]) -> None:
+    async with asyncio.TaskGroup() as group:
+        asked = [group.create_task(cluster.ask(prompt, params)) for prompt, params in jobs]
+    for task, job in zip(asked, jobs, strict=True):
+        assert task.result() == expected(job)
+
+
+@pytest.mark.parametrize(
+    "roles", [("p", "d"), ("p", "p", "d", "d"), ("pd",), ("pd", "pd"), ("pd", "p", "d")]
+)
+@pytest.mark.parametrize("sender_writes", [False, True])
+def test_every_topology_answers_a_crowd_and_gives_every_page_back(
+    roles: tuple[str, ...], sender_writes: bool
+) -> None:
+    async def scene(cluster: VirtualCluster) -> None:
+        await ask_all(cluster, make_jobs(32, seed=1))
+        await cluster.settle()
+
+    play(Shape(roles=roles, sender_writes=sender_writes), scene)
+
+
+@pytest.mark.parametrize("roles", [("p", "d"), ("pd",)])
+def test_a_crowd_that_outgrows_the_pool_is_preempted_and_still_answered(
+    roles: tuple[str, ...],
+) -> None:
+    async def scene(cluster: VirtualCluster) -> None:
+        await ask_all(cluster, make_jobs(24, seed=2, most_tokens=200))
+        await cluster.settle()
+
+    play(Shape(roles=roles, n_pages=40), scene)
+
+
+def test_lossy_corrupting_transfers_cost_attempts_and_never_a_token() -> None:
+    faults = Faults(drop=0.02, duplicate=0.05, corrupt=0.02, delay_s=(0.0, 0.05))
+
+    async def scene(cluster: VirtualCluster) -> None:
+        await ask_all(cluster, make_jobs(40, seed=3))
+        await cluster.settle(within_s=10.0)
+
+    play(Shape(roles=("p", "p", "d", "d"), transfer_faults=faults), scene)
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_workers_that_die_and_return_at_random_cost_no_token(seed: int) -> None:
+    async def client(cluster: VirtualCluster, jobs: list[Job]) -> None:
+        for job in jobs:
+            assert await cluster.ask(*job) == expected(job)
+
+    async def scene(cluster: VirtualCluster) -> None:
+        jobs = make_jobs(48, seed=seed, most_tokens=200)
+        misfortune = asyncio.create_task(random_misfortune(cluster))
+        async with asyncio.TaskGroup() as clients:
+            for number in range(12):
+                clients.create_task(client(cluster, jobs[number::12]))
+        assert not misfortune.done()
+        misfortune.cancel()
+        assert cluster.kills >= 2
+        await cluster.settle(within_s=10.0)
+
+    play(Shape(roles=("p", "p", "d", "d"), sender_writes=bool(seed % 2)), scene, seed)
+
+
+async def random_misfortune(cluster: VirtualCluster) -> None:
+    """Kills and resets now and then; the launcher restarts what was killed and proves its end."""
+    while True:
+        await asyncio.sleep(cluster.random.uniform(0.0, 0.1))
+        name = cluster.random.choice(sorted(cluster.lives))
+        if cluster.random.random() < 0.3:
+            cluster.reset_streams(name)
+            continue
+        epoch = await cluster.kill(name)
+        await asyncio.sleep(cluster.random.uniform(0.0, 0.5))
+        cluster.router.report_gone(epoch)
+        cluster.start(name, name.rstrip("0123456789"))
+
+
+def test_a_client_that_leaves_frees_everything_within_a_second() -> None:
+    async def scene(cluster: VirtualCluster) -> None:
+        source = random.Random(5)
+        for prompt, params in make_jobs(60, seed=5):
+            asked = asyncio.create_task(cluster.ask(prompt, params))
+            await asyncio.sleep(source.uniform(0.0, 0.08))
+            asked.cancel()
+            await asyncio.wait([asked])
+            await cluster.settle(within_s=1.0)
+
+    play(Shape(), scene)
+
+
+def test_a_request_larger_than_any_worker_is_refused_at_the_door() -> None:
+    async def scene(cluster: VirtualCluster) -> None:
+        with pytest.raises(InvalidRequestError) as caught:
+            await cluster.ask([1] * 1500, SamplingParams(max_tokens=300))
+        assert "pages" in str(caught.value)
+        await ask_all(cluster, make_jobs(3, seed=6))
+
+    play(Shape(n_pages=100), scene)
+
+
+def test_with_every_worker_gone_each_request_gets_a_typed_error() -> None:
+    async def scene(cluster: VirtualCluster) -> None:
+        jobs = make_jobs(8, seed=7, most_tokens=400)
+        asked = [asyncio.create_task(cluster.ask(prompt, params)) for prompt, params in jobs]
+        await asyncio.sleep(0.03)
+        for name in list(cluster.lives):
+            await cluster.kill(name)
+        done, waiting = await asyncio.wait(asked, timeout=120)
+        assert not waiting
+        assert any(isinstance(task.exception(), TwolaneError) for task in done)
+        for task in done:
+            assert task.exception() is None or isinstance(task.exception(), TwolaneError)
+
+    play(Shape(), scene)

@@ -1,0 +1,90 @@
+# Everything that a developer, a user or CI runs. `make demo` and `make test` install what they need
+# into .venv first; a second run finds it installed.
+#
+#   make demo       a cluster on this machine answers a few prompts and shows where the time went
+#   make test       all checks and tests          make check      the checks alone
+#   make format     let ruff rewrite the code     make proto      regenerate twolane/v1 from proto/
+#   make bench      measure this machine          make soak       the long tests
+#   make test-gpu   the tests that need a GPU     make mutants    break each guard, expect a red test
+#   make clean      remove what these made
+
+PYTHON ?= $(firstword $(foreach p,python3 python3.13 python3.12 python3.11,$(shell \
+    $(p) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $(p))))
+PIP_FLAGS ?= --quiet --disable-pip-version-check
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+PACKAGES := twolane router worker prefill_worker decode_worker kvtransfer engine deploy benchmarks
+
+# The stub generator wants protobuf < 6, the rest of us 7: it lives in a venv of its own.
+PROTO_VENV := build/protovenv
+PROTO_INSTALLED := $(PROTO_VENV)/.installed
+PROTO_FILES := $(sort $(wildcard proto/twolane/v1/*.proto))
+STUBS_IN = $(PROTO_VENV)/bin/python -m grpc_tools.protoc -Iproto \
+    --python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1) $(PROTO_FILES)
+
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+.PHONY: help install demo test check lint format proto proto-drift bench test-gpu soak mutants clean
+
+help:
+	@sed -n '/^#   make/s/^#  //p' Makefile
+
+install: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "twolane needs Python 3.11 or newer" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
+	    { echo "could not make $(VENV); on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	@echo "installing into $(VENV) (the first time takes minutes) ..."
+	$(BIN)/pip install $(PIP_FLAGS) -c constraints.txt -e '.[dev]'
+	@touch $@
+
+$(PROTO_INSTALLED):
+	@test -x $(PROTO_VENV)/bin/python || $(PYTHON) -m venv $(PROTO_VENV)
+	$(PROTO_VENV)/bin/pip install $(PIP_FLAGS) grpcio-tools==1.71.2 'setuptools<81'
+	@touch $@
+
+demo: $(INSTALLED)
+	$(BIN)/python -m deploy.demo
+
+check: lint
+	$(BIN)/pytest -q tests/checks
+
+test: lint
+	$(BIN)/pytest
+
+lint: $(INSTALLED) proto-drift
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo
+	cd proto && ../$(BIN)/buf lint
+	$(BIN)/mypy $(PACKAGES) tests
+
+format: $(INSTALLED)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+proto: $(PROTO_INSTALLED)
+	$(call STUBS_IN,.)
+
+proto-drift: $(PROTO_INSTALLED)
+	@rm -rf build/stubs && mkdir -p build/stubs
+	$(call STUBS_IN,build/stubs)
+	@diff -r -x __init__.py -x __pycache__ build/stubs/twolane/v1 twolane/v1 || \
+	    { echo "twolane/v1 is not what proto/ says: run make proto" >&2; exit 1; }
+
+bench: $(INSTALLED)
+	$(BIN)/python -m benchmarks
+
+test-gpu: $(INSTALLED)
+	$(BIN)/pytest -m gpu tests/gpu
+
+soak: $(INSTALLED)
+	$(BIN)/pytest -m soak
+
+mutants: $(INSTALLED)
+	$(BIN)/python -m tests.mutants
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -1,0 +1,106 @@
+"""`python -m deploy up | router | worker`: a whole cluster, or one process of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from deploy.child import run_process
+from deploy.launcher import StartError
+from deploy.options import (
+    LIMIT_OPTIONS,
+    MODEL_OPTIONS,
+    TIMING_OPTIONS,
+    limits_spec,
+    model_spec,
+    timing_spec,
+    with_options,
+)
+from deploy.orphan import die_with_parent
+from deploy.spec import DECODE, PREFILL, TRANSPORTS, ModelSpec, RouterSpec, WorkerSpec, new_epoch
+from deploy.spec_json import from_json
+from deploy.up import up
+
+CHILD_OPTIONS = [
+    click.option("--host", default="127.0.0.1", show_default=True),
+    click.option("--spec", hidden=True, help="Everything as JSON; the other options are ignored."),
+    click.option("--ready-fd", type=int, hidden=True),
+    click.option("--parent-pid", type=int, hidden=True),
+]
+
+
+@click.group()
+def main() -> None:
+    """Start a cluster, or one process of it."""
+
+
+main.add_command(up)
+
+
+@main.command()
+@click.option("--router-id", default="router-0", show_default=True)
+@click.option("--port", type=click.IntRange(0, 65535), default=7200, show_default=True)
+@with_options(MODEL_OPTIONS)
+@with_options(LIMIT_OPTIONS)
+@with_options(TIMING_OPTIONS)
+@with_options(CHILD_OPTIONS)
+def router(**given: Any) -> None:
+    """Run one router."""
+    if given["parent_pid"]:
+        die_with_parent(given["parent_pid"])
+    if given["spec"]:
+        spec = from_json(RouterSpec, given["spec"])
+    else:
+        spec = RouterSpec(
+            router_id=given["router_id"],
+            model=_model(given),
+            host=given["host"],
+            port=given["port"],
+            timing=timing_spec(given),
+            limits=limits_spec(given),
+        )
+    run_process(spec, given["ready_fd"])
+
+
+@main.command()
+@click.option("--worker-id", default="worker-0", show_default=True)
+@click.option("--role", type=click.Choice([PREFILL, DECODE, "both"]), default="both")
+@click.option("--router", "routers", multiple=True, metavar="HOST:PORT", help="Announce to these.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0)
+@click.option("--transport", "transports", multiple=True, type=click.Choice(TRANSPORTS))
+@with_options(MODEL_OPTIONS)
+@with_options(LIMIT_OPTIONS)
+@with_options(TIMING_OPTIONS)
+@with_options(CHILD_OPTIONS)
+def worker(**given: Any) -> None:
+    """Run one worker, with one role or both."""
+    if given["parent_pid"]:
+        die_with_parent(given["parent_pid"])
+    if given["spec"]:
+        spec = from_json(WorkerSpec, given["spec"])
+    else:
+        spec = WorkerSpec(
+            worker_id=given["worker_id"],
+            epoch=new_epoch(),
+            roles=(PREFILL, DECODE) if given["role"] == "both" else (given["role"],),
+            model=_model(given),
+            routers=given["routers"] or ("127.0.0.1:7200",),
+            host=given["host"],
+            port=given["port"],
+            transports=given["transports"] or TRANSPORTS,
+            timing=timing_spec(given),
+            limits=limits_spec(given),
+        )
+    run_process(spec, given["ready_fd"])
+
+
+def _model(given: dict[str, Any]) -> ModelSpec:
+    try:
+        return model_spec(given, n_workers=1)
+    except StartError as error:
+        raise click.ClickException(str(error)) from error
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m deploy")

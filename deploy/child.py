@@ -1,0 +1,46 @@
+"""One router or worker as a process: says when it serves, serves until SIGTERM, ends cleanly."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+
+from deploy.handshake import Ready, send_failure, send_ready
+from deploy.launcher import StartError
+from deploy.serving import serving
+from deploy.spec import ProcessSpec
+
+
+def run_process(spec: ProcessSpec, ready_fd: int | None) -> None:
+    """Serve until SIGTERM or SIGINT. Exits with 1 if it could not start; the reason has been told
+    to `ready_fd`. An exception that nobody foresaw ends the process with its traceback."""
+    log_to_stderr()
+    try:
+        asyncio.run(_serve(spec, ready_fd))
+    except StartError as error:
+        if ready_fd is not None:
+            send_failure(ready_fd, str(error))
+        raise SystemExit(f"{spec.name}: {error}") from error
+
+
+def log_to_stderr() -> None:
+    """Our own lines from INFO on; those of libraries from WARNING on."""
+    form = "%(asctime)s %(levelname).1s %(name)s: %(message)s"
+    logging.basicConfig(level=logging.WARNING, format=form)
+    for package in ("router", "worker", "prefill_worker", "decode_worker", "kvtransfer", "engine"):
+        logging.getLogger(package).setLevel(logging.INFO)
+
+
+async def _serve(spec: ProcessSpec, ready_fd: int | None) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with serving(spec) as where:
+        if ready_fd is None:
+            print(f"{spec.name} serves at {where.endpoint}", flush=True)
+        else:
+            send_ready(ready_fd, Ready(where.endpoint, where.metrics_endpoint, os.getpid()))
+        await stop.wait()

@@ -1,0 +1,98 @@
+"""Puts the parts of a worker together: a spec in, configs and objects out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from decode_worker.config import DecodeConfig
+from decode_worker.role import DecodeRole
+from deploy.engines import Powerhouse
+from deploy.launcher import StartError
+from deploy.spec import DECODE, PREFILL, LimitsSpec, TimingSpec, WorkerSpec
+from kvtransfer.config import LeaseConfig, ReceiverConfig, SenderConfig
+from kvtransfer.transports.base import Landing
+from kvtransfer.transports.registry import OutletOpener, TransportConfig
+from prefill_worker.config import PrefillConfig
+from prefill_worker.role import PrefillRole
+from worker.config import SessionConfig, StepLimits, WorkerConfig
+from worker.links import PeerDialer
+from worker.metrics import WorkerMetrics
+from worker.role import Roles
+from worker.site import Site
+from worker.step_runner import ThreadStepRunner
+from worker.wire import Wire
+from worker.worker import Worker
+
+
+def build_worker(
+    spec: WorkerSpec,
+    power: Powerhouse,
+    dialer: PeerDialer,
+    landings: Mapping[str, Landing],
+    metrics: WorkerMetrics,
+) -> Worker:
+    """A worker with the spec's roles on that engine. Nothing runs yet."""
+    config = worker_config(spec)
+    site = Site(config, power.engine, epoch=spec.epoch)
+    lease = lease_config(spec.timing)
+    decode = prefill = None
+    if DECODE in spec.roles:
+        decode = DecodeRole(site, DecodeConfig(receiver=ReceiverConfig(lease=lease)))
+    if PREFILL in spec.roles:
+        prefill_config = PrefillConfig(sender=SenderConfig(lease=lease))
+        prefill = PrefillRole(site, prefill_config, adopter=decode)
+    wire = Wire(
+        dial=dialer,
+        open_outlet=OutletOpener(site.epoch, power.engine.pool, transport_config(spec)),
+        landings=landings,
+        transports=spec.transports,
+    )
+    runner = ThreadStepRunner(power.engine)
+    return Worker(config, site, Roles(decode, prefill), runner, wire, observer=metrics)
+
+
+def worker_config(spec: WorkerSpec) -> WorkerConfig:
+    timing = spec.timing
+    return WorkerConfig(
+        worker_id=spec.worker_id,
+        host=spec.host,
+        port=spec.port,
+        metrics_port=0,
+        routers=spec.routers,
+        announce_every_s=timing.heartbeat_s,
+        drain_for_s=timing.stop_grace_s,
+        limits=step_limits(spec.limits),
+        sessions=SessionConfig(
+            load_every_s=timing.heartbeat_s,
+            load_least_s=min(SessionConfig().load_least_s, timing.heartbeat_s),
+            grace_s=timing.grace_s,
+            tombstone_s=timing.lease_s,
+        ),
+    )
+
+
+def step_limits(limits: LimitsSpec) -> StepLimits:
+    """Where only the positions of a step are given, decode rows leave room for prefill."""
+    usual = StepLimits()
+    step_tokens = limits.step_tokens or max(usual.step_tokens, 2 * (limits.decode_rows or 0))
+    decode_rows = limits.decode_rows or min(usual.decode_rows, step_tokens // 2)
+    if not 1 <= decode_rows < step_tokens:
+        raise StartError(
+            f"decode_rows is {decode_rows} and step_tokens {step_tokens}; a step must have room "
+            "for one position of each row, and for prefill besides"
+        )
+    return StepLimits(step_tokens=step_tokens, decode_rows=decode_rows)
+
+
+def lease_config(timing: TimingSpec) -> LeaseConfig:
+    """Repeats come at least a few times within a lease, however short a test makes it."""
+    return LeaseConfig(
+        lease_s=timing.lease_s,
+        heartbeat_s=min(timing.heartbeat_s, timing.lease_s / 3),
+        retry_first_s=min(0.1, timing.lease_s / 10),
+        retry_most_s=min(1.0, timing.lease_s / 3),
+    )
+
+
+def transport_config(spec: WorkerSpec) -> TransportConfig:
+    return TransportConfig(transports=spec.transports, bind_host=spec.host)

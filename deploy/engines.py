@@ -1,0 +1,107 @@
+"""An engine from a `ModelSpec`, with its pool in memory that peers on this host may map."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.launcher import StartError
+from deploy.spec import ModelSpec
+from engine.errors import EngineError
+from engine.fake import FakeEngine, FakeEngineConfig
+from engine.step import Engine
+from kvtransfer.transports.pool_memory import PoolMemory, create_pool_memory
+
+FAKE_PAGES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Powerhouse:
+    """An engine, and the shared memory of its pool where it was asked for."""
+
+    engine: Engine
+    memory: PoolMemory | None
+
+
+@contextmanager
+def open_engine(spec: ModelSpec, *, name: str, is_shared: bool) -> Iterator[Powerhouse]:
+    """Load the model; close everything at the end. Raises `StartError` with the engine's words."""
+    load = _FakeLoader if spec.engine == "fake" else _CpuLoader
+    memory = None
+    try:
+        loader = load(spec)
+        if is_shared:
+            memory = create_pool_memory(loader.pool_bytes, name)
+        engine = loader.load(memory.array.data if memory is not None else None)
+    except (EngineError, OSError, MemoryError) as error:
+        if memory is not None:
+            memory.close()
+        raise StartError(str(error)) from error
+    try:
+        yield Powerhouse(engine, memory)
+    finally:
+        engine.close()
+        if memory is not None:
+            memory.close()
+
+
+class _CpuLoader:
+    def __init__(self, spec: ModelSpec) -> None:
+        import torch  # a fake engine does without
+
+        from engine.architecture import read_architecture
+        from engine.config import EngineConfig
+        from engine.pool import PoolShape
+
+        self._config = EngineConfig(
+            model_dir=Path(spec.model_dir),
+            model_name=spec.name,
+            dtype=spec.dtype,
+            n_pages=spec.n_pages,
+            kv_bytes=spec.kv_bytes,
+            page_tokens=spec.page_tokens,
+            exact=spec.exact,
+            threads=spec.threads,
+            max_context_tokens=spec.max_context_tokens,
+        )
+        arch = read_architecture(self._config.model_dir)
+        shape = PoolShape(
+            layers=arch.layers,
+            kv_heads=arch.kv_heads,
+            head_dim=arch.head_dim,
+            page_tokens=spec.page_tokens,
+            dtype=getattr(torch, spec.dtype),
+        )
+        self.pool_bytes = self._config.pages_for(shape.page_bytes) * shape.page_bytes
+
+    def load(self, memory: memoryview | None) -> Engine:
+        from engine.cpu import load_engine
+
+        return load_engine(self._config, pool_memory=memory)
+
+
+class _FakeLoader:
+    """Takes the vocabulary from the model's config.json, so that its tokenizer fits."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        facts = json.loads((Path(spec.model_dir) / "config.json").read_text(encoding="utf-8"))
+        limit = int(facts["max_position_embeddings"])
+        if spec.page_tokens % 16:
+            raise StartError(f"page_tokens is {spec.page_tokens}; it must be a multiple of 16")
+        page_bytes = FakeEngineConfig(page_tokens=spec.page_tokens).page_bytes
+        from_bytes = (spec.kv_bytes or 0) // page_bytes
+        self._config = FakeEngineConfig(
+            model=spec.name,
+            n_pages=spec.n_pages or from_bytes or FAKE_PAGES,
+            page_tokens=spec.page_tokens,
+            vocab_size=int(facts["vocab_size"]),
+            first_token=min(3, int(facts["vocab_size"]) - 1),  # ids before are special, mostly
+            max_context_tokens=min(spec.max_context_tokens or limit, limit),
+        )
+        self.pool_bytes = self._config.n_pages * self._config.page_bytes
+
+    def load(self, memory: memoryview | None) -> Engine:
+        return FakeEngine(self._config, memory=memory)

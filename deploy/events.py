@@ -1,0 +1,35 @@
+"""What happens to a cluster: for people (`deploy.progress`) and programs (a line of JSON each)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    STARTING = "starting"  # a process is being started
+    STARTED = "started"  # it serves: epoch, pid, endpoint, metrics
+    READY = "ready"  # the cluster answers: endpoint
+    DIED = "died"  # a process is proven dead: text says how
+    RESTARTING = "restarting"  # text says when
+    FENCED = "fenced"  # killed because a peer must know that it writes no more
+    FAILED = "failed"  # the cluster cannot start: text says why
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """`name` is that of a process, or empty when the whole cluster is meant."""
+
+    kind: Kind
+    name: str = ""
+    epoch: int = 0
+    pid: int = 0
+    endpoint: str = ""
+    metrics: str = ""  # host:port of its Prometheus page
+    text: str = ""
+
+    def to_json(self) -> str:
+        return json.dumps({key: value for key, value in asdict(self).items() if value})

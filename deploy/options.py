@@ -1,0 +1,116 @@
+"""Command-line options that `up`, `router` and `worker` share, and the specs they become."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any, TypeVar
+
+import click
+
+from deploy.hub import BUNDLED, find_model
+from deploy.spec import LimitsSpec, ModelSpec, TimingSpec
+
+CommandT = TypeVar("CommandT", bound=Callable[..., Any])
+_AT_LEAST_1 = click.IntRange(min=1)
+_SECONDS = click.FloatRange(min=0, min_open=True)
+
+MODEL_OPTIONS = [
+    click.option(
+        "--model",
+        default=BUNDLED,
+        show_default=True,
+        metavar="DIR_OR_HUB_ID",
+        help="What to serve.",
+    ),
+    click.option(
+        "--engine",
+        type=click.Choice(["cpu", "fake"]),
+        default="cpu",
+        show_default=True,
+        help="`fake` answers nonsense without computing.",
+    ),
+    click.option(
+        "--dtype",
+        type=click.Choice(["float32", "bfloat16"]),
+        default="float32",
+        show_default=True,
+    ),
+    click.option(
+        "--exact", is_flag=True, help="Same request, same bits: alone or in a crowd, on any path."
+    ),
+    click.option("--pages", type=_AT_LEAST_1, help="KV pages of each worker."),
+    click.option("--kv-bytes", type=_AT_LEAST_1, help="Instead of --pages: memory of each worker."),
+    click.option(
+        "--page-tokens", type=_AT_LEAST_1, default=16, show_default=True, help="Tokens of a page."
+    ),
+    click.option("--threads", type=_AT_LEAST_1, help="Compute threads of each worker."),
+    click.option("--max-context-tokens", type=_AT_LEAST_1, help="Less than the model's own limit."),
+]
+LIMIT_OPTIONS = [
+    click.option(
+        "--step-tokens", type=_AT_LEAST_1, help="Most positions of a step: the prefill chunk."
+    ),
+    click.option("--decode-rows", type=_AT_LEAST_1, help="Most answers of a worker at once."),
+    click.option("--max-prompt-tokens", type=_AT_LEAST_1),
+    click.option("--max-output-tokens", type=_AT_LEAST_1),
+    click.option("--max-queued", type=_AT_LEAST_1, help="Requests that may wait at the router."),
+    click.option("--growth-tokens", type=_AT_LEAST_1, help="Room reserved for each answer."),
+]
+_TIMES = {
+    "heartbeat_s": "How often everybody shows signs of life.",
+    "suspicion_s": "Silence after which requests go elsewhere.",
+    "lease_s": "How long pages are held for a silent peer.",
+    "grace_s": "How long answers outlive a lost router.",
+    "stop_grace_s": "How long running answers get at a stop.",
+}
+TIMING_OPTIONS = [
+    click.option(
+        f"--{field.name.replace('_', '-')}",
+        type=_SECONDS,
+        default=field.default,
+        show_default=True,
+        help=_TIMES[field.name],
+    )
+    for field in fields(TimingSpec)
+]
+
+
+def with_options(options: list[Callable[[CommandT], CommandT]]) -> Callable[[CommandT], CommandT]:
+    """A decorator that adds them all, shown in this order."""
+
+    def decorate(command: CommandT) -> CommandT:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def model_spec(given: dict[str, Any], *, n_workers: int) -> ModelSpec:
+    """Find the model; share the machine's cores among the workers. Raises `StartError`."""
+    if given["pages"] is not None and given["kv_bytes"] is not None:
+        raise click.UsageError("--pages and --kv-bytes both say how large the pool is: give one")
+    name, model_dir = find_model(given["model"])
+    cores = len(os.sched_getaffinity(0))
+    return ModelSpec(
+        model_dir=str(model_dir),
+        name=name,
+        engine=given["engine"],
+        dtype=given["dtype"],
+        exact=given["exact"],
+        n_pages=given["pages"],
+        kv_bytes=given["kv_bytes"],
+        page_tokens=given["page_tokens"],
+        threads=given["threads"] or max(1, cores // max(1, n_workers)),
+        max_context_tokens=given["max_context_tokens"],
+    )
+
+
+def limits_spec(given: dict[str, Any]) -> LimitsSpec:
+    return LimitsSpec(**{field.name: given[field.name] for field in fields(LimitsSpec)})
+
+
+def timing_spec(given: dict[str, Any]) -> TimingSpec:
+    return TimingSpec(**{field.name: given[field.name] for field in fields(TimingSpec)})

@@ -1,0 +1,110 @@
+"""`Launcher` over child processes of this one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from asyncio.subprocess import DEVNULL, STDOUT, Process
+from collections.abc import Sequence
+from pathlib import Path
+
+from deploy.handshake import Ready, read_ready
+from deploy.launcher import Handle
+from deploy.spec import ProcessSpec, RouterSpec
+from deploy.spec_json import to_json
+
+DEPLOY_COMMAND = (sys.executable, "-m", "deploy")
+
+
+class ProcessLauncher:
+    """Each process leads a group of its own, so that a Ctrl-C in the terminal reaches only us.
+
+    The children end when this process ends, however it ends (see `deploy.child`). Their output goes
+    to `<log_dir>/<name>.log`, one file for all incarnations. A `command` other than the default
+    must understand the same arguments; tests pass doubles.
+    """
+
+    def __init__(self, log_dir: Path, *, command: Sequence[str] = DEPLOY_COMMAND) -> None:
+        self._log_dir = log_dir
+        self._command = tuple(command)
+        self._processes: dict[tuple[str, int], Process] = {}
+
+    async def start(self, spec: ProcessSpec) -> Handle:
+        log = self._log_dir / f"{spec.name}.log"
+        read_fd, write_fd = os.pipe()
+        try:
+            with log.open("ab") as output:
+                process = await asyncio.create_subprocess_exec(
+                    *self._command,
+                    "router" if isinstance(spec, RouterSpec) else "worker",
+                    *("--spec", to_json(spec)),
+                    *("--ready-fd", str(write_fd)),
+                    *("--parent-pid", str(os.getpid())),
+                    stdin=DEVNULL,
+                    stdout=output,
+                    stderr=STDOUT,
+                    pass_fds=[write_fd],
+                    start_new_session=True,
+                )
+        except BaseException:
+            os.close(read_fd)
+            raise
+        finally:
+            os.close(write_fd)
+        try:
+            ready: Ready = read_ready(await _read_line(read_fd), spec.name, log)
+        except BaseException:
+            await _kill(process)
+            raise
+        # An earlier incarnation of a router has the same key; it is dead and its handle forgotten.
+        self._processes[spec.name, process.pid] = process
+        return Handle(spec.name, spec.epoch, ready.endpoint, ready.metrics_endpoint, process.pid)
+
+    async def wait_exit(self, handle: Handle) -> str:
+        code = await self._process(handle).wait()
+        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+
+    async def fence(self, handle: Handle) -> None:
+        await _kill(self._process(handle))
+
+    async def stop(self, handle: Handle, grace_s: float) -> None:
+        process = self._process(handle)
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(grace_s):
+                await process.wait()
+        except TimeoutError:
+            await _kill(process)
+
+    async def close(self) -> None:
+        for process in self._processes.values():
+            await _kill(process)
+
+    def _process(self, handle: Handle) -> Process:
+        return self._processes[handle.name, handle.pid]
+
+
+async def _kill(process: Process) -> None:
+    """Kill the process and its group, and wait for it."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
+
+
+async def _read_line(fd: int) -> bytes:
+    """One line from a pipe, or what came before its end. Closes `fd`."""
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=1 << 20)
+    transport, _ = await loop.connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(fd, "rb")
+    )
+    try:
+        return await reader.readline()
+    finally:
+        transport.close()

@@ -1,0 +1,81 @@
+"""A cluster's events as lines in a terminal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from deploy.events import Event, Kind
+from deploy.spec import ClusterSpec
+
+_STYLE = {
+    Kind.STARTED: "green",
+    Kind.DIED: "red",
+    Kind.RESTARTING: "yellow",
+    Kind.FENCED: "yellow",
+    Kind.FAILED: "red",
+}
+
+
+class Progress:
+    """Called with each event. Times are seconds since it was made."""
+
+    def __init__(
+        self,
+        console: Console,
+        cluster: ClusterSpec,
+        log_dir: Path,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._console = console
+        self._cluster = cluster
+        self._clock = clock
+        self._start_s = clock()
+        console.print(f"{_headline(cluster)}; logs in {log_dir}", soft_wrap=True)
+
+    def __call__(self, event: Event) -> None:
+        after_s = self._clock() - self._start_s
+        match event.kind:
+            case Kind.READY:
+                self._ready(event.endpoint, after_s)
+            case Kind.STOPPING | Kind.STOPPED:
+                self._console.print(f"{after_s:7.1f} s  {event.kind.value}")
+            case _:
+                style = _STYLE.get(event.kind, "default")
+                self._console.print(
+                    f"{after_s:7.1f} s  [{style}]{event.kind.value:<10}[/] "
+                    f"[bold]{event.name:<13}[/] {escape(_facts(event))}".rstrip(),
+                    soft_wrap=True,
+                )
+
+    def _ready(self, endpoint: str, after_s: float) -> None:
+        name = self._cluster.model.name
+        at = "" if endpoint.endswith(":7200") else f" --endpoint {endpoint}"
+        self._console.print(
+            f"{after_s:7.1f} s  [bold green]ready[/]      {name} answers at [bold]{endpoint}[/]\n\n"
+            f'    twolane generate "Once upon a time"{at}\n'
+            f"    twolane chat{at}\n"
+            f"    twolane status{at}\n",
+            soft_wrap=True,
+        )
+
+
+def _headline(cluster: ClusterSpec) -> str:
+    """bundled (float32, exact): 2 prefill + 2 decode workers; Ctrl-C stops it"""
+    model = cluster.model
+    precision = f"{model.dtype}, exact" if model.exact else model.dtype
+    counts = [("prefill", cluster.prefill), ("decode", cluster.decode)]
+    counts.append(("colocated", cluster.colocated))
+    workers = " + ".join(f"{n} {kind}" for kind, n in counts if n)
+    return f"{escape(model.name)} ({precision}): {workers} workers; Ctrl-C stops it"
+
+
+def _facts(event: Event) -> str:
+    pid = f"pid {event.pid}" if event.pid else ""
+    metrics = f"http://{event.metrics}/metrics" if event.metrics else ""
+    facts = [event.endpoint, pid, metrics, event.text]
+    return "  ".join(fact for fact in facts if fact)

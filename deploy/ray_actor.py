@@ -1,0 +1,75 @@
+"""A Ray actor in whose process one router or worker runs, on an event loop thread of its own.
+
+Ray carries three calls in its life: pid, start, stop. Requests, tokens and pages go over gRPC and
+the transports, as they do between plain processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+import traceback
+from concurrent.futures import Future
+
+from deploy.child import log_to_stderr
+from deploy.handshake import Ready
+from deploy.launcher import StartError
+from deploy.orphan import die_with
+from deploy.serving import serving
+from deploy.spec import RouterSpec, WorkerSpec
+from deploy.spec_json import from_json
+
+
+class ServiceActor:
+    """Made remote by `deploy.ray_launcher`. A broken service ends the process, never the call."""
+
+    def __init__(self) -> None:
+        self._stop = asyncio.Event()
+        self._loop = asyncio.new_event_loop()
+        self._ready: Future[Ready] = Future()
+        self._thread: threading.Thread | None = None
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def start(self, kind: str, spec: str, log: str, launcher_pid: int) -> Ready:
+        """Serve; returns when it does. Raises `StartError`. What is printed goes to `log`."""
+        with open(log, "ab", buffering=0) as output:
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+                os.dup2(output.fileno(), stream.fileno())
+        die_with(launcher_pid)
+        threading.excepthook = _end_process
+        log_to_stderr()
+        self._thread = threading.Thread(target=self._run, args=(kind, spec), name="service")
+        self._thread.start()
+        return self._ready.result()
+
+    def stop(self) -> None:
+        """End in order; returns when it has ended."""
+        assert self._thread is not None
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+    def _run(self, kind: str, spec: str) -> None:
+        try:
+            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+                runner.run(self._serve(kind, spec))
+        except StartError as error:
+            self._ready.set_exception(error)
+
+    async def _serve(self, kind: str, spec: str) -> None:
+        is_router = kind == "router"
+        parsed = from_json(RouterSpec, spec) if is_router else from_json(WorkerSpec, spec)
+        async with serving(parsed) as where:
+            self._ready.set_result(Ready(where.endpoint, where.metrics_endpoint, os.getpid()))
+            await self._stop.wait()
+
+
+def _end_process(thrown: threading.ExceptHookArgs) -> None:
+    """What nobody foresaw ends the process, as it would a plain one; the launcher sees that."""
+    traceback.print_exception(thrown.exc_value)
+    sys.stderr.flush()
+    os._exit(1)

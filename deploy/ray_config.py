@@ -1,0 +1,34 @@
+"""How our own Ray on this machine is started, and the environment that it reads."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from pathlib import Path
+
+OBJECT_STORE_BYTES = 80 * 1024 * 1024  # the least that Ray takes; nothing of ours goes there
+
+
+def start_ray(temp_dir: Path, *, n_actors: int) -> None:
+    """Start a Ray for this process alone: on the loopback, behind a token, with its files in
+    `temp_dir`. Blocks for seconds. It ends with `ray.shutdown()` or with this process."""
+    # Ray would keep a token in the home directory otherwise, and tell us about it.
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ["RAY_DEDUP_LOGS"] = "0"
+    import ray
+
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    ray.init(
+        address="local",  # never somebody else's, whatever RAY_ADDRESS says
+        num_cpus=n_actors,  # so many processes are started at once and wait for our actors
+        object_store_memory=OBJECT_STORE_BYTES,
+        include_dashboard=False,
+        log_to_driver=False,
+        configure_logging=False,
+        logging_level="ERROR",
+        _temp_dir=str(temp_dir),
+        _node_ip_address="127.0.0.1",
+    )

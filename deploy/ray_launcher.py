@@ -1,0 +1,139 @@
+"""`Launcher` over the actors of a Ray of our own on this machine.
+
+Ray places and starts the processes; that they are dead we see ourselves, by pidfd: Ray's word
+comes a second later, and may come of a silence. Restarts are the supervisor's (`max_restarts=0`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from deploy.handshake import log_tail
+from deploy.launcher import Handle, StartError
+from deploy.ray_actor import ServiceActor
+from deploy.ray_config import start_ray
+from deploy.spec import ProcessSpec, RouterSpec
+from deploy.spec_json import to_json
+
+
+@dataclass
+class _Process:
+    """An actor's process. `fd` is its pidfd, closed when it is seen dead."""
+
+    actor: Any
+    pid: int
+    fd: int
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class RayLauncher:
+    """Ray starts with the first process and ends with `close`. Logs go to `<log_dir>/<name>.log`,
+    those of Ray itself to a temporary directory."""
+
+    def __init__(self, log_dir: Path, *, n_actors: int) -> None:
+        self._log_dir = log_dir.absolute()
+        self._n_actors = n_actors
+        self._starting: asyncio.Task[Any] | None = None
+        self._temp_dir: Path | None = None
+        self._processes: dict[tuple[str, int], _Process] = {}
+
+    async def start(self, spec: ProcessSpec) -> Handle:
+        actor_class = await self._ray()
+        log = self._log_dir / f"{spec.name}.log"
+        kind = "router" if isinstance(spec, RouterSpec) else "worker"
+        actor = actor_class.remote()
+        process = self._watch(actor, await actor.pid.remote())
+        try:
+            ready = await _call(
+                actor.start.remote(kind, to_json(spec), str(log), os.getpid()), spec.name, log
+            )
+        except BaseException:
+            await self._kill(process)
+            raise
+        self._processes[spec.name, process.pid] = process
+        return Handle(spec.name, spec.epoch, ready.endpoint, ready.metrics_endpoint, process.pid)
+
+    async def wait_exit(self, handle: Handle) -> str:
+        await self._process(handle).ended.wait()
+        return "is gone"
+
+    async def fence(self, handle: Handle) -> None:
+        await self._kill(self._process(handle))
+
+    async def stop(self, handle: Handle, grace_s: float) -> None:
+        process = self._process(handle)
+        if not process.ended.is_set():
+            with contextlib.suppress(TimeoutError, StartError):  # dead or late: killed just below
+                async with asyncio.timeout(grace_s):
+                    await _call(process.actor.stop.remote(), handle.name, self._log_dir)
+        await self._kill(process)
+
+    async def close(self) -> None:
+        for process in self._processes.values():
+            await self._kill(process)
+        if self._starting is not None:
+            await asyncio.wait([self._starting])
+            import ray
+
+            await asyncio.to_thread(ray.shutdown)
+        if self._temp_dir is not None:
+            await asyncio.to_thread(shutil.rmtree, self._temp_dir, ignore_errors=True)
+
+    async def _ray(self) -> Any:
+        """The actor class of a Ray that runs. The first caller starts it, all wait."""
+        if self._starting is None:
+            # Not below the log directory: Ray's sockets want a short path.
+            self._temp_dir = Path(tempfile.mkdtemp(prefix="twolane-ray-"))
+            self._starting = asyncio.create_task(
+                asyncio.to_thread(start_ray, self._temp_dir, n_actors=self._n_actors)
+            )
+        try:
+            await asyncio.shield(self._starting)
+        except (RuntimeError, OSError, ValueError) as error:
+            raise StartError(f"Ray did not start: {error}") from error
+        import ray
+
+        # Of the processors Ray only needs to know that they are not its business.
+        return ray.remote(num_cpus=0, max_restarts=0, max_concurrency=2)(ServiceActor)
+
+    def _process(self, handle: Handle) -> _Process:
+        return self._processes[handle.name, handle.pid]
+
+    def _watch(self, actor: Any, pid: int) -> _Process:
+        """The actor has just answered, so the pid is its own."""
+        process = _Process(actor, pid, os.pidfd_open(pid))
+        loop = asyncio.get_running_loop()
+
+        def on_end() -> None:
+            loop.remove_reader(process.fd)
+            os.close(process.fd)
+            process.ended.set()
+
+        loop.add_reader(process.fd, on_end)
+        return process
+
+    async def _kill(self, process: _Process) -> None:
+        if not process.ended.is_set():
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(process.fd, signal.SIGKILL)
+        await process.ended.wait()
+
+
+async def _call(reference: Any, name: str, log: Path) -> Any:
+    """The answer of an actor. Raises `StartError` if the actor did, or if it died."""
+    from ray.exceptions import RayActorError, RayTaskError
+
+    try:
+        return await reference
+    except RayTaskError as error:
+        raise StartError(f"{name}: {error.cause}") from error
+    except RayActorError as error:
+        raise StartError(f"{name} ended before it was ready:\n{log_tail(log)}") from error

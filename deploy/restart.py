@@ -1,0 +1,34 @@
+"""How long to wait before a dead process is started again: a pure decision."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartConfig:
+    """The first restart is at once; each further one within `calm_s` of the last waits longer."""
+
+    first_delay_s: float = 0.5
+    most_delay_s: float = 30.0
+    calm_s: float = 60.0
+
+
+class RestartPolicy:
+    """Counts the deaths of one process. Knows no clock: the caller says when it is."""
+
+    def __init__(self, config: RestartConfig) -> None:
+        self._config = config
+        self._last_death: float | None = None
+        self._in_a_row = 0
+
+    def delay_s(self, now: float) -> float:
+        """It died (or did not come up) at `now`: how long to wait before the next start."""
+        config = self._config
+        if self._last_death is None or now - self._last_death > config.calm_s:
+            self._in_a_row = 0
+        self._last_death = now
+        self._in_a_row += 1
+        if self._in_a_row == 1:
+            return 0.0
+        return min(config.most_delay_s, config.first_delay_s * 2.0 ** (self._in_a_row - 2))

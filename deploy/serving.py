@@ -1,0 +1,84 @@
+"""`async with serving(spec) as where`: one router or worker, serving inside the block.
+
+Leaving the block ends it in order: answers that run get `stop_grace_s`. If it breaks meanwhile, the
+block is cancelled and what broke it is raised. A worker's packages are imported only for a worker:
+a router loads no torch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.launcher import StartError, first_start_error
+from deploy.spec import DECODE, ProcessSpec, RouterSpec, WorkerSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """host:port of the gRPC server, and of the metrics."""
+
+    endpoint: str
+    metrics_endpoint: str
+
+
+@asynccontextmanager
+async def serving(spec: ProcessSpec) -> AsyncIterator[Where]:
+    """See the module. Raises `StartError` if it cannot start."""
+    block = _serving_router(spec) if isinstance(spec, RouterSpec) else _serving_worker(spec)
+    try:
+        async with block as where:
+            yield where
+    except* StartError as errors:
+        raise first_start_error(errors) from None
+
+
+@asynccontextmanager
+async def _serving_router(spec: RouterSpec) -> AsyncIterator[Where]:
+    from deploy.compose_router import router_config
+    from router.config import ServerConfig
+    from router.dialer import GrpcDialer
+    from router.server import RouterServer
+    from router.text import TextCodec
+
+    place = ServerConfig(host=spec.host, port=spec.port, stop_grace_s=spec.timing.stop_grace_s)
+    async with AsyncExitStack() as stack:
+        dialer = await stack.enter_async_context(GrpcDialer())
+        text = TextCodec.load(Path(spec.model.model_dir))
+        server = RouterServer(router_config(spec), place, dialer, text)
+        try:
+            await stack.enter_async_context(server)
+        except RuntimeError as error:  # all that gRPC says of a port that it cannot have
+            raise StartError(f"cannot listen on {spec.host}:{spec.port}; is it in use?") from error
+        yield Where(server.address, f"{spec.host}:{server.metrics_port}")
+
+
+@asynccontextmanager
+async def _serving_worker(spec: WorkerSpec) -> AsyncIterator[Where]:
+    from deploy.compose_worker import build_worker, transport_config
+    from deploy.engines import open_engine
+    from kvtransfer.transports.registry import open_landings
+    from worker.links import PeerDialer
+    from worker.metrics import WorkerMetrics
+    from worker.server import WorkerServer
+
+    is_shared = DECODE in spec.roles and "shm" in spec.transports
+    with open_engine(spec.model, name=spec.name, is_shared=is_shared) as power:
+        pool, config = power.engine.pool, transport_config(spec)
+        landings = open_landings(spec.epoch, pool, config, power.memory)
+        dialer, metrics = PeerDialer(), WorkerMetrics()
+        worker = build_worker(spec, power, dialer, landings, metrics)
+        server = WorkerServer(worker, metrics)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(server.run(), name="server")
+                await server.started.wait()
+                yield Where(worker.endpoint, f"{spec.host}:{server.metrics_port}")
+                server.stop()
+        finally:
+            await dialer.close()
+            for landing in landings.values():
+                landing.close()

@@ -1,0 +1,160 @@
+"""What to run, as frozen values: a cluster, and each process of it.
+
+They travel to other processes as JSON (`deploy.spec_json`), so every field is plain data.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field, replace
+
+PREFILL, DECODE = "prefill", "decode"
+TRANSPORTS = ("shm", "unix", "tcp")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """A model and the engine that runs it. `n_pages` or `kv_bytes`, or neither (the default).
+
+    `engine` is `cpu`, or `fake`: the double that needs no torch and answers nonsense quickly.
+    """
+
+    model_dir: str
+    name: str
+    engine: str = "cpu"
+    dtype: str = "float32"
+    exact: bool = False
+    n_pages: int | None = None
+    kv_bytes: int | None = None
+    page_tokens: int = 16
+    threads: int = 1
+    max_context_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimingSpec:
+    """Times of the failure rules (shortened in tests), and of a clean end."""
+
+    heartbeat_s: float = 1.0
+    suspicion_s: float = 3.0
+    lease_s: float = 6.0
+    grace_s: float = 10.0  # rows outlive a lost router by this
+    stop_grace_s: float = 5.0  # running answers get this long when a process is asked to stop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitsSpec:
+    """What an operator may cap. None leaves the default of whoever enforces it."""
+
+    step_tokens: int | None = None  # most positions of one forward pass: the prefill chunk
+    decode_rows: int | None = None  # most rows of a worker at once
+    max_prompt_tokens: int | None = None
+    max_output_tokens: int | None = None
+    max_queued: int | None = None  # requests that may wait at the router
+    growth_tokens: int | None = None  # room for an answer that admission reserves
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterSpec:
+    """One router process. Port 0 takes any free one."""
+
+    router_id: str
+    model: ModelSpec
+    host: str = "127.0.0.1"
+    port: int = 0
+    timing: TimingSpec = field(default_factory=TimingSpec)
+    limits: LimitsSpec = field(default_factory=LimitsSpec)
+
+    @property
+    def name(self) -> str:
+        return self.router_id
+
+    @property
+    def epoch(self) -> int:
+        return 0  # nobody writes into pages on a router's behalf: it needs no fencing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSpec:
+    """One incarnation of a worker: `worker_id` survives a restart, `epoch` never does.
+
+    The roles are `prefill`, `decode`, or both (colocated).
+    """
+
+    worker_id: str
+    epoch: int
+    roles: tuple[str, ...]
+    model: ModelSpec
+    routers: tuple[str, ...]
+    host: str = "127.0.0.1"
+    port: int = 0
+    transports: tuple[str, ...] = TRANSPORTS
+    timing: TimingSpec = field(default_factory=TimingSpec)
+    limits: LimitsSpec = field(default_factory=LimitsSpec)
+
+    @property
+    def name(self) -> str:
+        return self.worker_id
+
+    def reborn(self) -> WorkerSpec:
+        """The same worker as another incarnation."""
+        return replace(self, epoch=new_epoch())
+
+
+ProcessSpec = RouterSpec | WorkerSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSpec:
+    """One router and its workers, on this machine. `host` is where clients come in; workers are
+    reached over the loopback alone."""
+
+    model: ModelSpec
+    prefill: int = 1
+    decode: int = 1
+    colocated: int = 0
+    host: str = "127.0.0.1"
+    port: int = 7200
+    transports: tuple[str, ...] = TRANSPORTS
+    timing: TimingSpec = field(default_factory=TimingSpec)
+    limits: LimitsSpec = field(default_factory=LimitsSpec)
+
+    @property
+    def n_workers(self) -> int:
+        return self.prefill + self.decode + self.colocated
+
+    def router(self) -> RouterSpec:
+        return RouterSpec(
+            router_id="router-0",
+            model=self.model,
+            host=self.host,
+            port=self.port,
+            timing=self.timing,
+            limits=self.limits,
+        )
+
+    def workers(self, router_endpoint: str) -> list[WorkerSpec]:
+        """Every worker, each with a fresh epoch."""
+        kinds = (
+            [("prefill", i, (PREFILL,)) for i in range(self.prefill)]
+            + [("decode", i, (DECODE,)) for i in range(self.decode)]
+            + [("colocated", i, (PREFILL, DECODE)) for i in range(self.colocated)]
+        )
+        return [
+            WorkerSpec(
+                worker_id=f"{kind}-{i}",
+                epoch=new_epoch(),
+                roles=roles,
+                model=self.model,
+                routers=(router_endpoint,),
+                transports=self.transports,
+                timing=self.timing,
+                limits=self.limits,
+            )
+            for kind, i, roles in kinds
+        ]
+
+
+def new_epoch() -> int:
+    """A random non-zero 63-bit number: never met again."""
+    return secrets.randbits(63) or 1

@@ -1,0 +1,215 @@
+"""Keeps the processes of one cluster running: starts, watches, restarts, fences, stops.
+
+    start router -> start workers -> ready -> watch | fence -> stop
+
+    watch: a dead process comes back, a worker under a new epoch
+    fence: a process that some worker wants proven dead is killed
+
+Whoever is proven dead is reported to the router (`ReportGone`), which frees what it may have been
+writing to. Proof is the launcher's word, never a timeout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field, replace
+
+from deploy.events import Event, Kind
+from deploy.launcher import Handle, Launcher, StartError, first_start_error
+from deploy.restart import RestartConfig, RestartPolicy
+from deploy.router_client import RouterClient
+from deploy.spec import ClusterSpec, ProcessSpec, WorkerSpec
+
+ALIVE = "alive"  # a word of WorkerStatus.state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupervisorConfig:
+    """`stop_margin_s`: a process that is still there so long after its grace is killed."""
+
+    restart: RestartConfig = field(default_factory=RestartConfig)
+    ready_timeout_s: float = 60.0
+    ready_poll_s: float = 0.05
+    fence_poll_s: float = 1.0
+    stop_margin_s: float = 3.0
+
+
+class Supervisor:
+    """One cluster. `run` is called once; `tell` hears every event, on the event loop."""
+
+    def __init__(
+        self,
+        cluster: ClusterSpec,
+        launcher: Launcher,
+        tell: Callable[[Event], None],
+        config: SupervisorConfig | None = None,
+    ) -> None:
+        self._cluster = cluster
+        self._launcher = launcher
+        self._tell = tell
+        self._config = config or SupervisorConfig()
+        self.is_up = False  # from the first READY on
+        self._running: dict[str, Handle] = {}
+        self._specs: dict[str, ProcessSpec] = {}
+        self._dead: set[int] = set()  # every epoch of ours that is proven dead
+        self._unreported: set[int] = set()  # those of them that the router may not know of
+
+    async def run(self, stop: asyncio.Event, hurry: asyncio.Event) -> None:
+        """Keep the cluster up until `stop`; `hurry` cuts the grace short.
+
+        Raises `StartError` if it does not come up. However this ends, nothing is left running.
+        """
+        try:
+            router = await self._start(self._cluster.router())
+            async with RouterClient(router.endpoint) as client:
+                await self._unless_exit(self._start_workers(router.endpoint))
+                await self._unless_exit(self._until_ready(client))
+                self.is_up = True
+                self._tell(Event(kind=Kind.READY, endpoint=router.endpoint))
+                await self._keep_up(client, stop)
+            self._tell(Event(kind=Kind.STOPPING))
+            await self._stop(hurry)
+        finally:
+            await self._launcher.close()
+        self._tell(Event(kind=Kind.STOPPED))
+
+    async def _start(self, spec: ProcessSpec) -> Handle:
+        self._tell(Event(kind=Kind.STARTING, name=spec.name, epoch=spec.epoch))
+        handle = await self._launcher.start(spec)
+        self._running[handle.name] = handle
+        self._specs[handle.name] = spec
+        self._tell(
+            Event(
+                kind=Kind.STARTED,
+                name=handle.name,
+                epoch=handle.epoch,
+                pid=handle.pid,
+                endpoint=handle.endpoint,
+                metrics=handle.metrics_endpoint,
+            )
+        )
+        return handle
+
+    async def _start_workers(self, router_endpoint: str) -> None:
+        async with asyncio.TaskGroup() as group:
+            for spec in self._cluster.workers(router_endpoint):
+                group.create_task(self._start(spec))
+
+    async def _until_ready(self, client: RouterClient) -> None:
+        """Health says SERVING and the router calls every worker alive."""
+        expected = {handle.epoch for handle in self._workers()}
+        missing = expected
+        try:
+            async with asyncio.timeout(self._config.ready_timeout_s):
+                while missing or not await client.is_serving():
+                    await asyncio.sleep(self._config.ready_poll_s)
+                    members = await client.workers()
+                    missing = expected - {m.worker.epoch for m in members if m.state == ALIVE}
+        except TimeoutError:
+            names = [handle.name for handle in self._workers() if handle.epoch in missing]
+            raise StartError(
+                f"not ready after {self._config.ready_timeout_s:g} s; the router does not see "
+                f"{', '.join(names) or 'itself as serving'}"
+            ) from None
+
+    async def _unless_exit(self, work: Coroutine[None, None, None]) -> None:
+        """Do `work`; a process that runs now and dies meanwhile makes it fail. `StartError`."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                watchers = [group.create_task(self._fail_on_exit(h)) for h in self._handles()]
+                await work
+                for watcher in watchers:
+                    watcher.cancel()
+        except* StartError as errors:
+            raise first_start_error(errors) from None
+
+    async def _fail_on_exit(self, handle: Handle) -> None:
+        raise StartError(f"{handle.name} {await self._launcher.wait_exit(handle)}")
+
+    async def _keep_up(self, client: RouterClient, stop: asyncio.Event) -> None:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._keep(handle)) for handle in self._handles()]
+            tasks.append(group.create_task(self._report_and_fence(client)))
+            await stop.wait()
+            for task in tasks:
+                task.cancel()
+
+    async def _keep(self, handle: Handle) -> None:
+        """Watch one process, and bring it back whenever it dies."""
+        policy = RestartPolicy(self._config.restart)
+        while True:
+            why = await self._launcher.wait_exit(handle)
+            del self._running[handle.name]
+            self._proven_dead(handle.epoch)
+            self._tell(Event(kind=Kind.DIED, name=handle.name, epoch=handle.epoch, text=why))
+            handle = await self._restart(handle, policy)
+
+    async def _restart(self, dead: Handle, policy: RestartPolicy) -> Handle:
+        while True:
+            delay_s = policy.delay_s(asyncio.get_running_loop().time())
+            text = f"in {delay_s:g} s" if delay_s else "now"
+            self._tell(Event(kind=Kind.RESTARTING, name=dead.name, text=text))
+            await asyncio.sleep(delay_s)
+            spec = _next_incarnation(self._specs[dead.name], dead)
+            try:
+                return await self._start(spec)
+            except StartError as error:
+                self._proven_dead(spec.epoch)
+                event = Event(kind=Kind.DIED, name=spec.name, epoch=spec.epoch, text=str(error))
+                self._tell(event)
+
+    def _proven_dead(self, epoch: int) -> None:
+        if epoch:
+            self._dead.add(epoch)
+            self._unreported.add(epoch)
+
+    async def _report_and_fence(self, client: RouterClient) -> None:
+        """Kill whom a worker wants proven dead, and tell the router who is."""
+        while True:
+            await asyncio.sleep(self._config.fence_poll_s)
+            members = await client.workers()
+            wanted = {epoch for member in members for epoch in member.load.fence_wanted}
+            self._unreported |= wanted & self._dead
+            for handle in self._workers():
+                if handle.epoch in wanted:
+                    self._tell(Event(kind=Kind.FENCED, name=handle.name, epoch=handle.epoch))
+                    await self._launcher.fence(handle)  # `_keep` sees its end and reports it
+            for epoch in sorted(self._unreported):
+                if await client.report_gone(epoch):
+                    self._unreported.discard(epoch)
+
+    async def _stop(self, hurry: asyncio.Event) -> None:
+        """The router first, so that running answers end; then the workers."""
+        grace_s = self._cluster.timing.stop_grace_s + self._config.stop_margin_s
+
+        async def stop_all() -> None:
+            workers = self._workers()
+            for handle in self._handles():
+                if handle not in workers:
+                    await self._launcher.stop(handle, grace_s)
+            async with asyncio.TaskGroup() as group:
+                for handle in workers:
+                    group.create_task(self._launcher.stop(handle, grace_s))
+
+        stopping = asyncio.create_task(stop_all())
+        hurried = asyncio.create_task(hurry.wait())
+        await asyncio.wait({stopping, hurried}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (stopping, hurried):
+            task.cancel()
+        for outcome in await asyncio.gather(stopping, hurried, return_exceptions=True):
+            if isinstance(outcome, Exception):
+                raise outcome
+
+    def _handles(self) -> list[Handle]:
+        return list(self._running.values())
+
+    def _workers(self) -> list[Handle]:
+        return [h for h in self._handles() if isinstance(self._specs[h.name], WorkerSpec)]
+
+
+def _next_incarnation(spec: ProcessSpec, dead: Handle) -> ProcessSpec:
+    """A worker comes back under a new epoch; a router under the port that everybody knows."""
+    if isinstance(spec, WorkerSpec):
+        return spec.reborn()
+    return replace(spec, port=int(dead.endpoint.rpartition(":")[2]))

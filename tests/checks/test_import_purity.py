@@ -1,0 +1,43 @@
+"""What importing a package must not drag in, seen by a fresh interpreter."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {"torch", "ray", "transformers", "click", "rich", "numpy", "tokenizers", "triton"}
+
+
+def loaded_by(statement: str) -> set[str]:
+    code = f"{statement}\nimport sys\nprint(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return {name.partition(".")[0] for name in run.stdout.split()}
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import twolane; [getattr(twolane, name) for name in twolane.__all__]",
+        "import twolane.testing; [getattr(twolane.testing, n) for n in twolane.testing.__all__]",
+    ],
+)
+def test_the_client_is_light(statement: str) -> None:
+    assert loaded_by(statement) & HEAVY == set()
+
+
+def test_import_twolane_alone_does_not_even_load_grpc() -> None:
+    assert "grpc" not in loaded_by("import twolane")
+
+
+def test_the_router_loads_no_model_library() -> None:
+    loaded = loaded_by("import router.server, router.text")
+    assert loaded & {"torch", "triton", "transformers", "ray", "engine", "worker"} == set()
+
+
+@pytest.mark.parametrize(
+    "package", ["engine", "worker.server", "prefill_worker", "decode_worker", "kvtransfer"]
+)
+def test_only_deploy_knows_ray(package: str) -> None:
+    assert "ray" not in loaded_by(f"import {package}")

@@ -1,0 +1,37 @@
+"""A process that understands the launcher's arguments and serves nothing.
+
+What it does stands in the spec's model name: `ok`, `crash` (with a traceback), `refuse` (with a
+reason), `stubborn` (ignores SIGTERM), `slow` (never ready).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+
+from deploy.handshake import Ready, send_failure, send_ready
+from deploy.orphan import die_with_parent
+
+
+def main() -> None:
+    arguments = dict(zip(sys.argv[2::2], sys.argv[3::2], strict=True))
+    die_with_parent(int(arguments["--parent-pid"]))
+    fd = int(arguments["--ready-fd"])
+    behaviour = json.loads(arguments["--spec"])["model"]["name"]
+    print(f"dummy {sys.argv[1]} {behaviour}", flush=True)
+    if behaviour == "crash":
+        raise RuntimeError("no such luck")
+    if behaviour == "refuse":
+        send_failure(fd, "the model is square")
+        raise SystemExit(1)
+    if behaviour == "stubborn":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if behaviour != "slow":
+        send_ready(fd, Ready("127.0.0.1:1", "", os.getpid()))
+    time.sleep(60)
+
+
+main()

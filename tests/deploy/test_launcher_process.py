@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from deploy.launcher import StartError
+from deploy.process_launcher import ProcessLauncher
+from deploy.spec import ModelSpec, RouterSpec, WorkerSpec, new_epoch
+
+DUMMY = (sys.executable, str(Path(__file__).with_name("dummy_process.py")))
+
+
+def spec(behaviour: str = "ok", worker_id: str = "w") -> WorkerSpec:
+    return WorkerSpec(
+        worker_id=worker_id,
+        epoch=new_epoch(),
+        roles=("decode",),
+        model=ModelSpec(model_dir="", name=behaviour),
+        routers=(),
+    )
+
+
+@pytest.fixture
+async def launcher(tmp_path: Path) -> AsyncIterator[ProcessLauncher]:
+    launcher = ProcessLauncher(tmp_path, command=DUMMY)
+    yield launcher
+    await launcher.close()
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+async def test_start_returns_when_the_process_serves(launcher: ProcessLauncher) -> None:
+    wanted = spec()
+    handle = await launcher.start(wanted)
+    assert (handle.name, handle.epoch, handle.endpoint) == ("w", wanted.epoch, "127.0.0.1:1")
+    assert is_alive(handle.pid)
+    assert os.getpgid(handle.pid) == handle.pid
+
+
+async def test_output_goes_to_a_log_that_survives_restarts(
+    launcher: ProcessLauncher, tmp_path: Path
+) -> None:
+    for _ in range(2):
+        await launcher.fence(await launcher.start(spec()))
+    router = RouterSpec(router_id="r", model=ModelSpec(model_dir="", name="ok"))
+    await launcher.start(router)
+    assert (tmp_path / "w.log").read_text() == "dummy worker ok\n" * 2
+    assert (tmp_path / "r.log").read_text() == "dummy router ok\n"
+
+
+async def test_a_crash_at_start_raises_with_the_end_of_the_log(launcher: ProcessLauncher) -> None:
+    with pytest.raises(StartError, match=r"(?s)w ended before it was ready.*no such luck"):
+        await launcher.start(spec("crash"))
+
+
+async def test_a_refusal_at_start_raises_with_the_process_own_words(
+    launcher: ProcessLauncher,
+) -> None:
+    with pytest.raises(StartError, match=r"^w: the model is square$"):
+        await launcher.start(spec("refuse"))
+
+
+async def test_a_cancelled_start_leaves_no_process(
+    launcher: ProcessLauncher, tmp_path: Path
+) -> None:
+    starting = asyncio.create_task(launcher.start(spec("slow")))
+    async with asyncio.timeout(10):
+        while not (tmp_path / "w.log").exists() or "slow" not in (tmp_path / "w.log").read_text():
+            await asyncio.sleep(0.02)
+    (child,) = psutil.Process().children()
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert not is_alive(child.pid)
+
+
+async def test_wait_exit_tells_how_it_died(launcher: ProcessLauncher) -> None:
+    handle = await launcher.start(spec())
+    waiting = asyncio.create_task(launcher.wait_exit(handle))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    os.kill(handle.pid, signal.SIGKILL)
+    assert await waiting == "killed by SIGKILL"
+
+
+async def test_fence_returns_only_when_the_process_is_dead(launcher: ProcessLauncher) -> None:
+    handle = await launcher.start(spec("stubborn"))
+    os.kill(handle.pid, signal.SIGSTOP)  # a stopped process dies of SIGKILL all the same
+    await launcher.fence(handle)
+    assert not is_alive(handle.pid)
+    await launcher.fence(handle)
+
+
+async def test_stop_asks_first_and_kills_after_the_grace(launcher: ProcessLauncher) -> None:
+    polite, stubborn = await launcher.start(spec()), await launcher.start(spec("stubborn", "s"))
+    await launcher.stop(polite, grace_s=5)
+    assert await launcher.wait_exit(polite) == "killed by SIGTERM"
+    await launcher.stop(stubborn, grace_s=0.2)
+    assert await launcher.wait_exit(stubborn) == "killed by SIGKILL"
+    await launcher.stop(stubborn, grace_s=5)
+
+
+async def test_two_incarnations_are_two_handles(launcher: ProcessLauncher) -> None:
+    first = await launcher.start(spec())
+    await launcher.fence(first)
+    second = await launcher.start(replace(spec(), epoch=new_epoch()))
+    assert first.epoch != second.epoch
+    await launcher.fence(first)
+    assert is_alive(second.pid)
+
+
+async def test_close_leaves_nothing(tmp_path: Path) -> None:
+    launcher = ProcessLauncher(tmp_path, command=DUMMY)
+    handles = [await launcher.start(spec("stubborn", f"w{i}")) for i in range(3)]
+    await launcher.close()
+    await launcher.close()
+    assert not [h for h in handles if is_alive(h.pid)]
+
+
+def test_children_die_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    code = (
+        "import asyncio, sys\n"
+        "from pathlib import Path\n"
+        "from deploy.process_launcher import ProcessLauncher\n"
+        "from deploy.spec import ModelSpec, WorkerSpec\n"
+        "async def main():\n"
+        "    launcher = ProcessLauncher(Path(sys.argv[1]), command=sys.argv[2:])\n"
+        "    model = ModelSpec(model_dir='', name='stubborn')\n"
+        "    w = WorkerSpec(worker_id='w', epoch=1, roles=(), model=model, routers=())\n"
+        "    print((await launcher.start(w)).pid, flush=True)\n"
+        "    await asyncio.sleep(60)\n"
+        "asyncio.run(main())\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path), *DUMMY]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        assert is_alive(child)
+        parent.kill()
+    end = time.monotonic() + 5
+    while is_alive(child):
+        assert time.monotonic() < end, "an orphan"
+        time.sleep(0.01)
+
+
+def test_a_process_can_share_the_fate_of_one_that_is_not_its_parent() -> None:
+    with subprocess.Popen(["sleep", "60"]) as other:
+        code = "import sys, time; from deploy.orphan import die_with; die_with(int(sys.argv[1]))\n"
+        code += "print('waits', flush=True); time.sleep(60)"
+        command = [sys.executable, "-c", code, str(other.pid)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"waits\n"
+            assert process.poll() is None
+            other.kill()
+            assert process.wait(5) == -signal.SIGKILL

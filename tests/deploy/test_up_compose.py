@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deploy.bundled import model_path
+from deploy.compose_router import router_config
+from deploy.compose_worker import lease_config, step_limits, worker_config
+from deploy.engines import open_engine
+from deploy.launcher import StartError
+from deploy.spec import ClusterSpec, LimitsSpec, ModelSpec, TimingSpec
+from worker.config import StepLimits
+
+FAKE = ModelSpec(model_dir=str(model_path()), name="m", engine="fake", n_pages=8)
+TIMING = TimingSpec(heartbeat_s=0.05, suspicion_s=0.2, lease_s=0.5, grace_s=1.5, stop_grace_s=2.5)
+LIMITS = LimitsSpec(max_prompt_tokens=100, max_output_tokens=50, max_queued=7, growth_tokens=9)
+CLUSTER = ClusterSpec(model=FAKE, timing=TIMING, limits=LIMITS)
+
+
+def test_what_was_given_reaches_the_router() -> None:
+    config = router_config(CLUSTER.router())
+    assert config.models == ("m",)
+    assert (config.limits.prompt_tokens, config.limits.max_tokens) == (100, 50)
+    assert (config.admission.max_queued, config.admission.growth_reserve_tokens) == (7, 9)
+    assert (config.membership.heartbeat_s, config.membership.suspicion_s) == (0.05, 0.2)
+
+
+def test_what_was_not_given_leaves_the_routers_defaults() -> None:
+    plain = router_config(replace(CLUSTER, limits=LimitsSpec()).router())
+    assert plain.admission == type(plain.admission)()
+    assert plain.limits == type(plain.limits)()
+
+
+def test_what_was_given_reaches_the_worker() -> None:
+    config = worker_config(CLUSTER.workers("h:1")[0])
+    assert (config.worker_id, config.routers) == ("prefill-0", ("h:1",))
+    assert (config.announce_every_s, config.drain_for_s) == (0.05, 2.5)
+    assert (config.sessions.grace_s, config.sessions.tombstone_s) == (1.5, 0.5)
+
+
+@given(lease_s=st.floats(0.01, 100), heartbeat_s=st.floats(0.01, 100))
+def test_any_lease_makes_a_sound_configuration(lease_s: float, heartbeat_s: float) -> None:
+    config = lease_config(TimingSpec(lease_s=lease_s, heartbeat_s=heartbeat_s))
+    assert config.lease_s == lease_s
+    assert config.heartbeat_s <= heartbeat_s
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        (LimitsSpec(), StepLimits()),
+        (LimitsSpec(step_tokens=16), StepLimits(step_tokens=16, decode_rows=8)),
+        (LimitsSpec(decode_rows=1000), StepLimits(step_tokens=2000, decode_rows=1000)),
+        (LimitsSpec(step_tokens=9, decode_rows=8), StepLimits(step_tokens=9, decode_rows=8)),
+    ],
+)
+def test_one_limit_of_a_step_makes_room_for_the_other(
+    limits: LimitsSpec, expected: StepLimits
+) -> None:
+    assert step_limits(limits) == expected
+
+
+@pytest.mark.parametrize(
+    "limits", [LimitsSpec(step_tokens=1), LimitsSpec(step_tokens=8, decode_rows=8)]
+)
+def test_a_step_without_room_for_prefill_is_refused(limits: LimitsSpec) -> None:
+    with pytest.raises(StartError, match="room"):
+        step_limits(limits)
+
+
+def test_the_fake_engine_speaks_the_models_vocabulary_on_a_shared_pool() -> None:
+    with open_engine(FAKE, name="w", is_shared=True) as power:
+        assert power.memory is not None
+        assert power.engine.spec.vocab_size == 2048
+        power.engine.pool[7, :4] = 5
+        assert list(power.memory.array[7 * power.engine.spec.page_bytes :][:5]) == [5, 5, 5, 5, 0]
+
+
+def test_the_cpu_engine_has_the_pages_that_were_asked_for() -> None:
+    cpu = replace(FAKE, engine="cpu", n_pages=3, max_context_tokens=64)
+    for is_shared in (False, True):
+        with open_engine(cpu, name="w", is_shared=is_shared) as power:
+            assert power.engine.pool.shape[0] == power.engine.spec.n_pages == 3
+            assert power.engine.spec.max_context_tokens == 64
+
+
+@pytest.mark.parametrize("engine", ["cpu", "fake"])
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"page_tokens": 8}, "page_tokens is 8"),
+        ({"model_dir": "/nowhere"}, "/nowhere"),
+    ],
+)
+def test_an_engine_that_cannot_be_made_says_why(
+    engine: str, changes: dict[str, object], message: str
+) -> None:
+    spec = replace(FAKE, engine=engine, **changes)  # type: ignore[arg-type]
+    with (
+        pytest.raises(StartError, match=message),
+        open_engine(spec, name="w", is_shared=True),
+    ):
+        pass

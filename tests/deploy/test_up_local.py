@@ -1,0 +1,124 @@
+"""`twolane.testing.start_local`, as other people's tests use it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from twolane import UnavailableError
+from twolane.testing import LocalCluster, start_local
+
+QUICK: dict[str, Any] = {"heartbeat_s": 0.2, "suspicion_s": 0.6, "lease_s": 1.2}
+
+
+def tokens(cluster: LocalCluster, prompt: str = "Once upon a time") -> tuple[int, ...]:
+    with cluster.client() as client:
+        return client.generate(prompt, max_tokens=24, temperature=0, seed=1).token_ids
+
+
+def test_a_disaggregated_cluster_on_the_bundled_model_answers_and_leaves_nothing() -> None:
+    with start_local(max_context_tokens=512, pages=256) as cluster:
+        workers = sorted(cluster.status().workers, key=lambda worker: worker.worker_id)
+        assert [(w.worker_id, w.roles, w.state) for w in workers] == [
+            ("decode-0", ("decode",), "alive"),
+            ("prefill-0", ("prefill",), "alive"),
+        ]
+        processes = [psutil.Process(cluster.pid(w)) for w in ("router-0", "decode-0", "prefill-0")]
+        with cluster.client() as client:
+            completion = client.generate("Once upon a time", max_tokens=24, temperature=0, seed=1)
+        assert completion.ledger.transfer_pages == 1
+        assert completion.ledger.transfer_bytes > 0
+        assert (completion.ledger.prefill_worker, completion.ledger.decode_worker) == (
+            "prefill-0",
+            "decode-0",
+        )
+        assert tokens(cluster) == completion.token_ids
+    assert not [process for process in processes if process.is_running()]
+    with start_local(max_context_tokens=512, pages=256, colocated=1) as cluster:
+        assert tokens(cluster) == completion.token_ids
+
+
+def test_a_killed_worker_comes_back_under_a_new_epoch_and_serves() -> None:
+    with start_local(engine="fake", **QUICK) as cluster:
+        before = {w.worker_id: w.epoch for w in cluster.status().workers}
+        expected = tokens(cluster)
+        n_events = len(cluster.events)
+        cluster.kill("decode-0")
+        cluster.wait_for("died", "decode-0", after=n_events)
+        started = cluster.wait_for("started", "decode-0", after=n_events)
+        assert started["epoch"] != before["decode-0"]
+        assert tokens(cluster) == expected
+        alive = {w.worker_id: w.epoch for w in cluster.status().workers if w.state == "alive"}
+        assert alive == {"prefill-0": before["prefill-0"], "decode-0": started["epoch"]}
+
+
+def test_a_worker_killed_amid_an_answer_costs_no_token() -> None:
+    with start_local(engine="fake", decode=2, prefill=1, **QUICK) as cluster:
+        with cluster.client() as client:
+            expected = client.generate("tell me", max_tokens=2000, temperature=0, seed=1).token_ids
+            stream = client.stream("tell me", max_tokens=2000, temperature=0, seed=1)
+            got = [
+                token for _, chunk in zip(range(20), stream, strict=False) for token in chunk.tokens
+            ]
+            (busy,) = {r.decode_worker for r in cluster.status().requests}
+            cluster.kill(busy)
+            completion = stream.completion()
+        assert 0 < len(got) < 2000
+        assert [token.index for token in completion.tokens] == list(range(2000))
+        assert completion.token_ids == expected
+        assert completion.ledger.attempts == 2
+
+
+def test_a_killed_router_comes_back_at_the_same_endpoint() -> None:
+    with start_local(engine="fake", colocated=1, **QUICK) as cluster:
+        expected = tokens(cluster)
+        n_events = len(cluster.events)
+        cluster.kill("router-0")
+        started = cluster.wait_for("started", "router-0", after=n_events)
+        assert started["endpoint"] == cluster.endpoint
+        end_s = time.monotonic() + 10
+        while not [w for w in cluster.status().workers if w.state == "alive"]:
+            assert time.monotonic() < end_s
+            time.sleep(0.05)
+        assert tokens(cluster) == expected
+
+
+def test_a_cluster_that_cannot_start_raises_with_the_reason() -> None:
+    with (
+        pytest.raises(UnavailableError, match="no directory /nowhere"),
+        start_local("/nowhere"),
+    ):
+        pass
+
+
+def test_a_cluster_started_on_a_thread_outlives_it() -> None:
+    stack = start_local(engine="fake", colocated=1)
+    opened: list[LocalCluster] = []
+    thread = threading.Thread(target=lambda: opened.append(stack.__enter__()))
+    thread.start()
+    thread.join()
+    try:
+        assert len(tokens(opened[0])) == 24
+    finally:
+        stack.__exit__(None, None, None)
+
+
+def test_ray_runs_the_same_cluster(tmp_path: Path) -> None:
+    with start_local(
+        engine="fake", launcher="ray", colocated=1, log_dir=tmp_path, **QUICK
+    ) as cluster:
+        expected = tokens(cluster)
+        processes = psutil.Process(cluster._process.pid).children(recursive=True)
+        assert {"ray::ServiceActor"} <= {" ".join(p.cmdline())[:17] for p in processes}
+        n_events = len(cluster.events)
+        cluster.kill("colocated-0")
+        cluster.wait_for("started", "colocated-0", after=n_events)
+        assert tokens(cluster) == expected
+        assert "serves on" in (tmp_path / "colocated-0.log").read_text()
+    left = [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    assert left == []

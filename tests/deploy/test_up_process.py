@@ -1,0 +1,174 @@
+"""`twolane up` as a user runs it: real processes, a terminal, signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from twolane import Client
+
+FAKE = ["--launcher", "process", "--engine", "fake", "--port", "0"]
+ONE = [*FAKE, "--colocated", "1"]
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "twolane.cli", "up", *arguments]
+
+
+def wait_until(holds: Callable[[], bool], within_s: float = 10.0) -> None:
+    end_s = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < end_s
+        time.sleep(0.02)
+
+
+@contextmanager
+def up_with_events(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], list[psutil.Process]]]:
+    """A cluster that is ready, and its processes."""
+    process = subprocess.Popen(command("--json", *arguments), stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        for line in process.stdout:
+            if json.loads(line)["kind"] == "ready":
+                break
+        yield process, psutil.Process(process.pid).children(recursive=True)
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_ctrl_c_in_a_terminal_stops_everything_and_exits_0() -> None:
+    terminal, theirs = pty.openpty()
+    with subprocess.Popen(
+        command(*ONE), stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+    ) as process:
+        os.close(theirs)
+        shown = b""
+        while b"twolane status" not in shown:
+            shown += os.read(terminal, 65536)
+        children = psutil.Process(process.pid).children(recursive=True)
+        os.killpg(process.pid, signal.SIGINT)  # what a terminal does at Ctrl-C
+        assert process.wait(15) == 0
+        while b"stopped" not in shown:
+            shown += os.read(terminal, 65536)
+    os.close(terminal)
+    assert len(children) == 2
+    assert not [child for child in children if child.is_running()]
+    for part in (b"starting", b"colocated-0", b"ready", b"twolane generate", b"twolane status"):
+        assert part in shown
+
+
+def test_the_launcher_killed_leaves_no_orphan() -> None:
+    with up_with_events(*ONE) as (process, children):
+        assert len(children) == 2
+        process.kill()
+        wait_until(lambda: not [child for child in children if child.is_running()], 5)
+
+
+def test_a_second_ctrl_c_does_not_wait_for_running_answers() -> None:
+    with up_with_events(*ONE, "--stop-grace-s", "60") as (process, children):
+        for child in children:
+            child.suspend()
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+        assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 0
+        assert not [child for child in children if child.is_running()]
+
+
+def test_ctrl_c_while_it_starts_stops_it_too() -> None:
+    process = subprocess.Popen(command("--json", *ONE), stdout=subprocess.PIPE, text=True)
+    with process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["kind"] == "starting"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--model", "/nowhere"], 1, "no directory /nowhere; a model is"),
+        (["--model", str(Path(__file__).parent)], 1, "has no config.json"),
+        (["--prefill", "1", "--decode", "0"], 2, "can answer nothing"),
+        (["--pages", "5", "--kv-bytes", "5"], 2, "give one"),
+        (["--colour", "red"], 2, "No such option"),
+    ],
+)
+def test_what_cannot_start_says_why(arguments: list[str], code: int, message: str) -> None:
+    done = subprocess.run(
+        command(*FAKE, *arguments), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == code
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_broken_model_fails_with_the_engines_own_words(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"architectures": ["T5Model"], "model_type": "t5"}')
+    options = ["--launcher", "process", "--port", "0", "--colocated", "1"]
+    done = subprocess.run(
+        command(*options, "--model", str(tmp_path)),
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "Error: colocated-0:" in done.stderr
+    assert "T5Model" in done.stderr
+    assert "LlamaForCausalLM" in done.stderr  # what would be accepted
+
+
+def test_a_port_in_use_is_named() -> None:
+    with up_with_events(*ONE) as (_, children):
+        listening = {c.laddr.port for child in children for c in child.net_connections("tcp4")}
+        done = subprocess.run(
+            command(*ONE, "--port", str(min(listening))),
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert f"cannot listen on 127.0.0.1:{min(listening)}" in done.stderr
+
+
+def test_help_shows_the_launchers_options() -> None:
+    done = subprocess.run(command("--help"), capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("Usage: twolane up")
+    for option in ("--prefill", "--launcher", "--exact", "--transport", "--lease-s"):
+        assert option in done.stdout
+
+
+def test_router_and_worker_start_as_plain_processes_too() -> None:
+    def start(*arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "deploy", *arguments, "--engine", "fake"],
+            stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def endpoint(process: subprocess.Popen[str]) -> str:
+        assert process.stdout is not None
+        name, _, where = process.stdout.readline().strip().partition(" serves at ")
+        assert name in ("router-0", "w")
+        return where
+
+    with start("router", "--port", "0") as router:
+        door = endpoint(router)
+        with start("worker", "--worker-id", "w", "--router", door) as worker:
+            endpoint(worker)
+            with Client(door) as client:
+                wait_until(lambda: bool(client.models()))
+                assert len(client.generate("hello", max_tokens=5).tokens) == 5
+            worker.terminate()
+            assert worker.wait(10) == 0
+        router.terminate()
+        assert router.wait(10) == 0

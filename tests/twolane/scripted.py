@@ -1,0 +1,158 @@
+"""A door that answers by script: the prompt says what happens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, TypeAlias
+
+import grpc
+
+from twolane import errors
+from twolane.rpc.errors import abort
+from twolane.v1 import cluster_pb2, inference_pb2, sampling_pb2, worker_pb2
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+PAGES = worker_pb2.PageCounts(quarantined=1, used=2, pinned=3, cached=4, free=90)
+
+ERRORS: dict[str, errors.TwolaneError] = {
+    "invalid": errors.InvalidRequestError("too long", field="text", metadata={"limit": "7"}),
+    "duplicate": errors.DuplicateRequestError("id in use"),
+    "unknown model": errors.UnknownModelError("no such model", metadata={"served": "a, b"}),
+    "overloaded": errors.OverloadedError("queue is full", retry_after_s=1.5),
+    "deadline": errors.DeadlineError("cannot be met"),
+    "cancelled": errors.CancelledError("an operator cancelled it"),
+    "unavailable": errors.UnavailableError("no decode worker"),
+    "unimplemented": errors.UnimplementedError("n is reserved"),
+    "internal": errors.InternalError("NaN logits"),
+}
+
+
+class ScriptedDoor:
+    """Implements InferenceService and AdminService.
+
+    Prompts: a key of `ERRORS` fails; `forever` streams until cancelled; `silent` says nothing;
+    `no end` stops without a finish reason; `fails late` fails after two tokens; everything else
+    is answered word by word. `requests` and `ended` tell what came and which calls were left.
+    """
+
+    def __init__(self) -> None:
+        self.requests: dict[str, inference_pb2.GenerateRequest] = {}
+        self.ended: dict[str, str] = {}
+        self.drained: list[tuple[str, bool]] = []
+        self._cancelled: dict[str, asyncio.Event] = {}
+
+    def register(self, server: grpc.aio.Server) -> None:
+        from twolane.v1 import cluster_pb2_grpc, inference_pb2_grpc
+
+        inference_pb2_grpc.add_InferenceServiceServicer_to_server(self, server)
+        cluster_pb2_grpc.add_AdminServiceServicer_to_server(self, server)
+
+    async def Generate(
+        self, request: inference_pb2.GenerateRequest, context: Context
+    ) -> AsyncIterator[inference_pb2.GenerateResponse]:
+        self.requests[request.request_id] = request
+        self._cancelled[request.request_id] = asyncio.Event()
+        try:
+            async for response in self._answer(request, context):
+                yield response
+            self.ended[request.request_id] = "finished"
+        finally:
+            self.ended.setdefault(request.request_id, "left")
+
+    async def _answer(
+        self, request: inference_pb2.GenerateRequest, context: Context
+    ) -> AsyncIterator[inference_pb2.GenerateResponse]:
+        start = inference_pb2.GenerateResponse(request_id=request.request_id, seed=42)
+        match request.text:
+            case key if key in ERRORS:
+                await abort(context, ERRORS[key])
+            case "silent":
+                await asyncio.Event().wait()
+            case "forever":
+                yield start
+                cancelled = self._cancelled[request.request_id]
+                for index in range(1_000_000):
+                    yield self._token(request, index, "x ")
+                    await asyncio.sleep(0.01)
+                    if cancelled.is_set():
+                        await abort(context, errors.CancelledError("cancelled by id"))
+            case "no end":
+                yield start
+                yield self._token(request, 0, "half")
+            case "fails late":
+                yield start
+                yield self._token(request, 0, "one ")
+                yield self._token(request, 1, "two ")
+                await abort(context, errors.UnavailableError("out of attempts"))
+            case _:
+                yield start
+                words = request.text.split() or [str(i) for i in request.token_ids.ids]
+                for index, word in enumerate(words):
+                    yield self._token(request, index, f"{word} ")
+                yield inference_pb2.GenerateResponse(
+                    finish_reason=sampling_pb2.FINISH_REASON_LENGTH,
+                    ledger=sampling_pb2.Ledger(ttft_s=0.25, output_tokens=len(words), attempts=1),
+                )
+
+    @staticmethod
+    def _token(
+        request: inference_pb2.GenerateRequest, index: int, text: str
+    ) -> inference_pb2.GenerateResponse:
+        token = inference_pb2.Token(index=index, token_id=100 + index)
+        if request.sampling.HasField("top_logprobs"):
+            token.logprob = -0.5
+            token.top_logprobs.add(token_id=7, logprob=-1.5)
+        return inference_pb2.GenerateResponse(tokens=[token], text=text)
+
+    async def Cancel(
+        self, request: inference_pb2.CancelRequest, context: Context
+    ) -> inference_pb2.CancelResponse:
+        event = self._cancelled.get(request.request_id)
+        if event is not None:
+            event.set()
+        return inference_pb2.CancelResponse(found=event is not None)
+
+    async def ListModels(
+        self, request: inference_pb2.ListModelsRequest, context: Context
+    ) -> inference_pb2.ListModelsResponse:
+        model = inference_pb2.Model(
+            name="tiny", fingerprint="ab12", max_context_tokens=2048, vocab_size=512
+        )
+        return inference_pb2.ListModelsResponse(models=[model])
+
+    async def GetStatus(
+        self, request: cluster_pb2.GetStatusRequest, context: Context
+    ) -> cluster_pb2.GetStatusResponse:
+        worker = cluster_pb2.WorkerStatus(
+            worker=worker_pb2.WorkerAddress(worker_id="decode-0", epoch=2**63 + 5, endpoint="h:1"),
+            roles=[worker_pb2.ROLE_DECODE],
+            state="alive",
+            model="tiny",
+            load=worker_pb2.LoadReport(pages=PAGES, rows=3, decode_queue=1, step_s=0.02),
+            requests=3,
+        )
+        waiting = cluster_pb2.RequestStatus(request_id="r1", state="decode", attempt=2, age_s=1.5)
+        return cluster_pb2.GetStatusResponse(
+            router_id="router-0",
+            uptime_s=12.0,
+            workers=[worker],
+            requests=[waiting],
+            requests_by_state={"decode": 1},
+            counters={"finished": 9},
+        )
+
+    async def DrainWorker(
+        self, request: cluster_pb2.DrainWorkerRequest, context: Context
+    ) -> cluster_pb2.DrainWorkerResponse:
+        if request.worker_id != "decode-0":
+            error = errors.InvalidRequestError("no such worker", field="worker_id")
+            await abort(context, error)
+        self.drained.append((request.worker_id, request.undo))
+        return cluster_pb2.DrainWorkerResponse()
+
+    async def ReportGone(
+        self, request: cluster_pb2.ReportGoneRequest, context: Context
+    ) -> cluster_pb2.ReportGoneResponse:
+        return cluster_pb2.ReportGoneResponse()

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.twolane.conftest import Door
+from twolane.cli.app import app
+
+
+@pytest.fixture(autouse=True)
+def endpoint(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TWOLANE_ENDPOINT", door.endpoint)
+
+
+def run(*arguments: str, stdin: str = "") -> Result:
+    return CliRunner().invoke(app, arguments, input=stdin, catch_exceptions=False)
+
+
+def test_generate_streams_the_answer_to_standard_output() -> None:
+    result = run("generate", "once upon", "--temperature", "0", "--stop", "x", "--seed", "3")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "once upon \n", "")
+
+
+def test_generate_without_streaming_and_from_standard_input() -> None:
+    assert run("generate", "a b", "--no-stream").stdout == "a b \n"
+    assert run("generate", "-", stdin="c d").stdout == "c d \n"
+
+
+def test_generate_json_is_the_whole_completion() -> None:
+    value = json.loads(run("generate", "a b", "--json", "--max-tokens", "7").stdout)
+    assert value["text"] == "a b "
+    assert value["finish_reason"] == "length"
+    assert value["ledger"]["output_tokens"] == 2
+    assert [token["token_id"] for token in value["tokens"]] == [100, 101]
+
+
+def test_sampling_options_arrive(door: Door) -> None:
+    value = json.loads(
+        run("generate", "opts", "--json", "--max-tokens", "7", "--top-k", "3", "--stop", "a").stdout
+    )
+    sampling = door.script.requests[value["request_id"]].sampling
+    assert (sampling.max_tokens, sampling.top_k, list(sampling.stop)) == (7, 3, ["a"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["generate", "invalid"], 2, "error: too long"),
+        (["generate", "unknown model"], 2, "`twolane models` lists what is served"),
+        (["generate", "a", "--temperature", "-1"], 2, "temperature is -1.0; it must be"),
+        (["generate", "overloaded"], 3, "error: queue is full (try again in 1.5 s)"),
+        (["generate", "silent", "--timeout-s", "0.1"], 4, "within 0.1 s"),
+        (["generate", "internal"], 1, "error: NaN logits"),
+        (["generate", "cancelled"], 130, "an operator cancelled it"),
+        (["status", "--endpoint", "127.0.0.1:1"], 3, "Start one with `twolane up`"),
+        (["drain", "nobody"], 2, "no such worker"),
+        (["generate", "a", "--max-tokens", "many"], 2, "not a valid integer"),
+    ],
+)
+def test_an_error_is_one_line_and_an_exit_code(
+    arguments: list[str], code: int, message: str
+) -> None:
+    result = run(*arguments)
+    assert result.exit_code == code
+    assert message in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_status_shows_workers_pages_and_requests() -> None:
+    out = run("status").stdout
+    for part in ("decode-0", "alive", "quarantined", "90", "r1", "finished 9", "20.0"):
+        assert part in out
+
+
+def test_status_json_keeps_the_epoch_whole() -> None:
+    value = json.loads(run("status", "--json").stdout)
+    assert value["workers"][0]["epoch"] == str(2**63 + 5)
+    assert value["workers"][0]["pages"]["pinned"] == 3
+    assert value["requests_by_state"] == {"decode": 1}
+
+
+def test_models_and_drain(door: Door) -> None:
+    assert "tiny" in run("models").stdout
+    assert json.loads(run("models", "--json").stdout)[0]["vocab_size"] == 512
+    assert run("drain", "decode-0").stdout == "decode-0 drains\n"
+    assert run("drain", "decode-0", "--undo").stdout == "decode-0 takes work again\n"
+    assert door.script.drained[-2:] == [("decode-0", False), ("decode-0", True)]
+
+
+def test_chat_keeps_the_conversation_and_survives_a_refusal(door: Door) -> None:
+    result = run("chat", "--system", "be kind", stdin="hello\nagain\n/clear\nnew\n/quit\n")
+    assert result.exit_code == 0
+    chats = [r.chat for r in door.script.requests.values() if r.WhichOneof("prompt") == "chat"]
+    lines = [[m.content for m in chat.messages] for chat in chats[-3:]]
+    assert lines == [
+        ["be kind", "hello"],
+        ["be kind", "hello", "", "again"],
+        ["be kind", "new"],
+    ]
+
+
+def test_a_missing_extra_is_named_with_the_command_that_installs_it() -> None:
+    code = (
+        "import sys\nsys.modules['rich'] = None\n"
+        "sys.modules['rich.console'] = None\nfrom twolane.cli import main\nmain()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "pip install 'twolane[cli]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_ctrl_c_cancels_the_request_and_exits_130(door: Door) -> None:
+    command = [sys.executable, "-m", "twolane.cli", "generate", "forever"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.read(2) == b"x "
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
+        assert process.stderr.read() == b"\n"
+    request_id = next(k for k, r in reversed(door.script.requests.items()) if r.text == "forever")
+    end = time.monotonic() + 2
+    while request_id not in door.script.ended:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    assert door.script.ended[request_id] == "left"
+
+
+def test_watch_redraws_in_a_terminal_until_ctrl_c() -> None:
+    terminal, theirs = pty.openpty()
+    command = [sys.executable, "-m", "twolane.cli", "status", "--watch"]
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        seen = b""
+        while seen.count(b"decode-0") < 4:  # two tables, drawn twice
+            seen += os.read(terminal, 65536)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 0
+    os.close(terminal)

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import concurrent.futures
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.twolane.conftest import Door
+from tests.twolane.scripted import ERRORS
+from twolane import (
+    CancelledError,
+    Client,
+    DeadlineError,
+    InvalidRequestError,
+    UnavailableError,
+)
+
+
+@pytest.fixture
+def client(door: Door) -> Iterator[Client]:
+    with Client(door.endpoint) as client:
+        yield client
+
+
+def left(door: Door, request_id: str, within_s: float = 1.0) -> str:
+    end = time.monotonic() + within_s
+    while request_id not in door.script.ended:
+        assert time.monotonic() < end, f"{request_id} still runs"
+        time.sleep(0.01)
+    return door.script.ended[request_id]
+
+
+def test_generate_and_stream_block_and_answer(client: Client, door: Door) -> None:
+    assert client.connect() is client
+    assert client.generate("a b").text == "a b "
+    stream = client.stream("c d")
+    assert [chunk.text for chunk in stream] == ["c ", "d ", ""]
+    assert left(door, stream.request_id) == "finished"
+    assert client.stream("e").completion().text == "e "
+    assert client.models()[0].name == "tiny"
+    assert client.status().workers[0].worker_id == "decode-0"
+    client.drain("decode-0")
+    assert not client.cancel("nobody")
+
+
+@pytest.mark.parametrize("key", ERRORS)
+def test_errors_are_those_of_the_async_client(client: Client, key: str) -> None:
+    with pytest.raises(type(ERRORS[key]), match=ERRORS[key].message):
+        client.generate(key)
+
+
+def test_deadline_and_refusal_are_typed(client: Client) -> None:
+    with pytest.raises(DeadlineError):
+        client.generate("silent", timeout_s=0.1)
+    with Client("127.0.0.1:1") as nobody, pytest.raises(UnavailableError, match="twolane up"):
+        nobody.generate("a")
+
+
+def test_many_threads_share_one_client(client: Client) -> None:
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(lambda i: client.generate(f"w{i} v{i}").text, range(200)))
+    assert answers == [f"w{i} v{i} " for i in range(200)]
+
+
+def test_leaving_the_context_cancels(client: Client, door: Door) -> None:
+    with client.stream("forever") as stream:
+        next(stream)
+    assert left(door, stream.request_id) == "left"
+    assert list(stream) == []
+
+
+def test_an_abandoned_stream_cancels(client: Client, door: Door) -> None:
+    for chunk in client.stream("forever"):
+        if chunk.tokens:
+            break
+    assert left(door, chunk.request_id) == "left"
+
+
+def test_cancel_from_another_thread_ends_the_loop(client: Client) -> None:
+    stream = client.stream("silent")
+    threading.Timer(0.1, stream.cancel).start()
+    assert list(stream) == []
+
+
+def test_closing_the_client_frees_every_waiting_thread(door: Door) -> None:
+    client = Client(door.endpoint)
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        waiting = [pool.submit(client.generate, "silent") for _ in range(4)]
+        time.sleep(0.1)
+        client.close()
+        client.close()
+        for future in waiting:
+            with pytest.raises(CancelledError):
+                future.result(timeout=5)
+    with pytest.raises(InvalidRequestError, match="closed"):
+        client.models()
+    assert not [t for t in threading.enumerate() if t.name == "twolane-client"]
+
+
+def test_a_program_that_never_closes_its_client_ends_quietly(door: Door) -> None:
+    code = (
+        "import sys, twolane\n"
+        "client = twolane.Client(sys.argv[1])\n"
+        "print(client.generate('a b').text)\n"
+        "stream = client.stream('forever'); next(stream)\n"
+    )
+    command = [sys.executable, "-c", code, door.endpoint]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    assert (run.returncode, run.stdout, run.stderr) == (0, "a b \n", "")

@@ -1,0 +1,135 @@
+"""The asyncio client: everything that twolane's door offers, as methods."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import cached_property, partial
+from types import TracebackType
+from typing import Self, TypeVar, Unpack
+
+import grpc
+
+from twolane.config import ClientConfig, endpoint_from_env
+from twolane.errors import InvalidRequestError
+from twolane.failures import explain, unreachable
+from twolane.prompts import RequestOptions, build_request
+from twolane.rpc.options import CHANNEL_OPTIONS
+from twolane.status import ClusterStatus
+from twolane.stream import AsyncStream
+from twolane.v1 import cluster_pb2, cluster_pb2_grpc, inference_pb2, inference_pb2_grpc
+from twolane.values import Completion, Model
+
+ResponseT = TypeVar("ResponseT")
+
+
+class AsyncClient:
+    """One connection to a cluster; any number of requests at once, from one event loop.
+
+    Making one does nothing on the network: the first call connects, and so does `connect()`, which
+    waits until the cluster answers. Every method raises errors of `twolane.errors` only (and
+    `asyncio.CancelledError` when its own task is cancelled, which cancels the request).
+    """
+
+    def __init__(self, endpoint: str | None = None, *, config: ClientConfig | None = None) -> None:
+        self.endpoint = endpoint or endpoint_from_env()
+        self._config = config or ClientConfig()
+        self._is_closed = False
+
+    async def connect(self, timeout_s: float | None = None) -> Self:
+        """Return `self` as soon as the cluster's door is reachable, else raise UnavailableError."""
+        bound_s = self._config.connect_timeout_s if timeout_s is None else timeout_s
+        try:
+            async with asyncio.timeout(bound_s):
+                await self._channel.channel_ready()
+        except TimeoutError:
+            raise unreachable(self.endpoint, f"no connection within {bound_s:g} s") from None
+        return self
+
+    async def generate(
+        self, prompt: str | None = None, **options: Unpack[RequestOptions]
+    ) -> Completion:
+        """The whole answer to exactly one of `prompt`, `token_ids=` and `messages=`."""
+        async with self.stream(prompt, **options) as stream:
+            return await stream.completion()
+
+    def stream(self, prompt: str | None = None, **options: Unpack[RequestOptions]) -> AsyncStream:
+        """The answer as it is generated. The request starts now; see `AsyncStream` for its end."""
+        request = build_request(prompt, options)
+        timeout_s = options.get("timeout_s")
+        bound_s = self._config.timeout_s if timeout_s is None else timeout_s
+        call = self._inference.Generate(request, timeout=bound_s)
+        return AsyncStream(
+            call, request.request_id, partial(explain, endpoint=self.endpoint, timeout_s=bound_s)
+        )
+
+    async def cancel(self, request_id: str) -> bool:
+        """Cancel a running request, whoever started it: its stream ends with CancelledError.
+
+        False if no such request is running (any more).
+        """
+        if not request_id:
+            raise InvalidRequestError("request_id is empty", field="request_id")
+        request = inference_pb2.CancelRequest(request_id=request_id)
+        response: inference_pb2.CancelResponse = await self._call(self._inference.Cancel, request)
+        return response.found
+
+    async def models(self) -> list[Model]:
+        """The models that the cluster serves."""
+        request = inference_pb2.ListModelsRequest()
+        response = await self._call(self._inference.ListModels, request)
+        return [Model.from_proto(model) for model in response.models]
+
+    async def status(self) -> ClusterStatus:
+        """One look at workers, pages and requests."""
+        response = await self._call(self._admin.GetStatus, cluster_pb2.GetStatusRequest())
+        return ClusterStatus.from_proto(response)
+
+    async def drain(self, worker_id: str, *, undo: bool = False) -> None:
+        """Let a worker finish what it runs and give it nothing new; `undo` takes that back."""
+        request = cluster_pb2.DrainWorkerRequest(worker_id=worker_id, undo=undo)
+        await self._call(self._admin.DrainWorker, request)
+
+    async def close(self) -> None:
+        """Cancel what still runs and hang up. May be called twice; no call is possible after."""
+        self._is_closed = True
+        if "_channel" in self.__dict__:
+            await self._channel.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    @cached_property
+    def _channel(self) -> grpc.aio.Channel:  # made late: it belongs to the running event loop
+        return grpc.aio.insecure_channel(self.endpoint, options=CHANNEL_OPTIONS)
+
+    @property
+    def _inference(self) -> inference_pb2_grpc.InferenceServiceStub:
+        self._check_open()
+        return inference_pb2_grpc.InferenceServiceStub(self._channel)
+
+    @property
+    def _admin(self) -> cluster_pb2_grpc.AdminServiceStub:
+        self._check_open()
+        return cluster_pb2_grpc.AdminServiceStub(self._channel)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise InvalidRequestError("this client is closed")
+
+    async def _call(
+        self, method: Callable[..., Awaitable[ResponseT]], request: object
+    ) -> ResponseT:
+        bound_s = self._config.call_timeout_s
+        try:
+            return await method(request, timeout=bound_s)
+        except grpc.RpcError as error:
+            raise explain(error, endpoint=self.endpoint, timeout_s=bound_s) from error

@@ -1,0 +1,5 @@
+"""`python -m twolane.cli` is `twolane`."""
+
+from twolane.cli import main
+
+main()

@@ -1,0 +1,79 @@
+"""The commands together, and what an error looks like: one clear line, a hint, an exit code.
+
+0  done        2  the command line is wrong     4  the deadline passed
+1  our error   3  no cluster, or overloaded     130  interrupted or cancelled
+"""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from twolane import __version__
+from twolane.cli.admin import drain, models
+from twolane.cli.chat import chat
+from twolane.cli.generate import generate
+from twolane.cli.status import status
+from twolane.cli.up import up
+from twolane.errors import (
+    CancelledError,
+    DeadlineError,
+    InvalidRequestError,
+    OverloadedError,
+    TwolaneError,
+    UnavailableError,
+    UnknownModelError,
+)
+
+EXIT_CODES: list[tuple[type[TwolaneError], int]] = [
+    (InvalidRequestError, 2),
+    (UnknownModelError, 2),
+    (UnavailableError, 3),
+    (OverloadedError, 3),
+    (DeadlineError, 4),
+    (CancelledError, 130),
+    (TwolaneError, 1),
+]
+
+
+class App(click.Group):
+    """Turns errors of our tree into a line on standard error and an exit code."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except TwolaneError as error:
+            click.secho("error: ", fg="red", nl=False, err=True)
+            click.echo(describe(error), err=True)
+            ctx.exit(next(code for kind, code in EXIT_CODES if isinstance(error, kind)))
+        except KeyboardInterrupt:
+            click.echo(err=True)
+            ctx.exit(130)
+        except BrokenPipeError:  # `twolane … | head`: the reader has had enough
+            sys.stderr.close()
+            ctx.exit(1)
+
+
+def describe(error: TwolaneError) -> str:
+    """The message, and what to do where the error itself knows it."""
+    if isinstance(error, OverloadedError) and error.retry_after_s:
+        return f"{error.message} (try again in {error.retry_after_s:g} s)"
+    if isinstance(error, UnknownModelError):
+        return f"{error.message} (`twolane models` lists what is served)"
+    return error.message
+
+
+@click.group(cls=App, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__)
+def app() -> None:
+    """Serve large language models on two pools of workers, and talk to them."""
+
+
+for command in (up, generate, chat, status, models, drain):
+    app.add_command(command)
+
+
+def run() -> None:
+    """Parse `sys.argv`, act, exit."""
+    app(prog_name="twolane")

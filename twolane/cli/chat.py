@@ -1,0 +1,60 @@
+"""`twolane chat`: a conversation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from twolane.cli.common import console, endpoint_option, request_options, sampling_options
+from twolane.client import Client, Stream
+from twolane.errors import InvalidRequestError, OverloadedError
+from twolane.values import Message
+
+
+@click.command()
+@click.option("--system", help="What the model should know before you start.")
+@sampling_options
+@endpoint_option
+def chat(*, system: str | None, endpoint: str | None, **given: Any) -> None:
+    """Talk to the model. An empty line, /quit or Ctrl-D ends; Ctrl-C stops an answer."""
+    options = request_options(given)
+    messages: list[Message] = [{"role": "system", "content": system}] if system else []
+    with Client(endpoint) as client:
+        names = ", ".join(model.name for model in client.models())
+        console().print(f"[dim]{names} · /clear forgets, /quit ends[/]")
+        while (line := _ask()) not in ("", "/quit"):
+            if line == "/clear":
+                messages = messages[:1] if system else []
+                continue
+            messages.append({"role": "user", "content": line})
+            try:
+                with client.stream(messages=messages, **options) as stream:
+                    answer = _show(stream)
+            except (InvalidRequestError, OverloadedError) as error:  # the chat may go on
+                click.secho(error.message, fg="red", err=True)
+                messages.pop()
+            else:
+                messages.append({"role": "assistant", "content": answer})
+
+
+def _ask() -> str:
+    try:
+        return str(input("> ")).strip()
+    except EOFError:
+        click.echo()
+        return ""
+
+
+def _show(stream: Stream) -> str:
+    """Print the answer as it comes; Ctrl-C stops it and keeps what there is."""
+    parts = []
+    try:
+        for chunk in stream:
+            parts.append(chunk.text)
+            click.echo(chunk.text, nl=False)
+    except KeyboardInterrupt:
+        stream.cancel()
+        click.secho(" …", dim=True, nl=False)
+    click.echo()
+    return "".join(parts)

@@ -1,0 +1,64 @@
+"""Options that several commands share, and how values are printed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import click
+from rich.console import Console
+
+CommandT = TypeVar("CommandT", bound=Callable[..., Any])
+
+endpoint_option = click.option(
+    "--endpoint", metavar="HOST:PORT", help="[default: $TWOLANE_ENDPOINT, or localhost:7200]"
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="For programs.")
+
+_SAMPLING_OPTIONS = [
+    click.option("--max-tokens", type=int, help="[default: 128]"),
+    click.option("--temperature", type=float, help="0 is greedy.  [default: 1]"),
+    click.option("--top-p", type=float),
+    click.option("--top-k", type=int),
+    click.option("--seed", type=int, help="The same seed gives the same answer."),
+    click.option("--stop", multiple=True, help="Stop at this text; may be repeated."),
+    click.option("--model", help="Needed only where the cluster has several."),
+    click.option("--timeout-s", type=float, help="Give up after so long."),
+]
+
+
+def sampling_options(command: CommandT) -> CommandT:
+    """Add the options that `request_options` reads."""
+    for option in reversed(_SAMPLING_OPTIONS):
+        command = option(command)
+    return command
+
+
+def request_options(given: Mapping[str, Any]) -> Any:
+    """Those that the user gave, as keywords of `generate` and `stream`."""
+    names = ("max_tokens", "temperature", "top_p", "top_k", "seed", "stop", "model", "timeout_s")
+    return {name: given[name] for name in names if given[name] not in (None, ())}
+
+
+def console() -> Console:
+    return Console(highlight=False)
+
+
+def print_json(value: Any) -> None:
+    """One value of ours as JSON. Epochs are strings: they do not fit a JavaScript number."""
+    click.echo(json.dumps(_plain(value), indent=2))
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        if "epoch" in parts:
+            parts["epoch"] = str(parts["epoch"])
+        return _plain(parts)
+    if isinstance(value, Mapping):
+        return {key: _plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    return value

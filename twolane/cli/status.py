@@ -1,0 +1,112 @@
+"""`twolane status`: workers, pages, requests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import click
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from twolane.cli.common import console, endpoint_option, json_option, print_json
+from twolane.client import Client
+from twolane.status import ClusterStatus, RequestInfo, WorkerInfo
+
+WATCH_EVERY_S = 0.5
+MAX_REQUESTS_SHOWN = 20
+_STATE_STYLE = {"alive": "green", "suspect": "yellow", "draining": "yellow", "gone": "red"}
+
+
+@click.command()
+@click.option("--watch", is_flag=True, help="Keep looking until Ctrl-C.")
+@json_option
+@endpoint_option
+def status(*, watch: bool, as_json: bool, endpoint: str | None) -> None:
+    """Show workers, pages by state and requests."""
+    with Client(endpoint) as client:
+        if as_json:
+            print_json(client.status())
+        elif not watch:
+            console().print(render(client.status()))
+        else:
+            with Live(render(client.status()), console=console(), screen=True) as live:
+                try:
+                    while True:
+                        time.sleep(WATCH_EVERY_S)
+                        live.update(render(client.status()))
+                except KeyboardInterrupt:
+                    return
+
+
+def render(status: ClusterStatus) -> RenderableType:
+    """The whole status as tables."""
+    counters = "  ".join(f"{name} {n}" for name, n in sorted(status.counters.items()) if n)
+    head = Text(f"{status.router_id} · up {status.uptime_s:.0f} s", style="bold")
+    workers = sorted(status.workers, key=lambda worker: worker.worker_id)
+    parts: list[RenderableType] = [head, "", _workers(workers), "", _pages(workers)]
+    if status.requests:
+        parts += ["", _requests(status.requests)]
+    if counters:
+        parts += ["", Text(counters, style="dim")]
+    return Group(*parts)
+
+
+def _workers(workers: Sequence[WorkerInfo]) -> Table:
+    table = _table(("worker", "roles", "state", "epoch"), ("queued", "rows", "requests", "step ms"))
+    for worker in workers:
+        table.add_row(
+            worker.worker_id,
+            "+".join(worker.roles),
+            Text(worker.state, style=_STATE_STYLE.get(worker.state, "")),
+            f"{worker.epoch:016x}",
+            str(worker.prefill_queue + worker.decode_queue),
+            str(worker.rows),
+            str(worker.requests),
+            f"{worker.step_s * 1000:.1f}",
+        )
+    return table
+
+
+def _pages(workers: Sequence[WorkerInfo]) -> Table:
+    table = _table(("pages of",), ("used", "pinned", "cached", "free", "quarantined", "total"))
+    for worker in workers:
+        pages = worker.pages
+        table.add_row(
+            worker.worker_id,
+            *(str(n) for n in (pages.used, pages.pinned, pages.cached, pages.free)),
+            Text(str(pages.quarantined), style="red" if pages.quarantined else ""),
+            str(pages.total),
+        )
+    return table
+
+
+def _requests(requests: tuple[RequestInfo, ...]) -> Table:
+    table = _table(
+        ("request", "state", "prefill", "decode"), ("attempt", "prompt", "output", "age s")
+    )
+    for request in requests[:MAX_REQUESTS_SHOWN]:
+        table.add_row(
+            request.request_id,
+            request.state,
+            request.prefill_worker,
+            request.decode_worker,
+            str(request.attempt),
+            str(request.prompt_tokens),
+            str(request.output_tokens),
+            f"{request.age_s:.1f}",
+        )
+    if len(requests) > MAX_REQUESTS_SHOWN:
+        table.add_row(f"… {len(requests) - MAX_REQUESTS_SHOWN} more")
+    return table
+
+
+def _table(words: tuple[str, ...], numbers: tuple[str, ...]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    for name in words:
+        table.add_column(name, no_wrap=True)
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table

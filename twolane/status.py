@@ -1,0 +1,110 @@
+"""What `status()` gives back: one look at the cluster, as the router sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+
+from twolane.v1 import cluster_pb2, worker_pb2
+
+ROLE_NAMES = {worker_pb2.ROLE_PREFILL: "prefill", worker_pb2.ROLE_DECODE: "decode"}
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """A worker's KV pages by state; each page counts once."""
+
+    quarantined: int = 0
+    used: int = 0
+    pinned: int = 0
+    cached: int = 0
+    free: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.quarantined + self.used + self.pinned + self.cached + self.free
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerInfo:
+    """One worker. `epoch` names this incarnation of it: a restarted worker has another."""
+
+    worker_id: str
+    epoch: int
+    endpoint: str
+    roles: tuple[str, ...]
+    state: str  # joining, alive, suspect, draining, gone
+    model: str
+    fingerprint: str
+    pages: Pages
+    prefill_queue: int
+    decode_queue: int
+    rows: int
+    requests: int
+    step_s: float
+    drained: bool
+    last_heard_s: float
+
+    @classmethod
+    def from_proto(cls, message: cluster_pb2.WorkerStatus) -> WorkerInfo:
+        load = message.load
+        return cls(
+            worker_id=message.worker.worker_id,
+            epoch=message.worker.epoch,
+            endpoint=message.worker.endpoint,
+            roles=tuple(ROLE_NAMES.get(role, str(role)) for role in message.roles),
+            state=message.state,
+            model=message.model,
+            fingerprint=message.fingerprint,
+            pages=Pages(**{field.name: getattr(load.pages, field.name) for field in fields(Pages)}),
+            prefill_queue=load.prefill_queue,
+            decode_queue=load.decode_queue,
+            rows=load.rows,
+            requests=message.requests,
+            step_s=load.step_s,
+            drained=load.drained,
+            last_heard_s=message.last_heard_s,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestInfo:
+    """One request that the router holds."""
+
+    request_id: str
+    state: str
+    attempt: int
+    prefill_worker: str
+    decode_worker: str
+    prompt_tokens: int
+    output_tokens: int
+    age_s: float
+    priority: int
+
+    @classmethod
+    def from_proto(cls, message: cluster_pb2.RequestStatus) -> RequestInfo:
+        return cls(**{field.name: getattr(message, field.name) for field in fields(cls)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterStatus:
+    """The router, its workers, its requests, and what it counted since it started."""
+
+    router_id: str
+    uptime_s: float
+    workers: tuple[WorkerInfo, ...]
+    requests: tuple[RequestInfo, ...]
+    requests_by_state: Mapping[str, int]
+    counters: Mapping[str, int]
+
+    @classmethod
+    def from_proto(cls, message: cluster_pb2.GetStatusResponse) -> ClusterStatus:
+        return cls(
+            router_id=message.router_id,
+            uptime_s=message.uptime_s,
+            workers=tuple(WorkerInfo.from_proto(worker) for worker in message.workers),
+            requests=tuple(RequestInfo.from_proto(request) for request in message.requests),
+            requests_by_state=MappingProxyType(dict(message.requests_by_state)),
+            counters=MappingProxyType(dict(message.counters)),
+        )

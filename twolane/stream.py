@@ -1,0 +1,127 @@
+"""One answer as it is generated."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+import grpc
+
+from twolane.errors import CancelledError, InternalError, TwolaneError
+from twolane.v1 import inference_pb2
+from twolane.values import Chunk, Completion
+
+Call = grpc.aio.UnaryStreamCall[inference_pb2.GenerateRequest, inference_pb2.GenerateResponse]
+
+
+class AsyncStream:
+    """An async iterator of `Chunk`s, and an async context manager.
+
+    Ends after the chunk that carries `finish_reason`; every other end is a `TwolaneError`. Closing
+    it early (`aclose`, leaving `async with`, cancelling the task that reads, or dropping the last
+    reference) cancels the request, and the cluster frees what it held within a second.
+    One task reads at a time; `aclose` may be called from another, and more than once.
+    `request_id` and `seed` are those in use as soon as the first chunk is here.
+    """
+
+    def __init__(
+        self, call: Call, request_id: str, explain: Callable[[grpc.RpcError], TwolaneError]
+    ) -> None:
+        self.request_id = request_id
+        self.seed = 0
+        self._call = call
+        self._messages = aiter(call)
+        self._loop = asyncio.get_running_loop()
+        self._explain = explain
+        self._is_over = False
+        self._chunks: list[Chunk] = []
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Chunk:
+        if self._is_over:
+            raise StopAsyncIteration
+        message = await self._next_message()
+        if message.request_id:  # the first one: it comes when the request is admitted
+            self.request_id, self.seed = message.request_id, message.seed
+            if not (message.tokens or message.text or message.finish_reason):
+                return await anext(self)
+        chunk = Chunk.from_proto(message, request_id=self.request_id, seed=self.seed)
+        self._chunks.append(chunk)
+        return chunk
+
+    async def _next_message(self) -> inference_pb2.GenerateResponse:
+        try:
+            return await anext(self._messages)
+        except (StopAsyncIteration, grpc.RpcError) as error:
+            self._is_over = True
+            if self._is_finished:  # how the call ends after the last chunk is of no interest
+                raise StopAsyncIteration from None
+            if isinstance(error, grpc.RpcError):
+                raise self._explain(error) from error
+            why = f"the answer to {self.request_id} ended without a finish reason"
+            raise InternalError(why) from None
+        except asyncio.CancelledError:
+            if _is_own_task_cancelled():
+                self.cancel()
+                raise
+            if self._is_over or self._is_finished:  # closed by another task
+                raise StopAsyncIteration from None
+            self._is_over = True
+            why = await self._call.details() if self._call.done() else "the client was closed"
+            raise CancelledError(why or f"request {self.request_id} was cancelled") from None
+
+    async def completion(self) -> Completion:
+        """Read all that is left; returns the whole answer, with what was read before."""
+        async for _ in self:
+            pass
+        return self._whole()
+
+    def cancel(self) -> None:
+        """Give the request up. Returns at once."""
+        self._is_over = True
+        self._call.cancel()
+
+    async def aclose(self) -> None:
+        self.cancel()
+
+    @property
+    def _is_finished(self) -> bool:
+        return bool(self._chunks) and self._chunks[-1].finish_reason is not None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    def __del__(self) -> None:
+        if not self._is_over and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._call.cancel)
+
+    def _whole(self) -> Completion:
+        last = self._chunks[-1] if self._chunks else None
+        if last is None or last.finish_reason is None or last.ledger is None:
+            raise CancelledError(f"the stream of {self.request_id} was closed before its end")
+        return Completion(
+            request_id=self.request_id,
+            seed=self.seed,
+            text="".join(chunk.text for chunk in self._chunks),
+            tokens=tuple(token for chunk in self._chunks for token in chunk.tokens),
+            finish_reason=last.finish_reason,
+            ledger=last.ledger,
+        )
+
+
+def _is_own_task_cancelled() -> bool:
+    """grpc.aio says asyncio.CancelledError of a cancelled call too, whoever cancelled it."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,0 +1,1 @@
+"""The front of a cluster: doors, text, admission, policy, membership, dispatch."""

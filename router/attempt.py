@@ -1,0 +1,134 @@
+"""One try at a request on one prefill and one decode worker.
+
+                    ┌── P is lost ──> JUDGING ──┐ D: DEAD, or silence
+      assigned      │                   │ LANDED│
+    ──────────> PLACED ─────────────────┼───────┼──> OVER
+                  │ ^                   v       │     ^
+                  │ │ RETARGETED     DECODING ──┼─────┘
+                  │ MOVING ──────────────^──────┘
+                  └──── JOINED, HANDED_OVER or a token of D
+
+PLACED    both sides are told; the row belongs to P.
+JUDGING   P is lost, D was asked what has landed.
+MOVING    this attempt took over the pages of the one before it; P has not confirmed yet.
+DECODING  the row belongs to D; P does not matter any more.
+OVER      events of it are dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum, auto
+
+from twolane.lifecycle import Lifecycle
+from twolane.v1 import worker_pb2
+
+
+class AttemptState(Enum):
+    PLACED = auto()
+    JUDGING = auto()
+    MOVING = auto()
+    DECODING = auto()
+    OVER = auto()
+
+
+S = AttemptState
+ATTEMPT_MOVES: Mapping[AttemptState, frozenset[AttemptState]] = {
+    S.PLACED: frozenset({S.JUDGING, S.DECODING, S.OVER}),
+    S.JUDGING: frozenset({S.DECODING, S.OVER}),
+    S.MOVING: frozenset({S.PLACED, S.DECODING, S.OVER}),
+    S.DECODING: frozenset({S.OVER}),
+    S.OVER: frozenset(),
+}
+
+
+class Attempt:
+    """See the module's docstring. Times are seconds of the router's clock."""
+
+    __slots__ = (
+        "decode_epoch",
+        "due",
+        "ended_roles",
+        "first_index",
+        "gap_due",
+        "growth_tokens",
+        "key",
+        "last_news",
+        "life",
+        "n_tokens",
+        "page_tokens",
+        "prefill_epoch",
+        "prefill_key",
+        "promised_tokens",
+        "wants_move",
+    )
+
+    def __init__(
+        self,
+        key: worker_pb2.AttemptKey,
+        *,
+        prefill_epoch: int,
+        decode_epoch: int,
+        n_tokens: int,
+        first_index: int,
+        growth_tokens: int,
+        page_tokens: int,
+        now: float,
+        moved_from: Attempt | None = None,
+    ) -> None:
+        self.key = key
+        self.prefill_epoch = prefill_epoch
+        self.decode_epoch = decode_epoch
+        self.n_tokens = n_tokens  # assigned: prompt and answer so far
+        self.first_index = first_index  # of the answer: the token that P samples
+        self.growth_tokens = growth_tokens
+        self.page_tokens = page_tokens  # of the decode worker
+        self.promised_tokens = n_tokens + growth_tokens  # room there; grows with the row
+        self.life = Lifecycle(S.MOVING if moved_from else S.PLACED, ATTEMPT_MOVES)
+        # the lowest attempt number under which P may still speak of this row
+        self.prefill_key: int = moved_from.prefill_key if moved_from else key.attempt
+        self.due: float | None = None  # JUDGING, MOVING: then it has failed
+        self.gap_due: float | None = None  # events were asked for again; then it has failed
+        self.wants_move = False  # P said UNPLACED
+        self.ended_roles: set[int] = set()  # sides that have told their final figures
+        self.last_news = now
+
+    @property
+    def state(self) -> AttemptState:
+        return self.life.state
+
+    @property
+    def is_colocated(self) -> bool:
+        return self.prefill_epoch == self.decode_epoch
+
+    @property
+    def is_over(self) -> bool:
+        return self.life.state is S.OVER
+
+    def epochs(self) -> tuple[int, ...]:
+        """The workers that know of it, each once."""
+        if self.is_colocated:
+            return (self.prefill_epoch,)
+        return self.prefill_epoch, self.decode_epoch
+
+    def role_of(self, key: worker_pb2.AttemptKey, epoch: int, role: int) -> int | None:
+        """As whom a worker may speak of this attempt under `key`: a role, or None: not at all.
+
+        An event that names no role is taken for the only one that fits.
+        """
+        is_mine = key.attempt == self.key.attempt
+        may_prefill = epoch == self.prefill_epoch and (
+            self.prefill_key <= key.attempt <= self.key.attempt
+        )
+        if may_prefill and role != worker_pb2.ROLE_DECODE:
+            return worker_pb2.ROLE_PREFILL
+        if is_mine and epoch == self.decode_epoch and role != worker_pb2.ROLE_PREFILL:
+            return worker_pb2.ROLE_DECODE
+        return None
+
+    def set_decoding(self) -> None:
+        """D has the row. May be called again."""
+        if self.life.can_advance(S.DECODING):
+            self.life.advance(S.DECODING)
+            self.due = None
+            self.wants_move = False

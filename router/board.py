@@ -1,0 +1,185 @@
+"""What the parts of the dispatcher share: the tables, the outbox, the counters. Decides nothing.
+
+A request is in `requests` from admission to its end, and under the epochs of its live attempt in
+`_at`. Nothing of it stays afterwards.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Protocol
+
+from router.attempt import Attempt
+from router.config import RouterConfig
+from router.member import Member, MemberState
+from router.membership import Membership
+from router.policy import WorkerView
+from router.request import Request
+from router.store import Store, Whereabouts
+from router.tally import Tally
+from router.waiting import WaitingQueue
+from twolane.v1 import worker_pb2
+
+OutMessage = tuple[int, worker_pb2.SessionRequest]
+
+
+class Observer(Protocol):
+    """Who measures: durations in seconds."""
+
+    def queued(self, duration_s: float) -> None: ...
+
+    def first_token(self, duration_s: float) -> None: ...
+
+    def gap(self, duration_s: float) -> None: ...
+
+
+class NullObserver:
+    """Nobody measures."""
+
+    def queued(self, duration_s: float) -> None: ...
+
+    def first_token(self, duration_s: float) -> None: ...
+
+    def gap(self, duration_s: float) -> None: ...
+
+
+class Board:
+    """See the module's docstring."""
+
+    def __init__(self, config: RouterConfig, store: Store, observer: Observer) -> None:
+        self.config = config
+        self.store = store
+        self.observer = observer
+        self.members = Membership(config.membership)
+        self.queue = WaitingQueue()
+        self.requests: dict[str, Request] = {}
+        self.counters: Counter[str] = Counter()
+        self.now = 0.0  # of the latest tick; for memories that need no better
+        self.has_room_news = False  # something changed that may let the queue's head go
+        self.tally = Tally()
+        self._at: dict[int, dict[str, Request]] = {}
+        self._outbox: list[OutMessage] = []
+        self._touched: list[Request] = []
+
+    def send(self, epoch: int, command: worker_pb2.SessionRequest) -> None:
+        """Queue a command. Without an open session it is lost, but for cancels: they are said
+        when one opens."""
+        member = self.members.get(epoch)
+        if member is None or member.state is MemberState.GONE:
+            return
+        if command.HasField("cancel"):
+            key = command.cancel.key
+            member.cancels[key.request_id, key.attempt] = self.now
+        if member.is_open:
+            self._outbox.append((epoch, command))
+
+    def take_outbox(self) -> list[OutMessage]:
+        taken, self._outbox = self._outbox, []
+        return taken
+
+    def touch(self, request: Request) -> None:
+        """There is news for the client."""
+        self._touched.append(request)
+
+    def take_touched(self) -> list[Request]:
+        taken, self._touched = self._touched, []
+        return taken
+
+    def drop(self, reason: str) -> None:
+        """A message is not used. Counted, never silent."""
+        self.counters[f"dropped.{reason}"] += 1
+
+    def set_attempt(self, request: Request, attempt: Attempt | None) -> None:
+        """Make `attempt` the live one, or none. The old one must be over."""
+        if request.attempt is not None:
+            assert request.attempt.is_over
+            for epoch in request.attempt.epochs():
+                here = self._at[epoch]
+                del here[request.job.request_id]
+                if not here:
+                    del self._at[epoch]
+            self.tally.remove(request.attempt)
+        request.attempt = attempt
+        self.has_room_news = True
+        if attempt is None:
+            return
+        self.tally.add(attempt)
+        if len(request.answer.tokens) > attempt.first_index:
+            self.tally.through(attempt)
+        request.last_attempt = attempt
+        request.n_attempts += 1
+        self.counters["attempts"] += 1
+        for epoch in attempt.epochs():
+            self._at.setdefault(epoch, {})[request.job.request_id] = request
+        where = Whereabouts(attempt.key.attempt, attempt.prefill_epoch, attempt.decode_epoch)
+        self.store.put_attempt(request.job.request_id, where)
+
+    def remove(self, request: Request) -> None:
+        """The request is over: take it out of every table."""
+        assert request.is_over
+        assert request.attempt is None
+        self.requests.pop(request.job.request_id, None)
+        self.store.release(request.job.request_id)
+
+    def attempts_at(self, epoch: int) -> list[tuple[Request, Attempt]]:
+        """Live attempts that are known to that worker."""
+        return [
+            (request, request.attempt)
+            for request in self._at.get(epoch, {}).values()
+            if request.attempt is not None and not request.attempt.is_over
+        ]
+
+    def views(self) -> list[WorkerView]:
+        """The policy's snapshot: workers that may get new work."""
+        admission = self.config.admission
+        return [
+            WorkerView(
+                epoch=member.epoch,
+                worker_id=member.worker_id,
+                fingerprint=member.announce.fingerprint,
+                prefills=member.prefills,
+                # a worker that wants a fence takes no reservations
+                decodes=member.decodes and not member.load.fence_wanted,
+                n_pages=member.announce.n_pages,
+                page_tokens=member.announce.page_tokens,
+                occupied_pages=self._occupied_pages(member),
+                rows=self.tally.of(member.epoch).rows,
+                max_rows=member.announce.decode_rows + admission.extra_rows,
+                backlog_tokens=max(
+                    self.tally.of(member.epoch).backlog_tokens, member.load.prefill_queue_tokens
+                ),
+                max_backlog_tokens=admission.max_prefill_backlog_tokens,
+            )
+            for member in self.members
+            if member.state is MemberState.ALIVE
+        ]
+
+    def model_of(self, views: Iterable[WorkerView], model: str) -> list[WorkerView]:
+        """Those of `views` that serve `model`."""
+        chosen = []
+        for view in views:
+            member = self.members.get(view.epoch)
+            if member is not None and member.announce.model == model:
+                chosen.append(view)
+        return chosen
+
+    def _occupied_pages(self, member: Member) -> int:
+        """Pages taken or promised: what we promised, or what the worker reports, if that is more
+        (other routers use it too)."""
+        pages = member.load.pages
+        taken = pages.used + pages.pinned + pages.quarantined + member.load.reserved_growth_pages
+        return max(self.tally.of(member.epoch).pages, taken)
+
+    def check_integrity(self) -> None:
+        """Every table speaks of the same requests and attempts."""
+        live = [request for request in self.requests.values() if request.attempt is not None]
+        at = {epoch: set(here) for epoch, here in self._at.items()}
+        expected: dict[int, set[str]] = {}
+        for request in live:
+            assert request.attempt is not None
+            for epoch in request.attempt.epochs():
+                expected.setdefault(epoch, set()).add(request.job.request_id)
+        assert at == expected, f"indexed {at}, are {expected}"
+        attempts = [request.attempt for request in live if request.attempt is not None]
+        self.tally.check_integrity(attempt for attempt in attempts if not attempt.is_over)

@@ -1,0 +1,91 @@
+"""The router's words to a worker."""
+
+from __future__ import annotations
+
+from router.attempt import Attempt
+from router.member import Member
+from router.request import Request
+from twolane.v1 import worker_pb2
+
+
+def assigns(
+    request: Request, attempt: Attempt, prefill: Member, decode: Member, now: float
+) -> list[tuple[int, worker_pb2.SessionRequest]]:
+    """One Assign to each worker of the attempt: two, or one with both roles."""
+    if attempt.is_colocated:
+        roles = (worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE)
+        return [(prefill.epoch, _assign(request, attempt, prefill, decode, roles, now))]
+    return [
+        (member.epoch, _assign(request, attempt, prefill, decode, (role,), now))
+        for member, role in (
+            (prefill, worker_pb2.ROLE_PREFILL),
+            (decode, worker_pb2.ROLE_DECODE),
+        )
+    ]
+
+
+def assign_decode(
+    request: Request, attempt: Attempt, prefill: Member, decode: Member, now: float
+) -> worker_pb2.SessionRequest:
+    """For the new decode worker of a retargeted transfer."""
+    return _assign(request, attempt, prefill, decode, (worker_pb2.ROLE_DECODE,), now)
+
+
+def _assign(
+    request: Request,
+    attempt: Attempt,
+    prefill: Member,
+    decode: Member,
+    roles: tuple[worker_pb2.Role, ...],
+    now: float,
+) -> worker_pb2.SessionRequest:
+    job = request.job
+    time_left_ms = 0 if job.deadline is None else max(1, int((job.deadline - now) * 1000))
+    tokens = request.answer.tokens[: attempt.first_index]
+    return worker_pb2.SessionRequest(
+        assign=worker_pb2.Assign(
+            key=attempt.key,
+            roles=roles,
+            token_ids=[*job.token_ids, *tokens],
+            n_prompt=job.n_prompt,
+            sampling=request.sampling,
+            priority=job.priority,
+            time_left_ms=time_left_ms,
+            prefill=prefill.announce.worker,
+            decode=decode.announce.worker,
+            growth_tokens=attempt.growth_tokens,
+            tenant=job.tenant,
+        )
+    )
+
+
+def cancel(request_id: str, attempt: int) -> worker_pb2.SessionRequest:
+    key = worker_pb2.AttemptKey(request_id=request_id, attempt=attempt)
+    return worker_pb2.SessionRequest(cancel=worker_pb2.Cancel(key=key))
+
+
+def attach(key: worker_pb2.AttemptKey, from_index: int) -> worker_pb2.SessionRequest:
+    return worker_pb2.SessionRequest(attach=worker_pb2.Attach(key=key, from_index=from_index))
+
+
+def retarget(
+    key: worker_pb2.AttemptKey, next_attempt: int, decode: Member
+) -> worker_pb2.SessionRequest:
+    command = worker_pb2.Retarget(key=key, next_attempt=next_attempt, decode=decode.announce.worker)
+    return worker_pb2.SessionRequest(retarget=command)
+
+
+def judge_peer(epoch: int) -> worker_pb2.SessionRequest:
+    return worker_pb2.SessionRequest(judge_peer=worker_pb2.JudgePeer(epoch=epoch))
+
+
+def peer_gone(epoch: int) -> worker_pb2.SessionRequest:
+    return worker_pb2.SessionRequest(peer_gone=worker_pb2.PeerGone(epoch=epoch))
+
+
+def drain(enabled: bool) -> worker_pb2.SessionRequest:
+    return worker_pb2.SessionRequest(drain=worker_pb2.Drain(enabled=enabled))
+
+
+def heartbeat() -> worker_pb2.SessionRequest:
+    return worker_pb2.SessionRequest(heartbeat=worker_pb2.Heartbeat())

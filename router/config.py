@@ -1,0 +1,75 @@
+"""Everything that can be set about a router. Frozen, composed, units in the names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from router.limits import LimitsConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MembershipConfig:
+    """How workers are followed."""
+
+    announce_interval_s: float = 1.0  # told to workers
+    heartbeat_s: float = 1.0  # ours to them, on the session
+    suspicion_s: float = 3.0  # silence after which a worker's requests go elsewhere
+    gone_after_s: float = 30.0  # silence after which it is no member any more
+    forget_after_s: float = 60.0  # how long a member that is gone stays visible in the status
+    open_timeout_s: float = 2.0  # dial to first message of a session
+    redial_min_s: float = 0.1
+    redial_max_s: float = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionConfig:
+    """How many requests may wait, how long, and how much is put on a worker at once."""
+
+    max_queued: int = 1024
+    growth_reserve_tokens: int = 64  # room for this much answer is reserved on the decode worker
+    extra_rows: int = 8  # requests on a decode worker beyond its rows: those still in prefill
+    max_prefill_backlog_tokens: int = 32_768  # a prefill worker with more gets nothing new
+    queue_timeout_s: float = 120.0  # then OverloadedError
+    unavailable_after_s: float = 10.0  # no worker could serve it for so long: UnavailableError
+    retry_after_min_s: float = 0.1
+    retry_after_max_s: float = 30.0
+    hopeless_factor: float = 4.0  # refuse at once if the estimated wait is so many times too long
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatchConfig:
+    """How failures of workers are met."""
+
+    max_failures: int = 8  # of one request; then UnavailableError
+    judge_wait_s: float = 1.0  # for the decode worker's verdict on a lost prefill worker
+    retarget_wait_s: float = 1.0  # for the prefill worker's RETARGETED or GONE
+    move_pause_s: float = 0.5  # between two searches for another place of an unplaced transfer
+    attach_wait_s: float = 1.0  # for events that went missing
+    ledger_wait_s: float = 0.25  # after the last token, for the workers' figures
+    stall_s: float = 300.0  # no news at all of an attempt for so long: it has failed
+    retry_delay_s: float = 0.05  # before the second retry; doubles with each, the first is at once
+    retry_delay_max_s: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterConfig:
+    """One router. `models` names models that may appear later: requests wait for their workers."""
+
+    router_id: str = "router-0"
+    models: tuple[str, ...] = ()
+    tick_s: float = 0.05
+    inline_text_chars: int = 8_192  # longer prompts are tokenized off the event loop
+    limits: LimitsConfig = field(default_factory=LimitsConfig)
+    membership: MembershipConfig = field(default_factory=MembershipConfig)
+    admission: AdmissionConfig = field(default_factory=AdmissionConfig)
+    dispatch: DispatchConfig = field(default_factory=DispatchConfig)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """Where a router listens. Port 0 takes any free one; no metrics port: no endpoint."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    metrics_port: int | None = 0
+    stop_grace_s: float = 5.0  # running answers get this long when the router stops

@@ -1,0 +1,108 @@
+"""From a client's message to a job: checks, text to ids, the model's bounds, a seed."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from dataclasses import replace
+
+from router.affinity import prefix_hashes
+from router.config import RouterConfig
+from router.limits import check_shape, fit
+from router.membership import Membership
+from router.model import ModelFacts
+from router.request import Job
+from router.text import TextCodec
+from twolane.errors import (
+    DeadlineError,
+    InvalidRequestError,
+    UnavailableError,
+    UnknownModelError,
+)
+from twolane.v1 import inference_pb2
+
+
+class Intake:
+    """Makes jobs. Raises `TwolaneError`s that name the field, the figure and the limit."""
+
+    def __init__(self, config: RouterConfig, members: Membership, text: TextCodec | None) -> None:
+        self._config = config
+        self._members = members
+        self._text = text
+
+    async def make_job(
+        self, message: inference_pb2.GenerateRequest, arrived: float, time_left_s: float | None
+    ) -> Job:
+        """May wait: for a long text's ids (off the loop), and, up to `unavailable_after_s`, for
+        workers of a model that is expected."""
+        limits = self._config.limits
+        params = check_shape(message, limits, has_text=self._text is not None)
+        deadline = None if time_left_s is None else arrived + time_left_s
+        token_ids = await self._token_ids(message)
+        model = await self._model(message.model, deadline)
+        params = fit(
+            token_ids,
+            params,
+            model,
+            limits,
+            max_tokens_given=message.sampling.HasField("max_tokens"),
+        )
+        if params.seed is None:
+            params = replace(params, seed=secrets.randbits(63))
+        return Job(
+            request_id=message.request_id or secrets.token_hex(8),
+            model=model.name,
+            token_ids=tuple(token_ids),
+            params=params,
+            arrived=arrived,
+            priority=message.priority,
+            deadline=deadline,
+            tenant=message.tenant,
+            prefix_hashes=prefix_hashes(token_ids),
+        )
+
+    async def _token_ids(self, message: inference_pb2.GenerateRequest) -> list[int]:
+        if message.WhichOneof("prompt") == "token_ids":
+            return list(message.token_ids.ids)
+        assert self._text is not None, "check_shape refuses text without a tokenizer"
+        n_chars = len(message.text) + sum(len(m.content) for m in message.chat.messages)
+        if n_chars <= self._config.inline_text_chars:
+            return _encode(self._text, message)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(None, _encode, self._text, message)
+
+    async def _model(self, name: str, deadline: float | None) -> ModelFacts:
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        while True:
+            models = self._members.models()
+            if not name and len(models) > 1:
+                names = ", ".join(sorted(model.name for model in models))
+                raise InvalidRequestError(
+                    f"the cluster serves {len(models)} models ({names}); name one", field="model"
+                )
+            for model in models:
+                if name in ("", model.name):
+                    return model
+            expected = {member.announce.model for member in self._members} | {*self._config.models}
+            if name and expected and name not in expected:
+                raise UnknownModelError(
+                    f"no worker serves {name!r}; known: {', '.join(sorted(expected))}",
+                    metadata={"model": name},
+                )
+            now = loop.time()
+            if deadline is not None and now >= deadline:
+                raise DeadlineError("the deadline passed while waiting for workers of the model")
+            waited_s = now - started
+            if waited_s >= self._config.admission.unavailable_after_s:
+                raise UnavailableError(
+                    f"no worker of {name or 'any model'} appeared in {waited_s:.1f} s",
+                    metadata={"model": name},
+                )
+            await asyncio.sleep(self._config.tick_s)
+
+
+def _encode(text: TextCodec, message: inference_pb2.GenerateRequest) -> list[int]:
+    if message.WhichOneof("prompt") == "text":
+        return text.encode(message.text)
+    return text.encode_chat([{"role": m.role, "content": m.content} for m in message.chat.messages])

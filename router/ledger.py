@@ -1,0 +1,70 @@
+"""Where a request's time went: the router's own clock, and what the workers measured on theirs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from twolane.v1 import sampling_pb2, worker_pb2
+
+_SUMMED = (
+    "prefill_wait_s",
+    "prefill_s",
+    "transfer_s",
+    "decode_wait_s",
+    "decode_s",
+    "transfer_pages",
+    "transfer_bytes",
+)
+
+
+@dataclass(slots=True)
+class Timeline:
+    """Moments of one request, seconds of the router's clock, and figures by (attempt, role)."""
+
+    arrived: float
+    dispatched: float | None = None  # the first time
+    first_token: float | None = None
+    last_token: float | None = None
+    figures: dict[tuple[int, int], worker_pb2.RowFigures] = field(default_factory=dict)
+
+    def note_token(self, now: float) -> float | None:
+        """A token came. Returns the gap to the one before, None for the first."""
+        before, self.last_token = self.last_token, now
+        if self.first_token is None:
+            self.first_token = now
+        return None if before is None else now - before
+
+    def note_figures(self, attempt: int, role: int, figures: worker_pb2.RowFigures) -> None:
+        """A worker's latest figures of its side of an attempt replace its earlier ones."""
+        self.figures[attempt, role] = figures
+
+
+def make_ledger(
+    timeline: Timeline,
+    *,
+    prompt_tokens: int,
+    output_tokens: int,
+    attempts: int,
+    prefill_worker: str,
+    decode_worker: str,
+) -> sampling_pb2.Ledger:
+    """Times and bytes are summed over all attempts: they were spent. `cached_tokens` is that of
+    the last attempt that told."""
+    ledger = sampling_pb2.Ledger(
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+        attempts=attempts,
+        prefill_worker=prefill_worker,
+        decode_worker=decode_worker,
+    )
+    for _, figures in sorted(timeline.figures.items(), key=lambda entry: entry[0]):
+        for name in _SUMMED:
+            setattr(ledger, name, getattr(ledger, name) + getattr(figures, name))
+        ledger.cached_tokens = figures.cached_tokens or ledger.cached_tokens
+    if timeline.dispatched is not None:
+        ledger.queued_s = timeline.dispatched - timeline.arrived
+    if timeline.first_token is not None:
+        ledger.ttft_s = timeline.first_token - timeline.arrived
+    if timeline.last_token is not None:
+        ledger.total_s = timeline.last_token - timeline.arrived
+    return ledger

@@ -1,0 +1,177 @@
+"""What a door lets in: every refusal names the actual figure and the limit.
+
+Checks come in two steps, because the second needs the model: `check_shape` for what can be said of
+the message alone, `fit` for token ids, context and pages of the model that shall answer it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from router.model import ModelFacts
+from twolane.errors import InvalidParameterError, InvalidRequestError, UnimplementedError
+from twolane.params import MAX_STOP_STRINGS, SamplingParams
+from twolane.rpc.params import params_from_proto
+from twolane.v1 import inference_pb2
+
+RESERVED_FIELDS = ("adapter", "model_version", "constraint")
+MAX_REQUEST_ID_CHARS = 64
+MAX_TENANT_CHARS = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitsConfig:
+    """The operator's caps, below those of the model."""
+
+    message_bytes: int = 4 * 1024 * 1024
+    prompt_bytes: int = 1024 * 1024
+    prompt_tokens: int = 131_072
+    max_tokens: int = 131_072
+    stop_strings: int = MAX_STOP_STRINGS
+    chat_messages: int = 1024
+    priority: int = 100
+
+
+def check_shape(
+    request: inference_pb2.GenerateRequest, limits: LimitsConfig, *, has_text: bool
+) -> SamplingParams:
+    """Everything that can be said without knowing the model. Returns the sampling options.
+
+    Raises `InvalidRequestError`, or `UnimplementedError` naming a reserved field.
+    """
+    for name in RESERVED_FIELDS:
+        if request.HasField("constraint") if name == "constraint" else getattr(request, name):
+            raise UnimplementedError(
+                f"{name} is reserved for a later version; leave it unset", metadata={"field": name}
+            )
+    if request.n > 1:
+        raise UnimplementedError(
+            f"n is {request.n}; more than one sample is reserved for a later version",
+            metadata={"field": "n", "value": str(request.n), "bound": "0 or 1"},
+        )
+    if request.n < 0:
+        raise InvalidParameterError("n", request.n, "0 or 1")
+    _at_most("len(request_id)", len(request.request_id), MAX_REQUEST_ID_CHARS)
+    _at_most("len(tenant)", len(request.tenant), MAX_TENANT_CHARS)
+    if abs(request.priority) > limits.priority:
+        bound = f"{-limits.priority} to {limits.priority}"
+        raise InvalidParameterError("priority", request.priority, bound)
+    params = params_from_proto(request.sampling)
+    _at_most("len(stop)", len(params.stop), limits.stop_strings)
+    if request.sampling.HasField("max_tokens"):
+        _at_most("max_tokens", params.max_tokens, limits.max_tokens)
+    if params.stop and not has_text:
+        raise InvalidRequestError(
+            "stop strings need a tokenizer, and the model has none; use stop_token_ids",
+            field="stop",
+        )
+    _check_prompt(request, limits, has_text=has_text)
+    return params
+
+
+def _check_prompt(
+    request: inference_pb2.GenerateRequest, limits: LimitsConfig, *, has_text: bool
+) -> None:
+    kind = request.WhichOneof("prompt")
+    if kind is None:
+        raise InvalidRequestError("prompt is empty: set text, token_ids or chat", field="prompt")
+    if kind == "token_ids":
+        # before anything looks at each of them
+        _at_most("len(prompt tokens)", len(request.token_ids.ids), limits.prompt_tokens)
+        if not request.token_ids.ids:
+            raise InvalidRequestError("token_ids is empty; at least 1 is needed", field="token_ids")
+        return
+    if not has_text:
+        raise InvalidRequestError(
+            f"a prompt of kind {kind} needs a tokenizer, and the model has none; send token_ids",
+            field=kind,
+        )
+    if kind == "text":
+        if not request.text:
+            raise InvalidRequestError("text is empty; at least 1 character is needed", field="text")
+        _at_most("len(text) in bytes", len(request.text.encode()), limits.prompt_bytes)
+        return
+    messages = request.chat.messages
+    if not messages:
+        raise InvalidRequestError("chat is empty; at least 1 message is needed", field="chat")
+    _at_most("len(chat.messages)", len(messages), limits.chat_messages)
+    n_bytes = sum(len(message.content.encode()) for message in messages)
+    _at_most("len(chat) in bytes", n_bytes, limits.prompt_bytes)
+    for at, message in enumerate(messages):
+        if not message.role:
+            raise InvalidRequestError(
+                f"chat.messages[{at}].role is empty; it names the speaker", field="chat"
+            )
+
+
+def fit(
+    token_ids: Sequence[int],
+    params: SamplingParams,
+    model: ModelFacts,
+    limits: LimitsConfig,
+    *,
+    max_tokens_given: bool,
+) -> SamplingParams:
+    """Everything that depends on the model. Returns the options with `max_tokens` cut to what fits
+    if the client left it unset. Raises `InvalidRequestError` with figures."""
+    n_prompt = len(token_ids)
+    if not n_prompt:
+        raise InvalidRequestError("the prompt has no tokens; at least 1 is needed", field="prompt")
+    _at_most("len(prompt tokens)", n_prompt, limits.prompt_tokens)
+    for token_id in (min(token_ids), max(token_ids)):
+        _check_id("token_ids", token_id, model)
+    for token_id in params.stop_token_ids:
+        _check_id("stop_token_ids", token_id, model)
+    for token_id in params.logit_bias:
+        _check_id("logit_bias token", token_id, model)
+    room = model.max_context_tokens - n_prompt
+    if room < 1:
+        raise InvalidRequestError(
+            f"the prompt has {n_prompt} tokens; {model.name} has a context of "
+            f"{model.max_context_tokens}, and at least 1 must remain for the answer",
+            field="prompt",
+            metadata={"value": str(n_prompt), "bound": str(model.max_context_tokens - 1)},
+        )
+    if model.pages_for(n_prompt) > model.max_prefill_pages:
+        what = f"prompt {n_prompt}"
+        raise _too_many_pages("prompt", what, n_prompt, model, model.max_prefill_pages)
+    if not max_tokens_given:
+        fitting = min(params.max_tokens, room, limits.max_tokens)
+        fitting = min(fitting, model.max_decode_pages * model.page_tokens - n_prompt)
+        params = replace(params, max_tokens=max(fitting, 1, params.min_tokens))
+    if params.max_tokens > room:
+        raise InvalidRequestError(
+            f"prompt ({n_prompt} tokens) + max_tokens ({params.max_tokens}) is "
+            f"{n_prompt + params.max_tokens}; {model.name} has a context of "
+            f"{model.max_context_tokens}",
+            field="max_tokens",
+            metadata={"value": str(params.max_tokens), "bound": f"at most {room}"},
+        )
+    n_total = n_prompt + params.max_tokens
+    if model.pages_for(n_total) > model.max_decode_pages:
+        what = f"prompt {n_prompt} + max_tokens {params.max_tokens}"
+        raise _too_many_pages("max_tokens", what, n_total, model, model.max_decode_pages)
+    return params
+
+
+def _too_many_pages(
+    field: str, what: str, n_tokens: int, model: ModelFacts, max_pages: int
+) -> InvalidRequestError:
+    n_pages = model.pages_for(n_tokens)
+    return InvalidRequestError(
+        f"the request needs {n_pages} pages ({what} tokens, {model.page_tokens} a page); the "
+        f"largest worker of {model.name} has {max_pages}",
+        field=field,
+        metadata={"value": str(n_pages), "bound": str(max_pages)},
+    )
+
+
+def _check_id(name: str, token_id: int, model: ModelFacts) -> None:
+    if not 0 <= token_id < model.vocab_size:
+        raise InvalidParameterError(name, token_id, f"0 to {model.vocab_size - 1}")
+
+
+def _at_most(name: str, value: int, bound: int) -> None:
+    if value > bound:
+        raise InvalidParameterError(name, value, f"at most {bound}")

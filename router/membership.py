@@ -1,0 +1,164 @@
+"""Who is in the cluster: announces, sessions, silence, drains.
+
+Members are kept by epoch. A new epoch of the same worker_id ends the old one for dispatch; an epoch
+that was replaced, or proven gone, never comes back. No clock here: `now` is given.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from router.config import MembershipConfig
+from router.member import Member, MemberState
+from router.model import ModelFacts, model_facts
+from twolane.v1 import cluster_pb2, worker_pb2
+
+S = MemberState
+MAX_RETIRED = 4096
+
+
+class Membership:
+    """Answers who is there and who is lost. Holds no connection."""
+
+    def __init__(self, config: MembershipConfig) -> None:
+        self._config = config
+        self._members: dict[int, Member] = {}
+        self._models: tuple[ModelFacts, ...] | None = None  # until an announce or a loss
+        self._retired: OrderedDict[int, None] = OrderedDict()
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self._members.values())
+
+    def get(self, epoch: int) -> Member | None:
+        return self._members.get(epoch)
+
+    def announce(self, announce: cluster_pb2.AnnounceRequest, now: float) -> Member | None:
+        """A worker says that it exists. Returns the member if a session must be dialled for it."""
+        self._models = None
+        epoch, worker_id = announce.worker.epoch, announce.worker.worker_id
+        if epoch in self._retired:
+            return None
+        member = self._members.get(epoch)
+        if announce.leaving:
+            if member is not None:
+                self._end(member, now)
+            return None
+        if member is not None and member.state is not S.GONE:
+            member.announce = announce
+            return None
+        for other in [m for m in self if m.worker_id == worker_id and m.epoch != epoch]:
+            self._retire(other.epoch)
+            self._end(other, now)
+        member = self._members[epoch] = Member(announce, now)
+        return member
+
+    def opened(self, epoch: int, now: float) -> None:
+        """A session is open: the worker of that epoch answered."""
+        member = self._members[epoch]
+        member.is_open = True
+        member.was_refused = False
+        self.heard(epoch, None, now)
+
+    def broken(self, epoch: int) -> None:
+        """The session is over. Whether the worker is, the next dial will tell."""
+        member = self._members[epoch]
+        member.is_open = False
+        self._suspect(member)
+
+    def refused(self, epoch: int) -> None:
+        """A dial failed: nobody there, or another epoch."""
+        member = self._members[epoch]
+        member.was_refused = True
+        self._suspect(member)
+
+    def heard(self, epoch: int, load: worker_pb2.LoadReport | None, now: float) -> None:
+        """Any message of a session; `load` if it carried a report."""
+        member = self._members[epoch]
+        if member.state is S.GONE:
+            return
+        member.last_heard = now
+        if load is not None:
+            member.load = load
+        wanted = S.DRAINING if member.drain_wanted or member.load.draining else S.ALIVE
+        if member.is_open and member.state is not wanted:
+            member.life.advance(wanted)
+
+    def drain(self, worker_id: str, *, undo: bool) -> Member | None:
+        """No new work for this worker, or again. None if there is no such worker."""
+        for member in self:
+            if member.worker_id == worker_id and member.state is not S.GONE:
+                member.drain_wanted = not undo
+                if undo:
+                    # until its next report says the same
+                    member.load.draining = False
+                wanted = S.ALIVE if undo else S.DRAINING
+                if member.state in (S.ALIVE, S.DRAINING) and member.state is not wanted:
+                    member.life.advance(wanted)
+                return member
+        return None
+
+    def report_gone(self, epoch: int, now: float) -> None:
+        """The launcher's proof that no process of this epoch runs."""
+        self._retire(epoch)
+        member = self._members.get(epoch)
+        if member is not None:
+            self._end(member, now)
+
+    def tick(self, now: float) -> None:
+        config = self._config
+        for member in list(self):
+            member.forget_cancels(now)
+            silent_s = now - member.last_heard
+            if member.gone_at is not None:
+                if now - member.gone_at > config.forget_after_s:
+                    del self._members[member.epoch]
+                    self._models = None
+            elif silent_s > config.gone_after_s:
+                self._end(member, now)
+            elif silent_s > config.suspicion_s:
+                self._suspect(member)
+
+    def is_lost(self, member: Member, now: float) -> bool:
+        """Whether what runs there must be looked after elsewhere: silent for too long, nobody
+        answers the dial, or gone. A session that broke a moment ago is not enough."""
+        if member.state is S.SUSPECT:
+            return member.was_refused or now - member.last_heard > self._config.suspicion_s
+        return member.state is S.GONE
+
+    def servable_models(self) -> set[str]:
+        """Models that have an alive worker of each role, of one fingerprint."""
+        alive = [member for member in self if member.state is S.ALIVE]
+        prefill = {(m.announce.model, m.announce.fingerprint) for m in alive if m.prefills}
+        decode = {(m.announce.model, m.announce.fingerprint) for m in alive if m.decodes}
+        return {model for model, _ in prefill & decode}
+
+    def models(self) -> tuple[ModelFacts, ...]:
+        """Every model that has workers of both roles. Workers that are gone count only for a model
+        that has no others: it may come back."""
+        if self._models is None:
+            found = {}
+            everyone = [member.announce for member in self]
+            present = [member.announce for member in self if member.state is not S.GONE]
+            for announces in (everyone, present):
+                for name in dict.fromkeys(announce.model for announce in announces):
+                    if facts := model_facts(name, announces):
+                        found[name] = facts
+            self._models = tuple(found.values())
+        return self._models
+
+    def _suspect(self, member: Member) -> None:
+        if member.state in (S.ALIVE, S.DRAINING):
+            member.life.advance(S.SUSPECT)
+
+    def _end(self, member: Member, now: float) -> None:
+        if member.state is not S.GONE:
+            self._models = None
+            member.life.advance(S.GONE)
+            member.gone_at = now
+            member.cancels.clear()
+
+    def _retire(self, epoch: int) -> None:
+        self._retired[epoch] = None
+        while len(self._retired) > MAX_RETIRED:
+            self._retired.popitem(last=False)

@@ -1,0 +1,123 @@
+"""Which prefill and which decode worker: a pure function of a snapshot.
+
+The prefill worker is the one that would be through with the prompt first: least backlog plus what
+it would have to compute, where a prefix that it had lately counts as computed. The decode worker is
+one with room for the row and its growth: most free pages, then fewest rows. Both have the same
+model fingerprint. If every prefill worker of a fingerprint decodes too, the cluster is colocated,
+and one worker takes both sides, so that nothing moves.
+
+A worker in `Need.avoid` refused or failed this request before: it is taken only if no other of its
+role is there at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from router.model import pages_for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerView:
+    """One worker that may be given new work, as the router sees it."""
+
+    epoch: int
+    worker_id: str
+    fingerprint: str
+    prefills: bool
+    decodes: bool
+    n_pages: int
+    page_tokens: int
+    occupied_pages: int = 0  # held or promised
+    rows: int = 0  # requests on their way to it or running
+    max_rows: int = 1
+    backlog_tokens: int = 0  # prompts assigned and not yet through
+    max_backlog_tokens: int = 1
+
+    @property
+    def free_pages(self) -> int:
+        return self.n_pages - self.occupied_pages
+
+    def has_room(self, n_tokens: int) -> bool:
+        return self.rows < self.max_rows and self.free_pages >= pages_for(
+            n_tokens, self.page_tokens
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """What one request asks of a pair of workers."""
+
+    n_tokens: int  # to prefill
+    growth_tokens: int  # to reserve for the answer
+    cached_tokens: Mapping[int, int] = field(default_factory=dict)  # by epoch: likely known there
+    avoid: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    prefill: WorkerView
+    decode: WorkerView
+
+
+def place(need: Need, workers: Sequence[WorkerView]) -> Placement | None:
+    """The best pair, or None: nobody has room now."""
+    best: tuple[tuple[int, int, str], Placement] | None = None
+    for fingerprint in sorted({worker.fingerprint for worker in workers}):
+        group = [worker for worker in workers if worker.fingerprint == fingerprint]
+        placement = _place_within(need, group)
+        if placement is not None:
+            cost = _prefill_cost(need, placement.prefill)
+            if best is None or cost < best[0]:
+                best = cost, placement
+    return best[1] if best else None
+
+
+def place_decode(need: Need, workers: Iterable[WorkerView], fingerprint: str) -> WorkerView | None:
+    """A decode worker for pages that a prefill worker of `fingerprint` already holds."""
+    group = [w for w in workers if w.decodes and w.fingerprint == fingerprint]
+    return _best_decode(need, [w for w in group if w.epoch not in need.avoid])
+
+
+def _place_within(need: Need, group: Sequence[WorkerView]) -> Placement | None:
+    prefills = _without_avoided(need, [worker for worker in group if worker.prefills])
+    decodes = _without_avoided(need, [worker for worker in group if worker.decodes])
+    ready = [worker for worker in prefills if _can_prefill(need, worker)]
+    if prefills and all(worker.decodes for worker in prefills):
+        n_tokens = need.n_tokens + need.growth_tokens
+        ready = [worker for worker in ready if worker in decodes and worker.has_room(n_tokens)]
+        both = min(ready, key=lambda worker: _colocated_cost(need, worker), default=None)
+        return Placement(both, both) if both is not None else None
+    decode = _best_decode(need, decodes)
+    if decode is None or not ready:
+        return None
+    return Placement(min(ready, key=lambda worker: _prefill_cost(need, worker)), decode)
+
+
+def _without_avoided(need: Need, workers: list[WorkerView]) -> list[WorkerView]:
+    return [worker for worker in workers if worker.epoch not in need.avoid] or workers
+
+
+def _can_prefill(need: Need, worker: WorkerView) -> bool:
+    fits = pages_for(need.n_tokens, worker.page_tokens) <= worker.n_pages
+    return fits and worker.backlog_tokens < worker.max_backlog_tokens
+
+
+def _best_decode(need: Need, workers: Sequence[WorkerView]) -> WorkerView | None:
+    ready = [worker for worker in workers if worker.has_room(need.n_tokens + need.growth_tokens)]
+    return min(ready, key=_decode_cost, default=None)
+
+
+def _prefill_cost(need: Need, worker: WorkerView) -> tuple[int, int, str]:
+    to_compute = need.n_tokens - need.cached_tokens.get(worker.epoch, 0)
+    # a pure prefill worker before one that decodes too
+    return worker.backlog_tokens + to_compute, int(worker.decodes), worker.worker_id
+
+
+def _colocated_cost(need: Need, worker: WorkerView) -> tuple[int, float, int, str]:
+    return _prefill_cost(need, worker)[0], *_decode_cost(worker)
+
+
+def _decode_cost(worker: WorkerView) -> tuple[float, int, str]:
+    return -worker.free_pages / worker.n_pages, worker.rows, worker.worker_id

@@ -1,0 +1,197 @@
+"""What becomes of an attempt when its workers fail.
+
+    what is lost              the row is P's (PLACED)              the row is D's (DECODING)
+    P                         ask D what landed (JUDGING)          nothing: P is not needed
+    D                         another D for P's pages (MOVING)     new attempt
+    both, or colocated        new attempt                          new attempt
+
+A new attempt prefills the prompt and the tokens that the client has, and waits ahead of new work.
+"""
+
+from __future__ import annotations
+
+from router import commands
+from router.attempt import Attempt, AttemptState
+from router.board import Board
+from router.endings import Endings
+from router.member import Member, MemberState
+from router.policy import Need, place_decode
+from router.request import Request, RequestState
+from twolane.errors import UnavailableError
+from twolane.v1 import worker_pb2
+
+A = AttemptState
+
+
+class Recovery:
+    """See the module's docstring."""
+
+    def __init__(self, board: Board, endings: Endings) -> None:
+        self._board = board
+        self._endings = endings
+
+    def retry(
+        self,
+        request: Request,
+        reason: str,
+        now: float,
+        *,
+        is_failure: bool = True,
+        detail: str = "",
+    ) -> None:
+        """This attempt is over; make another, or give up after too many failures."""
+        attempt = request.attempt
+        assert attempt is not None
+        config = self._board.config.dispatch
+        request.failures += is_failure
+        if request.failures > config.max_failures:
+            message = (
+                f"gave up after {request.failures} failed attempts (at most "
+                f"{config.max_failures}); the last one: {reason}"
+            )
+            self._endings.fail(
+                request,
+                UnavailableError(
+                    f"{message}: {detail}" if detail else message,
+                    metadata={"failures": str(request.failures), "reason": reason},
+                ),
+            )
+            return
+        self._endings.cancel_attempt(attempt)
+        attempt.life.advance(A.OVER)
+        request.life.advance(RequestState.RESUMING)
+        self._board.counters[f"resumes.{reason}"] += 1
+        self._board.set_attempt(request, None)
+        request.queued_since = now
+        if is_failure and request.failures > 1:
+            delay_s = config.retry_delay_s * 2 ** (request.failures - 2)
+            request.due = now + min(delay_s, config.retry_delay_max_s)
+        else:
+            self._board.queue.push(request)
+
+    def preempted(self, request: Request, now: float) -> None:
+        """D took the pages for others. No failure, as long as the row gets ahead between two."""
+        attempt = request.attempt
+        assert attempt is not None
+        request.full_growth = True
+        got_ahead = len(request.answer.tokens) > attempt.first_index
+        self.retry(request, "preempted", now, is_failure=not got_ahead)
+
+    def worker_lost(self, member: Member, now: float) -> None:
+        """Find another place for what runs on a lost worker. Called until it is back or gone;
+        a second call finds nothing left to do."""
+        epoch = member.epoch
+        to_judge: set[int] = set()
+        for request, attempt in self._board.attempts_at(epoch):
+            if attempt.decode_epoch == epoch:
+                if attempt.state is not A.PLACED or not self.retarget(request, now):
+                    self.retry(request, "decode_worker_lost", now)
+            elif attempt.state is A.MOVING:
+                self.retry(request, "prefill_worker_lost", now)
+            elif attempt.state is A.PLACED:
+                attempt.life.advance(A.JUDGING)
+                attempt.due = now + self._board.config.dispatch.judge_wait_s
+                to_judge.add(attempt.decode_epoch)
+        for decode_epoch in sorted(to_judge):
+            self._board.send(decode_epoch, commands.judge_peer(epoch))
+
+    def retarget(self, request: Request, now: float) -> bool:
+        """Send the pages that P holds to another decode worker, without computing them again.
+        False if there is none with room, or P cannot be told."""
+        attempt = request.attempt
+        assert attempt is not None
+        prefill = self._board.members.get(attempt.prefill_epoch)
+        if prefill is None or not prefill.is_open or attempt.is_colocated:
+            return False
+        if self._board.members.is_lost(prefill, now):
+            return False
+        need = Need(
+            n_tokens=attempt.n_tokens,
+            growth_tokens=attempt.growth_tokens,
+            avoid=request.avoid | {attempt.decode_epoch, attempt.prefill_epoch},
+        )
+        view = place_decode(need, self._board.views(), prefill.announce.fingerprint)
+        decode = self._board.members.get(view.epoch) if view is not None else None
+        if decode is None:
+            return False
+        moved = Attempt(
+            worker_pb2.AttemptKey(
+                request_id=request.job.request_id, attempt=attempt.key.attempt + 1
+            ),
+            prefill_epoch=attempt.prefill_epoch,
+            decode_epoch=decode.epoch,
+            n_tokens=attempt.n_tokens,
+            first_index=attempt.first_index,
+            growth_tokens=attempt.growth_tokens,
+            page_tokens=decode.announce.page_tokens,
+            now=now,
+            moved_from=attempt,
+        )
+        moved.due = now + self._board.config.dispatch.retarget_wait_s
+        self._board.send(
+            attempt.decode_epoch, commands.cancel(attempt.key.request_id, attempt.key.attempt)
+        )
+        attempt.life.advance(A.OVER)
+        self._board.set_attempt(request, moved)
+        self._board.counters["retargets"] += 1
+        self._board.send(prefill.epoch, commands.retarget(attempt.key, moved.key.attempt, decode))
+        self._board.send(decode.epoch, commands.assign_decode(request, moved, prefill, decode, now))
+        return True
+
+    def session_opened(self, member: Member) -> None:
+        """After a cut nothing is known of what arrived: ask for everything again."""
+        epoch = member.epoch
+        for request_id, number in list(member.cancels):
+            self._board.send(epoch, commands.cancel(request_id, number))
+        if member.drain_wanted:
+            self._board.send(epoch, commands.drain(True))
+        for request, attempt in self._board.attempts_at(epoch):
+            if attempt.state is A.MOVING and epoch == attempt.prefill_epoch:
+                decode = self._board.members.get(attempt.decode_epoch)
+                if decode is not None:
+                    old = worker_pb2.AttemptKey(
+                        request_id=attempt.key.request_id, attempt=attempt.key.attempt - 1
+                    )
+                    self._board.send(epoch, commands.retarget(old, attempt.key.attempt, decode))
+            elif attempt.state is not A.DECODING or epoch == attempt.decode_epoch:
+                self.attach(request, epoch)
+
+    def attach(self, request: Request, epoch: int) -> None:
+        """Have the worker send again what the router has not."""
+        assert request.attempt is not None
+        n_known = len(request.answer.tokens)
+        self._board.send(epoch, commands.attach(request.attempt.key, n_known))
+
+    def tick(self, request: Request, now: float) -> None:
+        """Time passes for a RUNNING request."""
+        attempt = request.attempt
+        assert attempt is not None
+        config = self._board.config.dispatch
+        if attempt.gap_due is not None and now >= attempt.gap_due:
+            self.retry(request, "missing_events", now)
+        elif attempt.due is not None and now >= attempt.due:
+            if attempt.state is A.PLACED:  # it wants to move
+                attempt.due = now + config.move_pause_s
+                self.retarget(request, now)
+            else:
+                moving = attempt.state is A.MOVING
+                self.retry(request, "not_retargeted" if moving else "prefill_worker_lost", now)
+        elif now - attempt.last_news > config.stall_s:
+            self.retry(request, "stalled", now)
+
+    def unplaced(self, request: Request, now: float) -> None:
+        """P cannot give the row away: another D may have room. If not now, maybe soon."""
+        attempt = request.attempt
+        assert attempt is not None
+        if attempt.state is not A.PLACED or attempt.wants_move:
+            return
+        attempt.wants_move = True
+        attempt.due = now + self._board.config.dispatch.move_pause_s
+        self.retarget(request, now)
+
+    def refused(self, request: Request, epoch: int, reason: str, message: str, now: float) -> None:
+        """A worker will not have the row: elsewhere, if there is an elsewhere."""
+        request.avoid |= {epoch}
+        alive = {m.epoch for m in self._board.members if m.state is MemberState.ALIVE}
+        request.avoid &= alive | {epoch}
+        self.retry(request, f"refused.{reason or 'unknown'}", now, detail=message)

@@ -1,0 +1,135 @@
+"""One request, from the door to its one end.
+
+    QUEUED ────> RUNNING ────────────> ENDING ────> FINISHED
+      │           │    ^                 │            the last token is out, the ledger too
+      │           v    │                 │
+      │         RESUMING                 │
+      └───────────┴────────┬─────────────┴────────> FAILED     one typed error
+                           └──────────────────────> CANCELLED  by the client, or an operator
+
+QUEUED    admitted; no worker knows of it.
+RUNNING   one attempt is under way.
+RESUMING  its attempt failed; it waits, ahead of new work, for the next.
+ENDING    every token is out; the workers' figures are awaited for a moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from router.answer import Answer
+from router.attempt import Attempt
+from router.ledger import Timeline
+from twolane.errors import TwolaneError
+from twolane.lifecycle import Lifecycle
+from twolane.params import SamplingParams
+from twolane.v1 import sampling_pb2
+
+
+class RequestState(Enum):
+    QUEUED = auto()
+    RUNNING = auto()
+    RESUMING = auto()
+    ENDING = auto()
+    FINISHED = auto()
+    FAILED = auto()
+    CANCELLED = auto()
+
+
+S = RequestState
+REQUEST_MOVES: Mapping[RequestState, frozenset[RequestState]] = {
+    S.QUEUED: frozenset({S.RUNNING, S.FAILED, S.CANCELLED}),
+    S.RUNNING: frozenset({S.RESUMING, S.ENDING, S.FAILED, S.CANCELLED}),
+    S.RESUMING: frozenset({S.RUNNING, S.FAILED, S.CANCELLED}),
+    S.ENDING: frozenset({S.FINISHED, S.FAILED, S.CANCELLED}),
+    S.FINISHED: frozenset(),
+    S.FAILED: frozenset(),
+    S.CANCELLED: frozenset(),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What was asked, checked and complete: seed drawn, defaults filled in. Never changes."""
+
+    request_id: str
+    model: str
+    token_ids: tuple[int, ...]
+    params: SamplingParams
+    arrived: float
+    priority: int = 0
+    deadline: float | None = None  # router's clock
+    tenant: str = ""
+    prefix_hashes: tuple[bytes, ...] = ()
+
+    @property
+    def n_prompt(self) -> int:
+        return len(self.token_ids)
+
+
+class Request:
+    """The router's record of one job. Only the dispatcher's parts change it."""
+
+    __slots__ = (
+        "answer",
+        "attempt",
+        "avoid",
+        "awaited_roles",
+        "due",
+        "error",
+        "failures",
+        "finish_reason",
+        "full_growth",
+        "job",
+        "last_attempt",
+        "ledger",
+        "life",
+        "n_attempts",
+        "queued_since",
+        "sampling",
+        "sequence",
+        "timeline",
+    )
+
+    def __init__(self, job: Job, answer: Answer, sampling: sampling_pb2.SamplingParams) -> None:
+        self.job = job
+        self.answer = answer
+        self.sampling = sampling  # as the workers get it
+        self.life = Lifecycle(S.QUEUED, REQUEST_MOVES)
+        self.timeline = Timeline(arrived=job.arrived)
+        self.attempt: Attempt | None = None  # the live one
+        self.last_attempt: Attempt | None = None  # live or not: for the ledger
+        self.n_attempts = 0
+        self.failures = 0  # attempts that ended badly
+        self.full_growth = False  # it was preempted: reserve all that may still come
+        self.avoid: frozenset[int] = frozenset()  # epochs that refused it
+        self.queued_since = job.arrived
+        self.sequence = 0  # order of arrival, set by the queue
+        self.due: float | None = None  # RESUMING: not before; ENDING: no longer than
+        self.awaited_roles: frozenset[int] = frozenset()  # ENDING: whose figures are awaited
+        self.finish_reason = sampling_pb2.FINISH_REASON_UNSPECIFIED
+        self.error: TwolaneError | None = None
+        self.ledger: sampling_pb2.Ledger | None = None
+
+    @property
+    def state(self) -> RequestState:
+        return self.life.state
+
+    @property
+    def is_over(self) -> bool:
+        return self.life.is_over
+
+    @property
+    def remaining_tokens(self) -> int:
+        return self.job.params.max_tokens - len(self.answer.tokens)
+
+    @property
+    def n_tokens(self) -> int:
+        """Prompt and answer so far: what an attempt made now would have to prefill."""
+        return self.job.n_prompt + len(self.answer.tokens)
+
+    def growth_tokens(self, reserve: int) -> int:
+        remaining = self.remaining_tokens
+        return remaining if self.full_growth else min(remaining, reserve)

@@ -1,0 +1,259 @@
+"""The router's core: the dispatcher with a clock, sessions to workers, and answers to clients.
+
+Everything happens on one event loop; nothing here knows gRPC. An input (a client's request, a
+worker's message, a tick) goes into the dispatcher; then its commands are sent and the clients with
+news are woken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from types import TracebackType
+
+from router.background import Background
+from router.board import Observer
+from router.config import RouterConfig
+from router.dispatch import Dispatcher
+from router.endings import Endings
+from router.intake import Intake
+from router.member import MemberState
+from router.model import ModelFacts
+from router.request import Job, Request
+from router.session import WorkerDialer, WorkerSession
+from router.status import make_status
+from router.store import MemoryStore, Store
+from router.text import TextCodec
+from twolane.errors import (
+    CancelledError,
+    DuplicateRequestError,
+    InvalidRequestError,
+    UnavailableError,
+)
+from twolane.rpc.link import LinkBrokenError
+from twolane.v1 import cluster_pb2, inference_pb2, worker_pb2
+
+LAST_WORDS_S = 0.1
+
+
+class Router:
+    """Use as an async context manager; leaving it ends every answer with `UnavailableError`.
+
+    `text` None serves token ids only.
+    """
+
+    def __init__(
+        self,
+        config: RouterConfig,
+        dialer: WorkerDialer,
+        text: TextCodec | None = None,
+        *,
+        store: Store | None = None,
+        observer: Observer | None = None,
+    ) -> None:
+        self.config = config
+        self._dialer = dialer
+        self._text = text
+        self._store = store or MemoryStore()
+        self._dispatcher = Dispatcher(config, self._store, observer)
+        self._intake = Intake(config, self._dispatcher.members, text)
+        self._sessions: dict[int, tuple[WorkerSession, asyncio.Task[None]]] = {}
+        self._wakes: dict[str, asyncio.Event] = {}
+        self._tasks = Background()
+        self._is_stopping = False
+        self._started = 0.0
+
+    async def __aenter__(self) -> Router:
+        self._loop = asyncio.get_running_loop()
+        self._started = self._loop.time()
+        await self._tasks.__aenter__()
+        self._tasks.start(self._tick_forever(), name="router-tick")
+        for announce in self._store.workers():
+            self.announce(announce)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop_accepting()
+        now = self._loop.time()
+        live = list(self._dispatcher.board.requests)
+        for request_id in live:
+            self._dispatcher.end(request_id, UnavailableError("the router is stopping"), now)
+        self._flush()
+        if live:
+            await asyncio.sleep(LAST_WORDS_S)  # closing a link drops what it has not sent
+        await self._tasks.__aexit__(kind, error, trace)
+
+    # Clients
+
+    async def generate(
+        self, message: inference_pb2.GenerateRequest, *, time_left_s: float | None = None
+    ) -> AsyncGenerator[inference_pb2.GenerateResponse, None]:
+        """One answer. The first response tells id and seed, as soon as the request is admitted;
+        each later one everything that waited; the last one finish_reason and ledger.
+
+        Raises a `TwolaneError` instead of the rest. Closing the iterator early (or cancelling its
+        task) cancels the request at both workers.
+        """
+        job = await self._admit(message, self._loop.time(), time_left_s)
+        wake = self._wakes[job.request_id] = asyncio.Event()
+        try:
+            request = self._submit(job)
+            yield inference_pb2.GenerateResponse(request_id=job.request_id, seed=job.params.seed)
+            is_over = False
+            while not is_over:
+                await wake.wait()
+                wake.clear()
+                is_over = request.is_over  # before the yield: what comes during it waits for us
+                response = request.answer.take()
+                if is_over and request.ledger is not None:
+                    response = response or inference_pb2.GenerateResponse()
+                    response.finish_reason = request.finish_reason
+                    response.ledger.CopyFrom(request.ledger)
+                if response is not None:
+                    yield response
+            if request.error is not None:
+                raise request.error
+        finally:
+            del self._wakes[job.request_id]
+            left = CancelledError("the client left")
+            self._dispatcher.end(job.request_id, left, self._loop.time())
+            self._flush()
+
+    def cancel(self, request_id: str) -> bool:
+        """End a running request with CANCELLED. False if there is none of that id."""
+        error = CancelledError(f"request {request_id} was cancelled by its id")
+        found = self._dispatcher.end(request_id, error, self._loop.time())
+        self._flush()
+        return found
+
+    def models(self) -> list[ModelFacts]:
+        return list(self._dispatcher.members.models())
+
+    def can_serve(self) -> bool:
+        """Whether some model has a live pair of workers, and requests are accepted."""
+        return not self._is_stopping and bool(self._dispatcher.members.servable_models())
+
+    # Workers and operators
+
+    def announce(self, announce: cluster_pb2.AnnounceRequest) -> cluster_pb2.AnnounceResponse:
+        """A worker exists (or leaves). The session to it is dialled from here."""
+        epoch = announce.worker.epoch
+        if self._dispatcher.announce(announce, self._loop.time()):
+            self._store.put_worker(announce)
+            self._close_session(epoch)  # of a former life of this epoch: it was out of sight
+            session = WorkerSession(
+                announce.worker,
+                self.config.router_id,
+                self.config.membership,
+                self._dialer,
+                self,
+            )
+            task = self._tasks.start(session.run(), name=f"session-{epoch:x}")
+            self._sessions[epoch] = session, task
+        self._flush()
+        interval_ms = int(self.config.membership.announce_interval_s * 1000)
+        return cluster_pb2.AnnounceResponse(interval_ms=interval_ms)
+
+    def drain(self, worker_id: str, *, undo: bool = False) -> None:
+        """No new requests for that worker, or again. Raises `InvalidRequestError` if unknown."""
+        if not self._dispatcher.drain(worker_id, undo=undo):
+            raise InvalidRequestError(f"there is no worker {worker_id!r}", field="worker_id")
+        self._flush()
+
+    def report_gone(self, epoch: int) -> None:
+        """The launcher's proof that no process of `epoch` runs any more."""
+        self._dispatcher.report_gone(epoch, self._loop.time())
+        self._flush()
+
+    def status(self) -> cluster_pb2.GetStatusResponse:
+        board = self._dispatcher.board
+        return make_status(board, Endings(board), started=self._started, now=self._loop.time())
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError if the router's tables disagree with each other."""
+        self._dispatcher.board.check_integrity()
+
+    def stop_accepting(self) -> None:
+        """New requests get `UnavailableError`; running ones go on."""
+        self._is_stopping = True
+
+    # Sessions
+
+    def session_opened(self, epoch: int, first: worker_pb2.SessionResponse) -> None:
+        now = self._loop.time()
+        self._dispatcher.session_opened(epoch, now)
+        self._dispatcher.on_message(epoch, first, now)
+        self._flush()
+
+    def session_message(self, epoch: int, message: worker_pb2.SessionResponse) -> None:
+        self._dispatcher.on_message(epoch, message, self._loop.time())
+        self._flush()
+
+    def session_broken(self, epoch: int) -> None:
+        self._dispatcher.session_broken(epoch, self._loop.time())
+        self._flush()
+
+    def session_refused(self, epoch: int) -> None:
+        self._dispatcher.session_refused(epoch, self._loop.time())
+        self._flush()
+
+    async def _admit(
+        self, message: inference_pb2.GenerateRequest, arrived: float, time_left_s: float | None
+    ) -> Job:
+        if self._is_stopping:
+            raise UnavailableError("the router is stopping")
+        job = await self._intake.make_job(message, arrived, time_left_s)
+        if not await self._store.claim(job.request_id, self.config.router_id):
+            raise DuplicateRequestError(
+                f"request id {job.request_id!r} is in use", metadata={"request_id": job.request_id}
+            )
+        return job
+
+    def _submit(self, job: Job) -> Request:
+        detokenizer = self._text.detokenizer(job.token_ids[-8:]) if self._text else None
+        try:
+            return self._dispatcher.submit(job, detokenizer, self._loop.time())
+        finally:
+            if job.request_id not in self._dispatcher.board.requests:
+                self._store.release(job.request_id)
+            self._flush()
+
+    def _flush(self) -> None:
+        """Act on what the dispatcher decided."""
+        for epoch, command in self._dispatcher.take_outbox():
+            link = self._sessions[epoch][0].link if epoch in self._sessions else None
+            if link is None:
+                continue  # broken since; the dispatcher asks again when it is back
+            try:
+                link.send(command)
+            except LinkBrokenError:
+                continue  # as above: its receiver learns of it too, and tells
+        for request in self._dispatcher.take_touched():
+            wake = self._wakes.get(request.job.request_id)
+            if wake is not None:
+                wake.set()
+
+    async def _tick_forever(self) -> None:
+        while True:
+            self._dispatcher.tick(self._loop.time())
+            self._close_gone()
+            self._flush()
+            await asyncio.sleep(self.config.tick_s)
+
+    def _close_gone(self) -> None:
+        """End the sessions of members that are no more."""
+        for epoch in list(self._sessions):
+            member = self._dispatcher.members.get(epoch)
+            if member is None or member.state is MemberState.GONE:
+                self._close_session(epoch)
+                self._store.drop_worker(epoch)
+
+    def _close_session(self, epoch: int) -> None:
+        if epoch in self._sessions:
+            _, task = self._sessions.pop(epoch)
+            task.cancel()

@@ -1,0 +1,125 @@
+"""A router on the network: its doors, health, reflection, metrics.
+
+Health of the inference service (and of "", the whole) is SERVING only while some model can be
+served; a load balancer that reads it sends clients elsewhere meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from types import TracebackType
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+from prometheus_client import start_http_server
+
+from router.background import Background
+from router.config import RouterConfig, ServerConfig
+from router.door import ADMIN, INFERENCE, MEMBERSHIP, Door
+from router.metrics import RouterMetrics
+from router.router import Router
+from router.session import WorkerDialer
+from router.store import Store
+from router.text import TextCodec
+from twolane.rpc.options import DOOR_SERVER_OPTIONS
+
+PUBLISH_S = 0.5  # health and metrics lag behind by this much
+
+
+class RouterServer:
+    """Use as an async context manager: serving inside, stopped with grace at the end.
+
+    async with GrpcDialer() as dialer, RouterServer(config, server_config, dialer, text) as s:
+        print(s.address, s.metrics_port)
+        await s.wait_stopped()
+    """
+
+    def __init__(
+        self,
+        config: RouterConfig,
+        server_config: ServerConfig,
+        dialer: WorkerDialer,
+        text: TextCodec | None = None,
+        *,
+        store: Store | None = None,
+    ) -> None:
+        self.metrics = RouterMetrics()
+        self.router = Router(config, dialer, text, store=store, observer=self.metrics)
+        self.port = 0
+        self.metrics_port = 0
+        self._config = server_config
+        self._health = health.aio.HealthServicer()
+        self._stop_wanted = asyncio.Event()
+
+    @property
+    def address(self) -> str:
+        """host:port of the door."""
+        return f"{self._config.host}:{self.port}"
+
+    async def __aenter__(self) -> RouterServer:
+        async with AsyncExitStack() as stack:
+            if self._config.metrics_port is not None:
+                self._serve_metrics(self._config.metrics_port, stack)
+            await stack.enter_async_context(self.router)
+            server = grpc.aio.server(options=DOOR_SERVER_OPTIONS)
+            stack.push_async_callback(self._stop_server, server)
+            server.add_generic_rpc_handlers(tuple(Door(self.router).handlers()))
+            health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+            names = (INFERENCE, MEMBERSHIP, ADMIN, health.SERVICE_NAME, reflection.SERVICE_NAME)
+            reflection.enable_server_reflection(names, server)
+            self.port = server.add_insecure_port(f"{self._config.host}:{self._config.port}")
+            await self._publish()
+            await server.start()
+            background = await stack.enter_async_context(Background())
+            background.start(self._publish_forever(), name="publish")
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+        self.router.stop_accepting()
+        await self._stack.__aexit__(kind, error, trace)
+
+    def stop(self) -> None:
+        """Make `wait_stopped` return. May be called from a signal handler, and twice."""
+        self._stop_wanted.set()
+
+    async def wait_stopped(self) -> None:
+        await self._stop_wanted.wait()
+
+    def _serve_metrics(self, port: int, stack: AsyncExitStack) -> None:
+        server, thread = start_http_server(
+            port, addr=self._config.host, registry=self.metrics.registry
+        )
+        self.metrics_port = server.server_port
+        stack.callback(server.server_close)
+        stack.push_async_callback(asyncio.to_thread, thread.join)
+        stack.push_async_callback(asyncio.to_thread, server.shutdown)  # takes half a second
+
+    async def _stop_server(self, server: grpc.aio.Server) -> None:
+        """New calls are refused; running ones get the grace."""
+        await self._health.enter_graceful_shutdown()
+        await server.stop(self._config.stop_grace_s)
+
+    async def _publish_forever(self) -> None:
+        while True:
+            await asyncio.sleep(PUBLISH_S)
+            await self._publish()
+
+    async def _publish(self) -> None:
+        self.metrics.publish(self.router.status())
+        serving, not_serving = (
+            health_pb2.HealthCheckResponse.SERVING,
+            health_pb2.HealthCheckResponse.NOT_SERVING,
+        )
+        await self._health.set(MEMBERSHIP, serving)
+        await self._health.set(ADMIN, serving)
+        for name in ("", INFERENCE):
+            await self._health.set(name, serving if self.router.can_serve() else not_serving)

@@ -1,0 +1,101 @@
+"""The router's end of one session with one worker: dial, open, listen, dial again.
+
+dial ── Open{epoch} ──> Opened ──> messages … ──> broken ──> dial (at once)
+  ^                        │                                     │
+  └──── backoff <── refused (nobody there, another epoch, no answer in time)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from router.config import MembershipConfig
+from twolane.rpc.link import Link, LinkBrokenError
+from twolane.v1 import worker_pb2
+
+WorkerLink = Link[worker_pb2.SessionRequest, worker_pb2.SessionResponse]
+STABLE_S = 1.0  # the first redial is at once; the next wait longer, unless one held so long
+
+
+class WorkerDialer(Protocol):
+    """How a worker is reached."""
+
+    async def dial_worker(self, address: worker_pb2.WorkerAddress) -> WorkerLink:
+        """A link to the worker's Session. Raises `LinkBrokenError` if it cannot be had; may also
+        return one that breaks at the first receive."""
+        ...
+
+
+class SessionListener(Protocol):
+    """Who wants to know; called on the event loop."""
+
+    def session_opened(self, epoch: int, first: worker_pb2.SessionResponse) -> None: ...
+
+    def session_message(self, epoch: int, message: worker_pb2.SessionResponse) -> None: ...
+
+    def session_broken(self, epoch: int) -> None: ...
+
+    def session_refused(self, epoch: int) -> None: ...
+
+
+class WorkerSession:
+    """Runs until cancelled. `link` is there while the session is open."""
+
+    def __init__(
+        self,
+        address: worker_pb2.WorkerAddress,
+        router_id: str,
+        config: MembershipConfig,
+        dialer: WorkerDialer,
+        listener: SessionListener,
+    ) -> None:
+        self.link: WorkerLink | None = None
+        self._address = address
+        self._router_id = router_id
+        self._config = config
+        self._dialer = dialer
+        self._listener = listener
+
+    async def run(self) -> None:
+        epoch = self._address.epoch
+        loop = asyncio.get_running_loop()
+        delay_s = 0.0
+        while True:
+            dialled_at = loop.time()
+            was_open = await self._one_session()
+            if was_open:
+                self._listener.session_broken(epoch)
+            else:
+                self._listener.session_refused(epoch)
+            if was_open and loop.time() - dialled_at > STABLE_S:
+                delay_s = 0.0
+            await asyncio.sleep(delay_s)
+            delay_s = min(max(2 * delay_s, self._config.redial_min_s), self._config.redial_max_s)
+
+    async def _one_session(self) -> bool:
+        """Returns, when it is over, whether it was ever open."""
+        is_open = False
+        link: WorkerLink | None = None
+        try:
+            async with asyncio.timeout(self._config.open_timeout_s):
+                link = await self._dialer.dial_worker(self._address)
+                link.send(_open(self._router_id, self._address.epoch))
+                first = await link.receive()
+            if first.opened.worker.epoch != self._address.epoch:
+                return False
+            is_open = True
+            self.link = link
+            self._listener.session_opened(self._address.epoch, first)
+            while True:
+                self._listener.session_message(self._address.epoch, await link.receive())
+        except (LinkBrokenError, TimeoutError):
+            return is_open
+        finally:
+            self.link = None
+            if link is not None:
+                link.close()
+
+
+def _open(router_id: str, epoch: int) -> worker_pb2.SessionRequest:
+    return worker_pb2.SessionRequest(open=worker_pb2.Open(router_id=router_id, worker_epoch=epoch))

@@ -1,0 +1,59 @@
+"""The router's state as people and programs ask for it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from router.board import Board
+from router.endings import Endings
+from router.request import Request
+from twolane.v1 import cluster_pb2
+
+
+def requests_by_state(board: Board) -> Counter[str]:
+    """Live requests, by the lower-case name of their state."""
+    return Counter(request.state.name.lower() for request in board.requests.values())
+
+
+def make_status(
+    board: Board, endings: Endings, *, started: float, now: float
+) -> cluster_pb2.GetStatusResponse:
+    return cluster_pb2.GetStatusResponse(
+        router_id=board.config.router_id,
+        uptime_s=now - started,
+        workers=[
+            cluster_pb2.WorkerStatus(
+                worker=member.announce.worker,
+                roles=member.announce.roles,
+                state=member.state.name.lower(),
+                model=member.announce.model,
+                fingerprint=member.announce.fingerprint,
+                load=member.load,
+                last_heard_s=now - member.last_heard,
+                requests=len(board.attempts_at(member.epoch)),
+            )
+            for member in board.members
+        ],
+        requests=[_request_status(board, endings, r, now) for r in board.requests.values()],
+        requests_by_state=requests_by_state(board),
+        counters=board.counters,
+    )
+
+
+def _request_status(
+    board: Board, endings: Endings, request: Request, now: float
+) -> cluster_pb2.RequestStatus:
+    status = cluster_pb2.RequestStatus(
+        request_id=request.job.request_id,
+        state=request.state.name.lower(),
+        prompt_tokens=request.job.n_prompt,
+        output_tokens=len(request.answer.tokens),
+        age_s=now - request.job.arrived,
+        priority=request.job.priority,
+    )
+    where = board.store.attempt_of(request.job.request_id)
+    if where is not None:
+        status.attempt = where.attempt
+        status.prefill_worker = endings.worker_id(where.prefill_epoch)
+        status.decode_worker = endings.worker_id(where.decode_epoch)
+    return status

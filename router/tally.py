@@ -1,0 +1,86 @@
+"""What this router has put on each worker: rows, promised pages, prompts on their way.
+
+Kept by sums, because the policy asks for it at every placement; `check_integrity` counts it anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from router.attempt import Attempt
+from router.model import pages_for
+
+
+@dataclass(slots=True)
+class Share:
+    """Ours, of one worker."""
+
+    rows: int = 0  # attempts that it decodes, or will
+    pages: int = 0  # promised to them
+    backlog_tokens: int = 0  # prompts assigned to it and not yet through
+
+
+class Tally:
+    """Shares by epoch. An attempt counts from `add` to `remove`, once."""
+
+    def __init__(self) -> None:
+        self._shares: dict[int, Share] = {}
+        self._pages: dict[Attempt, int] = {}  # of every counted attempt
+        self._in_backlog: set[Attempt] = set()
+
+    def of(self, epoch: int) -> Share:
+        """Not to be changed by the caller."""
+        return self._shares.get(epoch) or Share()
+
+    def add(self, attempt: Attempt) -> None:
+        """The attempt was placed; its prompt is still to be computed."""
+        assert attempt not in self._pages
+        pages = pages_for(attempt.promised_tokens, attempt.page_tokens)
+        self._pages[attempt] = pages
+        self._in_backlog.add(attempt)
+        decode = self._shares.setdefault(attempt.decode_epoch, Share())
+        decode.rows += 1
+        decode.pages += pages
+        prefill = self._shares.setdefault(attempt.prefill_epoch, Share())
+        prefill.backlog_tokens += attempt.n_tokens
+
+    def through(self, attempt: Attempt) -> None:
+        """Its prompt is computed. May be called again."""
+        if attempt in self._in_backlog:
+            self._in_backlog.remove(attempt)
+            self._shares[attempt.prefill_epoch].backlog_tokens -= attempt.n_tokens
+
+    def grow(self, attempt: Attempt) -> None:
+        """It has used up what was promised: one page more."""
+        attempt.promised_tokens += attempt.page_tokens
+        if attempt in self._pages:
+            self._pages[attempt] += 1
+            self._shares[attempt.decode_epoch].pages += 1
+
+    def remove(self, attempt: Attempt) -> None:
+        """It is over. May be called again."""
+        pages = self._pages.pop(attempt, None)
+        if pages is None:
+            return
+        self.through(attempt)
+        share = self._shares[attempt.decode_epoch]
+        share.rows -= 1
+        share.pages -= pages
+        for epoch in attempt.epochs():
+            if self._shares.get(epoch) == Share():
+                del self._shares[epoch]
+
+    def check_integrity(self, live: Iterable[Attempt]) -> None:
+        """Exactly the `live` attempts are counted, and the sums are theirs."""
+        fresh = Tally()
+        for attempt in live:
+            fresh.add(attempt)
+            if attempt not in self._in_backlog:
+                fresh.through(attempt)
+        counted, real = _nonzero(self._shares), _nonzero(fresh._shares)
+        assert counted == real, f"counted {counted}, are {real}"
+
+
+def _nonzero(shares: dict[int, Share]) -> dict[int, Share]:
+    return {epoch: share for epoch, share in shares.items() if share != Share()}

@@ -1,0 +1,109 @@
+"""Asks a router and keeps everything that came back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+from router.config import RouterConfig
+from router.router import Router
+from router.testing.cluster import ScriptedCluster
+from router.text import TextCodec
+from twolane.errors import TwolaneError
+from twolane.testing.virtual_time import virtual_time_runner
+from twolane.v1 import inference_pb2, sampling_pb2
+
+
+@dataclass
+class Outcome:
+    """One answer, or what of it came before the error."""
+
+    tokens: list[int] = field(default_factory=list)
+    indexes: list[int] = field(default_factory=list)
+    text: str = ""
+    finish_reason: int = 0
+    ledger: sampling_pb2.Ledger = field(default_factory=sampling_pb2.Ledger)
+    error: TwolaneError | None = None
+    first: inference_pb2.GenerateResponse = field(default_factory=inference_pb2.GenerateResponse)
+    responses: int = 0
+    ended_at: float = 0.0
+
+
+def message(
+    prompt: Sequence[int] | str, *, request_id: str = "", priority: int = 0, **sampling: Any
+) -> inference_pb2.GenerateRequest:
+    """A request for token ids or text."""
+    request = inference_pb2.GenerateRequest(
+        request_id=request_id,
+        priority=priority,
+        sampling=sampling_pb2.SamplingParams(**{"temperature": 0.0, **sampling}),
+    )
+    if isinstance(prompt, str):
+        request.text = prompt
+    else:
+        request.token_ids.ids.extend(prompt)
+    return request
+
+
+async def ask(
+    router: Router,
+    request: inference_pb2.GenerateRequest,
+    *,
+    time_left_s: float | None = None,
+    leave_after: int | None = None,
+) -> Outcome:
+    """The whole answer; or its first `leave_after` tokens, then the client is gone."""
+    outcome = Outcome()
+    try:
+        async with aclosing(router.generate(request, time_left_s=time_left_s)) as answer:
+            async for response in answer:
+                if not outcome.responses:
+                    outcome.first = response
+                outcome.responses += 1
+                outcome.tokens += [token.token_id for token in response.tokens]
+                outcome.indexes += [token.index for token in response.tokens]
+                outcome.text += response.text
+                if response.finish_reason:
+                    assert not outcome.finish_reason, "two last messages"
+                    outcome.finish_reason = response.finish_reason
+                    outcome.ledger = response.ledger
+                if leave_after is not None and len(outcome.tokens) >= leave_after:
+                    break
+    except TwolaneError as error:
+        outcome.error = error
+    outcome.ended_at = asyncio.get_running_loop().time()
+    assert outcome.indexes == list(range(len(outcome.tokens))), "lost, doubled or out of order"
+    return outcome
+
+
+def play(
+    script: Callable[[Router, ScriptedCluster], Awaitable[None]],
+    workers: Sequence[str] = ("p0", "d0"),
+    *,
+    config: RouterConfig | None = None,
+    text: TextCodec | None = None,
+    clean_after_s: float = 1.0,
+) -> None:
+    """Run a script under virtual time, with a router and these workers; at its end, nothing may be
+    left in the router's tables or, `clean_after_s` later, on the workers."""
+
+    async def main() -> None:
+        cluster = ScriptedCluster()
+        async with Router(config or RouterConfig(), cluster, text) as router:
+            cluster.router_announce = router.announce
+            for worker_id in workers:
+                cluster.start_worker(worker_id)
+            await asyncio.sleep(0.1)
+            await script(router, cluster)
+            router.check_integrity()
+            status = router.status()
+            assert not status.requests
+            assert not status.requests_by_state
+            await asyncio.sleep(clean_after_s)
+            cluster.assert_clean()
+
+    with virtual_time_runner() as runner:
+        runner.run(main())

@@ -1,0 +1,87 @@
+"""A row of a scripted worker, and the tokens that every scripted worker agrees on."""
+
+from __future__ import annotations
+
+import zlib
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from twolane.v1 import sampling_pb2, worker_pb2
+
+VOCAB = 1000
+EOS = 0
+
+
+def next_token(tokens: Sequence[int]) -> int:
+    """The token after `tokens`: a hash of all of them, never `EOS`, so that any slip shows."""
+    return 1 + zlib.crc32(array("I", tokens).tobytes()) % (VOCAB - 1)
+
+
+def expected_answer(prompt: Sequence[int], n_tokens: int) -> list[int]:
+    """What a cluster of scripted workers must answer."""
+    tokens = list(prompt)
+    for _ in range(n_tokens):
+        tokens.append(next_token(tokens))
+    return tokens[len(prompt) :]
+
+
+@dataclass(slots=True)
+class ScriptedRow:
+    """One side of one attempt on a scripted worker."""
+
+    assign: worker_pb2.Assign
+    tokens: list[int]  # prompt and answer so far
+    log: list[worker_pb2.TokenEvent] = field(default_factory=list)
+    news: worker_pb2.RowEvent | None = None
+    phase: str = "waiting"  # waiting, prefill, holding, decode, ended
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.assign.key.request_id, self.assign.key.attempt
+
+    @property
+    def index(self) -> int:
+        """Of the next token in the answer."""
+        return len(self.tokens) - self.assign.n_prompt
+
+    def is_role(self, role: int) -> bool:
+        return role in self.assign.roles
+
+    def append(self, token: int, role: int) -> worker_pb2.TokenEvent:
+        """The next token of the answer, logged; with its finish reason if it is the last."""
+        event = self.event_at(self.index, token, role)
+        self.tokens.append(token)
+        if self.index >= self.assign.sampling.max_tokens:
+            event.finish_reason = sampling_pb2.FINISH_REASON_LENGTH
+        if token in self.assign.sampling.stop_token_ids:
+            event.finish_reason = sampling_pb2.FINISH_REASON_STOP
+        self.log.append(event)
+        return event
+
+    def event_at(self, index: int, token: int, role: int) -> worker_pb2.TokenEvent:
+        event = worker_pb2.TokenEvent(key=self.assign.key, index=index, token_id=token)
+        setattr(event, "from", role)
+        return event
+
+    def row_event(
+        self,
+        kind: worker_pb2.RowEvent.Kind,
+        role: int,
+        reason: str = "",
+        *,
+        attempt: int | None = None,
+    ) -> worker_pb2.RowEvent:
+        key = worker_pb2.AttemptKey(
+            request_id=self.assign.key.request_id, attempt=attempt or self.assign.key.attempt
+        )
+        self.news = worker_pb2.RowEvent(key=key, kind=kind, reason=reason, message=reason)
+        setattr(self.news, "from", role)
+        self.news.figures.CopyFrom(_figures(role))
+        return self.news
+
+
+def _figures(role: int) -> worker_pb2.RowFigures:
+    if role == worker_pb2.ROLE_PREFILL:
+        return worker_pb2.RowFigures(prefill_s=0.25, transfer_s=0.125, transfer_pages=2)
+    return worker_pb2.RowFigures(decode_s=0.5)

@@ -1,0 +1,59 @@
+"""Scripted workers behind real gRPC servers on loopback, around a `RouterServer`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import grpc
+
+from router.config import RouterConfig, ServerConfig
+from router.dialer import GrpcDialer
+from router.server import RouterServer
+from router.testing.cluster import ScriptedCluster
+from router.testing.worker import ScriptedWorker
+from router.text import TextCodec
+from twolane.rpc.link import GrpcLink
+from twolane.rpc.options import INTERNAL_SERVER_OPTIONS
+from twolane.v1 import worker_pb2, worker_pb2_grpc
+
+
+class _Servicer(worker_pb2_grpc.WorkerServiceServicer):
+    def __init__(self) -> None:
+        self.worker: ScriptedWorker | None = None
+
+    async def Session(self, request_iterator: Any, context: Any) -> None:
+        assert self.worker is not None
+        link: GrpcLink[worker_pb2.SessionResponse, worker_pb2.SessionRequest] = GrpcLink(context)
+        await self.worker.serve(link)
+
+
+@asynccontextmanager
+async def serve_cluster(
+    *worker_ids: str,
+    config: RouterConfig | None = None,
+    server_config: ServerConfig | None = None,
+    text: TextCodec | None = None,
+    **knobs: Any,
+) -> AsyncIterator[tuple[RouterServer, ScriptedCluster]]:
+    """A router and its workers, all on this event loop, each with a port of its own."""
+    cluster = ScriptedCluster()
+    config = config or RouterConfig()
+    server_config = server_config or ServerConfig(stop_grace_s=0.2, metrics_port=None)
+    async with AsyncExitStack() as stack:
+        dialer = await stack.enter_async_context(GrpcDialer())
+        router_server = await stack.enter_async_context(
+            RouterServer(config, server_config, dialer, text)
+        )
+        cluster.router_announce = router_server.router.announce
+        for worker_id in worker_ids:
+            server = grpc.aio.server(options=INTERNAL_SERVER_OPTIONS)
+            stack.push_async_callback(server.stop, 0.2)
+            servicer = _Servicer()
+            worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, server)
+            endpoint = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+            await server.start()
+            servicer.worker = cluster.start_worker(worker_id, endpoint=endpoint, **knobs)
+            stack.callback(servicer.worker.kill)
+        yield router_server, cluster

@@ -1,0 +1,238 @@
+"""Workers lie, refuse, preempt and run out of room; what the client gets is exact or typed."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from router.config import AdmissionConfig, DispatchConfig, RouterConfig
+from router.router import Router
+from router.testing.client import ask, message, play
+from router.testing.cluster import ScriptedCluster
+from router.testing.rows import expected_answer
+from router.testing.scenario import PROMPT, TWO_BY_TWO, N, counters, scenario
+from router.testing.worker import ScriptedWorker
+from twolane.errors import InternalError, UnavailableError
+from twolane.v1 import worker_pb2
+
+
+def test_token_said_twice_is_streamed_once() -> None:  # guard: token index
+    def check(router: Router, cluster: ScriptedCluster) -> None:
+        assert counters(router)["dropped.duplicate"] >= N - 1
+        assert counters(router)["attempts"] == 1
+
+    scenario(0.001, lambda r, c, p, d: None, ("p0", "d0"), knobs={"repeats": 2}, check=check)
+
+
+def test_two_workers_that_disagree_on_a_token_fail_the_attempt() -> None:  # guard: token index
+    def fault(router: Router, cluster: ScriptedCluster, p: str, d: str) -> None:
+        cluster.workers[d].wrong_at = 0  # it repeats another first token than P said
+        cluster.workers[d].later(0.1, setattr, cluster.workers[d], "wrong_at", -1)
+
+    def check(router: Router, cluster: ScriptedCluster) -> None:
+        assert counters(router)["dropped.disagreement"] >= 1
+        assert counters(router)["resumes.disagreement"] >= 1
+
+    scenario(0.001, fault, check=check)
+
+
+def test_missing_token_is_asked_for_again() -> None:
+    lost: list[worker_pb2.SessionResponse] = []
+
+    def lose_one(response: Any) -> Any:
+        if not lost and response.tokens and response.tokens[0].index == 7:
+            lost.append(response)
+            return True
+        return False
+
+    def check(router: Router, cluster: ScriptedCluster) -> None:
+        assert counters(router)["dropped.gap"] >= 1
+        assert counters(router)["attempts"] == 1
+        assert lost
+
+    scenario(0.001, lambda r, c, p, d: None, ("p0", "d0"), knobs={"loses": lose_one}, check=check)
+
+
+def test_token_that_stays_missing_fails_the_attempt_after_a_second() -> None:
+    def fault(router: Router, cluster: ScriptedCluster, p: str, d: str) -> None:
+        cluster.workers[d].loses = lambda m: any(t.index == 7 for t in m.tokens)
+
+    def check(router: Router, cluster: ScriptedCluster) -> None:
+        assert counters(router)["resumes.missing_events"] >= 1
+
+    scenario(0.001, fault, check=check, knobs={"step_s": 0.1})
+
+
+@pytest.mark.parametrize("workers", [("p0", "d0"), ("b0",)])
+def test_preempted_request_resumes_with_all_its_growth_reserved(workers: Any) -> None:
+    def fault(router: Router, cluster: ScriptedCluster, p: str, d: str) -> None:
+        cluster.workers[d].preempt_at["r"] = 10
+
+    def check(router: Router, cluster: ScriptedCluster) -> None:
+        assert counters(router)["resumes.preempted"] == 1
+        assigns = [
+            command.assign
+            for command in cluster.workers[workers[-1]].commands
+            if command.HasField("assign")
+        ]
+        assert [a.growth_tokens for a in assigns] == [8, N - 10]
+        assert list(assigns[1].token_ids) == PROMPT + expected_answer(PROMPT, 10)
+        assert assigns[1].n_prompt == len(PROMPT)
+
+    config = RouterConfig(admission=AdmissionConfig(growth_reserve_tokens=8))
+    scenario(0.001, fault, workers, check=check, config=config)
+
+
+def test_transfer_that_finds_no_room_goes_to_another_decode_worker() -> None:
+    async def script(router: Router, cluster: ScriptedCluster) -> None:
+        cluster.workers["d0"].is_full = True
+        outcome = await ask(router, message(PROMPT, max_tokens=N))
+        assert outcome.tokens == expected_answer(PROMPT, N)
+        assert outcome.ledger.decode_worker == "d1"
+        assert counters(router)["retargets"] == 1
+        assert outcome.ledger.ttft_s < 0.03
+
+    play(script, ("p0", "d0", "d1"))
+
+
+def test_transfer_that_finds_no_room_anywhere_waits_for_the_worker_it_has() -> None:
+    async def script(router: Router, cluster: ScriptedCluster) -> None:
+        worker = cluster.workers["d0"]
+        worker.is_full = True
+        worker.later(2.0, setattr, worker, "is_full", False)
+        outcome = await ask(router, message(PROMPT, max_tokens=N))
+        assert outcome.tokens == expected_answer(PROMPT, N)
+        assert outcome.ledger.attempts == 1
+
+    play(script, ("p0", "d0"))
+
+
+def test_prefill_worker_that_no_longer_has_the_pages_costs_a_full_resume() -> None:
+    def fault(router: Router, cluster: ScriptedCluster, p: str, d: str) -> None:
+        # P has handed over and forgotten, the router does not know it yet, and D dies
+        cluster.workers[p].loses = lambda m: (
+            bool(m.rows) and m.rows[0].kind == m.rows[0].KIND_HANDED_OVER
+        )
+        cluster.workers[d].loses = lambda m: any(t.index >= 0 for t in m.tokens)
+        cluster.workers[d].later(0.06, cluster.workers[d].kill)
+
+    def check(router: Router, cluster: ScriptedCluster) -> None:
+        assert counters(router)["retargets"] == 1
+        assert counters(router)["attempts"] == 3
+
+    scenario(0.001, fault, check=check)
+
+
+def test_retarget_that_nobody_answers_ends_in_a_full_resume() -> None:
+    def fault(router: Router, cluster: ScriptedCluster, p: str, d: str) -> None:
+        cluster.workers[d].kill()
+        cluster.workers[p].freeze()
+        asyncio.get_running_loop().call_later(4.0, cluster.workers[p].thaw)
+
+    scenario(0.025, fault, knobs={"transfer_s": 0.05})
+
+
+def test_refusal_by_one_worker_sends_the_request_to_another() -> None:
+    async def script(router: Router, cluster: ScriptedCluster) -> None:
+        cluster.workers["d0"].refuses = "draining"
+        outcome = await ask(router, message(PROMPT, max_tokens=N))
+        assert outcome.tokens == expected_answer(PROMPT, N)
+        assert counters(router)["resumes.refused.draining"] == 1
+
+    play(script, TWO_BY_TWO)
+
+
+def test_request_that_every_attempt_fails_on_gets_unavailable_with_the_last_reason() -> None:
+    async def script(router: Router, cluster: ScriptedCluster) -> None:
+        cluster.workers["d0"].refuses = "mismatch"
+        outcome = await ask(router, message(PROMPT, max_tokens=N))
+        assert isinstance(outcome.error, UnavailableError)
+        assert outcome.error.metadata == {"failures": "4", "reason": "refused.mismatch"}
+        assert "4 failed attempts (at most 3)" in outcome.error.message
+        assert counters(router)["attempts"] == 4
+
+    config = RouterConfig(dispatch=DispatchConfig(max_failures=3))
+    play(script, ("p0", "d0"), config=config)
+
+
+def test_prefill_workers_late_word_on_a_row_that_went_over_changes_nothing() -> None:
+    def fault(router: Router, cluster: ScriptedCluster, p: str, d: str) -> None:
+        worker = cluster.workers[p]
+        row = next(iter(worker.ended.values()))
+        for kind in ("KIND_DEAD", "KIND_GONE", "KIND_FINISHED", "KIND_UNPLACED"):
+            worker.say(rows=[row.row_event(getattr(row.news, kind), worker_pb2.ROLE_PREFILL)])
+
+    def check(router: Router, cluster: ScriptedCluster) -> None:
+        assert counters(router)["attempts"] == 1
+
+    scenario(0.1, fault, check=check)
+
+
+def test_decode_worker_that_heard_of_the_end_before_its_assign_does_not_cost_an_attempt() -> None:
+    async def script(router: Router, cluster: ScriptedCluster) -> None:
+        # P's first token ends the request, and D refuses the ASSIGN of a transfer given up
+        cluster.workers["d0"].refuses = "cancelled"
+        outcome = await ask(router, message(PROMPT, max_tokens=1))
+        assert outcome.tokens == expected_answer(PROMPT, 1)
+        assert counters(router)["attempts"] == 1
+
+    play(script, ("p0", "d0"))
+
+
+def test_fault_in_the_row_itself_is_told_and_not_tried_again() -> None:
+    async def script(router: Router, cluster: ScriptedCluster) -> None:
+        cluster.workers["p0"].fails = "non_finite"
+        outcome = await ask(router, message(PROMPT, max_tokens=N))
+        assert isinstance(outcome.error, InternalError)
+        assert outcome.error.metadata == {"reason": "non_finite", "worker": "p0"}
+        assert counters(router)["attempts"] == 1
+
+    play(script, TWO_BY_TWO)
+
+
+def test_nobody_left_is_unavailable_after_the_bound_and_a_new_worker_in_time_saves_it() -> None:
+    async def script(router: Router, cluster: ScriptedCluster) -> None:
+        first = asyncio.create_task(ask(router, message(PROMPT, max_tokens=N)))
+        await asyncio.sleep(0.1)
+        cluster.workers["d0"].kill()
+        await asyncio.sleep(1.0)
+        cluster.start_worker("d1")
+        assert (await first).tokens == expected_answer(PROMPT, N)
+        cluster.workers["d1"].kill()
+        started = asyncio.get_running_loop().time()
+        outcome = await ask(router, message(PROMPT, max_tokens=N))
+        assert isinstance(outcome.error, UnavailableError)
+        assert 2.0 < outcome.ended_at - started < 2.5
+
+    config = RouterConfig(admission=AdmissionConfig(unavailable_after_s=2.0))
+    play(script, ("p0", "d0"), config=config)
+
+
+def test_launchers_proof_is_passed_on_to_every_worker() -> None:
+    async def script(router: Router, cluster: ScriptedCluster) -> None:
+        dead: ScriptedWorker = cluster.workers["p1"]
+        dead.kill()
+        router.report_gone(dead.epoch)
+        await asyncio.sleep(0.1)
+        for worker_id in ("p0", "d0", "d1"):
+            gone = [c for c in cluster.workers[worker_id].commands if c.HasField("peer_gone")]
+            assert [c.peer_gone.epoch for c in gone] == [dead.epoch]
+        states = {w.worker.worker_id: w.state for w in router.status().workers}
+        assert states["p1"] == "gone"
+        router.announce(dead.announce())
+        states = {w.worker.worker_id: w.state for w in router.status().workers}
+        assert states["p1"] == "gone", "a proven death is final"
+
+    play(script, TWO_BY_TWO)
+
+
+def test_cancel_reaches_a_worker_whose_session_is_cut_as_soon_as_it_is_back() -> None:
+    async def script(router: Router, cluster: ScriptedCluster) -> None:
+        task = asyncio.create_task(ask(router, message(PROMPT, request_id="r", max_tokens=N)))
+        await asyncio.sleep(0.1)
+        cluster.workers["d0"].cut()
+        await asyncio.sleep(0.0006)
+        assert router.cancel("r")
+        await task
+
+    play(script, ("p0", "d0"), clean_after_s=0.5)

@@ -1,0 +1,153 @@
+"""The door's checks: each refusal names the field, the actual figure and the limit."""
+
+from typing import Any
+
+import pytest
+
+from router.limits import LimitsConfig, check_shape, fit
+from router.model import ModelFacts
+from router.testing.client import message
+from twolane.errors import InvalidRequestError, UnimplementedError
+from twolane.params import SamplingParams
+from twolane.v1 import inference_pb2
+
+LIMITS = LimitsConfig(
+    prompt_bytes=100, prompt_tokens=50, max_tokens=64, stop_strings=2, chat_messages=2
+)
+MODEL = ModelFacts(
+    name="m",
+    fingerprint="f",
+    vocab_size=1000,
+    max_context_tokens=64,
+    page_tokens=4,
+    max_prefill_pages=10,
+    max_decode_pages=12,
+)
+
+
+def chat(*turns: Any, **fields: Any) -> Any:
+    messages = [inference_pb2.ChatMessage(role=role, content=text) for role, text in turns]
+    return inference_pb2.GenerateRequest(chat=inference_pb2.Chat(messages=messages), **fields)
+
+
+@pytest.mark.parametrize(
+    ("request_", "field", "words"),
+    [
+        (inference_pb2.GenerateRequest(), "prompt", "prompt is empty"),
+        (
+            inference_pb2.GenerateRequest(token_ids=inference_pb2.TokenIds()),
+            "token_ids",
+            "at least 1",
+        ),
+        (inference_pb2.GenerateRequest(text=""), "text", "text is empty"),
+        (message("x" * 101), "len(text) in bytes", "101"),
+        (message("é" * 51), "len(text) in bytes", "102"),
+        (message([1] * 51), "len(prompt tokens)", "51"),
+        (chat(), "chat", "chat is empty"),
+        (chat(("user", "a"), ("user", "b"), ("user", "c")), "len(chat.messages)", "3"),
+        (chat(("user", "a" * 60), ("user", "b" * 60)), "len(chat) in bytes", "120"),
+        (chat(("", "a")), "chat", "messages[0].role"),
+        (message([1], priority=101), "priority", "101"),
+        (message([1], priority=-101), "priority", "-100 to 100"),
+        (message([1], request_id="x" * 65), "len(request_id)", "65"),
+        (message([1], max_tokens=0), "max_tokens", "0"),
+        (message([1], max_tokens=-5), "max_tokens", "-5"),
+        (message([1], max_tokens=65), "max_tokens", "65"),
+        (message([1], temperature=-0.1), "temperature", "-0.1"),
+        (message([1], temperature=float("nan")), "temperature", "nan"),
+        (message([1], top_p=1.5), "top_p", "1.5"),
+        (message([1], top_k=-2), "top_k", "-2"),
+        (message([1], seed=-1), "seed", "-1"),
+        (message([1], min_tokens=9, max_tokens=8), "min_tokens", "9"),
+        (message([1], top_logprobs=21), "top_logprobs", "21"),
+        (message([1], stop=["a", "b", "c"]), "len(stop)", "3"),
+        (message([1], stop=[""]), "len(stop string)", "0"),
+        (message([1], stop_token_ids=[-3]), "stop_token_ids", "-3"),
+        (inference_pb2.GenerateRequest(text="a", n=-1), "n", "-1"),
+    ],
+)
+def test_bad_shape_is_refused_naming_field_and_figure(
+    request_: Any, field: Any, words: Any
+) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        check_shape(request_, LIMITS, has_text=True)
+    assert caught.value.field == field
+    assert words in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"n": 2}, "n"),
+        ({"adapter": "a"}, "adapter"),
+        ({"model_version": "v"}, "model_version"),
+        ({"constraint": inference_pb2.Constraint(regex="a+")}, "constraint"),
+        ({"constraint": inference_pb2.Constraint()}, "constraint"),
+    ],
+)
+def test_reserved_field_is_unimplemented_and_named(fields: Any, name: Any) -> None:
+    request = inference_pb2.GenerateRequest(text="a", **fields)
+    with pytest.raises(UnimplementedError) as caught:
+        check_shape(request, LIMITS, has_text=True)
+    assert caught.value.metadata["field"] == name
+    assert name in caught.value.message
+
+
+def test_tenant_is_accepted_as_a_label() -> None:
+    request = inference_pb2.GenerateRequest(text="a", n=1, tenant="blue")
+    assert check_shape(request, LIMITS, has_text=True) == SamplingParams()
+
+
+@pytest.mark.parametrize("request_", [message("a"), chat(("user", "a")), message([1], stop=["x"])])
+def test_without_a_tokenizer_text_is_refused_and_ids_are_served(request_: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="tokenizer"):
+        check_shape(request_, LIMITS, has_text=False)
+    check_shape(message([1]), LIMITS, has_text=False)
+
+
+@pytest.mark.parametrize(
+    ("ids", "params", "field", "words"),
+    [
+        ([], {}, "prompt", "no tokens"),
+        ([1, 1000], {}, "token_ids", "1000"),
+        ([-1, 5], {}, "token_ids", "0 to 999"),
+        ([1] * 51, {}, "len(prompt tokens)", "51"),
+        ([1], {"stop_token_ids": (1000,)}, "stop_token_ids", "1000"),
+        ([1], {"logit_bias": {1000: 1.0}}, "logit_bias token", "1000"),
+        ([1] * 30, {"max_tokens": 35}, "max_tokens", "is 65; m has a context of 64"),
+        ([1] * 30, {"max_tokens": 19}, "max_tokens", "needs 13 pages"),
+        ([1] * 41, {"max_tokens": 1}, "prompt", "needs 11 pages"),
+    ],
+)
+def test_what_does_not_fit_the_model_is_refused_with_figures(
+    ids: Any, params: Any, field: Any, words: Any
+) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        fit(ids, SamplingParams(**params), MODEL, LIMITS, max_tokens_given=True)
+    assert caught.value.field == field
+    assert words in caught.value.message
+
+
+def test_what_just_fits_is_served_as_asked() -> None:
+    params = SamplingParams(max_tokens=18)
+    assert fit([1] * 30, params, MODEL, LIMITS, max_tokens_given=True) == params
+
+
+@pytest.mark.parametrize(("n_prompt", "expected"), [(1, 47), (30, 18), (40, 8)])
+def test_unset_max_tokens_is_cut_to_what_fits(n_prompt: Any, expected: Any) -> None:
+    params = fit([1] * n_prompt, SamplingParams(), MODEL, LIMITS, max_tokens_given=False)
+    assert params.max_tokens == expected
+
+
+def test_prompt_that_leaves_no_room_for_an_answer_is_refused() -> None:
+    small = ModelFacts(
+        name="m",
+        fingerprint="f",
+        vocab_size=1000,
+        max_context_tokens=20,
+        page_tokens=4,
+        max_prefill_pages=10,
+        max_decode_pages=12,
+    )
+    with pytest.raises(InvalidRequestError, match="context of 20"):
+        fit([1] * 20, SamplingParams(), small, LIMITS, max_tokens_given=False)

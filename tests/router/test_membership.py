@@ -1,0 +1,158 @@
+"""Membership is pure: these tests hand it the time."""
+
+from typing import Any
+
+import pytest
+
+from router.config import MembershipConfig
+from router.member import Member, MemberState
+from router.membership import Membership
+from twolane.v1 import cluster_pb2, worker_pb2
+
+CONFIG = MembershipConfig(suspicion_s=3, gone_after_s=30, forget_after_s=60)
+BOTH = (worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE)
+
+
+def announce(worker_id: Any = "w", epoch: Any = 1, **fields: Any) -> cluster_pb2.AnnounceRequest:
+    defaults: dict[str, Any] = {
+        "roles": BOTH,
+        "model": "m",
+        "fingerprint": "f",
+        "n_pages": 10,
+        "page_tokens": 16,
+        "max_context_tokens": 100,
+        "vocab_size": 50,
+    }
+    address = worker_pb2.WorkerAddress(worker_id=worker_id, epoch=epoch, endpoint="e")
+    return cluster_pb2.AnnounceRequest(worker=address, **(defaults | fields))
+
+
+@pytest.fixture
+def members() -> Membership:
+    """One alive worker, epoch 1, heard at 0."""
+    members = Membership(CONFIG)
+    assert members.announce(announce(), 0.0) is not None
+    assert state(members, 1) is MemberState.JOINING
+    members.opened(1, 0.0)
+    assert state(members, 1) is MemberState.ALIVE
+    return members
+
+
+def member(members: Membership, epoch: int = 1) -> Member:
+    found = members.get(epoch)
+    assert found is not None
+    return found
+
+
+def state(members: Membership, epoch: int) -> MemberState:
+    return member(members, epoch).state
+
+
+def state_after_drain(members: Membership, *, undo: bool) -> MemberState:
+    drained = members.drain("w", undo=undo)
+    assert drained is not None
+    return drained.state
+
+
+def is_lost(members: Membership, epoch: Any, now: Any) -> Any:
+    return members.is_lost(member(members, epoch), now)
+
+
+def test_second_announce_of_an_epoch_asks_for_no_second_session(members: Membership) -> None:
+    assert members.announce(announce(n_pages=20), 1.0) is None
+    assert member(members).announce.n_pages == 20, "facts are the latest: roles may flip"
+
+
+def test_silence_is_suspicion_after_three_seconds_and_the_end_after_thirty(
+    members: Membership,
+) -> None:
+    members.tick(3.0)
+    assert state(members, 1) is MemberState.ALIVE
+    members.tick(3.1)
+    assert state(members, 1) is MemberState.SUSPECT
+    assert is_lost(members, 1, 3.1)
+    members.heard(1, None, 4.0)
+    assert state(members, 1) is MemberState.ALIVE
+    assert not is_lost(members, 1, 4.0)
+    members.tick(34.1)
+    assert state(members, 1) is MemberState.GONE
+    members.tick(94.2)
+    assert members.get(1) is None
+
+
+def test_broken_session_alone_does_not_lose_a_worker_but_a_refused_dial_does(
+    members: Membership,
+) -> None:
+    members.broken(1)
+    assert state(members, 1) is MemberState.SUSPECT
+    assert not is_lost(members, 1, 0.1)
+    members.refused(1)
+    assert is_lost(members, 1, 0.1)
+    members.opened(1, 0.2)
+    assert state(members, 1) is MemberState.ALIVE
+    assert not is_lost(members, 1, 0.2)
+
+
+def test_new_epoch_ends_the_old_one_for_good(members: Membership) -> None:
+    assert members.announce(announce(epoch=2), 1.0) is not None
+    assert state(members, 1) is MemberState.GONE
+    assert is_lost(members, 1, 1.0)
+    assert members.announce(announce(epoch=1), 2.0) is None
+    assert state(members, 2) is MemberState.JOINING
+
+
+def test_epoch_that_was_only_out_of_sight_may_come_back(members: Membership) -> None:
+    members.tick(31.0)
+    assert members.announce(announce(), 32.0) is not None
+    assert state(members, 1) is MemberState.JOINING
+
+
+def test_last_words_end_a_member_at_once(members: Membership) -> None:
+    members.announce(announce(leaving=True), 1.0)
+    assert state(members, 1) is MemberState.GONE
+
+
+def test_load_report_and_operator_can_both_drain(members: Membership) -> None:
+    members.heard(1, worker_pb2.LoadReport(draining=True), 0.5)
+    assert state(members, 1) is MemberState.DRAINING
+    members.heard(1, worker_pb2.LoadReport(), 0.6)
+    assert state(members, 1) is MemberState.ALIVE
+    assert state_after_drain(members, undo=False) is MemberState.DRAINING
+    members.heard(1, worker_pb2.LoadReport(), 0.7)
+    assert state(members, 1) is MemberState.DRAINING
+    members.broken(1)
+    members.opened(1, 0.8)
+    assert state(members, 1) is MemberState.DRAINING, "a drain outlives its session"
+    assert state_after_drain(members, undo=True) is MemberState.ALIVE
+    assert members.drain("x", undo=False) is None
+
+
+def test_model_is_servable_only_with_live_workers_of_both_roles_and_one_fingerprint() -> None:
+    members = Membership(CONFIG)
+    members.announce(announce("p", 1, roles=BOTH[:1]), 0.0)
+    members.announce(announce("d", 2, roles=BOTH[1:], fingerprint="other"), 0.0)
+    members.opened(1, 0.0)
+    members.opened(2, 0.0)
+    assert members.servable_models() == set()
+    members.announce(announce("e", 3, roles=BOTH[1:]), 0.0)
+    assert members.servable_models() == set()
+    members.opened(3, 0.0)
+    assert members.servable_models() == {"m"}
+    members.broken(1)
+    assert members.servable_models() == set()
+
+
+def test_facts_are_what_fits_somewhere_and_holds_everywhere() -> None:
+    members = Membership(CONFIG)
+    members.announce(announce("p", 1, roles=BOTH[:1], n_pages=7), 0.0)
+    members.announce(announce("d", 2, roles=BOTH[1:], n_pages=9, max_context_tokens=80), 0.0)
+    members.announce(announce("e", 3, roles=BOTH[1:], n_pages=11), 0.0)
+    (facts,) = members.models()
+    assert (facts.max_prefill_pages, facts.max_decode_pages) == (7, 11)
+    assert facts.max_context_tokens == 80
+    members.report_gone(3, 1.0)
+    (facts,) = members.models()
+    assert facts.max_decode_pages == 9
+    members.report_gone(2, 1.0)
+    (facts,) = members.models()
+    assert facts.max_decode_pages == 11, "with nobody left it is still known"

@@ -1,0 +1,143 @@
+"""The small pure parts: the waiting queue, the store, the ledger."""
+
+from typing import Any
+
+import pytest
+
+from router.answer import Answer
+from router.ledger import Timeline, make_ledger
+from router.request import Job, Request, RequestState
+from router.store import MemoryStore, Whereabouts
+from router.waiting import WaitingQueue
+from twolane.params import SamplingParams
+from twolane.v1 import cluster_pb2, sampling_pb2, worker_pb2
+
+P, D = worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE
+
+
+def request(name: str, priority: int = 0, model: str = "m") -> Request:
+    job = Job(
+        request_id=name,
+        model=model,
+        token_ids=(1,),
+        params=SamplingParams(max_tokens=10),
+        arrived=0.0,
+        priority=priority,
+    )
+    return Request(job, Answer(None, (), 0), sampling_pb2.SamplingParams())
+
+
+def drain(queue: WaitingQueue, model: str = "m") -> list[str]:
+    names = []
+    while (head := queue.head(model)) is not None:
+        queue.pop(model)
+        names.append(head.job.request_id)
+    return names
+
+
+def test_queue_is_by_priority_then_age_with_resumed_ones_ahead() -> None:
+    queue = WaitingQueue()
+    for name, priority in [("a", 0), ("b", 5), ("c", 0), ("d", 5)]:
+        queue.push(request(name, priority))
+    resumed = request("r", -9)
+    resumed.life.advance(RequestState.RUNNING)
+    resumed.life.advance(RequestState.RESUMING)
+    queue.push(resumed)
+    assert len(queue) == 5
+    assert queue.n_ahead(5) == 3
+    assert queue.n_ahead(0) == 5
+    assert drain(queue) == ["r", "b", "d", "a", "c"]
+    assert len(queue) == 0
+    assert queue.models() == []
+
+
+def test_queue_forgets_what_ended_while_it_waited() -> None:
+    queue = WaitingQueue()
+    first, second = request("a"), request("b")
+    queue.push(first)
+    queue.push(second)
+    first.life.advance(RequestState.CANCELLED)
+    assert len(queue) == 1
+    assert drain(queue) == ["b"]
+
+
+def test_queue_keeps_models_apart() -> None:
+    queue = WaitingQueue()
+    queue.push(request("a", model="m"))
+    queue.push(request("b", model="n"))
+    assert drain(queue, "n") == ["b"]
+    assert drain(queue, "m") == ["a"]
+
+
+async def test_store_lets_one_claim_an_id_until_it_is_released() -> None:
+    store = MemoryStore()
+    assert await store.claim("x", "router-0")
+    assert not await store.claim("x", "router-0")
+    assert not await store.claim("x", "router-1")
+    store.put_attempt("x", Whereabouts(1, 10, 20))
+    assert store.attempt_of("x") == Whereabouts(1, 10, 20)
+    store.release("x")
+    assert store.attempt_of("x") is None
+    assert await store.claim("x", "router-1")
+
+
+def test_store_remembers_workers_for_a_router_that_starts() -> None:
+    store = MemoryStore()
+    announce = cluster_pb2.AnnounceRequest(worker=worker_pb2.WorkerAddress(epoch=5))
+    store.put_worker(announce)
+    store.put_worker(announce)
+    assert list(store.workers()) == [announce]
+    store.drop_worker(5)
+    assert list(store.workers()) == []
+
+
+def test_ledger_sums_what_was_spent_over_attempts_and_keeps_the_routers_own_clock() -> None:
+    timeline = Timeline(arrived=10.0)
+    timeline.dispatched = 10.5
+    assert timeline.note_token(11.0) is None
+    assert timeline.note_token(11.25) == 0.25
+    timeline.note_figures(1, P, worker_pb2.RowFigures(prefill_s=1, cached_tokens=16))
+    timeline.note_figures(2, P, worker_pb2.RowFigures(prefill_s=9))
+    timeline.note_figures(2, P, worker_pb2.RowFigures(prefill_s=2, transfer_bytes=7))
+    timeline.note_figures(2, D, worker_pb2.RowFigures(decode_s=0.5))
+    ledger = make_ledger(
+        timeline,
+        prompt_tokens=3,
+        output_tokens=2,
+        attempts=2,
+        prefill_worker="p",
+        decode_worker="d",
+    )
+    assert ledger.prefill_s == 3
+    assert ledger.decode_s == 0.5
+    assert ledger.transfer_bytes == 7
+    assert ledger.cached_tokens == 16
+    assert (ledger.queued_s, ledger.ttft_s, ledger.total_s) == (0.5, 1.0, 1.25)
+    assert (ledger.attempts, ledger.prefill_worker, ledger.decode_worker) == (2, "p", "d")
+
+
+def test_growth_is_the_reserve_at_first_and_all_that_may_come_after_a_preemption() -> None:
+    row = request("a")
+    assert row.growth_tokens(4) == 4
+    assert row.growth_tokens(64) == 10
+    row.answer.tokens += [1, 2, 3]
+    row.full_growth = True
+    assert row.growth_tokens(4) == 7
+    assert row.n_tokens == 4
+
+
+@pytest.mark.parametrize("field", ["prefill_wait_s", "transfer_s", "decode_wait_s"])
+def test_ledger_passes_every_duration_on(field: Any) -> None:
+    timeline = Timeline(arrived=0.0)
+    figures = worker_pb2.RowFigures()
+    setattr(figures, field, 0.25)
+    timeline.note_figures(1, P, figures)
+    ledger = make_ledger(
+        timeline,
+        prompt_tokens=1,
+        output_tokens=0,
+        attempts=1,
+        prefill_worker="",
+        decode_worker="",
+    )
+    assert getattr(ledger, field) == 0.25

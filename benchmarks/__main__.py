@@ -1,0 +1,52 @@
+"""`python -m benchmarks [NAME …]`: measure this machine; results land in benchmarks/results/.
+
+One after the other, so that nothing disturbs a measurement but the machine itself. Without names:
+all of them.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import click
+
+from twolane.testing import start_local
+
+MODULES = ("page_waste", "transfer", "engine_cpu", "recall", "startup", "router_overhead")
+COMPARISON = "split_or_colocated"
+# Sized for the bundled model on two cores: half of what they can serve, and nearly all.
+LOAD = ("--workload", "chat", "--scale", "0.25", "--rate", "4", "--rate", "8")
+SLO = ("--slo-ttft-ms", "500", "--slo-gap-ms", "50")
+
+
+def compare_split_with_colocated() -> None:
+    """One prefill and one decode worker against two that do both, on the bundled model."""
+    with start_local(colocated=2) as colocated, start_local(prefill=1, decode=1) as split:
+        targets = (
+            *("--target", f"colocated={colocated.endpoint}"),
+            *("--target", f"split={split.endpoint}"),
+        )
+        _run("load", *targets, *LOAD, *SLO, "--name", COMPARISON)
+
+
+def _run(module: str, *options: str) -> None:
+    click.secho(f"== {module}", bold=True)
+    done = subprocess.run([sys.executable, "-m", f"benchmarks.{module}", *options], check=False)
+    if done.returncode:
+        raise click.ClickException(f"{module} ended with {done.returncode}")
+
+
+@click.command(help=__doc__)
+@click.argument("names", nargs=-1, type=click.Choice([*MODULES, COMPARISON]))
+def main(names: Sequence[str]) -> None:
+    for name in names or [*MODULES, COMPARISON]:
+        if name == COMPARISON:
+            compare_split_with_colocated()
+        else:
+            _run(name)
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m benchmarks")

@@ -1,0 +1,74 @@
+"""The process under test, alone or with scripted workers behind it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import psutil
+
+from benchmarks.scripted_row import ScriptConfig
+
+MODEL = "bundled"
+_ROUTER = ("deploy", "router", "--engine", "fake", "--port", "0")
+
+
+class RouterError(RuntimeError):
+    """The process did not start; what it said is on standard error."""
+
+
+@dataclass(frozen=True, slots=True)
+class RouterProcess:
+    """A router, or something in its place."""
+
+    endpoint: str
+    pid: int
+
+    @property
+    def cpu_s(self) -> float:
+        """Processor time so far, of all its threads, system time too."""
+        times = psutil.Process(self.pid).cpu_times()
+        return float(times.user + times.system)
+
+
+@contextmanager
+def start_router(step_s: float) -> Iterator[RouterProcess]:
+    """A router, and one prefill and one decode worker that compute nothing, each step `step_s`."""
+    with _start(_ROUTER) as router:
+        config = ScriptConfig(router=router.endpoint, model=MODEL, step_s=step_s)
+        command = [sys.executable, "-m", "benchmarks.scripted_worker"]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as workers:
+            try:
+                assert workers.stdin is not None
+                workers.stdin.write(config.to_json() + "\n")
+                workers.stdin.flush()
+                yield router
+            finally:
+                workers.kill()
+
+
+@contextmanager
+def start_bare_door(step_s: float) -> Iterator[RouterProcess]:
+    """A bare gRPC server in the router's place."""
+    with _start(("benchmarks.bare_door", str(step_s))) as door:
+        yield door
+
+
+@contextmanager
+def _start(module_and_options: Sequence[str]) -> Iterator[RouterProcess]:
+    """Start a Python module that says `serves at HOST:PORT`; end it with the block."""
+    command = [sys.executable, "-m", *module_and_options]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+        try:
+            assert process.stdout is not None
+            found = re.search(r"serves at (\S+)", process.stdout.readline())
+            if found is None:
+                raise RouterError(f"{module_and_options[0]} did not start")
+            yield RouterProcess(found[1], process.pid)
+        finally:
+            process.kill()

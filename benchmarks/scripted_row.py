@@ -1,0 +1,46 @@
+"""What scripted workers are told, and one answer of theirs."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from dataclasses import asdict, dataclass
+
+from twolane.v1 import sampling_pb2, worker_pb2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptConfig:
+    """`step_s` 0 is as fast as the router reads. Answers use ids from `first_token` on."""
+
+    router: str
+    model: str
+    step_s: float = 0.0
+    first_token: int = 16
+    vocab_size: int = 256
+    max_context_tokens: int = 4_096
+    decode_rows: int = 1_024
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+
+@dataclass(slots=True)
+class ScriptedRow:
+    """One answer on its way: `index` is that of the next token to tell."""
+
+    key: worker_pb2.AttemptKey
+    index: int
+    end: int  # one more than the index of the last token
+    is_new: bool = True
+
+    def next_token(self, role: worker_pb2.Role, config: ScriptConfig) -> worker_pb2.TokenEvent:
+        """Depends on request and index alone, so that both workers tell the same."""
+        name = zlib.crc32(self.key.request_id.encode())
+        span = config.vocab_size - config.first_token
+        token_id = config.first_token + (name + 7_919 * self.index) % span
+        event = worker_pb2.TokenEvent(key=self.key, index=self.index, token_id=token_id)
+        if self.index == self.end - 1:
+            event.finish_reason = sampling_pb2.FINISH_REASON_LENGTH
+        setattr(event, "from", role)  # a keyword in Python
+        return event

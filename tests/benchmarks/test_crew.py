@@ -1,0 +1,40 @@
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.crew import ClientDiedError, CrewConfig, run_plan
+from benchmarks.plan import Plan
+from benchmarks.record import Record
+from benchmarks.target import Target
+
+
+def _target(endpoint: str) -> Target:
+    return Target(name="one", endpoint=endpoint, vocab_size=100, max_context_tokens=256)
+
+
+async def test_every_request_is_sent_once_at_its_time(open_door: Callable[..., Any]) -> None:
+    door = open_door(ttft_s=0.001, gap_s=0.001)
+    n = 9
+    plan = Plan(np.linspace(0, 0.4, n), np.arange(1, n + 1), np.full(n, 3), 0)
+    seen: list[Record] = []
+    records = await run_plan(
+        plan,
+        prompt_seed=[1],
+        targets=[_target(door.endpoint)],
+        config=CrewConfig(n_clients=3),
+        on_record=lambda _, record: seen.append(record),
+    )
+    assert [record.index for record in records["one"]] == list(range(n))
+    assert sorted(len(request.token_ids.ids) for request in door.requests) == list(range(1, n + 1))
+    assert [record.arrival_s for record in records["one"]] == pytest.approx(plan.arrivals_s)
+    assert all(record.late_s >= 0 and record.is_complete for record in records["one"])
+    assert {id(record) for record in seen} == {id(record) for record in records["one"]}
+
+
+async def test_a_dead_client_process_voids_the_run(capfd: pytest.CaptureFixture[str]) -> None:
+    impossible = Plan(np.zeros(1), np.array([-5]), np.array([3]), 0)
+    with pytest.raises(ClientDiedError, match="ended with 1"):
+        await run_plan(impossible, [1], [_target("127.0.0.1:1")], CrewConfig(), lambda *_: None)
+    assert "negative dimensions" in capfd.readouterr().err

@@ -1,0 +1,73 @@
+"""The engines that the recall benchmark can ask: the protocol, and transformers behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from transformers import AutoModelForCausalLM
+
+
+class Backend(Protocol):
+    """What the benchmark asks of an engine."""
+
+    name: str
+
+    def generate(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> list[list[int]]:
+        """The greedy continuation of each prompt, at most `max_tokens`, end token included."""
+        ...
+
+    def logprobs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+        """The log-probability (nats) of each token but the first, given those before it."""
+        ...
+
+
+class TransformersBackend:
+    """Hugging Face transformers on `device`, batches padded to their longest prompt."""
+
+    def __init__(self, directory: Path, device: str, dtype: torch.dtype, batch_rows: int) -> None:
+        self.name = f"transformers {dtype} on {device}".replace("torch.", "")
+        self.batch_rows = batch_rows
+        self.model: Any = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype).to(device)
+        self.model.eval()
+        self.pad = int(self.model.config.pad_token_id)
+        self.end = int(self.model.config.eos_token_id)
+
+    def _batches(self, sequences: Sequence[Sequence[int]]) -> Iterable[list[int]]:
+        """Indices of `sequences`, similar lengths together."""
+        order = sorted(range(len(sequences)), key=lambda index: len(sequences[index]))
+        return [order[at : at + self.batch_rows] for at in range(0, len(order), self.batch_rows)]
+
+    def generate(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> list[list[int]]:
+        """See `Backend`; rows are padded on the left."""
+        answers: list[list[int]] = [[] for _ in prompts]
+        for batch in self._batches(prompts):
+            width = max(len(prompts[index]) for index in batch)
+            rows = [[self.pad] * (width - len(prompts[i])) + list(prompts[i]) for i in batch]
+            mask = [[0] * (width - len(prompts[i])) + [1] * len(prompts[i]) for i in batch]
+            output = self.model.generate(
+                input_ids=torch.tensor(rows, device=self.model.device),
+                attention_mask=torch.tensor(mask, device=self.model.device),
+                max_new_tokens=max_tokens,
+                do_sample=False,
+            )
+            for index, row in zip(batch, output[:, width:].tolist(), strict=True):
+                stop = row.index(self.end) + 1 if self.end in row else len(row)
+                answers[index] = row[:stop]
+        return answers
+
+    @torch.inference_mode()
+    def logprobs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+        """See `Backend`; rows are padded on the right, where no real token sees the padding."""
+        results: list[list[float]] = [[] for _ in sequences]
+        for batch in self._batches(sequences):
+            width = max(len(sequences[index]) for index in batch)
+            rows = [list(sequences[i]) + [self.pad] * (width - len(sequences[i])) for i in batch]
+            tokens = torch.tensor(rows, device=self.model.device)
+            logits = self.model(input_ids=tokens, use_cache=False).logits[:, :-1].float()
+            chosen = logits.log_softmax(-1).gather(-1, tokens[:, 1:, None]).squeeze(-1)
+            for index, values in zip(batch, chosen.tolist(), strict=True):
+                results[index] = values[: len(sequences[index]) - 1]
+        return results

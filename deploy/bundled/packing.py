@@ -1,0 +1,59 @@
+"""Documents packed into rows of tokens, made by worker processes while the model trains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from deploy.bundled.corpus import documents
+
+
+class PackedRows(IterableDataset[torch.Tensor]):
+    """Batches `[rows, row_tokens]` int16 without end.
+
+    Every document of a row starts in it. One that is cut off at the row's end opens the next row
+    once more, so that long notes keep their questions; what is longer than a row stays cut. Each
+    worker process reads a stream of its own: one seed and one number of workers give one sequence
+    of batches.
+    """
+
+    def __init__(self, tokenizer_json: str, seed: str, rows: int, row_tokens: int) -> None:
+        self.tokenizer_json = tokenizer_json
+        self.seed = seed
+        self.rows = rows
+        self.row_tokens = row_tokens
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        worker = get_worker_info()
+        tokenizer = Tokenizer.from_str(self.tokenizer_json)
+        stream = documents(f"{self.seed}:{worker.id if worker else 0}")
+        carried: list[int] = []
+        while True:
+            batch = torch.empty(self.rows, self.row_tokens, dtype=torch.int16)
+            for row in range(self.rows):
+                ids, carried = carried, []
+                while len(ids) < self.row_tokens:
+                    document = tokenizer.encode(next(stream)).ids
+                    ids = ids + document
+                    if len(ids) > self.row_tokens:
+                        carried = document
+                batch[row] = torch.tensor(ids[: self.row_tokens], dtype=torch.int16)
+            yield batch
+
+
+def training_batches(
+    tokenizer: Tokenizer, seed: str, rows: int, row_tokens: int, workers: int
+) -> DataLoader[Any]:
+    """A loader over `PackedRows`, `workers` processes ahead of the reader (0: in this process)."""
+    return DataLoader(
+        PackedRows(tokenizer.to_str(), seed, rows, row_tokens),
+        batch_size=None,
+        num_workers=workers,
+        prefetch_factor=8 if workers else None,
+        multiprocessing_context="spawn" if workers else None,
+        pin_memory=torch.cuda.is_available(),
+    )

@@ -9,8 +9,8 @@ When `start + n_new == len(token_ids)` and `sample` is set, the engine samples t
 `len(token_ids)`; its index in the answer is `len(token_ids) - n_prompt`, and with the seed and the
 sample it is the key of the random draw, so that any engine continues any row.
 
-Pages that hold `[start, start + n_new)` are written whole and belong to this row alone; earlier ones
-are only read and may be shared.
+Pages that hold `[start, start + n_new)` are written whole and belong to this row alone; earlier
+ones are only read and may be shared.
 """
 
 from __future__ import annotations

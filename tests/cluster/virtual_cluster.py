@@ -34,11 +34,15 @@ from worker.config import SessionConfig, StepLimits, WorkerConfig
 from worker.errors import StaleEpochError
 from worker.role import Roles
 from worker.site import Site
-from worker.step_runner import TimedStepRunner
+from worker.step_runner import TimedEngine, TimedStepRunner
 from worker.wire import Wire
 from worker.worker import Worker
 
 LEASE = LeaseConfig(lease_s=3.0, heartbeat_s=0.5, retry_first_s=0.05, retry_most_s=0.4)
+
+
+def make_fake_engine(n_pages: int) -> TimedEngine:
+    return FakeEngine(FakeEngineConfig(n_pages=n_pages))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +51,7 @@ class Shape:
 
     roles: Sequence[str] = ("p", "d")
     n_pages: int = 256
+    make_engine: Callable[[int], TimedEngine] = make_fake_engine  # of so many pages
     step_tokens: int = 96
     decode_rows: int = 16
     transfer_faults: Faults = field(default_factory=Faults)
@@ -117,6 +122,22 @@ class VirtualCluster:
             link.break_now("reset")
         life.links.clear()
 
+    async def random_misfortune(self) -> None:
+        """Kills and resets now and then; the launcher restarts what was killed and proves its end.
+
+        Until cancelled.
+        """
+        while True:
+            await asyncio.sleep(self.random.uniform(0.0, 0.1))
+            name = self.random.choice(sorted(self.lives))
+            if self.random.random() < 0.3:
+                self.reset_streams(name)
+                continue
+            epoch = await self.kill(name)
+            await asyncio.sleep(self.random.uniform(0.0, 0.5))
+            self.router.report_gone(epoch)
+            self.start(name, name.rstrip("0123456789"))
+
     async def dial_worker(self, address: worker_pb2.WorkerAddress) -> MemoryLink[Any, Any]:
         return self._dial(address.endpoint, lambda worker, link: worker.serve_session(link))
 
@@ -155,7 +176,7 @@ class VirtualCluster:
             ),
             sessions=SessionConfig(grace_s=4.0, tombstone_s=3.0),
         )
-        engine = FakeEngine(FakeEngineConfig(n_pages=self.shape.n_pages))
+        engine = self.shape.make_engine(self.shape.n_pages)
         site = Site(config, engine, epoch=next(self._epochs))
         decode, prefill = DecodeConfig(), PrefillConfig()
         decode = replace(decode, receiver=replace(decode.receiver, lease=LEASE))
@@ -182,18 +203,18 @@ class VirtualCluster:
 
     async def ask(
         self, prompt: Sequence[int], params: SamplingParams, *, priority: int = 0
-    ) -> list[int]:
-        """The answer's token ids, as a client gets them. Raises what the client would see."""
+    ) -> list[inference_pb2.Token]:
+        """The answer's tokens, as a client gets them. Raises what the client would see."""
         request = inference_pb2.GenerateRequest(
             token_ids=inference_pb2.TokenIds(ids=prompt),
             sampling=params_to_proto(params),
             priority=priority,
         )
-        tokens: list[int] = []
+        tokens: list[inference_pb2.Token] = []
         async for response in self.router.generate(request):
             for token in response.tokens:
                 assert token.index == len(tokens), "a token was lost or came twice"
-                tokens.append(token.token_id)
+                tokens.append(token)
         assert response.finish_reason, "an answer ended without saying why"
         return tokens
 

@@ -1,0 +1,78 @@
+"""The real engine in exact mode, over the memory transport under virtual time: deaths anywhere."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from deploy.bundled import model_path
+from engine.config import EngineConfig
+from engine.cpu import load_engine
+from engine.step import Engine, RowWork
+from kvtransfer.transports.memory import Faults
+from tests.cluster.exact_runner import lone_answer, probes
+from tests.cluster.situations import Situation
+from tests.cluster.virtual_cluster import Shape, VirtualCluster, virtual_cluster
+from twolane import Token
+from twolane.testing.virtual_time import virtual_time_runner
+from twolane.v1 import inference_pb2
+from worker.step_runner import TimedEngine
+
+
+class TimedCpuEngine:
+    """The CPU engine, with a made-up time for a step."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.spec = engine.spec
+        self.pool = engine.pool
+        self.run = engine.run
+        self.close = engine.close
+
+    def step_time_s(self, work: Sequence[RowWork]) -> float:
+        return 0.002 + 0.0001 * sum(row.n_new for row in work)
+
+
+def make_engine(n_pages: int) -> TimedEngine:
+    config = EngineConfig(
+        model_dir=model_path(), exact=True, threads=1, n_pages=n_pages, page_tokens=16
+    )
+    return TimedCpuEngine(load_engine(config))
+
+
+@pytest.mark.parametrize("sampling", ["greedy", "seeded"])
+@pytest.mark.parametrize("chunk_tokens", [40, 300])
+@pytest.mark.parametrize("roles", [("pd", "pd"), ("p", "p", "d", "d")], ids="".join)
+def test_bits_survive_faulty_memory_transfers_and_deaths_at_any_moment(
+    roles: tuple[str, ...], chunk_tokens: int, sampling: str
+) -> None:
+    situation = Situation("float32", "memory", chunk_tokens, "any", "any", "crowd", sampling)
+    asked = [probe for turn in range(3) for probe in probes(situation, turn)]
+
+    async def main() -> None:
+        async with virtual_cluster(shape, seed=chunk_tokens) as cluster:
+            misfortune = asyncio.create_task(cluster.random_misfortune())
+            async with asyncio.TaskGroup() as clients:
+                answers = [clients.create_task(cluster.ask(p.prompt, p.params)) for p in asked]
+            misfortune.cancel()
+            check(cluster, [task.result() for task in answers])
+            await cluster.settle(within_s=10.0)
+
+    def check(cluster: VirtualCluster, answers: list[list[inference_pb2.Token]]) -> None:
+        assert cluster.kills >= 2
+        for probe, answer in zip(asked, answers, strict=True):
+            assert [Token.from_proto(token) for token in answer] == list(
+                lone_answer("float32", probe)
+            )
+
+    shape = Shape(
+        roles=roles,
+        n_pages=160,
+        make_engine=make_engine,
+        step_tokens=chunk_tokens,
+        transfer_faults=Faults(drop=0.002, duplicate=0.01, corrupt=0.002, delay_s=(0.0, 0.02)),
+    )
+    with virtual_time_runner() as runner:
+        runner.run(main())

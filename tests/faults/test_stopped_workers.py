@@ -1,0 +1,70 @@
+"""Workers that are stopped (SIGSTOP) are suspected, never proven dead: nothing of theirs is reused
+early, nobody waits for them, and when they go on within one lease nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster.real_cluster import inspect, settled
+from twolane import AsyncClient, Completion
+from twolane.testing import LocalCluster, start_local
+
+LEASE_S = 2.0
+PROMPTS = [[11 + i, 7, 5] * 200 for i in range(6)]
+
+
+@pytest.fixture(scope="module", params=["tcp", "unix", "shm"])
+def cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
+    with start_local(
+        prefill=2,
+        decode=2,
+        transport=[request.param],
+        exact=True,
+        step_tokens=40,
+        decode_rows=16,
+        lease_s=LEASE_S,
+        heartbeat_s=0.3,
+        suspicion_s=1.0,
+    ) as started:
+        yield started
+
+
+async def ask(client: AsyncClient, prompt: list[int]) -> Completion:
+    return await client.generate(
+        token_ids=prompt, temperature=0.0, max_tokens=60, ignore_eos=True, top_logprobs=0
+    )
+
+
+@pytest.mark.parametrize("name", ["prefill-0", "decode-0"])
+async def test_a_stopped_worker_delays_its_requests_and_changes_none(
+    cluster: LocalCluster, name: str
+) -> None:
+    async with cluster.aclient() as client:
+        calm = [await ask(client, prompt) for prompt in PROMPTS]
+        asked = [asyncio.create_task(ask(client, prompt)) for prompt in PROMPTS]
+        await has_rows(client, name)
+        cluster.kill(name, signal.SIGSTOP)
+        answers = await asyncio.gather(*asked)
+        assert [a.tokens for a in answers] == [c.tokens for c in calm]
+        cluster.kill(name, signal.SIGCONT)
+        await until_alive(client, name)
+    await settled(cluster, within_s=LEASE_S + 1.0)
+
+
+async def has_rows(client: AsyncClient, name: str) -> None:
+    """Wait until the worker has work, so that stopping it matters."""
+    endpoints = {w.worker_id: w.endpoint for w in (await client.status()).workers}
+    while not (await inspect(endpoints[name])).rows:
+        await asyncio.sleep(0.002)
+
+
+async def until_alive(client: AsyncClient, name: str) -> None:
+    async with asyncio.timeout(20):
+        while name not in {
+            w.worker_id for w in (await client.status()).workers if w.state == "alive"
+        }:
+            await asyncio.sleep(0.05)

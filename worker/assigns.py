@@ -2,7 +2,6 @@
 
 invalid      a field is out of its bound, or unset: the router's bug, or a version skew
 no_role      this worker does not have that role
-mismatch     both roles here, but a decode worker elsewhere, or the like
 too_large    more context, or more pages, than this worker can ever hold
 draining     takes no new rows
 queue_full   too many rows wait here

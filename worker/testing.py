@@ -136,6 +136,10 @@ class ScriptedRouter:
                 self._heard.clear()
                 await self._heard.wait()
 
+    async def wait_for_kind(self, attempt: Attempt, kind: str, within_s: float = 60.0) -> None:
+        """Until that row event is heard. Raises TimeoutError."""
+        await self.wait_for(lambda: kind in self.kinds(attempt), within_s)
+
     async def _listen(
         self,
         worker_id: str,

@@ -13,7 +13,7 @@ from worker.rows import Row
 SPEC = FakeEngine(FakeEngineConfig(n_pages=4)).spec
 
 
-def row(number, priority, arrived_s):
+def row(number: int, priority: int, arrived_s: float) -> Row:
     assign = worker_pb2.Assign(
         key=worker_pb2.AttemptKey(request_id=f"r{number}", attempt=1),
         token_ids=[1],
@@ -33,5 +33,7 @@ def row(number, priority, arrived_s):
         ([(2, 0, 1.0), (1, 0, 1.0)], 2),
     ],
 )
-def test_lowest_priority_then_youngest_gives_way(rows, victim):
+def test_lowest_priority_then_youngest_gives_way(
+    rows: list[tuple[int, int, float]], victim: int
+) -> None:
     assert choose_victim([row(*facts) for facts in rows]).number == victim

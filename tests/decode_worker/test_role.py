@@ -20,12 +20,12 @@ LEAST = DecodeConfig(least_growth_tokens=1)
 
 
 @pytest.fixture
-def site():
+def site() -> Site:
     config = WorkerConfig(worker_id="d", limits=StepLimits(step_tokens=64, decode_rows=3))
     return Site(config, FakeEngine(FakeEngineConfig(n_pages=8)))
 
 
-def row(site, n_tokens=16, *, priority=0, growth_tokens=0):
+def row(site: Site, n_tokens: int = 16, *, priority: int = 0, growth_tokens: int = 0) -> Row:
     number = site.next_number()
     assign = worker_pb2.Assign(
         key=worker_pb2.AttemptKey(request_id=f"r{number}", attempt=1),
@@ -37,26 +37,28 @@ def row(site, n_tokens=16, *, priority=0, growth_tokens=0):
     return Row(assign, PARAMS, site.spec, number=number, arrived_s=float(number))
 
 
-def hand_over(site, role, one, now=0.0):
+def hand_over(site: Site, role: DecodeRole, one: Row) -> Row:
     """What a prefill role of the same worker does."""
     assert role.can_adopt(one, one.n_prompt_pages)
-    one.pages = site.pages.try_take(one.n_prompt_pages)
+    pages = site.pages.try_take(one.n_prompt_pages)
+    assert pages is not None
+    one.pages = pages
     one.advance(RowState.COMPUTING)
     (result,) = site.engine.run([one.work(one.n_tokens)])
     one.n_computed = one.n_tokens
     one.append(result.tokens[0].token)
-    role.adopt(one, SampledToken(result.tokens[0].token), now)
+    role.adopt(one, SampledToken(result.tokens[0].token), 0.0)
     return one
 
 
-def step(site, role, now=0.0):
-    work = role.plan(64, now)
+def step(site: Site, role: DecodeRole) -> list[int]:
+    work = role.plan(64, 0.0)
     results = {result.row: result for result in site.engine.run(work)}
-    role.apply(results, now)
+    role.apply(results, 0.0)
     return [w.row for w in work]
 
 
-def kinds(site):
+def kinds(site: Site) -> list[str]:
     return [
         worker_pb2.RowEvent.Kind.Name(event.kind).removeprefix("KIND_")
         for event in site.news.take()
@@ -64,10 +66,11 @@ def kinds(site):
     ]
 
 
-def test_row_grows_page_by_page_to_its_end(site):
+def test_row_grows_page_by_page_to_its_end(site: Site) -> None:
     role = DecodeRole(site)
     one = hand_over(site, role, row(site))
-    prompt, pages = list(one.assign.token_ids), set()
+    prompt = list(one.assign.token_ids)
+    pages: set[int] = set()
     while one.state is RowState.RUNNING:
         step(site, role)
         pages.add(len(one.pages))
@@ -78,7 +81,7 @@ def test_row_grows_page_by_page_to_its_end(site):
     assert site.pages.counts().used == 0
 
 
-def test_promise_keeps_new_rows_out_until_it_is_given_back(site):
+def test_promise_keeps_new_rows_out_until_it_is_given_back(site: Site) -> None:
     role = DecodeRole(site)
     one = hand_over(site, role, row(site, growth_tokens=60))
     assert site.reserve.n_promised == 4
@@ -88,14 +91,16 @@ def test_promise_keeps_new_rows_out_until_it_is_given_back(site):
     assert role.can_adopt(second, second.n_prompt_pages)
 
 
-def test_batch_takes_no_more_rows_than_its_limit(site):
+def test_batch_takes_no_more_rows_than_its_limit(site: Site) -> None:
     role = DecodeRole(site, LEAST)
     for _ in range(3):
         hand_over(site, role, row(site))
     assert not role.can_adopt(row(site), 1)
 
 
-def test_youngest_of_the_lowest_priority_gives_way_and_the_first_in_turn_never_does(site):
+def test_youngest_of_the_lowest_priority_gives_way_and_the_first_in_turn_never_does(
+    site: Site,
+) -> None:
     role = DecodeRole(site, LEAST)
     first, high, low = (
         hand_over(site, role, row(site, 32, priority=priority)) for priority in (0, 5, 0)
@@ -107,14 +112,14 @@ def test_youngest_of_the_lowest_priority_gives_way_and_the_first_in_turn_never_d
     assert kinds(site) == ["PREEMPTED"]
     while RowState.OVER not in (first.state, high.state):
         step(site, role)
-    assert high.state is RowState.RUNNING
+    assert (first.state, high.state) == (RowState.OVER, RowState.RUNNING)
     assert kinds(site) == ["PREEMPTED"]
     while high.state is RowState.RUNNING:
         step(site, role)
     assert kinds(site) == ["FINISHED"]
 
 
-def test_pages_of_a_preempted_row_are_found_again_by_its_resume(site):
+def test_pages_of_a_preempted_row_are_found_again_by_its_resume(site: Site) -> None:
     role = DecodeRole(site)
     one = hand_over(site, role, row(site))
     for _ in range(20):
@@ -123,7 +128,7 @@ def test_pages_of_a_preempted_row_are_found_again_by_its_resume(site):
     assert site.pages.match_length(one.chain_hashes(one.n_tokens)) == 2
 
 
-def test_answers_stay_out_of_the_index_when_the_engine_is_not_exact(site):
+def test_answers_stay_out_of_the_index_when_the_engine_is_not_exact(site: Site) -> None:
     role = DecodeRole(site, DecodeConfig(index_answers=False))
     one = hand_over(site, role, row(site))
     for _ in range(20):
@@ -132,7 +137,7 @@ def test_answers_stay_out_of_the_index_when_the_engine_is_not_exact(site):
     assert site.pages.counts().cached == 0
 
 
-def test_row_that_outgrows_the_pool_is_refused_before_it_waits(site):
+def test_row_that_outgrows_the_pool_is_refused_before_it_waits(site: Site) -> None:
     with pytest.raises(RowRefusedError) as refusal:
         DecodeRole(site).check_fits(row(site, 80, growth_tokens=60))
     assert refusal.value.reason == "too_large"

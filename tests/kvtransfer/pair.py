@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.allocator import PageAllocator
+from engine.step import Page
 from kvtransfer.config import LeaseConfig, ReceiverConfig, SenderConfig
 from kvtransfer.events import FirstToken
 from kvtransfer.key import Key
@@ -150,6 +151,10 @@ class Pair:
         self.sender.finish(key, FIRST, self.now)
         self.p_pages.release(pages)
         return list(pages)
+
+    def commit_and_release(self, key: Key) -> None:
+        """The role takes the row, and gives its pages back at once."""
+        self.d_pages.release([Page(page) for page in self.receiver.commit(key, self.now)])
 
     @staticmethod
     def content(key: Key, page: int) -> npt.NDArray[np.uint8]:

@@ -16,6 +16,7 @@ import grpc
 import numpy as np
 
 from engine.allocator import PageAllocator
+from engine.step import Page
 from kvtransfer.config import ReceiverConfig
 from kvtransfer.events import Landed, ReceiverEvent
 from kvtransfer.host import host_identity
@@ -72,7 +73,7 @@ class Sending:
     def has_ended(self) -> bool:
         """Not even a zombie's thread runs any more; asked of the kernel, not of asyncio."""
         try:
-            signal.pidfd_send_signal(self._pidfd, 0)  # type: ignore[arg-type]
+            signal.pidfd_send_signal(self._pidfd, 0)
         except ProcessLookupError:
             return True
         state = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -136,7 +137,7 @@ class Receiving:
             pages = self.receiver.commit(event.key, asyncio.get_running_loop().time())
             expected = row_content(event.key.request_id, self.row_pages)
             assert (self.pool[np.asarray(pages)] == expected).all(), "not the bytes that were sent"
-            self.pages.release(pages)
+            self.pages.release([Page(page) for page in pages])
             self.landed.append(event.key.request_id)
 
     async def wait_until(self, what: str, condition: Any) -> None:

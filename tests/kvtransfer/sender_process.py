@@ -43,7 +43,7 @@ async def main(endpoint: str, receiver_epoch: int, transport: str, n: int, n_pag
     pool = np.zeros((pages.n_pages, PAGE_BYTES), dtype=np.uint8)
     scrambled = pages.try_take(pages.n_pages)
     assert scrambled is not None
-    np.random.default_rng(1).shuffle(scrambled)  # type: ignore[arg-type]
+    np.random.default_rng(1).shuffle(scrambled)
     pages.release(scrambled)  # so that rows are scattered
     config = SenderConfig(lease=LEASE, post_bytes=256 * 1024)
     sender = Sender(epoch, pages, page_tokens=PAGE_TOKENS, page_bytes=PAGE_BYTES, config=config)

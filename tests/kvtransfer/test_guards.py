@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from engine.step import Page
 from kvtransfer import reasons
 from kvtransfer.config import ReceiverConfig
 from kvtransfer.events import Committed, Landed, Released
@@ -248,5 +249,5 @@ def test_row_arrives_whole_and_in_order() -> None:
         assert (pair.d_pool[page] == pair.content(key, i)).all()
     pair.run()
     assert pair.p_events == [Committed(key, 3, 3 * 64), Released(key)]
-    pair.d_pages.release(pages)
+    pair.d_pages.release([Page(page) for page in pages])
     pair.assert_empty()

@@ -151,7 +151,7 @@ def test_pages_of_the_prefix_cache_are_not_sent_and_cannot_be_evicted() -> None:
     first = pair.key("first")
     pair.open(first, 4, prefix_hashes=hashes)
     pair.run()
-    pair.d_pages.release(pair.receiver.commit(first, pair.now))
+    pair.commit_and_release(first)
     assert pair.d_pages.counts().cached == 3
     pair.run()
     second = pair.key("second")
@@ -163,7 +163,7 @@ def test_pages_of_the_prefix_cache_are_not_sent_and_cannot_be_evicted() -> None:
     landed = landed_of(pair)[-1]
     assert landed.skip_pages == 2
     assert len(landed.pages) == 4
-    pair.d_pages.release(pair.receiver.commit(second, pair.now))
+    pair.commit_and_release(second)
     pair.run()
     assert Committed(second, 2, 2 * PAGE_BYTES) in pair.p_events
     pair.assert_empty()
@@ -176,7 +176,7 @@ def test_row_that_is_cached_whole_moves_no_page() -> None:
         pair.open(key, 2, prefix_hashes=[b"one", b"two"])
         pair.run()
         assert landed_of(pair)[-1].key == key
-        pair.d_pages.release(pair.receiver.commit(key, pair.now))
+        pair.commit_and_release(key)
     pair.run()
     assert Committed(pair.key("second"), 0, 0) in pair.p_events
     pair.assert_empty()

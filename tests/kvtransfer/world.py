@@ -10,6 +10,8 @@ own, so that a write to a page that was freed too early meets somebody.
 
 from __future__ import annotations
 
+from functools import partial
+
 from kvtransfer.transports.memory import Faults
 from tests.kvtransfer.chaos import LEASE, TICK_S
 from tests.kvtransfer.nodes import DecodeNode, Node, PrefillNode
@@ -118,8 +120,11 @@ class World(Roles):
     def _fence(self, epoch: int) -> None:
         """The launcher's proof that the process is gone."""
         for decode in self.decodes:
-            decode.do(lambda d=decode: (d.receiver.peer_gone(epoch, self.now), None)[1])
-            decode.do(lambda d=decode: self._flush_decode(d))
+            decode.do(partial(self._tell_gone, decode, epoch))
+
+    def _tell_gone(self, decode: DecodeNode, epoch: int) -> None:
+        decode.receiver.peer_gone(epoch, self.now)
+        self._flush_decode(decode)
 
     # -- the end ----------------------------------------------------------------------------
 

@@ -18,32 +18,31 @@ PARAMS = SamplingParams(max_tokens=20, seed=7)
 
 
 @pytest.fixture
-def site():
+def site() -> Site:
     return Site(WorkerConfig(worker_id="p"), FakeEngine(FakeEngineConfig(n_pages=10)))
 
 
-def row(site, n_tokens, *, priority=0, salt=0, now=0.0):
+def row(site: Site, n_tokens: int, *, salt: int = 0) -> Row:
     number = site.next_number()
     assign = worker_pb2.Assign(
         key=worker_pb2.AttemptKey(request_id=f"r{number}", attempt=1),
         roles=[worker_pb2.ROLE_PREFILL],
         token_ids=[(i + salt) % 256 for i in range(n_tokens)],
         n_prompt=n_tokens,
-        priority=priority,
         decode=worker_pb2.WorkerAddress(worker_id="d", epoch=99),
     )
-    return Row(assign, PARAMS, site.spec, number=number, arrived_s=now)
+    return Row(assign, PARAMS, site.spec, number=number, arrived_s=0.0)
 
 
-def step(site, role, n_tokens, now=0.0):
+def step(site: Site, role: PrefillRole, n_tokens: int) -> list[tuple[int, int]]:
     """One step; returns (row number, positions computed) of each row."""
-    work = role.plan(n_tokens, now)
+    work = role.plan(n_tokens, 0.0)
     results = {result.row: result for result in site.engine.run(work)}
-    role.apply(results, now)
+    role.apply(results, 0.0)
     return [(w.row, w.n_new) for w in work]
 
 
-def test_prompt_is_computed_in_chunks_and_held_for_its_decode_worker(site):
+def test_prompt_is_computed_in_chunks_and_held_for_its_decode_worker(site: Site) -> None:
     role = PrefillRole(site)
     only = row(site, 50)
     role.accept(only, 0.0)
@@ -51,11 +50,12 @@ def test_prompt_is_computed_in_chunks_and_held_for_its_decode_worker(site):
     assert only.state is RowState.HELD
     assert role.sender.held_pages == 4, "the last one in part"
     (event,) = site.news.take()
+    assert isinstance(event, worker_pb2.TokenEvent)
     assert [event.token_id] == expected_answer(range(50), PARAMS, 1)
     assert step(site, role, 20) == []
 
 
-def test_row_waits_until_all_pages_of_its_prompt_are_there(site):
+def test_row_waits_until_all_pages_of_its_prompt_are_there(site: Site) -> None:
     role = PrefillRole(site, PrefillConfig(holding_cap_share=1.0))
     first, second = row(site, 100), row(site, 60, salt=9)
     role.accept(first, 0.0)
@@ -66,7 +66,7 @@ def test_row_waits_until_all_pages_of_its_prompt_are_there(site):
     assert step(site, role, 500) == [(2, 60)]
 
 
-def test_started_rows_go_before_waiting_ones_and_share_what_is_left(site):
+def test_started_rows_go_before_waiting_ones_and_share_what_is_left(site: Site) -> None:
     role = PrefillRole(site)
     for salt in range(3):
         role.accept(row(site, 30, salt=salt * 40), float(salt))
@@ -75,7 +75,7 @@ def test_started_rows_go_before_waiting_ones_and_share_what_is_left(site):
     assert step(site, role, 25) == [(2, 20), (3, 5)]
 
 
-def test_full_queue_refuses(site):
+def test_full_queue_refuses(site: Site) -> None:
     role = PrefillRole(site, PrefillConfig(queue_limit=1))
     role.accept(row(site, 5), 0.0)
     with pytest.raises(RowRefusedError) as refusal:
@@ -83,7 +83,7 @@ def test_full_queue_refuses(site):
     assert refusal.value.reason == "queue_full"
 
 
-def test_load_counts_rows_that_wait_and_tokens_to_compute(site):
+def test_load_counts_rows_that_wait_and_tokens_to_compute(site: Site) -> None:
     role = PrefillRole(site)
     for salt in range(3):
         role.accept(row(site, 30, salt=salt * 40), 0.0)
@@ -93,12 +93,13 @@ def test_load_counts_rows_that_wait_and_tokens_to_compute(site):
     assert (load.prefill_queue, load.prefill_queue_tokens) == (2, 70)
 
 
-def test_failed_row_is_abandoned_and_told(site):
+def test_failed_row_is_abandoned_and_told(site: Site) -> None:
     role = PrefillRole(site)
     bad = row(site, 50)
     bad.token_ids[30] = 999  # out of the vocabulary: the engine's own check finds it
     role.accept(bad, 0.0)
     step(site, role, 100)
     (event,) = site.news.take()
+    assert isinstance(event, worker_pb2.RowEvent)
     assert (event.kind, event.reason) == (worker_pb2.RowEvent.KIND_FAILED, "engine")
     assert site.pages.counts().free == 10

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Protocol
 
 import pytest
 
@@ -18,8 +18,9 @@ from kvtransfer.transports.memory import Faults, MemoryFabric
 from prefill_worker.config import PrefillConfig
 from prefill_worker.role import PrefillRole
 from twolane.params import SamplingParams
-from twolane.testing.links import link_pair
+from twolane.testing.links import MemoryLink, link_pair
 from twolane.testing.virtual_time import virtual_time_runner
+from twolane.v1 import transfer_pb2
 from worker.attempt import Attempt
 from worker.config import SessionConfig, StepLimits, WorkerConfig
 from worker.role import Roles
@@ -29,6 +30,7 @@ from worker.testing import ScriptedRouter
 from worker.wire import Wire
 from worker.worker import Worker
 
+PeerLink = MemoryLink[transfer_pb2.ConnectRequest, transfer_pb2.ConnectResponse]
 LEASE = LeaseConfig(lease_s=2.0, heartbeat_s=0.3, retry_first_s=0.05, retry_most_s=0.3)
 
 
@@ -41,7 +43,7 @@ class Town:
     fabric: MemoryFabric
     workers: dict[str, Worker] = field(default_factory=dict)
     lives: dict[str, asyncio.Task[None]] = field(default_factory=dict)
-    peer_links: list[Any] = field(default_factory=list)
+    peer_links: list[PeerLink] = field(default_factory=list)
 
     def add(
         self,
@@ -97,8 +99,16 @@ class Town:
         for link in self.peer_links:
             link.break_now("killed")
 
-    def crowd(self, jobs: dict[str, list[int]], params: SamplingParams, **options: Any) -> Crowd:
-        return Crowd(self, jobs, params, **options)
+    def crowd(
+        self,
+        jobs: dict[str, list[int]],
+        params: SamplingParams,
+        *,
+        prefill: Worker,
+        decode: Worker,
+        growth_tokens: int | None = None,
+    ) -> Crowd:
+        return Crowd(self, jobs, params, prefill, decode, growth_tokens)
 
     async def settle(self, seconds: float = 3.0) -> None:
         """Time passes; then nothing may be left on any worker."""
@@ -109,7 +119,9 @@ class Town:
             held = (counts.used, counts.pinned, counts.quarantined)
             assert held == (0, 0, 0), f"{worker.site.worker_id} still holds {counts}"
 
-    async def _dial(self, endpoint: str) -> Any:
+    async def _dial(self, endpoint: str) -> PeerLink:
+        here: PeerLink
+        there: MemoryLink[transfer_pb2.ConnectResponse, transfer_pb2.ConnectRequest]
         here, there = link_pair()
         worker = self.workers.get(endpoint)
         if worker is None:
@@ -189,17 +201,22 @@ async def build_town(faults: Faults | None, sender_writes: bool) -> AsyncIterato
 Scene = Callable[[Town], Awaitable[None]]
 
 
-@pytest.fixture
-def play() -> Callable[..., None]:
-    """`play(scene)` runs `async def scene(town)` in virtual time."""
+class Play(Protocol):
+    """Runs `async def scene(town)` in virtual time."""
 
+    def __call__(
+        self, scene: Scene, *, faults: Faults | None = None, sender_writes: bool = False
+    ) -> None: ...
+
+
+@pytest.fixture
+def play() -> Play:
     def run(scene: Scene, *, faults: Faults | None = None, sender_writes: bool = False) -> None:
         async def main() -> None:
             async with build_town(faults, sender_writes) as town:
                 await scene(town)
 
-        coroutine: Coroutine[Any, Any, None] = main()
         with virtual_time_runner() as runner:
-            runner.run(coroutine)
+            runner.run(main())
 
     return run

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from engine.fake import FakeEngine, FakeEngineConfig
@@ -14,8 +16,8 @@ SPEC = FakeEngine(
 ).spec
 
 
-def assign(**changes):
-    fields = {
+def assign(**changes: Any) -> worker_pb2.Assign:
+    fields: dict[str, Any] = {
         "key": worker_pb2.AttemptKey(request_id="r", attempt=1),
         "token_ids": [1, 2, 3],
         "n_prompt": 3,
@@ -24,7 +26,7 @@ def assign(**changes):
     return worker_pb2.Assign(**(fields | changes))
 
 
-def test_sound_assign_gives_its_parameters():
+def test_sound_assign_gives_its_parameters() -> None:
     assert check_assign(assign(), SPEC).max_tokens == 5
 
 
@@ -50,13 +52,15 @@ def test_sound_assign_gives_its_parameters():
         ({"token_ids": [1] * 60, "n_prompt": 60}, "too_large", "59"),
     ],
 )
-def test_unsound_assign_is_refused_with_a_stable_word(changes, reason, says):
+def test_unsound_assign_is_refused_with_a_stable_word(
+    changes: dict[str, Any], reason: str, says: str
+) -> None:
     with pytest.raises(RowRefusedError, match=says) as refusal:
         check_assign(assign(**changes), SPEC)
     assert refusal.value.reason == reason
 
 
-def test_prompt_of_more_pages_than_the_pool_is_too_large():
+def test_prompt_of_more_pages_than_the_pool_is_too_large() -> None:
     spec = FakeEngine(FakeEngineConfig(n_pages=2, page_tokens=16, vocab_size=100)).spec
     with pytest.raises(RowRefusedError) as refusal:
         check_assign(assign(token_ids=[1] * 33, n_prompt=33), spec)

@@ -13,17 +13,21 @@ import pytest
 
 from engine.fake import FakeEngineConfig, expected_answer
 from kvtransfer.transports.memory import Faults
+from tests.worker.conftest import Crowd, Play, Town
 from twolane.params import SamplingParams
 from twolane.v1 import worker_pb2
 from worker.attempt import Attempt
 from worker.config import StepLimits
+from worker.worker import Worker
 
 PARAMS = SamplingParams(max_tokens=30, seed=7)
 LIMITS = StepLimits(step_tokens=48, decode_rows=6)
 ENGINE = FakeEngineConfig(n_pages=24)
 
 
-async def disturb(town, rng, workers, victims):
+async def disturb(
+    town: Town, rng: random.Random, workers: list[Worker], victims: list[Attempt]
+) -> None:
     """Something unpleasant every few milliseconds, for two seconds."""
     for _ in range(150):
         await asyncio.sleep(rng.uniform(0.001, 0.025))
@@ -51,14 +55,16 @@ SEEDS = [*range(4), *(pytest.param(seed, marks=pytest.mark.soak) for seed in ran
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_storm_changes_no_answer_and_leaves_nothing_behind(play, seed):
-    async def scene(town):
+def test_storm_changes_no_answer_and_leaves_nothing_behind(play: Play, seed: int) -> None:
+    async def scene(town: Town) -> None:
         rng = random.Random(seed)
         p = town.add("p", "p", engine=ENGINE, limits=LIMITS)
         d = town.add("d", "d", engine=ENGINE, limits=LIMITS)
         both = town.add("b", "pd", engine=ENGINE, limits=LIMITS)
         workers = [p, d, both]
-        crowds, victims, jobs = [], [], {}
+        crowds: list[Crowd] = []
+        victims: list[Attempt] = []
+        jobs: dict[str, list[int]] = {}
         for i, (prefill, decode) in enumerate([(p, d), (p, both), (both, d), (both, both)]):
             mine = {}
             for j in range(8):

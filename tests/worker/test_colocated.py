@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from engine.fake import FakeEngineConfig, expected_answer
+from tests.worker.conftest import Play, Town
 from twolane.params import SamplingParams
 from twolane.v1 import sampling_pb2, worker_pb2
 from worker.attempt import Attempt
@@ -12,16 +13,16 @@ from worker.config import StepLimits
 from worker.testing import DECODE, PREFILL
 
 
-def params(max_tokens=20, **options):
-    return SamplingParams(max_tokens=max_tokens, seed=7, **options)
+def params(max_tokens: int = 20) -> SamplingParams:
+    return SamplingParams(max_tokens=max_tokens, seed=7)
 
 
-def prompt(n, salt=0):
+def prompt(n: int, salt: int = 0) -> list[int]:
     return [(i * 31 + salt * 17 + 5) % 251 for i in range(n)]
 
 
-def test_answer_is_the_engines_and_every_page_comes_back(play):
-    async def scene(town):
+def test_answer_is_the_engines_and_every_page_comes_back(play: Play) -> None:
+    async def scene(town: Town) -> None:
         worker = town.add("w", "pd")
         a = Attempt("r", 1)
         town.router.assign(a, prompt(300), prefill=worker, decode=worker, params=params())
@@ -35,8 +36,8 @@ def test_answer_is_the_engines_and_every_page_comes_back(play):
     play(scene)
 
 
-def test_crowd_of_all_lengths_gets_every_answer(play):
-    async def scene(town):
+def test_crowd_of_all_lengths_gets_every_answer(play: Play) -> None:
+    async def scene(town: Town) -> None:
         worker = town.add("w", "pd", limits=StepLimits(step_tokens=64, decode_rows=8))
         attempts = {Attempt(f"r{i}", 1): prompt(1 + 13 * i, salt=i) for i in range(24)}
         for a, tokens in attempts.items():
@@ -49,8 +50,8 @@ def test_crowd_of_all_lengths_gets_every_answer(play):
     play(scene)
 
 
-def test_decode_goes_on_while_a_long_prompt_is_read(play):
-    async def scene(town):
+def test_decode_goes_on_while_a_long_prompt_is_read(play: Play) -> None:
+    async def scene(town: Town) -> None:
         worker = town.add("w", "pd", limits=StepLimits(step_tokens=32, decode_rows=8))
         short, long = Attempt("short", 1), Attempt("long", 1)
         town.router.assign(
@@ -68,8 +69,8 @@ def test_decode_goes_on_while_a_long_prompt_is_read(play):
     play(scene)
 
 
-def test_tiny_pool_preempts_but_never_deadlocks(play):
-    async def scene(town):
+def test_tiny_pool_preempts_but_never_deadlocks(play: Play) -> None:
+    async def scene(town: Town) -> None:
         worker = town.add("w", "pd", engine=FakeEngineConfig(n_pages=12))
         jobs = {f"r{i}": prompt(20, salt=i) for i in range(8)}
         crowd = town.crowd(jobs, params(60), prefill=worker, decode=worker, growth_tokens=1)
@@ -82,8 +83,8 @@ def test_tiny_pool_preempts_but_never_deadlocks(play):
     play(scene)
 
 
-def test_row_that_can_never_fit_is_refused(play):
-    async def scene(town):
+def test_row_that_can_never_fit_is_refused(play: Play) -> None:
+    async def scene(town: Town) -> None:
         worker = town.add("w", "pd", engine=FakeEngineConfig(n_pages=4))
         a = Attempt("r", 1)
         town.router.assign(a, prompt(40), prefill=worker, decode=worker, params=params(100))
@@ -93,8 +94,8 @@ def test_row_that_can_never_fit_is_refused(play):
     play(scene)
 
 
-def test_higher_priority_goes_first_and_equals_in_order_of_arrival(play):
-    async def scene(town):
+def test_higher_priority_goes_first_and_equals_in_order_of_arrival(play: Play) -> None:
+    async def scene(town: Town) -> None:
         limits = StepLimits(step_tokens=32, decode_rows=8)
         worker = town.add("w", "pd", limits=limits)
         priorities = {"first": 0, "low": -1, "second": 0, "high": 5}
@@ -118,8 +119,8 @@ def test_higher_priority_goes_first_and_equals_in_order_of_arrival(play):
     play(scene)
 
 
-def test_head_of_the_queue_is_not_overtaken_by_a_smaller_row(play):
-    async def scene(town):
+def test_head_of_the_queue_is_not_overtaken_by_a_smaller_row(play: Play) -> None:
+    async def scene(town: Town) -> None:
         limits = StepLimits(step_tokens=512, decode_rows=8)
         worker = town.add("w", "pd", engine=FakeEngineConfig(n_pages=20), limits=limits)
         running, large, small = Attempt("running", 1), Attempt("large", 1), Attempt("small", 1)
@@ -136,8 +137,8 @@ def test_head_of_the_queue_is_not_overtaken_by_a_smaller_row(play):
     play(scene)
 
 
-def test_cancel_at_any_moment_frees_everything(play):
-    async def scene(town):
+def test_cancel_at_any_moment_frees_everything(play: Play) -> None:
+    async def scene(town: Town) -> None:
         worker = town.add("w", "pd", limits=StepLimits(step_tokens=32, decode_rows=8))
         for i in range(60):
             a = Attempt(f"r{i}", 1)
@@ -146,19 +147,19 @@ def test_cancel_at_any_moment_frees_everything(play):
             )
             await asyncio.sleep(0.002 * i)
             town.router.cancel(a, worker)
-            await town.router.wait_for(lambda a=a: "FINISHED" in town.router.kinds(a))
+            await town.router.wait_for_kind(a, "FINISHED")
             await town.settle(0.01)
 
     play(scene)
 
 
-def test_prompt_that_is_cached_computes_one_page_at_most(play):
-    async def scene(town):
+def test_prompt_that_is_cached_computes_one_page_at_most(play: Play) -> None:
+    async def scene(town: Town) -> None:
         worker = town.add("w", "pd")
         first, second = Attempt("a", 1), Attempt("b", 1)
         for a in (first, second):
             town.router.assign(a, prompt(160), prefill=worker, decode=worker, params=params())
-            await town.router.wait_for(lambda a=a: bool(town.router.finish_of(a)))
+            await town.router.wait_for_kind(a, "FINISHED")
         cached = [
             event.figures.cached_tokens
             for a in (first, second)
@@ -172,8 +173,8 @@ def test_prompt_that_is_cached_computes_one_page_at_most(play):
     play(scene)
 
 
-def test_first_token_that_ends_the_answer_is_never_handed_over(play):
-    async def scene(town):
+def test_first_token_that_ends_the_answer_is_never_handed_over(play: Play) -> None:
+    async def scene(town: Town) -> None:
         worker = town.add("w", "pd")
         a = Attempt("r", 1)
         town.router.assign(a, prompt(30), prefill=worker, decode=worker, params=params(1))

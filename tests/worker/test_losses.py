@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
 from decode_worker.config import DecodeConfig
-from engine.fake import FakeEngineConfig, expected_answer
+from engine.fake import FakeEngine, FakeEngineConfig, expected_answer
+from engine.step import RowResult, RowWork
 from kvtransfer.config import ReceiverConfig
 from prefill_worker.config import PrefillConfig
+from tests.worker.conftest import Play, Town
 from twolane.params import SamplingParams
 from twolane.rpc.params import params_to_proto
 from twolane.v1 import worker_pb2
 from worker.attempt import Attempt
 from worker.config import StepLimits
 from worker.testing import DECODE, PREFILL
+from worker.worker import Worker
 
 A, A2 = Attempt("r", 1), Attempt("r", 2)
 SLOW = StepLimits(step_tokens=32, decode_rows=8)
@@ -24,20 +28,20 @@ PARAMS = SamplingParams(max_tokens=30, seed=7)
 ANSWER = expected_answer(PROMPT, PARAMS, 30)
 
 
-def start(town, p, d, attempt=A):
+def start(town: Town, p: Worker, d: Worker, attempt: Attempt = A) -> None:
     town.router.assign(attempt, PROMPT, prefill=p, decode=d, params=PARAMS)
 
 
-def judge(town, d, epoch):
+def judge(town: Town, d: Worker, epoch: int) -> None:
     town.router.send(d, worker_pb2.SessionRequest(judge_peer=worker_pb2.JudgePeer(epoch=epoch)))
 
 
-def retarget(town, p, d, attempt=A, next_attempt=2):
-    command = worker_pb2.Retarget(key=attempt.key, next_attempt=next_attempt, decode=d.address)
+def retarget(town: Town, p: Worker, d: Worker) -> None:
+    command = worker_pb2.Retarget(key=A.key, next_attempt=A2.number, decode=d.address)
     town.router.send(p, worker_pb2.SessionRequest(retarget=command))
 
 
-def assign_decode(town, attempt, p, d):
+def assign_decode(town: Town, attempt: Attempt, p: Worker, d: Worker) -> None:
     """The new attempt's decode half alone: its prefill half is a RETARGET."""
     assign = worker_pb2.Assign(
         key=attempt.key,
@@ -52,8 +56,8 @@ def assign_decode(town, attempt, p, d):
     town.router.send(d, worker_pb2.SessionRequest(assign=assign))
 
 
-def test_prefill_that_dies_while_computing_is_judged_dead(play):
-    async def scene(town):
+def test_prefill_that_dies_while_computing_is_judged_dead(play: Play) -> None:
+    async def scene(town: Town) -> None:
         p, d = town.add("p", "p", limits=SLOW), town.add("d", "d")
         start(town, p, d)
         await asyncio.sleep(0.03)
@@ -65,8 +69,8 @@ def test_prefill_that_dies_while_computing_is_judged_dead(play):
     play(scene)
 
 
-def test_decode_finds_out_by_itself_that_prefill_died(play):
-    async def scene(town):
+def test_decode_finds_out_by_itself_that_prefill_died(play: Play) -> None:
+    async def scene(town: Town) -> None:
         p, d = town.add("p", "p", limits=SLOW), town.add("d", "d")
         start(town, p, d)
         await asyncio.sleep(0.03)
@@ -77,8 +81,8 @@ def test_decode_finds_out_by_itself_that_prefill_died(play):
     play(scene)
 
 
-def test_row_that_landed_goes_on_though_its_prefill_worker_died(play):
-    async def scene(town):
+def test_row_that_landed_goes_on_though_its_prefill_worker_died(play: Play) -> None:
+    async def scene(town: Town) -> None:
         p, d = town.add("p", "p"), town.add("d", "d")
         start(town, p, d)
         await town.router.wait_for(lambda: "JOINED" in town.router.kinds(A))
@@ -92,8 +96,8 @@ def test_row_that_landed_goes_on_though_its_prefill_worker_died(play):
     play(scene)
 
 
-def test_rows_of_another_prefill_worker_are_not_judged(play):
-    async def scene(town):
+def test_rows_of_another_prefill_worker_are_not_judged(play: Play) -> None:
+    async def scene(town: Town) -> None:
         p, d = town.add("p", "p"), town.add("d", "d")
         start(town, p, d)
         await town.router.wait_for(lambda: "JOINED" in town.router.kinds(A))
@@ -104,18 +108,20 @@ def test_rows_of_another_prefill_worker_are_not_judged(play):
     play(scene)
 
 
-def test_verdict_does_not_wait_for_the_running_step(play):
-    async def scene(town):
+def test_verdict_does_not_wait_for_the_running_step(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene(town: Town) -> None:
         p, d = town.add("p", "p", limits=SLOW), town.add("d", "pd")
         start(town, p, d)
         busy = Attempt("busy", 1)
         engine_run = d._runner.run
 
-        async def run(work):
+        async def run(work: Sequence[RowWork]) -> list[RowResult]:
             await asyncio.sleep(5.0)
             return await engine_run(work)
 
-        d._runner.run = run
+        monkeypatch.setattr(d._runner, "run", run)
         town.router.assign(busy, PROMPT, prefill=d, decode=d, params=PARAMS)
         await asyncio.sleep(0.03)
         await town.kill(p)
@@ -128,8 +134,10 @@ def test_verdict_does_not_wait_for_the_running_step(play):
 
 
 @pytest.mark.parametrize("delay_s", [0.001, 0.01, 0.03, 0.06, 0.1])
-def test_retarget_sends_the_same_pages_elsewhere_without_computing_again(play, delay_s):
-    async def scene(town):
+def test_retarget_sends_the_same_pages_elsewhere_without_computing_again(
+    play: Play, delay_s: float
+) -> None:
+    async def scene(town: Town) -> None:
         p = town.add("p", "p", limits=SLOW)
         d1, d2 = town.add("d1", "d"), town.add("d2", "d")
         del town.workers["d1"]  # p cannot reach it: never granted
@@ -144,15 +152,15 @@ def test_retarget_sends_the_same_pages_elsewhere_without_computing_again(play, d
         merged = [*town.router.tokens[A], *town.router.tokens[A2]]
         town.router.tokens[A2] = merged
         assert town.router.answer(A2) == ANSWER
-        prefill_steps = p.site.engine.steps
-        assert prefill_steps == 500 // 32 + 1, "nothing was computed twice"
+        assert isinstance(p.site.engine, FakeEngine)
+        assert p.site.engine.steps == 500 // 32 + 1, "nothing was computed twice"
         await town.settle(3.0)
 
     play(scene)
 
 
-def test_retarget_after_decode_died_amid_the_transfer(play):
-    async def scene(town):
+def test_retarget_after_decode_died_amid_the_transfer(play: Play) -> None:
+    async def scene(town: Town) -> None:
         p = town.add("p", "p", limits=SLOW)
         d1, d2 = town.add("d1", "d"), town.add("d2", "d")
         start(town, p, d1)
@@ -167,8 +175,8 @@ def test_retarget_after_decode_died_amid_the_transfer(play):
     play(scene)
 
 
-def test_retarget_of_a_row_that_was_handed_over_is_answered_gone(play):
-    async def scene(town):
+def test_retarget_of_a_row_that_was_handed_over_is_answered_gone(play: Play) -> None:
+    async def scene(town: Town) -> None:
         p, d1, d2 = town.add("p", "p"), town.add("d1", "d"), town.add("d2", "d")
         start(town, p, d1)
         await town.router.wait_for(lambda: "HANDED_OVER" in town.router.kinds(A))
@@ -178,8 +186,8 @@ def test_retarget_of_a_row_that_was_handed_over_is_answered_gone(play):
     play(scene)
 
 
-def test_cut_between_the_workers_heals_without_a_new_attempt(play):
-    async def scene(town):
+def test_cut_between_the_workers_heals_without_a_new_attempt(play: Play) -> None:
+    async def scene(town: Town) -> None:
         p, d = town.add("p", "p", limits=SLOW), town.add("d", "d")
         start(town, p, d)
         await asyncio.sleep(0.03)
@@ -192,8 +200,8 @@ def test_cut_between_the_workers_heals_without_a_new_attempt(play):
     play(scene)
 
 
-def test_full_reservation_queue_is_reported_and_the_row_is_placed_later(play):
-    async def scene(town):
+def test_full_reservation_queue_is_reported_and_the_row_is_placed_later(play: Play) -> None:
+    async def scene(town: Town) -> None:
         p = town.add("p", "p")
         one_waits = DecodeConfig(receiver=ReceiverConfig(queue_limit=1))
         d = town.add("d", "d", decode=one_waits, limits=StepLimits(step_tokens=128, decode_rows=1))
@@ -211,8 +219,8 @@ def test_full_reservation_queue_is_reported_and_the_row_is_placed_later(play):
     play(scene)
 
 
-def test_prefill_stops_at_its_holding_cap_and_says_so(play):
-    async def scene(town):
+def test_prefill_stops_at_its_holding_cap_and_says_so(play: Play) -> None:
+    async def scene(town: Town) -> None:
         p = town.add(
             "p",
             "p",
@@ -241,8 +249,8 @@ def test_prefill_stops_at_its_holding_cap_and_says_so(play):
     play(scene)
 
 
-def test_launchers_word_frees_what_a_dead_writer_left_in_quarantine(play):
-    async def scene(town):
+def test_launchers_word_frees_what_a_dead_writer_left_in_quarantine(play: Play) -> None:
+    async def scene(town: Town) -> None:
         p, d = town.add("p", "p", limits=SLOW), town.add("d", "d")
         start(town, p, d)
         await asyncio.sleep(0.03)
@@ -257,8 +265,8 @@ def test_launchers_word_frees_what_a_dead_writer_left_in_quarantine(play):
     play(scene, sender_writes=True)
 
 
-def test_late_reserve_of_a_cancelled_row_frees_the_prefill_side(play):
-    async def scene(town):
+def test_late_reserve_of_a_cancelled_row_frees_the_prefill_side(play: Play) -> None:
+    async def scene(town: Town) -> None:
         p, d = town.add("p", "p", limits=SLOW), town.add("d", "d")
         town.router.cancel(A, d)
         start(town, p, d)
@@ -268,8 +276,8 @@ def test_late_reserve_of_a_cancelled_row_frees_the_prefill_side(play):
     play(scene)
 
 
-def test_draining_pair_finishes_its_rows(play):
-    async def scene(town):
+def test_draining_pair_finishes_its_rows(play: Play) -> None:
+    async def scene(town: Town) -> None:
         p, d = town.add("p", "p", limits=SLOW), town.add("d", "d")
         start(town, p, d)
         await asyncio.sleep(0.03)

@@ -10,30 +10,40 @@ import pytest
 from engine.fake import FakeEngineConfig, expected_answer
 from kvtransfer.config import LeaseConfig
 from kvtransfer.transports.memory import Faults
+from tests.worker.conftest import Play, Town
 from twolane.params import SamplingParams
 from twolane.v1 import sampling_pb2, worker_pb2
 from worker.attempt import Attempt
 from worker.config import StepLimits
 from worker.testing import DECODE, PREFILL
+from worker.worker import Worker
 
 A = Attempt("r", 1)
 
 
-def params(max_tokens=20, **options):
-    return SamplingParams(max_tokens=max_tokens, seed=7, **options)
+def params(max_tokens: int = 20) -> SamplingParams:
+    return SamplingParams(max_tokens=max_tokens, seed=7)
 
 
-def prompt(n, salt=0):
+def prompt(n: int, salt: int = 0) -> list[int]:
     return [(i * 31 + salt * 17 + 5) % 251 for i in range(n)]
 
 
-def start(town, p, d, *, n=100, attempt=A, sampling=None):
+def start(
+    town: Town,
+    p: Worker,
+    d: Worker,
+    *,
+    n: int = 100,
+    attempt: Attempt = A,
+    sampling: SamplingParams | None = None,
+) -> None:
     town.router.assign(attempt, prompt(n), prefill=p, decode=d, params=sampling or params())
 
 
 @pytest.mark.parametrize("n", [1, 15, 16, 17, 100, 128, 300])
-def test_answer_of_two_workers_is_the_engines_and_pages_come_back(play, n):
-    async def scene(town):
+def test_answer_of_two_workers_is_the_engines_and_pages_come_back(play: Play, n: int) -> None:
+    async def scene(town: Town) -> None:
         p, d = town.add("p", "p"), town.add("d", "d")
         start(town, p, d, n=n)
         await town.router.wait_for(lambda: "FINISHED" in town.router.kinds(A))
@@ -46,8 +56,8 @@ def test_answer_of_two_workers_is_the_engines_and_pages_come_back(play, n):
     play(scene)
 
 
-def test_first_token_is_told_by_prefill_and_repeated_by_decode(play):
-    async def scene(town):
+def test_first_token_is_told_by_prefill_and_repeated_by_decode(play: Play) -> None:
+    async def scene(town: Town) -> None:
         p, d = town.add("p", "p"), town.add("d", "d")
         start(town, p, d)
         await town.router.wait_for(lambda: "FINISHED" in town.router.kinds(A))
@@ -57,8 +67,8 @@ def test_first_token_is_told_by_prefill_and_repeated_by_decode(play):
     play(scene)
 
 
-def test_figures_tell_where_the_time_went_and_what_was_moved(play):
-    async def scene(town):
+def test_figures_tell_where_the_time_went_and_what_was_moved(play: Play) -> None:
+    async def scene(town: Town) -> None:
         p, d = town.add("p", "p"), town.add("d", "d")
         start(town, p, d, n=100)
         await town.router.wait_for(lambda: "FINISHED" in town.router.kinds(A))
@@ -74,8 +84,8 @@ def test_figures_tell_where_the_time_went_and_what_was_moved(play):
     play(scene)
 
 
-def test_crowd_of_all_lengths_gets_every_answer(play):
-    async def scene(town):
+def test_crowd_of_all_lengths_gets_every_answer(play: Play) -> None:
+    async def scene(town: Town) -> None:
         p, d = town.add("p", "p"), town.add("d", "d")
         jobs = {f"r{i}": prompt(1 + 13 * i, salt=i) for i in range(24)}
         crowd = town.crowd(jobs, params(), prefill=p, decode=d)
@@ -88,8 +98,8 @@ def test_crowd_of_all_lengths_gets_every_answer(play):
     play(scene)
 
 
-def test_pages_of_a_long_prompt_move_while_it_is_computed(play):
-    async def scene(town):
+def test_pages_of_a_long_prompt_move_while_it_is_computed(play: Play) -> None:
+    async def scene(town: Town) -> None:
         p = town.add("p", "p", limits=StepLimits(step_tokens=32, decode_rows=8))
         d = town.add("d", "d")
         start(town, p, d, n=900)
@@ -100,8 +110,8 @@ def test_pages_of_a_long_prompt_move_while_it_is_computed(play):
     play(scene)
 
 
-def test_first_token_that_ends_the_answer_is_not_sent(play):
-    async def scene(town):
+def test_first_token_that_ends_the_answer_is_not_sent(play: Play) -> None:
+    async def scene(town: Town) -> None:
         p, d = town.add("p", "p"), town.add("d", "d")
         start(town, p, d, sampling=params(1))
         await town.router.wait_for(lambda: len(town.router.kinds(A)) == 2)
@@ -113,13 +123,13 @@ def test_first_token_that_ends_the_answer_is_not_sent(play):
     play(scene)
 
 
-def test_second_time_nothing_but_the_last_page_is_computed_or_moved(play):
-    async def scene(town):
+def test_second_time_nothing_but_the_last_page_is_computed_or_moved(play: Play) -> None:
+    async def scene(town: Town) -> None:
         p, d = town.add("p", "p"), town.add("d", "d")
         figures = []
         for attempt in (Attempt("a", 1), Attempt("b", 1)):
             start(town, p, d, n=150, attempt=attempt)
-            await town.router.wait_for(lambda a=attempt: "FINISHED" in town.router.kinds(a))
+            await town.router.wait_for_kind(attempt, "FINISHED")
             handed_over = worker_pb2.RowEvent.KIND_HANDED_OVER
             figures += [e.figures for e in town.router.rows[attempt] if e.kind == handed_over]
             assert town.router.answer(attempt) == expected_answer(prompt(150), params(), 20)
@@ -130,8 +140,8 @@ def test_second_time_nothing_but_the_last_page_is_computed_or_moved(play):
     play(scene)
 
 
-def test_cancel_at_any_moment_frees_both_sides(play):
-    async def scene(town):
+def test_cancel_at_any_moment_frees_both_sides(play: Play) -> None:
+    async def scene(town: Town) -> None:
         p = town.add("p", "p", limits=StepLimits(step_tokens=32, decode_rows=8))
         d = town.add("d", "d")
         for i in range(60):
@@ -144,8 +154,8 @@ def test_cancel_at_any_moment_frees_both_sides(play):
     play(scene)
 
 
-def test_cancel_told_to_prefill_alone_frees_decode_too(play):
-    async def scene(town):
+def test_cancel_told_to_prefill_alone_frees_decode_too(play: Play) -> None:
+    async def scene(town: Town) -> None:
         p = town.add("p", "p", limits=StepLimits(step_tokens=32, decode_rows=8))
         d = town.add("d", "d")
         start(town, p, d, n=500)
@@ -157,8 +167,8 @@ def test_cancel_told_to_prefill_alone_frees_decode_too(play):
     play(scene)
 
 
-def test_cancel_told_to_decode_alone_frees_prefill_too(play):
-    async def scene(town):
+def test_cancel_told_to_decode_alone_frees_prefill_too(play: Play) -> None:
+    async def scene(town: Town) -> None:
         p = town.add("p", "p", limits=StepLimits(step_tokens=32, decode_rows=8))
         d = town.add("d", "d")
         start(town, p, d, n=500)
@@ -170,8 +180,8 @@ def test_cancel_told_to_decode_alone_frees_prefill_too(play):
     play(scene)
 
 
-def test_freed_slot_is_granted_at_once(play):
-    async def scene(town):
+def test_freed_slot_is_granted_at_once(play: Play) -> None:
+    async def scene(town: Town) -> None:
         one_row = StepLimits(step_tokens=128, decode_rows=1)
         rarely = LeaseConfig(lease_s=9.0, heartbeat_s=3.0, retry_first_s=2.0, retry_most_s=2.0)
         p = town.add("p", "p", lease=rarely)
@@ -180,16 +190,15 @@ def test_freed_slot_is_granted_at_once(play):
         for attempt in attempts:
             start(town, p, d, attempt=attempt)
         for ended, following in pairwise(attempts):
-            await town.router.wait_for(lambda a=ended: "FINISHED" in town.router.kinds(a))
-            joined = lambda a=following: "JOINED" in town.router.kinds(a)  # noqa: E731
-            await town.router.wait_for(joined, within_s=0.015)
+            await town.router.wait_for_kind(ended, "FINISHED")
+            await town.router.wait_for_kind(following, "JOINED", within_s=0.015)
         await town.settle(0.2)
 
     play(scene)
 
 
-def test_tiny_pools_preempt_but_never_deadlock(play):
-    async def scene(town):
+def test_tiny_pools_preempt_but_never_deadlock(play: Play) -> None:
+    async def scene(town: Town) -> None:
         engine = FakeEngineConfig(n_pages=12)
         p, d = town.add("p", "p", engine=engine), town.add("d", "d", engine=engine)
         jobs = {f"r{i}": prompt(20, salt=i) for i in range(8)}
@@ -203,8 +212,8 @@ def test_tiny_pools_preempt_but_never_deadlock(play):
     play(scene)
 
 
-def test_reserved_growth_is_never_preempted(play):
-    async def scene(town):
+def test_reserved_growth_is_never_preempted(play: Play) -> None:
+    async def scene(town: Town) -> None:
         engine = FakeEngineConfig(n_pages=24)
         p, d = town.add("p", "p"), town.add("d", "d", engine=engine)
         jobs = {f"r{i}": prompt(20, salt=i) for i in range(12)}
@@ -218,8 +227,8 @@ def test_reserved_growth_is_never_preempted(play):
     play(scene)
 
 
-def test_row_that_can_never_fit_is_refused(play):
-    async def scene(town):
+def test_row_that_can_never_fit_is_refused(play: Play) -> None:
+    async def scene(town: Town) -> None:
         p = town.add("p", "p")
         d = town.add("d", "d", engine=FakeEngineConfig(n_pages=4))
         start(town, p, d, n=40, sampling=params(100))
@@ -232,8 +241,8 @@ def test_row_that_can_never_fit_is_refused(play):
     play(scene)
 
 
-def test_workers_of_different_models_refuse_each_other_naming_the_field(play):
-    async def scene(town):
+def test_workers_of_different_models_refuse_each_other_naming_the_field(play: Play) -> None:
+    async def scene(town: Town) -> None:
         p = town.add("p", "p", engine=FakeEngineConfig(model="one"))
         d = town.add("d", "d", engine=FakeEngineConfig(model="two"))
         start(town, p, d)
@@ -256,8 +265,8 @@ def test_workers_of_different_models_refuse_each_other_naming_the_field(play):
     ],
     ids=["corrupt", "duplicate", "drop", "late"],
 )
-def test_faulty_transport_changes_no_answer(play, faults):
-    async def scene(town):
+def test_faulty_transport_changes_no_answer(play: Play, faults: Faults) -> None:
+    async def scene(town: Town) -> None:
         p, d = town.add("p", "p"), town.add("d", "d")
         jobs = {f"r{i}": prompt(1 + 23 * i, salt=i) for i in range(10)}
         crowd = town.crowd(jobs, params(), prefill=p, decode=d)

@@ -14,22 +14,20 @@ A = Attempt("r", 1)
 CONFIG = SessionConfig(grace_s=10.0, tombstone_s=6.0)
 
 
-def token(index, attempt=A):
+def token(index: int, attempt: Attempt = A) -> worker_pb2.TokenEvent:
     return worker_pb2.TokenEvent(key=attempt.key, index=index, token_id=100 + index)
 
 
-def test_news_go_to_the_session_that_assigned():
+def test_news_go_to_the_session_that_assigned() -> None:
     registry = Registry(CONFIG)
     registry.assign(A, [D], "one")
     registry.assign(Attempt("q", 1), [D], "two")
-    heard = registry.dispatch([token(0), token(0, Attempt("q", 1)), token(1)], 0.0)
-    assert {session: [item.index for item in items] for session, items in heard.items()} == {
-        "one": [0, 1],
-        "two": [0],
-    }
+    of_two = token(0, Attempt("q", 1))
+    heard = registry.dispatch([token(0), of_two, token(1)], 0.0)
+    assert heard == {"one": [token(0), token(1)], "two": [of_two]}
 
 
-def test_attach_tells_again_from_the_index_and_then_goes_on():
+def test_attach_tells_again_from_the_index_and_then_goes_on() -> None:
     registry = Registry(CONFIG)
     registry.assign(A, [D], "one")
     registry.dispatch([row_event(A, Kind.KIND_JOINED, D), token(0), token(1), token(2)], 0.0)
@@ -41,12 +39,12 @@ def test_attach_tells_again_from_the_index_and_then_goes_on():
     assert list(registry.dispatch([token(4)], 2.0)) == ["two"]
 
 
-def test_attach_to_an_unknown_row_is_answered_gone():
+def test_attach_to_an_unknown_row_is_answered_gone() -> None:
     answer = Registry(CONFIG).attach(A, 0, "one")
     assert [event.kind for event in answer.rows] == [Kind.KIND_GONE]
 
 
-def test_ended_row_can_be_attached_for_the_grace_and_is_forgotten_then():
+def test_ended_row_can_be_attached_for_the_grace_and_is_forgotten_then() -> None:
     registry = Registry(CONFIG)
     registry.assign(A, [D], "one")
     registry.dispatch([token(0), row_event(A, Kind.KIND_FINISHED, D)], 5.0)
@@ -56,7 +54,7 @@ def test_ended_row_can_be_attached_for_the_grace_and_is_forgotten_then():
     assert A not in registry
 
 
-def test_row_that_nobody_listens_to_is_cancelled_after_the_grace():
+def test_row_that_nobody_listens_to_is_cancelled_after_the_grace() -> None:
     registry = Registry(CONFIG)
     registry.assign(A, [D], "one")
     assert registry.expire(1000.0) == [], "its router is here"
@@ -65,14 +63,14 @@ def test_row_that_nobody_listens_to_is_cancelled_after_the_grace():
     assert registry.expire(1010.0) == [A]
 
 
-def test_row_past_its_deadline_is_cancelled():
+def test_row_past_its_deadline_is_cancelled() -> None:
     registry = Registry(CONFIG)
     registry.assign(A, [D], "one", deadline_s=7.0)
     assert registry.expire(6.9) == []
     assert registry.expire(7.0) == [A]
 
 
-def test_cancelled_attempt_is_let_in_again_only_after_its_tombstone():
+def test_cancelled_attempt_is_let_in_again_only_after_its_tombstone() -> None:
     registry = Registry(CONFIG)
     registry.cancel(A, 0.0)
     registry.expire(5.9)
@@ -81,14 +79,14 @@ def test_cancelled_attempt_is_let_in_again_only_after_its_tombstone():
     assert registry.assign(A, [D], "one") == ""
 
 
-def test_second_assign_of_an_attempt_changes_nothing():
+def test_second_assign_of_an_attempt_changes_nothing() -> None:
     registry = Registry(CONFIG)
     registry.assign(A, [D], "one")
     assert registry.assign(A, [D], "two") == "duplicate_assign"
     assert list(registry.dispatch([token(0)], 0.0)) == ["one"]
 
 
-def test_handed_over_row_of_both_roles_lives_on():
+def test_handed_over_row_of_both_roles_lives_on() -> None:
     registry = Registry(CONFIG)
     registry.assign(A, [P, D], "one")
     registry.dispatch([row_event(A, Kind.KIND_HANDED_OVER, P)], 0.0)
@@ -97,7 +95,7 @@ def test_handed_over_row_of_both_roles_lives_on():
     assert registry.n_live == 0
 
 
-def test_retargeted_row_is_heard_under_its_next_attempt():
+def test_retargeted_row_is_heard_under_its_next_attempt() -> None:
     registry = Registry(CONFIG)
     registry.assign(A, [P], "one")
     following = Attempt("r", 2)

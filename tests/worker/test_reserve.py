@@ -12,7 +12,7 @@ from worker.rows import Row
 SPEC = FakeEngine(FakeEngineConfig(n_pages=10, page_tokens=16)).spec
 
 
-def row(number, n_given=16):
+def row(number: int, n_given: int = 16) -> Row:
     assign = worker_pb2.Assign(
         key=worker_pb2.AttemptKey(request_id=f"r{number}", attempt=1),
         token_ids=range(n_given),
@@ -21,7 +21,7 @@ def row(number, n_given=16):
     return Row(assign, SamplingParams(max_tokens=1000), SPEC, number=number, arrived_s=0.0)
 
 
-def test_new_work_takes_spare_pages_only():
+def test_new_work_takes_spare_pages_only() -> None:
     reserve = GrowthReserve(PageAllocator(10))
     reserve.promise(row(1), 5)  # and one page of its prompt
     assert reserve.n_spare == 4
@@ -29,7 +29,7 @@ def test_new_work_takes_spare_pages_only():
     assert len(reserve.try_take_new(4) or []) == 4
 
 
-def test_growth_draws_on_the_rows_own_promise_first():
+def test_growth_draws_on_the_rows_own_promise_first() -> None:
     reserve = GrowthReserve(PageAllocator(10))
     promised, greedy = row(1), row(2)
     reserve.promise(promised, 5)
@@ -41,7 +41,7 @@ def test_growth_draws_on_the_rows_own_promise_first():
     assert reserve.n_promised == 0
 
 
-def test_pages_on_their_way_are_not_promised_twice():
+def test_pages_on_their_way_are_not_promised_twice() -> None:
     reserve = GrowthReserve(PageAllocator(10))
     incoming = row(1, n_given=48)
     incoming.n_incoming_pages = 3
@@ -49,7 +49,7 @@ def test_pages_on_their_way_are_not_promised_twice():
     assert reserve.n_promised == 2
 
 
-def test_promise_ends_with_its_row():
+def test_promise_ends_with_its_row() -> None:
     reserve = GrowthReserve(PageAllocator(10))
     over = row(1)
     reserve.promise(over, 5)
@@ -58,12 +58,13 @@ def test_promise_ends_with_its_row():
     assert reserve.n_spare == 10
 
 
-def test_quarantine_that_eats_promised_pages_fails_growth_instead_of_breaking():
+def test_quarantine_that_eats_promised_pages_fails_growth_instead_of_breaking() -> None:
     pages = PageAllocator(10)
     reserve = GrowthReserve(pages)
     poor = row(1)
     reserve.promise(poor, 9)
     suspects = pages.try_take(8)
+    assert suspects is not None
     pages.quarantine(suspects)
     assert reserve.n_spare == -8
     assert not reserve.try_grow(poor, 3)

@@ -16,7 +16,15 @@ from worker.rows import MOVES, Row, RowState, by_turn
 SPEC = FakeEngine(FakeEngineConfig(n_pages=64, page_tokens=16, max_context_tokens=100)).spec
 
 
-def row(n_given=20, *, n_prompt=None, max_tokens=40, priority=0, arrived_s=0.0, number=1):
+def row(
+    n_given: int = 20,
+    *,
+    n_prompt: int | None = None,
+    max_tokens: int = 40,
+    priority: int = 0,
+    arrived_s: float = 0.0,
+    number: int = 1,
+) -> Row:
     assign = worker_pb2.Assign(
         key=worker_pb2.AttemptKey(request_id="r", attempt=1),
         token_ids=range(n_given),
@@ -40,7 +48,7 @@ ALLOWED = {
 
 
 @pytest.mark.parametrize(("start", "to"), list(product(RowState, RowState)))
-def test_only_the_drawn_moves_are_allowed(start, to):
+def test_only_the_drawn_moves_are_allowed(start: RowState, to: RowState) -> None:
     life = Lifecycle(start, MOVES)
     if (start.name, to.name) in ALLOWED:
         life.advance(to)
@@ -50,13 +58,13 @@ def test_only_the_drawn_moves_are_allowed(start, to):
             life.advance(to)
 
 
-def test_row_may_not_run_before_its_prompt_is_computed():
+def test_row_may_not_run_before_its_prompt_is_computed() -> None:
     waiting = row()
     with pytest.raises(AssertionError):
         waiting.advance(RowState.RUNNING)
 
 
-def test_row_may_not_claim_positions_that_its_pages_do_not_hold():
+def test_row_may_not_claim_positions_that_its_pages_do_not_hold() -> None:
     computing = row(20)
     computing.pages = [Page(0)]
     computing.n_computed = 17
@@ -64,7 +72,7 @@ def test_row_may_not_claim_positions_that_its_pages_do_not_hold():
         computing.check()
 
 
-def test_prompt_border_beyond_the_tokens_is_a_bug():
+def test_prompt_border_beyond_the_tokens_is_a_bug() -> None:
     with pytest.raises(AssertionError):
         row(5, n_prompt=6)
 
@@ -84,13 +92,13 @@ def test_prompt_border_beyond_the_tokens_is_a_bug():
     ],
 )
 def test_growth_counts_pages_of_positions_that_can_come(
-    n_given, n_prompt, max_tokens, growth_tokens, pages
-):
+    n_given: int, n_prompt: int, max_tokens: int, growth_tokens: int, pages: int
+) -> None:
     grown = row(n_given, n_prompt=n_prompt, max_tokens=max_tokens)
     assert grown.growth_pages_for(growth_tokens) == pages
 
 
-def test_work_samples_only_at_the_end_of_the_known_tokens():
+def test_work_samples_only_at_the_end_of_the_known_tokens() -> None:
     computing = row(40)
     computing.pages = [Page(i) for i in range(3)]
     first = computing.work(30)
@@ -100,7 +108,7 @@ def test_work_samples_only_at_the_end_of_the_known_tokens():
     assert (last.start, last.n_new, last.sample) == (30, 10, True)
 
 
-def test_turn_is_by_priority_then_by_waiting_time():
+def test_turn_is_by_priority_then_by_waiting_time() -> None:
     rows = [
         row(priority=0, arrived_s=1.0, number=1),
         row(priority=5, arrived_s=3.0, number=2),

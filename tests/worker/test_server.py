@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import urllib.request
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any, Self, TypeVar, cast
 
 import grpc
 import pytest
@@ -33,22 +35,38 @@ from worker.step_runner import ThreadStepRunner
 from worker.wire import Wire
 from worker.worker import Worker
 
+OutT = TypeVar("OutT")
+InT = TypeVar("InT")
+
 PROMPT = list(range(100))
 PARAMS = SamplingParams(max_tokens=20, seed=5)
 KEY = worker_pb2.AttemptKey(request_id="r", attempt=1)
 
 
 class Membership(cluster_pb2_grpc.MembershipServiceServicer):
-    def __init__(self):
-        self.heard = []
+    def __init__(self) -> None:
+        self.heard: list[cluster_pb2.AnnounceRequest] = []
 
-    async def Announce(self, request, context):
+    async def Announce(
+        self,
+        request: cluster_pb2.AnnounceRequest,
+        context: grpc.aio.ServicerContext[
+            cluster_pb2.AnnounceRequest, cluster_pb2.AnnounceResponse
+        ],
+    ) -> cluster_pb2.AnnounceResponse:
         self.heard.append(request)
         return cluster_pb2.AnnounceResponse(interval_ms=50)
 
 
 @asynccontextmanager
-async def running(roles="pd", *, fabric=None, worker_id="w", routers=(), transport=""):
+async def running(
+    roles: str = "pd",
+    *,
+    fabric: MemoryFabric | None = None,
+    worker_id: str = "w",
+    routers: tuple[str, ...] = (),
+    transport: str = "",
+) -> AsyncIterator[tuple[Worker, WorkerServer]]:
     """A served worker; ends by `stop`, and waits for it."""
     config = WorkerConfig(
         worker_id=worker_id, metrics_port=0, routers=routers, announce_every_s=0.05, drain_for_s=5.0
@@ -99,23 +117,33 @@ async def running(roles="pd", *, fabric=None, worker_id="w", routers=(), transpo
 class Client:
     """A session, as a router would hold it."""
 
-    def __init__(self, worker, *, epoch=None):
+    def __init__(self, worker: Worker, *, epoch: int | None = None) -> None:
         self.channel = grpc.aio.insecure_channel(worker.endpoint)
         self.stub = worker_pb2_grpc.WorkerServiceStub(self.channel)
         self.call = self.stub.Session()
+        self.link: GrpcLink[worker_pb2.SessionRequest, worker_pb2.SessionResponse]
         self.link = GrpcLink(self.call)
-        self.tokens, self.rows = [], []
+        self.tokens: list[worker_pb2.TokenEvent] = []
+        self.rows: list[worker_pb2.RowEvent] = []
         opening = worker_pb2.Open(router_id="r", worker_epoch=epoch or worker.site.epoch)
         self.link.send(worker_pb2.SessionRequest(open=opening))
 
-    async def __aenter__(self):
+    async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *exc):
+    async def __aexit__(self, *exc: object) -> None:
         self.link.close()
         await self.channel.close()
 
-    def assign(self, roles, prefill, decode, *, key=KEY, max_tokens=20):
+    def assign(
+        self,
+        roles: Sequence[worker_pb2.Role],
+        prefill: Worker,
+        decode: Worker,
+        *,
+        key: worker_pb2.AttemptKey = KEY,
+        max_tokens: int = 20,
+    ) -> None:
         assign = worker_pb2.Assign(
             key=key,
             roles=roles,
@@ -128,7 +156,7 @@ class Client:
         )
         self.link.send(worker_pb2.SessionRequest(assign=assign))
 
-    async def hear(self, kind):
+    async def hear(self, kind: worker_pb2.RowEvent.Kind) -> None:
         async with asyncio.timeout(10.0):
             while kind not in [event.kind for event in self.rows]:
                 message = await self.link.receive()
@@ -136,7 +164,7 @@ class Client:
                 self.rows += message.rows
 
 
-async def read_all(call):
+async def read_all(call: grpc.aio.StreamStreamCall[OutT, InT]) -> None:
     while await call.read() is not grpc.aio.EOF:
         pass
 
@@ -146,7 +174,7 @@ HANDED_OVER = worker_pb2.RowEvent.KIND_HANDED_OVER
 BOTH = [worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE]
 
 
-async def test_session_answers_and_inspect_finds_nothing_left():
+async def test_session_answers_and_inspect_finds_nothing_left() -> None:
     async with running() as (worker, _), Client(worker) as client:
         client.assign(BOTH, worker, worker)
         await client.hear(FINISHED)
@@ -160,7 +188,7 @@ async def test_session_answers_and_inspect_finds_nothing_left():
         assert seen.load.pages.cached + seen.load.pages.free == 256
 
 
-async def converse(p, d):
+async def converse(p: Worker, d: Worker) -> tuple[list[int], worker_pb2.RowFigures]:
     """One request over both; its answer, and what the prefill side says it moved."""
     async with Client(p) as to_p, Client(d) as to_d:
         to_p.assign([worker_pb2.ROLE_PREFILL], p, d)
@@ -172,7 +200,7 @@ async def converse(p, d):
     return [event.token_id for event in to_d.tokens], to_p.rows[-1].figures
 
 
-async def test_two_workers_over_grpc_give_the_same_answer():
+async def test_two_workers_over_grpc_give_the_same_answer() -> None:
     fabric = MemoryFabric(call_later=asyncio.get_running_loop().call_later)
     async with (
         running("d", fabric=fabric, worker_id="d") as (d, _),
@@ -183,7 +211,7 @@ async def test_two_workers_over_grpc_give_the_same_answer():
 
 
 @pytest.mark.parametrize("transport", ["tcp", "unix", "shm"])
-async def test_pages_move_over_every_transport(transport):
+async def test_pages_move_over_every_transport(transport: str) -> None:
     async with (
         running("d", worker_id="d", transport=transport) as (d, _),
         running("p", worker_id="p", transport=transport) as (p, _),
@@ -195,13 +223,13 @@ async def test_pages_move_over_every_transport(transport):
         assert d.inspect().transports == {"p": transport}
 
 
-async def test_stream_for_another_incarnation_is_failed_precondition():
+async def test_stream_for_another_incarnation_is_failed_precondition() -> None:
     async with running() as (worker, _), Client(worker, epoch=12345) as client:
         with pytest.raises(LinkBrokenError, match="FAILED_PRECONDITION"):
             await client.hear(FINISHED)
 
 
-async def test_stream_without_open_is_invalid_argument_with_the_field():
+async def test_stream_without_open_is_invalid_argument_with_the_field() -> None:
     async with running() as (worker, _), grpc.aio.insecure_channel(worker.endpoint) as channel:
         call = worker_pb2_grpc.WorkerServiceStub(channel).Session()
         await call.write(worker_pb2.SessionRequest(heartbeat=worker_pb2.Heartbeat()))
@@ -209,14 +237,16 @@ async def test_stream_without_open_is_invalid_argument_with_the_field():
             await read_all(call)
         assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         bad_request = error_details_pb2.BadRequest()
-        details = rpc_status.from_call(error.value).details
+        details = rpc_status.from_call(cast(grpc.Call, error.value)).details
         assert any(d.Is(bad_request.DESCRIPTOR) and d.Unpack(bad_request) for d in details)
         assert bad_request.field_violations[0].field == "open"
 
 
-async def test_malformed_bytes_end_their_stream_and_the_server_goes_on():
+async def test_malformed_bytes_end_their_stream_and_the_server_goes_on() -> None:
     async with running() as (worker, _), grpc.aio.insecure_channel(worker.endpoint) as channel:
-        raw = channel.stream_stream("/twolane.v1.WorkerService/Session")()
+        session: grpc.aio.StreamStreamMultiCallable[bytes, bytes]
+        session = channel.stream_stream("/twolane.v1.WorkerService/Session")
+        raw = session()
         await raw.write(b"\xff\xff\xff not a message")
         with pytest.raises(grpc.aio.AioRpcError) as error:
             await read_all(raw)
@@ -226,7 +256,7 @@ async def test_malformed_bytes_end_their_stream_and_the_server_goes_on():
             await client.hear(FINISHED)
 
 
-async def test_transfer_stream_to_a_worker_that_does_not_decode_is_unimplemented():
+async def test_transfer_stream_to_a_worker_that_does_not_decode_is_unimplemented() -> None:
     async with running("p") as (worker, _):
         dialer = PeerDialer()
         link = await dialer(worker.endpoint)
@@ -236,7 +266,7 @@ async def test_transfer_stream_to_a_worker_that_does_not_decode_is_unimplemented
         await dialer.close()
 
 
-async def test_health_reflection_and_metrics_are_served():
+async def test_health_reflection_and_metrics_are_served() -> None:
     async with (
         running() as (worker, server),
         Client(worker) as client,
@@ -244,11 +274,12 @@ async def test_health_reflection_and_metrics_are_served():
     ):
         client.assign(BOTH, worker, worker)
         await client.hear(FINISHED)
-        health = health_pb2_grpc.HealthStub(channel)
+        health: Any = health_pb2_grpc.HealthStub(channel)  # the stub file names no method
         request = health_pb2.HealthCheckRequest(service="twolane.v1.WorkerService")
         assert (await health.Check(request)).status == health_pb2.HealthCheckResponse.SERVING
 
-        mirror = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo()
+        reflection = cast(Any, reflection_pb2_grpc.ServerReflectionStub)(channel)
+        mirror = reflection.ServerReflectionInfo()
         await mirror.write(reflection_pb2.ServerReflectionRequest(list_services="*"))
         names = {s.name for s in (await mirror.read()).list_services_response.service}
         assert {"twolane.v1.WorkerService", "twolane.v1.TransferService"} <= names
@@ -262,7 +293,7 @@ async def test_health_reflection_and_metrics_are_served():
         assert "twolane_tokens_total 21.0" in text  # the first one is told by both roles
 
 
-async def test_worker_announces_itself_and_says_when_it_leaves():
+async def test_worker_announces_itself_and_says_when_it_leaves() -> None:
     membership = Membership()
     router = grpc.aio.server()
     cluster_pb2_grpc.add_MembershipServiceServicer_to_server(membership, router)
@@ -281,7 +312,7 @@ async def test_worker_announces_itself_and_says_when_it_leaves():
     await router.stop(None)
 
 
-async def test_stopping_worker_finishes_its_rows_and_takes_no_new_ones():
+async def test_stopping_worker_finishes_its_rows_and_takes_no_new_ones() -> None:
     async with running() as (worker, server), Client(worker) as client:
         client.assign(BOTH, worker, worker, max_tokens=600)
         while not client.tokens:

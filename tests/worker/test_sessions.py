@@ -7,14 +7,16 @@ import asyncio
 import pytest
 
 from engine.fake import expected_answer
+from tests.worker.conftest import Play, Town
 from twolane.errors import InvalidRequestError
 from twolane.params import SamplingParams
-from twolane.testing.links import link_pair
+from twolane.testing.links import MemoryLink, link_pair
 from twolane.v1 import worker_pb2
 from worker.attempt import Attempt
 from worker.config import SessionConfig
 from worker.errors import StaleEpochError
 from worker.testing import ScriptedRouter
+from worker.worker import Worker
 
 A = Attempt("r", 1)
 PROMPT = list(range(40))
@@ -22,12 +24,27 @@ PARAMS = SamplingParams(max_tokens=50, seed=3)
 ANSWER = expected_answer(PROMPT, PARAMS, 50)
 
 
-def start(town, worker, attempt=A, params=PARAMS, **options):
-    town.router.assign(attempt, PROMPT, prefill=worker, decode=worker, params=params, **options)
+def start(
+    town: Town,
+    worker: Worker,
+    attempt: Attempt = A,
+    params: SamplingParams = PARAMS,
+    time_left_s: float = 0.0,
+) -> None:
+    town.router.assign(
+        attempt, PROMPT, prefill=worker, decode=worker, params=params, time_left_s=time_left_s
+    )
 
 
-def test_stream_opens_with_the_address_and_a_load_report(play):
-    async def scene(town):
+def session_pair() -> tuple[
+    MemoryLink[worker_pb2.SessionRequest, worker_pb2.SessionResponse],
+    MemoryLink[worker_pb2.SessionResponse, worker_pb2.SessionRequest],
+]:
+    return link_pair()
+
+
+def test_stream_opens_with_the_address_and_a_load_report(play: Play) -> None:
+    async def scene(town: Town) -> None:
         worker = town.add("w", "pd")
         await town.router.wait_for(lambda: "w" in town.router.loads, within_s=0.01)
         assert town.router.loads["w"].pages.free == worker.site.spec.n_pages
@@ -35,10 +52,10 @@ def test_stream_opens_with_the_address_and_a_load_report(play):
     play(scene)
 
 
-def test_stream_for_another_incarnation_is_refused(play):
-    async def scene(town):
+def test_stream_for_another_incarnation_is_refused(play: Play) -> None:
+    async def scene(town: Town) -> None:
         worker = town.add("w", "pd", open_stream=False)
-        here, there = link_pair()
+        here, there = session_pair()
         opening = worker_pb2.Open(router_id="x", worker_epoch=worker.site.epoch + 1)
         here.send(worker_pb2.SessionRequest(open=opening))
         with pytest.raises(StaleEpochError, match=str(worker.site.epoch)):
@@ -48,15 +65,15 @@ def test_stream_for_another_incarnation_is_refused(play):
     play(scene)
 
 
-def test_stream_that_does_not_begin_with_open_is_refused(play):
-    async def scene(town):
+def test_stream_that_does_not_begin_with_open_is_refused(play: Play) -> None:
+    async def scene(town: Town) -> None:
         worker = town.add("w", "pd", open_stream=False)
         for first in (
             worker_pb2.SessionRequest(heartbeat=worker_pb2.Heartbeat()),
             worker_pb2.SessionRequest(),
             worker_pb2.SessionRequest(open=worker_pb2.Open(worker_epoch=worker.site.epoch)),
         ):
-            here, there = link_pair()
+            here, there = session_pair()
             here.send(first)
             with pytest.raises(InvalidRequestError):
                 await worker.serve_session(there)
@@ -64,8 +81,8 @@ def test_stream_that_does_not_begin_with_open_is_refused(play):
     play(scene)
 
 
-def test_empty_and_repeated_commands_are_counted_and_the_stream_goes_on(play):
-    async def scene(town):
+def test_empty_and_repeated_commands_are_counted_and_the_stream_goes_on(play: Play) -> None:
+    async def scene(town: Town) -> None:
         worker = town.add("w", "pd")
         opening = worker_pb2.Open(router_id="router", worker_epoch=worker.site.epoch)
         town.router.send(worker, worker_pb2.SessionRequest())
@@ -79,8 +96,8 @@ def test_empty_and_repeated_commands_are_counted_and_the_stream_goes_on(play):
     play(scene)
 
 
-def test_idle_worker_is_heard_each_second(play):
-    async def scene(town):
+def test_idle_worker_is_heard_each_second(play: Play) -> None:
+    async def scene(town: Town) -> None:
         town.add("w", "pd")
         before = town.router.n_messages
         await asyncio.sleep(10.0)
@@ -89,8 +106,8 @@ def test_idle_worker_is_heard_each_second(play):
     play(scene)
 
 
-def test_busy_worker_sends_one_message_a_step(play):
-    async def scene(town):
+def test_busy_worker_sends_one_message_a_step(play: Play) -> None:
+    async def scene(town: Town) -> None:
         worker = town.add("w", "pd")
         attempts = [Attempt(f"r{i}", 1) for i in range(8)]
         for a in attempts:
@@ -103,8 +120,8 @@ def test_busy_worker_sends_one_message_a_step(play):
 
 
 @pytest.mark.parametrize("cut_at_tokens", [0, 1, 2, 10, 49])
-def test_answer_continues_after_a_cut_and_attach(play, cut_at_tokens):
-    async def scene(town):
+def test_answer_continues_after_a_cut_and_attach(play: Play, cut_at_tokens: int) -> None:
+    async def scene(town: Town) -> None:
         worker = town.add("w", "pd")
         start(town, worker)
         await town.router.wait_for(lambda: len(town.router.tokens[A]) >= cut_at_tokens)
@@ -120,8 +137,8 @@ def test_answer_continues_after_a_cut_and_attach(play, cut_at_tokens):
     play(scene)
 
 
-def test_tokens_after_attach_come_in_order_on_the_new_stream(play):
-    async def scene(town):
+def test_tokens_after_attach_come_in_order_on_the_new_stream(play: Play) -> None:
+    async def scene(town: Town) -> None:
         worker = town.add("w", "pd")
         start(town, worker)
         await town.router.wait_for(lambda: len(town.router.tokens[A]) >= 10)
@@ -138,8 +155,8 @@ def test_tokens_after_attach_come_in_order_on_the_new_stream(play):
     play(scene)
 
 
-def test_another_router_may_take_a_row_over(play):
-    async def scene(town):
+def test_another_router_may_take_a_row_over(play: Play) -> None:
+    async def scene(town: Town) -> None:
         worker = town.add("w", "pd")
         start(town, worker)
         await town.router.wait_for(lambda: len(town.router.tokens[A]) >= 10)
@@ -154,8 +171,8 @@ def test_another_router_may_take_a_row_over(play):
     play(scene)
 
 
-def test_second_stream_of_a_router_takes_the_place_of_the_first(play):
-    async def scene(town):
+def test_second_stream_of_a_router_takes_the_place_of_the_first(play: Play) -> None:
+    async def scene(town: Town) -> None:
         worker = town.add("w", "pd")
         await asyncio.sleep(0.01)
         first = town.router._links["w"]
@@ -167,8 +184,8 @@ def test_second_stream_of_a_router_takes_the_place_of_the_first(play):
     play(scene)
 
 
-def test_row_of_a_lost_router_is_cancelled_after_the_grace(play):
-    async def scene(town):
+def test_row_of_a_lost_router_is_cancelled_after_the_grace(play: Play) -> None:
+    async def scene(town: Town) -> None:
         slow = SamplingParams(max_tokens=3000, seed=1)
         worker = town.add("w", "pd", sessions=SessionConfig(grace_s=2.0))
         start(town, worker, params=slow)
@@ -183,8 +200,8 @@ def test_row_of_a_lost_router_is_cancelled_after_the_grace(play):
     play(scene)
 
 
-def test_row_past_its_deadline_is_cancelled_by_the_worker_itself(play):
-    async def scene(town):
+def test_row_past_its_deadline_is_cancelled_by_the_worker_itself(play: Play) -> None:
+    async def scene(town: Town) -> None:
         slow = SamplingParams(max_tokens=3000, seed=1)
         worker = town.add("w", "pd")
         start(town, worker, params=slow, time_left_s=1.0)
@@ -195,8 +212,8 @@ def test_row_past_its_deadline_is_cancelled_by_the_worker_itself(play):
     play(scene)
 
 
-def test_late_assign_of_a_cancelled_attempt_is_dropped(play):
-    async def scene(town):
+def test_late_assign_of_a_cancelled_attempt_is_dropped(play: Play) -> None:
+    async def scene(town: Town) -> None:
         worker = town.add("w", "pd")
         town.router.cancel(A, worker)
         start(town, worker)
@@ -210,8 +227,8 @@ def test_late_assign_of_a_cancelled_attempt_is_dropped(play):
     play(scene)
 
 
-def test_draining_worker_refuses_new_rows_and_finishes_old_ones(play):
-    async def scene(town):
+def test_draining_worker_refuses_new_rows_and_finishes_old_ones(play: Play) -> None:
+    async def scene(town: Town) -> None:
         worker = town.add("w", "pd")
         start(town, worker)
         await town.router.wait_for(lambda: len(town.router.tokens[A]) >= 3)
@@ -235,8 +252,8 @@ def test_draining_worker_refuses_new_rows_and_finishes_old_ones(play):
 @pytest.mark.parametrize(
     ("roles", "reason"), [("p", "no_role"), ("d", "no_role")], ids=["prefill only", "decode only"]
 )
-def test_role_that_is_not_here_is_refused(play, roles, reason):
-    async def scene(town):
+def test_role_that_is_not_here_is_refused(play: Play, roles: str, reason: str) -> None:
+    async def scene(town: Town) -> None:
         worker = town.add("w", roles)
         start(town, worker)
         await town.router.wait_for(lambda: "REFUSED" in town.router.kinds(A))
@@ -245,8 +262,8 @@ def test_role_that_is_not_here_is_refused(play, roles, reason):
     play(scene)
 
 
-def test_command_for_another_epoch_is_dropped(play):
-    async def scene(town):
+def test_command_for_another_epoch_is_dropped(play: Play) -> None:
+    async def scene(town: Town) -> None:
         worker = town.add("w", "pd")
         address = worker.address
         address.epoch += 1

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from typing import cast
 
 import pytest
 
-from engine.step import RowResult
+from engine.step import RowResult, RowWork
+from tests.worker.conftest import Play, Town
 from twolane.params import SamplingParams
 from twolane.testing.virtual_time import virtual_time_runner
 from worker.attempt import Attempt
 from worker.config import StepLimits
 from worker.observer import Nobody
-from worker.role import Roles
+from worker.role import DecodeSide, Roles
+from worker.rows import Row
 from worker.step_loop import StepLoop
 
 A = Attempt("r", 1)
@@ -24,32 +28,34 @@ class BrokenEngineError(Exception):
 
 
 class IdleRole:
-    """Never has work; counts how often it is asked."""
+    """Never has work; counts how often it is asked. What a loop without rows needs of a role."""
 
-    def __init__(self, wake_at_s=None):
+    def __init__(self, wake_at_s: float | None = None) -> None:
         self.asked = 0
         self.wake_at_s = wake_at_s
-        self.rows = []
+        self.rows: list[Row] = []
 
-    def tick(self, now):
+    def tick(self, now: float) -> None:
         pass
 
-    def plan(self, n_tokens, now):
+    def plan(self, n_tokens: int, now: float) -> list[RowWork]:
         self.asked += 1
         return []
 
 
 class NoRunner:
-    async def run(self, work):
+    async def run(self, work: Sequence[RowWork]) -> list[RowResult]:
         raise AssertionError("there was no work")
 
+    async def close(self) -> None:
+        """Nothing ran."""
 
-def ask_for(role, seconds):
-    loop = StepLoop(
-        Roles(decode=role), NoRunner(), StepLimits(), ship=lambda now: None, observer=Nobody()
-    )
 
-    async def main():
+def ask_for(role: IdleRole, seconds: float) -> int:
+    roles = Roles(decode=cast(DecodeSide, role))
+    loop = StepLoop(roles, NoRunner(), StepLimits(), ship=lambda now: None, observer=Nobody())
+
+    async def main() -> int:
         task = asyncio.create_task(loop.run())
         await asyncio.sleep(seconds)
         task.cancel()
@@ -60,22 +66,22 @@ def ask_for(role, seconds):
         return runner.run(main())
 
 
-def test_idle_loop_sleeps():
+def test_idle_loop_sleeps() -> None:
     assert ask_for(IdleRole(), 100.0) == 1
 
 
-def test_role_that_asks_to_be_woken_in_the_past_does_not_make_the_loop_spin():
+def test_role_that_asks_to_be_woken_in_the_past_does_not_make_the_loop_spin() -> None:
     assert ask_for(IdleRole(wake_at_s=-1.0), 0.1) <= 101
 
 
-def test_broken_engine_ends_the_worker_loudly(play):
-    async def scene(town):
+def test_broken_engine_ends_the_worker_loudly(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(town: Town) -> None:
         worker = town.add("w", "pd")
 
-        async def run(work):
+        async def run(work: Sequence[RowWork]) -> list[RowResult]:
             raise BrokenEngineError("device lost")
 
-        worker._runner.run = run
+        monkeypatch.setattr(worker._runner, "run", run)
         town.router.assign(A, [1, 2, 3], prefill=worker, decode=worker, params=PARAMS)
         life = town.lives["w"]
         await asyncio.wait([life])
@@ -88,12 +94,12 @@ def test_broken_engine_ends_the_worker_loudly(play):
     assert group.group_contains(BrokenEngineError)
 
 
-def test_faulty_row_fails_alone(play):
-    async def scene(town):
+def test_faulty_row_fails_alone(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(town: Town) -> None:
         worker = town.add("w", "pd")
         engine_run = worker._runner.run
 
-        async def run(work):
+        async def run(work: Sequence[RowWork]) -> list[RowResult]:
             results = await engine_run(work)
             return [
                 RowResult(r.row, error="logits are not finite")
@@ -102,7 +108,7 @@ def test_faulty_row_fails_alone(play):
                 for w, r in zip(work, results, strict=True)
             ]
 
-        worker._runner.run = run
+        monkeypatch.setattr(worker._runner, "run", run)
         bad, good = Attempt("bad", 1), Attempt("good", 1)
         for attempt, first in ((bad, 66), (good, 1)):
             prompt = [first, 2, 3, 4, 5]
@@ -116,19 +122,21 @@ def test_faulty_row_fails_alone(play):
     play(scene)
 
 
-def test_row_that_fails_amid_its_answer_indexes_none_of_it(play):
-    async def scene(town):
+def test_row_that_fails_amid_its_answer_indexes_none_of_it(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene(town: Town) -> None:
         worker = town.add("w", "pd")
         engine_run = worker._runner.run
 
-        async def run(work):
+        async def run(work: Sequence[RowWork]) -> list[RowResult]:
             results = await engine_run(work)
             return [
                 RowResult(r.row, error="logits are not finite") if len(w.token_ids) > 80 else r
                 for w, r in zip(work, results, strict=True)
             ]
 
-        worker._runner.run = run
+        monkeypatch.setattr(worker._runner, "run", run)
         town.router.assign(A, range(32), prefill=worker, decode=worker, params=PARAMS)
         await town.router.wait_for(lambda: "FAILED" in town.router.kinds(A))
         assert worker.load().pages.cached == 2, "the prompt's two pages, computed by a sound step"
@@ -137,12 +145,14 @@ def test_row_that_fails_amid_its_answer_indexes_none_of_it(play):
     play(scene)
 
 
-def test_failed_row_leaves_nothing_in_the_prefix_index(play):
-    async def scene(town):
+def test_failed_row_leaves_nothing_in_the_prefix_index(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene(town: Town) -> None:
         worker = town.add("w", "pd")
         engine_run = worker._runner.run
 
-        async def run(work):
+        async def run(work: Sequence[RowWork]) -> list[RowResult]:
             results = await engine_run(work)
             failing = [w.start + w.n_new == 100 for w in work]
             return [
@@ -150,7 +160,7 @@ def test_failed_row_leaves_nothing_in_the_prefix_index(play):
                 for fails, r in zip(failing, results, strict=True)
             ]
 
-        worker._runner.run = run
+        monkeypatch.setattr(worker._runner, "run", run)
         town.router.assign(A, range(100), prefill=worker, decode=worker, params=PARAMS)
         await town.router.wait_for(lambda: "FAILED" in town.router.kinds(A))
         assert worker.load().pages.cached == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from engine.fake import FakeEngine, FakeEngineConfig
@@ -10,6 +12,7 @@ from twolane.v1.sampling_pb2 import (
     FINISH_REASON_LENGTH,
     FINISH_REASON_STOP,
     FINISH_REASON_UNSPECIFIED,
+    FinishReason,
 )
 from worker.stop import finish_reason
 
@@ -36,7 +39,9 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("options", "token", "n_answer", "n_tokens", "reason"), TABLE)
-def test_answer_ends_by_the_first_rule_that_applies(options, token, n_answer, n_tokens, reason):
+def test_answer_ends_by_the_first_rule_that_applies(
+    options: dict[str, Any], token: int, n_answer: int, n_tokens: int, reason: FinishReason
+) -> None:
     params = SamplingParams(max_tokens=20, stop_token_ids=(STOP_ID,), **options)
     found = finish_reason(
         last_token=token, n_answer=n_answer, n_tokens=n_tokens, params=params, spec=SPEC

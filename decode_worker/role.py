@@ -23,7 +23,7 @@ from kvtransfer.events import Abandoned, Dead, Landed, ReceiverEvent
 from kvtransfer.key import Key
 from kvtransfer.receiver import Receiver
 from twolane.v1 import sampling_pb2, worker_pb2
-from worker.attempt import Attempt
+from worker.attempt_id import AttemptId
 from worker.errors import RowRefusedError
 from worker.prefix import publish
 from worker.rows import Row, RowState, by_turn
@@ -39,8 +39,8 @@ class DecodeRole:
     def __init__(self, site: Site, config: DecodeConfig | None = None) -> None:
         self._site = site
         self._config = config or DecodeConfig()
-        self._waiting: dict[Attempt, Row] = {}
-        self._running: dict[Attempt, Row] = {}
+        self._waiting: dict[AttemptId, Row] = {}
+        self._running: dict[AttemptId, Row] = {}
         self._planned: list[Row] = []
         self._events: list[ReceiverEvent] = []
         self.lease = self._config.receiver.lease
@@ -64,7 +64,7 @@ class DecodeRole:
             )
         self._waiting[row.attempt] = row
 
-    def cancel(self, attempt: Attempt, now: float) -> bool:
+    def cancel(self, attempt: AttemptId, now: float) -> bool:
         row = self._running.get(attempt) or self._waiting.get(attempt)
         if row is None:
             return False
@@ -79,7 +79,7 @@ class DecodeRole:
             if row.assign.prefill.epoch == epoch:
                 self._tell(row, _Kind.KIND_LANDED)
         for verdict in self.receiver.judge(epoch, now):
-            waiting = self._waiting.get(Attempt(verdict.key.request_id, verdict.key.attempt))
+            waiting = self._waiting.get(AttemptId(verdict.key.request_id, verdict.key.attempt))
             if waiting is None:
                 continue
             if verdict.landed:
@@ -96,7 +96,7 @@ class DecodeRole:
     def tick(self, now: float) -> None:
         events, self._events = self._events, []
         for event in events:
-            row = self._waiting.get(Attempt(event.key.request_id, event.key.attempt))
+            row = self._waiting.get(AttemptId(event.key.request_id, event.key.attempt))
             if row is None or self._key(row) != event.key:
                 continue  # cancelled meanwhile: the receiver was told so
             match event:
@@ -111,7 +111,7 @@ class DecodeRole:
 
     def _may_grant(self, key: Key, n_pages: int) -> bool:
         """The receiver's grant policy: room in the batch, and spare pages for prompt and growth."""
-        row = self._waiting.get(Attempt(key.request_id, key.attempt))
+        row = self._waiting.get(AttemptId(key.request_id, key.attempt))
         if row is None or not self._has_room(row, n_pages):
             return False
         row.n_incoming_pages = row.n_prompt_pages
@@ -119,7 +119,10 @@ class DecodeRole:
         return True
 
     def _join(self, row: Row, landed: Landed, now: float) -> None:
-        row.pages = [Page(page) for page in self.receiver.commit(landed.key, now)]
+        pages = self.receiver.try_commit(landed.key, now)
+        if pages is None:
+            return  # given up while a step ran: the event behind this one ends the row
+        row.pages = [Page(page) for page in pages]
         row.n_incoming_pages = 0
         row.n_computed = row.n_given
         row.n_cached = landed.skip_pages * self._site.spec.page_tokens

@@ -59,12 +59,16 @@ class Released:
 SenderEvent = Committed | Unplaced | Failed | Released
 
 
-# -- of the Receiver. One of the three ends every key that was expected (unless it was cancelled).
+# -- of the Receiver. One of the three ends every key that was expected (unless it was cancelled);
+# `Landed` does once it is committed.
 
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """All is here and verified. The pages stay the receiver's until `commit` or `cancel`."""
+    """All is here and verified. The pages stay the receiver's until `try_commit` or `cancel`.
+
+    `Abandoned` may follow as long as nobody has committed it.
+    """
 
     key: Key
     pages: tuple[int, ...]  # of the row, in order: first those of the prefix cache, then the moved

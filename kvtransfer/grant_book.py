@@ -48,6 +48,9 @@ class GrantBook:
         """Grants whose pages wait for proof."""
         return [grant for grant in self._of.values() if not grant.is_open]
 
+    def open_generations(self) -> set[int]:
+        return {number for number, grant in self._of.items() if grant.is_open}
+
     def hurry(self, sender_epoch: int, now: float) -> None:
         """The link is back: say every Revoke to it again soon."""
         for grant in self.revoked():

@@ -21,13 +21,13 @@ from enum import Enum, auto
 
 from kvtransfer import reasons
 from kvtransfer.config import ReceiverConfig
+from kvtransfer.ending import Ending, Endings
 from kvtransfer.events import Abandoned, Dead, FirstToken, Landed, ReceiverEvent
 from kvtransfer.grant_book import GrantBook
 from kvtransfer.in_grant import InGrant
 from kvtransfer.in_peers import InPeers
 from kvtransfer.key import Key
 from kvtransfer.pages import PageAuthority
-from kvtransfer.tombstones import Tombstones
 from kvtransfer.transports.base import Checked
 from twolane.lifecycle import Lifecycle
 from twolane.v1 import transfer_pb2
@@ -62,7 +62,7 @@ class InHub:
     pages: PageAuthority
     book: GrantBook
     peers: InPeers
-    tombstones: Tombstones
+    tombstones: Endings
     events: list[ReceiverEvent]
     dropped: Counter[str]
 
@@ -78,12 +78,12 @@ class Inbound:
         self.key = key
         self.n_tokens = 0  # of the ASSIGN; 0 while parked
         self.reserve: transfer_pb2.Reserve | None = None
+        self.grant: InGrant | None = None  # while GRANTED
         self.pages: list[int] = []  # once LANDED: of the whole row, one reference each is ours
         self.heard_at = now  # of the sender, about this key
         self._hub = hub
         self._life = Lifecycle(start, IN_MOVES)
         self._born_at = now
-        self._grant: InGrant | None = None
         self._done: transfer_pb2.Done | None = None
         self._landed_at = now  # when something landed last, or began to
         self._judged_at: float | None = None  # the sender is suspected; what is under way may land
@@ -106,8 +106,18 @@ class Inbound:
     @property
     def is_undecided(self) -> bool:
         """Everything was announced; whether it lands shows soon."""
-        grant = self._grant
+        grant = self.grant
         return grant is not None and self._done is not None and grant.is_announced
+
+    def held_pages(self) -> list[int]:
+        """Each page as often as a reference to it is held here."""
+        return self.pages if self.grant is None else self.grant.skipped + self.grant.pages
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError."""
+        is_granted, is_landed = self.state is InState.GRANTED, self.state is InState.LANDED
+        assert is_granted == (self.grant is not None), f"{self.key}: {self.state} and its grant"
+        assert is_landed == bool(self.pages), f"{self.key}: {self.state}, {len(self.pages)} pages"
 
     # -- from the role ----------------------------------------------------------------------
 
@@ -125,16 +135,16 @@ class Inbound:
         for page, chain_hash in zip(self.pages, self.reserve.prefix_hashes, strict=False):
             self._hub.pages.publish(page, chain_hash)
         ticket = self._done.ticket
-        self._hub.tombstones.bury(self.key, "", now, committed=ticket.generation)
+        self._hub.tombstones.bury(self.key, Ending("", ticket.generation), now)
         self._hub.peers.say(self.key.sender_epoch, commit=transfer_pb2.Commit(ticket=ticket))
 
     def end(self, reason: str, now: float) -> None:
         """Over without success: nothing of it is held but what waits for proof. No event."""
         self._life.advance(InState.OVER)
-        if self._grant is not None:
-            self._revoke(self._grant, reason, now)
+        if self.grant is not None:
+            self._revoke(self.grant, reason, now)
         self._hub.pages.release(self.pages)
-        self._hub.tombstones.bury(self.key, reason, now)
+        self._hub.tombstones.bury(self.key, Ending(reason), now)
         self._hub.refuse(self.key, reason)
 
     def die(self, reason: str, now: float) -> None:
@@ -153,8 +163,8 @@ class Inbound:
     def on_reserve(self, reserve: transfer_pb2.Reserve, now: float) -> None:
         if self.reserve is not None:
             self._hub.dropped[reasons.DUPLICATE] += 1
-            if self._grant is not None:
-                self._hub.peers.say(self.key.sender_epoch, reserved=self._grant.reserved())
+            if self.grant is not None:
+                self._hub.peers.say(self.key.sender_epoch, reserved=self.grant.reserved())
             return
         self.reserve = reserve
         if self.is_expected:
@@ -166,8 +176,8 @@ class Inbound:
         Renewed makes it wait for Reserved, so that one is said again until it must have come.
         """
         self.heard_at = now
-        if self._grant is not None and not self._grant.is_begun:
-            self._hub.peers.say(self.key.sender_epoch, reserved=self._grant.reserved())
+        if self.grant is not None and not self.grant.is_begun:
+            self._hub.peers.say(self.key.sender_epoch, reserved=self.grant.reserved())
 
     def on_chunk(self, chunk: transfer_pb2.Chunk, now: float) -> None:
         grant = self._current_grant(chunk.ticket)
@@ -203,7 +213,7 @@ class Inbound:
 
     def on_drained(self, drained: transfer_pb2.Drained, now: float) -> None:
         """Unasked: the sender lost bytes, and begins again. What the ticket held is void."""
-        if self._grant is not None and drained.ticket.generation == self._grant.generation:
+        if self.grant is not None and drained.ticket.generation == self.grant.generation:
             self._spoil(reasons.INCOMPLETE, now)
 
     # -- from pages, transport and time -----------------------------------------------------
@@ -217,16 +227,16 @@ class Inbound:
         grant = self._hub.book.try_open(self.key, n_pages, self.reserve.prefix_hashes, landing)
         if grant is None:
             return False
-        self._grant = grant
+        self.grant = grant
         self._landed_at = now
         self._life.advance(InState.GRANTED)
         self._hub.peers.say(self.key.sender_epoch, reserved=grant.reserved())
         return True
 
     def on_checked(self, checked: Checked, now: float) -> None:
-        assert self._grant is not None
+        assert self.grant is not None
         self._landed_at = now
-        if not self._grant.verify(checked):
+        if not self.grant.verify(checked):
             self._spoil(reasons.CORRUPT, now)
         else:
             self._try_land()
@@ -263,20 +273,20 @@ class Inbound:
             self._life.advance(InState.QUEUED)
 
     def _current_grant(self, ticket: transfer_pb2.Ticket) -> InGrant | None:
-        if self._grant is None:
+        if self.grant is None:
             self._hub.dropped[reasons.STATE] += 1
             return None
-        if ticket.generation != self._grant.generation:  # guard: generation
+        if ticket.generation != self.grant.generation:  # guard: generation
             self._hub.dropped[reasons.GENERATION] += 1
             return None
-        return self._grant
+        return self.grant
 
     def _try_land(self) -> None:
-        grant = self._grant
+        grant = self.grant
         if grant is None or self._done is None or not grant.is_verified:
             return
         self.pages = self._hub.book.keep(grant)
-        self._grant = None
+        self.grant = None
         self._life.advance(InState.LANDED)
         done = self._done
         logprob = done.first_logprob if done.HasField("first_logprob") else None
@@ -286,13 +296,13 @@ class Inbound:
 
     def _spoil(self, reason: str, now: float) -> None:
         """This grant will not do: withdraw it; the sender asks again, within reason."""
-        assert self._grant is not None
+        assert self.grant is not None
         if self._judged_at is not None or self._regrants >= self._hub.config.max_regrants:
             self.die(reason, now)
             return
-        self._revoke(self._grant, reason, now)
+        self._revoke(self.grant, reason, now)
         self._life.advance(InState.EXPECTED)
-        self._grant = self._done = self.reserve = None
+        self.grant = self._done = self.reserve = None
         self._regrants += 1
 
     def _revoke(self, grant: InGrant, reason: str, now: float) -> None:

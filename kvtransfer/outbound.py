@@ -118,6 +118,11 @@ class Outbound:
         return self.state in _HOPEFUL
 
     @property
+    def is_granted(self) -> bool:
+        """It has pages over there."""
+        return self.state in _IN_GRANT
+
+    @property
     def is_open(self) -> bool:
         """Its content may still be sent, here or elsewhere."""
         return self.state not in (OutState.CLOSING, OutState.OVER)

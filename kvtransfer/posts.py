@@ -5,7 +5,8 @@ A receiver that does not keep up fills its own window; the others' sends go on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -76,6 +77,22 @@ class PostBook:
                 post.out.in_flight -= 1
                 peer.in_flight_bytes -= post.plan.n_pages * self._page_bytes
                 yield post, posted
+
+    def check_integrity(self, outs: Iterable[Outbound]) -> None:
+        """Each send belongs to a transfer that counts it. Raises AssertionError."""
+        known = list(outs)
+        sends = Counter(id(post.out) for post in self._posts.values())
+        for out in known:
+            n = sends.pop(id(out), 0)
+            assert out.in_flight == n, f"{out.key} counts {out.in_flight} sends; there are {n}"
+        assert not sends, "sends of transfers that are over"
+        for epoch, peer in self.peers.items():
+            n_bytes = self._page_bytes * sum(
+                post.plan.n_pages
+                for post in self._posts.values()
+                if post.out.key.receiver_epoch == epoch
+            )
+            assert peer.in_flight_bytes == n_bytes, f"window of {epoch:x}: {n_bytes} bytes"
 
     def call_back(self, out: Outbound) -> None:
         """Complete the sends of this transfer soon, sent or not."""

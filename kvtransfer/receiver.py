@@ -2,7 +2,7 @@
 
     expect + RESERVE -> queue by priority -> grant as pages free up -> Reserved
     Chunk, bytes     -> verified page by page, under the current generation alone
-    DONE + all here  -> Landed -> commit -> COMMIT, and again to whoever repeats DONE
+    DONE + all here  -> Landed -> try_commit -> COMMIT, and again to whoever repeats DONE
     doubt            -> Revoke until proof; pages in quarantine; Refused to late messages
 
 The life of one transfer is drawn in `kvtransfer.inbound`, that of a grant in `kvtransfer.in_grant`.
@@ -17,13 +17,13 @@ from typing import Any
 
 from kvtransfer import reasons
 from kvtransfer.config import ReceiverConfig
+from kvtransfer.ending import Ending, Endings
 from kvtransfer.events import Dead, ReceiverEvent, Verdict
 from kvtransfer.grant_book import GrantBook, GrantPolicy
 from kvtransfer.in_peers import InPeer, InPeers
 from kvtransfer.inbound import Inbound, InHub, InState
 from kvtransfer.key import Key
 from kvtransfer.pages import PageAuthority
-from kvtransfer.tombstones import Tombstones
 from kvtransfer.transports.base import Checked, Landing
 from twolane.v1 import transfer_pb2
 
@@ -51,7 +51,7 @@ class Receiver:
         self._ins: dict[Key, Inbound] = {}  # oldest first
         self._peers = InPeers()
         self._book = GrantBook(pages, may_grant, config)
-        self._tombstones = Tombstones(2 * config.lease.lease_s)
+        self._tombstones = Endings(2 * config.lease.lease_s)
         self._events: list[ReceiverEvent] = []
         self._hub = InHub(
             config=config,
@@ -74,7 +74,7 @@ class Receiver:
         """
         assert key.receiver_epoch == self.epoch
         assert n_tokens >= 1
-        if self._tombstones.find(key) is not None:  # guard: tombstone
+        if key in self._tombstones:  # guard: tombstone
             return False
         inbound = self._ins.get(key)
         if inbound is None:
@@ -88,21 +88,25 @@ class Receiver:
     def cancel(self, key: Key, now: float) -> None:
         """Stop and leave a tombstone, whether or not the key is known. No event follows.
 
-        Not for a row that `commit` handed over.
+        Not for a row that `try_commit` handed over.
         """
         inbound = self._ins.get(key)
         if inbound is not None:
             inbound.end(reasons.CANCELLED, now)
             self._forget_over()
-        elif self._tombstones.find(key) is None:
-            self._tombstones.bury(key, reasons.CANCELLED, now)
+        elif key not in self._tombstones:
+            self._tombstones.bury(key, Ending(reasons.CANCELLED), now)
 
-    def commit(self, key: Key, now: float) -> list[int]:
-        """The role took a `Landed` row: its pages (one reference each) are the caller's now.
+    def try_commit(self, key: Key, now: float) -> list[int] | None:
+        """The role takes a `Landed` row: its pages (one reference each) are the caller's now.
 
-        Its full prompt pages enter the prefix index. Only while no `Abandoned` followed `Landed`.
+        Its full prompt pages enter the prefix index. None: it was given up since `Landed` was told;
+        the event behind that one (`Abandoned`), or the caller's own `cancel`, ends the row.
         """
-        inbound = self._ins.pop(key)
+        inbound = self._ins.get(key)
+        if inbound is None or inbound.state is not InState.LANDED:  # guard: given up
+            return None
+        del self._ins[key]
         inbound.commit(now)
         return inbound.pages
 
@@ -112,7 +116,11 @@ class Receiver:
         Undecided ones (all was announced, bytes are landing) follow within `judge_wait_s` as
         `Landed` or `Dead`. Keys judged dead give no further event.
         """
-        verdicts = [Verdict(key, True) for key in self._tombstones.committed_of(sender_epoch)]
+        verdicts = [
+            Verdict(key, True)
+            for key, ending in self._tombstones.items()
+            if key.sender_epoch == sender_epoch and ending.committed
+        ]
         for inbound in self._of_sender(sender_epoch):
             if inbound.state is InState.LANDED:
                 verdicts.append(Verdict(inbound.key, True))
@@ -154,6 +162,24 @@ class Receiver:
     def fence_wanted(self, now: float) -> list[int]:
         """Epochs whose end would free quarantined pages, when that is urgent (cap, age)."""
         return self._book.fence_wanted(now)
+
+    def held_pages(self) -> Counter[int]:
+        """How many references to each page are this receiver's; those in quarantine have none."""
+        held: Counter[int] = Counter()
+        for inbound in self._ins.values():
+            held.update(inbound.held_pages())
+        return held
+
+    def check_integrity(self) -> None:
+        """The books agree: transfers, grants, tombstones. Raises AssertionError."""
+        granted: set[int] = set()
+        for key, inbound in self._ins.items():
+            assert key == inbound.key and inbound.state is not InState.OVER, f"{key} is over"  # noqa: PT018
+            assert key not in self._tombstones, f"{key} is here, and buried"
+            inbound.check_integrity()
+            if inbound.grant is not None:
+                granted.add(inbound.grant.generation)
+        assert granted == self._book.open_generations(), "grants that no transfer has"
 
     def keys(self) -> list[Key]:
         """Transfers that are not over."""
@@ -289,8 +315,8 @@ class Receiver:
     def _on_stray(self, key: Key, kind: str, now: float) -> None:
         """About a key that is over, or was never heard of."""
         if kind == "abandon":
-            if self._tombstones.find(key) is None:
-                self._tombstones.bury(key, reasons.ABANDONED, now)
+            if key not in self._tombstones:
+                self._tombstones.bury(key, Ending(reasons.ABANDONED), now)
         elif not self._is_buried(key) and kind == "done":
             self._hub.refuse(key, reasons.UNKNOWN)
 
@@ -310,14 +336,14 @@ class Receiver:
 
     def _is_buried(self, key: Key) -> bool:
         """The key is over; its sender is told so."""
-        tombstone = self._tombstones.find(key)
-        if tombstone is None:
+        ending = self._tombstones.find(key)
+        if ending is None:
             return False
-        if tombstone.committed:
-            commit = transfer_pb2.Commit(ticket=key.ticket(tombstone.committed))
+        if ending.committed:
+            commit = transfer_pb2.Commit(ticket=key.ticket(ending.committed))
             self._peers.say(key.sender_epoch, commit=commit)
         else:
-            self._hub.refuse(key, tombstone.reason)
+            self._hub.refuse(key, ending.reason)
         return True
 
     def _grant_waiting(self, now: float) -> None:

@@ -18,6 +18,7 @@ from kvtransfer.config import LeaseConfig
 from kvtransfer.events import ReceiverEvent
 from kvtransfer.host import open_pidfd
 from kvtransfer.negotiation import ReceiverIdentity
+from kvtransfer.peer_links import PeerLinks
 from kvtransfer.receiver import Receiver
 from kvtransfer.transports.base import Landing
 from kvtransfer.wakeup import Wakeup
@@ -40,34 +41,23 @@ class ReceiverDriver:
         on_events: Callable[[list[ReceiverEvent]], None],
         lease: LeaseConfig | None = None,
     ) -> None:
-        self.transports: dict[str, str] = {}  # peer worker id -> transport in use
         self._receiver = receiver
         self._identity = identity
         self._landings = landings
-        self._on_events = on_events
         self._lease = lease or LeaseConfig()
-        self._links: dict[int, PeerLink] = {}
+        self._links: PeerLinks[
+            transfer_pb2.ConnectResponse, transfer_pb2.ConnectRequest, ReceiverEvent
+        ] = PeerLinks(receiver, on_events)
         self._pidfds: dict[int, int] = {}  # sender epoch -> pidfd
-        self._is_flushing = False
+
+    @property
+    def transports(self) -> dict[str, str]:
+        """Peer worker id -> transport in use, of the links that are open."""
+        return self._links.transports
 
     def flush(self) -> None:
         """Send what the receiver has to say, deliver its events. Call after any use of it."""
-        if self._is_flushing:
-            return  # called from `on_events`: the loop below sees to it
-        self._is_flushing = True
-        try:
-            while True:
-                outbox, events = self._receiver.take_outbox(), self._receiver.take_events()
-                if not outbox and not events:
-                    return
-                for epoch, message in outbox:
-                    if epoch in self._links:
-                        with suppress(LinkBrokenError):  # `serve` notices, and detaches
-                            self._links[epoch].send(message)
-                if events:
-                    self._on_events(events)
-        finally:
-            self._is_flushing = False
+        self._links.flush()
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -97,8 +87,7 @@ class ReceiverDriver:
                 await self._wait_broken(link)
                 return
             epoch = hello.epoch
-            self._links[epoch] = link
-            self.transports[hello.worker_id] = answer.transport
+            self._links.add(epoch, link, hello.worker_id, answer.transport)
             self._receiver.attach_peer(epoch, self._landings[answer.transport], self._now())
             self.flush()
             while True:
@@ -109,8 +98,7 @@ class ReceiverDriver:
             _log.info("link from sender %x is over: %s", epoch, error)
         finally:
             link.close()
-            if epoch and self._links.get(epoch) is link:  # else a newer link took its place
-                del self._links[epoch]
+            if self._links.remove(epoch, link):  # else a newer link took its place
                 self._receiver.detach_peer(epoch, self._now())
                 self.flush()
 

@@ -21,7 +21,7 @@ from kvtransfer.config import SenderConfig
 from kvtransfer.events import FirstToken, SenderEvent
 from kvtransfer.farewells import Farewells
 from kvtransfer.key import Key
-from kvtransfer.outbound import Outbound, OutHub, OutRow
+from kvtransfer.outbound import Outbound, OutHub, OutRow, OutState
 from kvtransfer.pages import PageAuthority
 from kvtransfer.posts import OutPeer, PostBook
 from kvtransfer.transports.base import Outlet
@@ -124,6 +124,23 @@ class Sender:
         """The holding cap is reached: start no prefill."""
         cap = self._config.holding_cap_pages
         return cap > 0 and self.held_pages >= cap
+
+    def is_granted(self, key: Key) -> bool:
+        """The receiver gave pages for it: it is being sent, or is there already."""
+        return key in self._outs and self._outs[key].is_granted
+
+    def pinned_pages(self) -> Counter[int]:
+        """How many pins of each page are this sender's."""
+        return Counter(page for out in self._outs.values() for page in out.pages)
+
+    def check_integrity(self) -> None:
+        """The books agree: transfers, sends under way, windows. Raises AssertionError."""
+        for key, out in self._outs.items():
+            assert key == out.key and out.state is not OutState.OVER, f"{key} is kept, though over"  # noqa: PT018
+            has_grant = out.grant is not None
+            assert has_grant or not out.is_granted, f"{key} is granted nothing"
+            assert has_grant or not out.in_flight, f"{key} sends without a grant"
+        self._posts.check_integrity(self._outs.values())
 
     def keys(self, epoch: int | None = None) -> list[Key]:
         """Transfers that are not over (to one receiver)."""

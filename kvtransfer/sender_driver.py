@@ -12,10 +12,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 
 from kvtransfer.config import LeaseConfig
 from kvtransfer.events import SenderEvent
+from kvtransfer.peer_links import PeerLinks
 from kvtransfer.sender import Sender
 from kvtransfer.transports.base import Outlet
 from kvtransfer.wakeup import Wakeup
@@ -41,18 +41,17 @@ class SenderDriver:
         on_events: Callable[[list[SenderEvent]], None],
         lease: LeaseConfig | None = None,
     ) -> None:
-        self.transports: dict[str, str] = {}  # peer worker id -> transport in use
         self._sender = sender
         self._hello = hello
         self._dial = dial
         self._open_outlet = open_outlet
-        self._on_events = on_events
         self._lease = lease or LeaseConfig()
         self._endpoints: dict[int, str] = {}  # of every peer that a task cares for
-        self._links: dict[int, PeerLink] = {}
+        self._links: PeerLinks[
+            transfer_pb2.ConnectRequest, transfer_pb2.ConnectResponse, SenderEvent
+        ] = PeerLinks(sender, on_events)
         self._outlets: dict[int, Outlet] = {}
         self._tasks: asyncio.TaskGroup | None = None
-        self._is_flushing = False
 
     def connect(self, epoch: int, endpoint: str) -> None:
         """Keep a link to that receiver: dial, say hello, redial with backoff. A repeat is fine.
@@ -64,24 +63,14 @@ class SenderDriver:
             if self._tasks is not None:
                 self._tasks.create_task(self._keep(epoch))
 
+    @property
+    def transports(self) -> dict[str, str]:
+        """Peer worker id -> transport in use, of the links that are open."""
+        return self._links.transports
+
     def flush(self) -> None:
         """Send what the sender has to say, deliver its events. Call after any use of the sender."""
-        if self._is_flushing:
-            return  # called from `on_events`: the loop below sees to it
-        self._is_flushing = True
-        try:
-            while True:
-                outbox, events = self._sender.take_outbox(), self._sender.take_events()
-                if not outbox and not events:
-                    return
-                for epoch, message in outbox:
-                    if epoch in self._links:
-                        with suppress(LinkBrokenError):  # `_talk` notices, and detaches
-                            self._links[epoch].send(message)
-                if events:
-                    self._on_events(events)
-        finally:
-            self._is_flushing = False
+        self._links.flush()
 
     async def run(self) -> None:
         """Until cancelled. Closes links and outlets at the end."""
@@ -135,7 +124,7 @@ class SenderDriver:
             return True
         finally:
             link.close()
-            self._links.pop(epoch, None)
+            self._links.remove(epoch, link)
             self._sender.detach_peer(epoch, self._now())
 
     async def _talk(self, epoch: int, link: PeerLink) -> bool:
@@ -157,8 +146,7 @@ class SenderDriver:
                 raise LinkBrokenError(f"no {hello.transport} to there: {error}") from error
             self._outlets[epoch] = outlet
             outlet.set_wake(Wakeup(asyncio.get_running_loop(), self._on_wake))
-        self._links[epoch] = link
-        self.transports[hello.worker_id] = hello.transport
+        self._links.add(epoch, link, hello.worker_id, hello.transport)
         self._sender.attach_peer(epoch, self._outlets[epoch], self._now())
         self.flush()
         while True:

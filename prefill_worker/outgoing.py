@@ -10,7 +10,7 @@ from kvtransfer.key import Key
 from kvtransfer.sender import Sender
 from prefill_worker.config import PrefillConfig
 from twolane.v1 import worker_pb2
-from worker.attempt import Attempt
+from worker.attempt_id import AttemptId
 from worker.rows import Row, RowState
 from worker.site import Site
 
@@ -58,7 +58,7 @@ class Outgoing:
         self.sender.abandon(self.key(row), reason, now)
 
     def retarget(
-        self, row: Row, following: Attempt, decode: worker_pb2.WorkerAddress, now: float
+        self, row: Row, following: AttemptId, decode: worker_pb2.WorkerAddress, now: float
     ) -> bool:
         """The row goes elsewhere under another attempt. False: nothing is held of it any more."""
         if row.state is not RowState.WAITING:

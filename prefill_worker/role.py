@@ -26,7 +26,7 @@ from prefill_worker.config import PrefillConfig
 from prefill_worker.outgoing import Outgoing
 from prefill_worker.starting import try_start
 from twolane.v1 import worker_pb2
-from worker.attempt import Attempt
+from worker.attempt_id import AttemptId
 from worker.errors import RowRefusedError
 from worker.news import row_event
 from worker.prefix import publish
@@ -47,9 +47,9 @@ class PrefillRole:
         self._site = site
         self._config = config = config or PrefillConfig()
         self._adopter = adopter
-        self._rows: dict[Attempt, Row] = {}  # WAITING, COMPUTING and HELD
+        self._rows: dict[AttemptId, Row] = {}  # WAITING, COMPUTING and HELD
         self._leaving: dict[Key, worker_pb2.RowEvent] = {}  # last words, once the pages are back
-        self._unplaced: set[Attempt] = set()  # held rows of which the router has been told
+        self._unplaced: set[AttemptId] = set()  # held rows of which the router has been told
         self._planned: list[tuple[Row, int]] = []
         self._events: list[SenderEvent] = []
         self._look_again_s: float | None = None
@@ -70,17 +70,17 @@ class PrefillRole:
             self._adopter.check_fits(row)
         self._rows[row.attempt] = row
 
-    def cancel(self, attempt: Attempt, now: float) -> bool:
+    def cancel(self, attempt: AttemptId, now: float) -> bool:
         row = self._rows.get(attempt)
         if row is not None:
             self._give_up(row, _Kind.KIND_FINISHED, reasons.CANCELLED, now)
         return row is not None
 
-    def retarget(self, attempt: Attempt, command: worker_pb2.Retarget, now: float) -> bool:
+    def retarget(self, attempt: AttemptId, command: worker_pb2.Retarget, now: float) -> bool:
         row = self._rows.get(attempt)
         if row is None or self._is_local(row):
             return False
-        following = Attempt(attempt.request_id, command.next_attempt)
+        following = AttemptId(attempt.request_id, command.next_attempt)
         if not self._out.retarget(row, following, command.decode, now):
             return False
         del self._rows[attempt]
@@ -102,7 +102,7 @@ class PrefillRole:
                 if (last_words := self._leaving.pop(event.key, None)) is not None:
                     self._site.news.event(last_words)
                 continue
-            row = self._rows.get(Attempt(event.key.request_id, event.key.attempt))
+            row = self._rows.get(AttemptId(event.key.request_id, event.key.attempt))
             if row is None or self._out.key(row) != event.key:
                 continue  # cancelled or retargeted meanwhile
             match event:
@@ -137,7 +137,12 @@ class PrefillRole:
         return [row.work(n) for row, n in self._planned]
 
     def _try_start(self, row: Row, now: float) -> bool:
-        """Start the row, and its transfer, or change nothing."""
+        """Start the row, and its transfer, or change nothing.
+
+        The holding cap is looked at before a row starts, not against its size: a row larger than
+        the whole cap starts too when less than the cap is held, and no other that goes out starts
+        until it is handed over. Otherwise it never could, though the pool has room for it.
+        """
         is_local = self._is_local(row)
         if not is_local and self.sender.is_full:
             return False
@@ -241,11 +246,15 @@ class PrefillRole:
         )
 
     def _report_holding(self, now: float) -> None:
-        """No row can start for what is held: rows that nobody takes are to go elsewhere."""
+        """No row can start for what is held: rows that nobody takes are to go elsewhere.
+
+        Those that were granted pages are being taken.
+        """
         for row in self._in_state(RowState.HELD):
             held_since_s = row.times.first_token_s
             assert held_since_s is not None
-            if now >= held_since_s + self._config.unplaced_after_s:
+            is_late = now >= held_since_s + self._config.unplaced_after_s
+            if is_late and not self.sender.is_granted(self._out.key(row)):
                 self._tell_unplaced(row)
 
     def _tell_unplaced(self, row: Row) -> None:

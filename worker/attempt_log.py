@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from twolane.v1 import worker_pb2
-from worker.attempt import Attempt
+from worker.attempt_id import AttemptId
 from worker.news import Item
 
 _Kind = worker_pb2.RowEvent
@@ -40,7 +40,7 @@ class AttemptLog:
 
     def __init__(
         self,
-        attempt: Attempt,
+        attempt: AttemptId,
         roles: Iterable[worker_pb2.Role],
         session: object,
         *,
@@ -51,6 +51,7 @@ class AttemptLog:
         self.session: object | None = session  # who hears its news; None: nobody now
         self.detached_s = 0.0  # since when; means nothing while there is a session
         self.ended_s: float | None = None
+        self.follows: tuple[AttemptId, int] | None = None  # whose row it has, sent to which epoch
         self._live = set(roles)
         self._tokens: list[worker_pb2.TokenEvent] = []
         self._latest: dict[worker_pb2.Role, worker_pb2.RowEvent] = {}

@@ -12,25 +12,32 @@ from worker.site import Site
 def check_integrity(site: Site, roles: Roles) -> None:
     """Every law of the books of one worker, at any moment between two events of its loop.
 
-    Each reference to a page is a row's or, while transfers come in, the receiver's; promises belong
-    to rows that are here; where nothing is going on, no page is used, pinned or quarantined.
+    Each reference to a page is a row's or the receiver's, each pin the sender's, and each page in
+    quarantine the receiver's; promises belong to rows that are here.
     """
-    site.pages.check_integrity()
+    pages = site.pages
+    pages.check_integrity()
     rows = [row for role in roles.all for row in role.rows]
-    owed: Counter[Page] = Counter()
+    owed: Counter[int] = Counter()
     for row in rows:
         row.check()
         owed.update(row.pages)
-    receiving = roles.decode is not None and bool(roles.decode.receiver.keys())
+    pinned: Counter[int] = Counter()
+    quarantined = 0
+    if roles.decode is not None:
+        receiver = roles.decode.receiver
+        receiver.check_integrity()
+        owed.update(receiver.held_pages())
+        quarantined = receiver.quarantined_pages
+    if roles.prefill is not None:
+        roles.prefill.sender.check_integrity()
+        pinned = roles.prefill.sender.pinned_pages()
     for number in range(site.spec.n_pages):
-        page = Page(number)
-        held, expected = site.pages.refs_of(page), owed[page]
-        is_ok = held >= expected if receiving else held == expected
-        assert is_ok, f"page {page}: {held} references, {expected} accounted for"
+        held, expected = pages.refs_of(Page(number)), owed[number]
+        assert held == expected, f"page {number}: {held} references, {expected} accounted for"
+    counts = pages.counts()
+    assert counts.quarantined == quarantined, f"{counts}: {quarantined} wait for proof"
+    only_pinned = [number for number in pinned if not owed[number]]
+    assert counts.pinned == len(only_pinned), f"{counts}: {len(only_pinned)} are being sent"
     strays = {row.number for row in site.reserve.holders()} - {row.number for row in rows}
     assert not strays, f"pages are promised to rows that are over: {strays}"
-    counts = site.pages.counts()
-    if not rows and not receiving:
-        assert counts.used == 0, f"idle, yet {counts.used} pages are used"
-    if roles.prefill is None or not roles.prefill.sender.keys():
-        assert counts.pinned == 0, f"nothing is sent, yet {counts.pinned} pages are pinned"

@@ -10,8 +10,9 @@ from __future__ import annotations
 from kvtransfer.key import Key
 from twolane.v1 import worker_pb2
 from worker.assigns import check_assign
-from worker.attempt import Attempt
+from worker.attempt_id import AttemptId
 from worker.errors import RowRefusedError
+from worker.news import row_event
 from worker.peers import Peers
 from worker.registry import Registry
 from worker.role import Roles
@@ -42,12 +43,12 @@ class Commands:
             case "assign":
                 self._assign(session, request.assign, now)
             case "cancel":
-                self.cancel(Attempt.of(request.cancel.key), now)
+                self.cancel(AttemptId.of(request.cancel.key), now)
             case "retarget":
                 self._retarget(session, request.retarget, now)
             case "attach":
                 attach = request.attach
-                missed = self._registry.attach(Attempt.of(attach.key), attach.from_index, session)
+                missed = self._registry.attach(AttemptId.of(attach.key), attach.from_index, session)
                 session.send(missed, now)
             case "judge_peer":
                 self._judge(request.judge_peer.epoch, now)
@@ -66,7 +67,7 @@ class Commands:
         self._peers.flush(now)
         self._steps.wake()
 
-    def cancel(self, attempt: Attempt, now: float) -> None:
+    def cancel(self, attempt: AttemptId, now: float) -> None:
         """Stop the attempt after the running step; nothing of it is let in any more."""
         self._registry.cancel(attempt, now)
 
@@ -79,7 +80,7 @@ class Commands:
     # -- assign -----------------------------------------------------------------------------
 
     def _assign(self, session: Session, assign: worker_pb2.Assign, now: float) -> None:
-        attempt = Attempt.of(assign.key)
+        attempt = AttemptId.of(assign.key)
         if not self._is_meant(assign):
             self._drop("epoch")
             return
@@ -130,22 +131,36 @@ class Commands:
     def _refuse_pages(self, assign: worker_pb2.Assign, now: float) -> None:
         """Let the prefill worker know soon that its RESERVE is in vain."""
         if self._roles.decode is not None and list(assign.roles) == [_DECODE]:
-            key = Key(*Attempt.of(assign.key), assign.prefill.epoch, self._site.epoch)
+            key = Key(*AttemptId.of(assign.key), assign.prefill.epoch, self._site.epoch)
             self._roles.decode.receiver.cancel(key, now)
 
     # -- others -----------------------------------------------------------------------------
 
     def _retarget(self, session: Session, command: worker_pb2.Retarget, now: float) -> None:
-        attempt = Attempt.of(command.key)
-        following = Attempt(attempt.request_id, command.next_attempt)
+        attempt = AttemptId.of(command.key)
+        following = AttemptId(attempt.request_id, command.next_attempt)
+        if self._registry.has_followed(attempt, following, command.decode.epoch):
+            self._tell_retargeted(session, command, following, now)
+            return
         prefill = self._roles.prefill
         if prefill is not None and self._registry.can_follow(attempt, following):
             self._peers.connect(command.decode)
             if prefill.retarget(attempt, command, now):
-                self._registry.follow(attempt, following)
+                self._registry.follow(attempt, following, command.decode.epoch)
                 return
         gone = worker_pb2.RowEvent(key=command.key, kind=_Kind.KIND_GONE)
         session.send(worker_pb2.SessionResponse(rows=[gone]), now)
+
+    def _tell_retargeted(
+        self, session: Session, command: worker_pb2.Retarget, following: AttemptId, now: float
+    ) -> None:
+        """The answer got lost with a stream. Whoever asks again hears the row from now on."""
+        missed = self._registry.attach(following, 0, session)
+        missed.rows.insert(
+            0,
+            row_event(AttemptId.of(command.key), _Kind.KIND_RETARGETED, _PREFILL),
+        )
+        session.send(missed, now)
 
     def _judge(self, epoch: int, now: float) -> None:
         if self._roles.decode is not None:

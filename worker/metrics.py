@@ -54,14 +54,15 @@ class WorkerMetrics:
         kind = worker_pb2.RowEvent.Kind.Name(item.kind).removeprefix("KIND_").lower()
         self._rows.labels(kind).inc()
         figures = item.figures
-        if item.kind == _Kind.KIND_HANDED_OVER:
+        if figures.prefill_s > 0:  # its prompt was read, wherever the answer ended
             self._prefill_wait.observe(figures.prefill_wait_s)
+            self._cached.inc(figures.cached_tokens)
+        if figures.decode_s > 0:  # it was in a step: who never was did not wait for one
+            self._decode_wait.observe(figures.decode_wait_s)
+        if item.kind == _Kind.KIND_HANDED_OVER:
             self._transfer.observe(figures.transfer_s)
             self._pages.inc(figures.transfer_pages)
             self._bytes.inc(figures.transfer_bytes)
-            self._cached.inc(figures.cached_tokens)
-        if item.kind == _Kind.KIND_FINISHED and getattr(item, "from") == worker_pb2.ROLE_DECODE:
-            self._decode_wait.observe(figures.decode_wait_s)
 
 
 class _Gauges(Collector):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.step import SampledToken
 from twolane.v1 import sampling_pb2, worker_pb2
-from worker.attempt import Attempt
+from worker.attempt_id import AttemptId
 from worker.rows import Row
 
 Item = worker_pb2.TokenEvent | worker_pb2.RowEvent
@@ -39,7 +39,7 @@ class News:
 
     def row(
         self,
-        attempt: Attempt,
+        attempt: AttemptId,
         kind: worker_pb2.RowEvent.Kind,
         role: worker_pb2.Role,
         *,
@@ -59,7 +59,7 @@ class News:
 
 
 def row_event(
-    attempt: Attempt,
+    attempt: AttemptId,
     kind: worker_pb2.RowEvent.Kind,
     role: worker_pb2.Role,
     *,

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from twolane.tombstones import Tombstones
 from twolane.v1 import worker_pb2
-from worker.attempt import Attempt
+from worker.attempt_id import AttemptId
 from worker.attempt_log import AttemptLog
 from worker.config import SessionConfig
 from worker.news import Item
@@ -20,14 +21,14 @@ class Registry:
 
     def __init__(self, config: SessionConfig) -> None:
         self._config = config
-        self._logs: dict[Attempt, AttemptLog] = {}
-        self._tombstones: dict[Attempt, float] = {}  # until when
+        self._logs: dict[AttemptId, AttemptLog] = {}
+        self._tombstones = Tombstones[AttemptId, str](config.tombstone_s)
 
     # -- commands ---------------------------------------------------------------------------
 
     def assign(
         self,
-        attempt: Attempt,
+        attempt: AttemptId,
         roles: Iterable[worker_pb2.Role],
         session: object,
         *,
@@ -41,27 +42,33 @@ class Registry:
         self._logs[attempt] = AttemptLog(attempt, roles, session, deadline_s=deadline_s)
         return ""
 
-    def can_follow(self, attempt: Attempt, following: Attempt) -> bool:
+    def can_follow(self, attempt: AttemptId, following: AttemptId) -> bool:
         """Whether the row of `attempt` may go on as `following`: here, and neither late nor old."""
         is_new = following not in self._logs and following not in self._tombstones
         return attempt in self._logs and is_new and following.number > attempt.number
 
-    def cancel(self, attempt: Attempt, now: float) -> None:
+    def cancel(self, attempt: AttemptId, now: float) -> None:
         """Nothing of this attempt is let in any more."""
-        self._tombstones[attempt] = now + self._config.tombstone_s
+        self._tombstones.bury(attempt, "cancelled", now)
 
-    def follow(self, attempt: Attempt, following: Attempt) -> None:
-        """The row goes on under another attempt (RETARGET), heard by the same session."""
+    def has_followed(self, attempt: AttemptId, following: AttemptId, target_epoch: int) -> bool:
+        """Whether exactly that was done: the command is a repeat."""
+        heir = self._logs.get(following)
+        return heir is not None and heir.follows == (attempt, target_epoch)
+
+    def follow(self, attempt: AttemptId, following: AttemptId, target_epoch: int) -> None:
+        """The row goes to that worker under another attempt, heard by the same session."""
         log = self._logs[attempt]
         roles = [worker_pb2.ROLE_PREFILL]
         heir = AttemptLog(following, roles, log.session, deadline_s=log.deadline_s)
         heir.detached_s = log.detached_s
+        heir.follows = (attempt, target_epoch)
         self._logs[following] = heir
 
     # -- sessions ---------------------------------------------------------------------------
 
     def attach(
-        self, attempt: Attempt, from_index: int, session: object
+        self, attempt: AttemptId, from_index: int, session: object
     ) -> worker_pb2.SessionResponse:
         """What the new listener has missed; KIND_GONE if the attempt is not here."""
         log = self._logs.get(attempt)
@@ -82,7 +89,7 @@ class Registry:
         """Log the news; returns what each session is to hear, in order."""
         heard: dict[object, list[Item]] = {}
         for item in items:
-            log = self._logs.get(Attempt.of(item.key))
+            log = self._logs.get(AttemptId.of(item.key))
             if log is None:  # a role speaks of a row that nobody assigned
                 raise AssertionError(f"news of an unknown attempt: {item}")
             log.record(item, now)
@@ -92,9 +99,9 @@ class Registry:
 
     # -- time -------------------------------------------------------------------------------
 
-    def expire(self, now: float) -> list[Attempt]:
+    def expire(self, now: float) -> list[AttemptId]:
         """Forget what is over; returns the attempts that are to be cancelled now."""
-        self._tombstones = {a: until for a, until in self._tombstones.items() if now < until}
+        self._tombstones.tick(now)
         grace_s = self._config.grace_s
         for log in [log for log in self._logs.values() if log.is_forgettable(now, grace_s)]:
             del self._logs[log.attempt]
@@ -105,5 +112,5 @@ class Registry:
         """Attempts that a role still has."""
         return sum(1 for log in self._logs.values() if log.ended_s is None)
 
-    def __contains__(self, attempt: Attempt) -> bool:
+    def __contains__(self, attempt: AttemptId) -> bool:
         return attempt in self._logs

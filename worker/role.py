@@ -19,7 +19,7 @@ from kvtransfer.events import ReceiverEvent, SenderEvent
 from kvtransfer.receiver import Receiver
 from kvtransfer.sender import Sender
 from twolane.v1 import worker_pb2
-from worker.attempt import Attempt
+from worker.attempt_id import AttemptId
 from worker.rows import Row
 
 
@@ -30,7 +30,7 @@ class Role(Protocol):
         """Start a WAITING row; raises `RowRefusedError` and keeps nothing."""
         ...
 
-    def cancel(self, attempt: Attempt, now: float) -> bool:
+    def cancel(self, attempt: AttemptId, now: float) -> bool:
         """Stop the row and give its pages back. False when it is not here."""
         ...
 
@@ -71,7 +71,7 @@ class PrefillSide(Role, Protocol):
         """News of transfers, acted upon at the next `tick`. At any time."""
         ...
 
-    def retarget(self, attempt: Attempt, command: worker_pb2.Retarget, now: float) -> bool:
+    def retarget(self, attempt: AttemptId, command: worker_pb2.Retarget, now: float) -> bool:
         """Send to another decode worker, under the next attempt. False when it is not here."""
         ...
 

@@ -31,7 +31,7 @@ from engine.step import EngineSpec, Page, RowWork
 from twolane.lifecycle import Lifecycle
 from twolane.params import SamplingParams
 from twolane.v1 import sampling_pb2, worker_pb2
-from worker.attempt import Attempt
+from worker.attempt_id import AttemptId
 from worker.stop import finish_reason
 from worker.timeline import Timeline
 
@@ -68,7 +68,7 @@ class Row:
         arrived_s: float,
     ) -> None:
         self.number = number  # its name in steps; never used twice by a worker
-        self.attempt = Attempt.of(assign.key)  # changes when the row is retargeted
+        self.attempt = AttemptId.of(assign.key)  # changes when the row is retargeted
         self.decode = assign.decode  # where it goes next; changes when the row is retargeted
         self.assign = assign
         self.params = params

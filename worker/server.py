@@ -13,19 +13,15 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from twolane.rpc.options import INTERNAL_SERVER_OPTIONS
-from twolane.v1 import transfer_pb2, transfer_pb2_grpc, worker_pb2, worker_pb2_grpc
 from worker.announcer import Announcer
 from worker.metrics import WorkerMetrics
 from worker.metrics_http import MetricsEndpoint
-from worker.services import TransferServicer, WorkerServicer
+from worker.services import TRANSFER, WORKER, Services
 from worker.worker import Worker
 
 log = logging.getLogger(__name__)
 
-SERVICES = (
-    worker_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_name,
-    transfer_pb2.DESCRIPTOR.services_by_name["TransferService"].full_name,
-)
+SERVICES = (WORKER, TRANSFER)
 _LAST_WORDS_S = 0.1  # for what streams have queued: closing them drops it
 
 
@@ -48,10 +44,7 @@ class WorkerServer:
         config = self._worker.config
         server = grpc.aio.server(options=INTERNAL_SERVER_OPTIONS)
         servicer = health.aio.HealthServicer()
-        worker_pb2_grpc.add_WorkerServiceServicer_to_server(WorkerServicer(self._worker), server)
-        transfer_pb2_grpc.add_TransferServiceServicer_to_server(
-            TransferServicer(self._worker), server
-        )
+        server.add_generic_rpc_handlers(Services(self._worker).handlers())
         health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
         reflection.enable_server_reflection((*SERVICES, reflection.SERVICE_NAME), server)
         port = server.add_insecure_port(f"{config.host}:{config.port}")

@@ -11,7 +11,7 @@ from twolane.rpc.link import LinkBrokenError
 from twolane.rpc.params import params_to_proto
 from twolane.testing.links import MemoryLink, link_pair
 from twolane.v1 import worker_pb2
-from worker.attempt import Attempt
+from worker.attempt_id import AttemptId
 from worker.worker import Worker
 
 Kind = worker_pb2.RowEvent.Kind
@@ -26,8 +26,8 @@ class ScriptedRouter:
 
     def __init__(self, tasks: asyncio.TaskGroup, router_id: str = "router") -> None:
         self.router_id = router_id
-        self.tokens: dict[Attempt, list[worker_pb2.TokenEvent]] = defaultdict(list)
-        self.rows: dict[Attempt, list[worker_pb2.RowEvent]] = defaultdict(list)
+        self.tokens: dict[AttemptId, list[worker_pb2.TokenEvent]] = defaultdict(list)
+        self.rows: dict[AttemptId, list[worker_pb2.RowEvent]] = defaultdict(list)
         self.loads: dict[str, worker_pb2.LoadReport] = {}
         self.n_messages = 0
         self._tasks = tasks
@@ -64,7 +64,7 @@ class ScriptedRouter:
 
     def assign(
         self,
-        attempt: Attempt,
+        attempt: AttemptId,
         token_ids: Iterable[int],
         *,
         prefill: Worker,
@@ -98,18 +98,18 @@ class ScriptedRouter:
             half.roles.append(role)
             self.send(worker, worker_pb2.SessionRequest(assign=half))
 
-    def cancel(self, attempt: Attempt, *workers: Worker) -> None:
+    def cancel(self, attempt: AttemptId, *workers: Worker) -> None:
         request = worker_pb2.SessionRequest(cancel=worker_pb2.Cancel(key=attempt.key))
         for worker in workers:
             self.send(worker, request)
 
-    def attach(self, worker: Worker, attempt: Attempt, from_index: int) -> None:
+    def attach(self, worker: Worker, attempt: AttemptId, from_index: int) -> None:
         attach = worker_pb2.Attach(key=attempt.key, from_index=from_index)
         self.send(worker, worker_pb2.SessionRequest(attach=attach))
 
     # -- hearing ----------------------------------------------------------------------------
 
-    def answer(self, attempt: Attempt) -> list[int]:
+    def answer(self, attempt: AttemptId) -> list[int]:
         """The tokens heard, by index, each once. Raises AssertionError where two disagree."""
         known: dict[int, int] = {}
         for event in self.tokens[attempt]:
@@ -117,11 +117,11 @@ class ScriptedRouter:
             assert said == event.token_id, f"index {event.index}: {said} and {event.token_id}"
         return [known[index] for index in sorted(known)]
 
-    def finish_of(self, attempt: Attempt) -> int:
+    def finish_of(self, attempt: AttemptId) -> int:
         """The finish reason heard; UNSPECIFIED while there is none."""
         return max((event.finish_reason for event in self.tokens[attempt]), default=0)
 
-    def kinds(self, attempt: Attempt, role: worker_pb2.Role | None = None) -> list[str]:
+    def kinds(self, attempt: AttemptId, role: worker_pb2.Role | None = None) -> list[str]:
         """Names of the row events heard (of that role), in order."""
         return [
             Kind.Name(event.kind).removeprefix("KIND_")
@@ -136,7 +136,7 @@ class ScriptedRouter:
                 self._heard.clear()
                 await self._heard.wait()
 
-    async def wait_for_kind(self, attempt: Attempt, kind: str, within_s: float = 60.0) -> None:
+    async def wait_for_kind(self, attempt: AttemptId, kind: str, within_s: float = 60.0) -> None:
         """Until that row event is heard. Raises TimeoutError."""
         await self.wait_for(lambda: kind in self.kinds(attempt), within_s)
 
@@ -150,9 +150,9 @@ class ScriptedRouter:
                 message = await link.receive()
                 self.n_messages += 1
                 for token in message.tokens:
-                    self.tokens[Attempt.of(token.key)].append(token)
+                    self.tokens[AttemptId.of(token.key)].append(token)
                 for row in message.rows:
-                    self.rows[Attempt.of(row.key)].append(row)
+                    self.rows[AttemptId.of(row.key)].append(row)
                 if message.HasField("load"):
                     self.loads[worker_id] = message.load
                 self._heard.set()

@@ -4,7 +4,8 @@
                                   landed --- joined --- last token   decode role
       prefill_wait  prefill      transfer      decode_wait    decode
 
-A moment that has not come is None; a duration with an open end is 0.
+A moment that has not come is None; a duration with an open end is 0. A row that is landed has its
+last token so far from the other side: its `decode` is 0 until a step gives it one here.
 """
 
 from __future__ import annotations
@@ -43,4 +44,4 @@ class Timeline:
 
 
 def _between(start_s: float | None, end_s: float | None) -> float:
-    return 0.0 if start_s is None or end_s is None else end_s - start_s
+    return 0.0 if start_s is None or end_s is None else max(0.0, end_s - start_s)

@@ -53,6 +53,11 @@ class Arrival:
         self._at = 0
         self._scrap_left = 0
 
+    @property
+    def is_known(self) -> bool:
+        """It said hello, and means us."""
+        return self._epoch != 0
+
     def read(self) -> tuple[bool, list[Checked]]:
         """Read until nothing is there, or the turn is over. False: the sender hung up."""
         news: list[Checked] = []

@@ -9,7 +9,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from engine.allocator import PageAllocator
+from engine.step import Page
 from kvtransfer.config import ReceiverConfig, SenderConfig
+from kvtransfer.events import ReceiverEvent
 from kvtransfer.key import Key
 from kvtransfer.receiver import Receiver
 from kvtransfer.sender import Sender
@@ -69,6 +71,12 @@ class PrefillNode(Node):
         self.opened: set[Key] = set()
         self.released: set[Key] = set()
 
+    def check_integrity(self) -> None:
+        self.sender.check_integrity()
+        pinned = self.sender.pinned_pages()
+        ours = {page for pages in self.rows.values() for page in pages}
+        assert self.pages.counts().pinned == len(set(pinned) - ours)
+
 
 class DecodeNode(Node):
     def start(self) -> None:
@@ -92,3 +100,13 @@ class DecodeNode(Node):
         self.landing = self.world.fabric.landing(self.epoch, self.pool, f"decode-{self.slot}")
         self.rows: dict[Key, tuple[list[Any], list[Bytes]]] = {}
         self.open_keys: set[Key] = set()  # expected, and no event yet
+        self.events: list[ReceiverEvent] = []  # what happened while a step runs
+
+    def check_integrity(self) -> None:
+        self.receiver.check_integrity()
+        held = self.receiver.held_pages()
+        for pages, _ in self.rows.values():
+            held.update(pages)
+        for number in range(self.n_pages):
+            assert self.pages.refs_of(Page(number)) == held[number], f"references to page {number}"
+        assert self.pages.counts().quarantined == self.receiver.quarantined_pages

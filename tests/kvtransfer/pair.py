@@ -154,7 +154,12 @@ class Pair:
 
     def commit_and_release(self, key: Key) -> None:
         """The role takes the row, and gives its pages back at once."""
-        self.d_pages.release([Page(page) for page in self.receiver.commit(key, self.now)])
+        self.d_pages.release([Page(page) for page in self.commit(key)])
+
+    def commit(self, key: Key) -> list[int]:
+        pages = self.receiver.try_commit(key, self.now)
+        assert pages is not None
+        return pages
 
     @staticmethod
     def content(key: Key, page: int) -> npt.NDArray[np.uint8]:

@@ -74,10 +74,10 @@ class Sending:
         """Not even a zombie's thread runs any more; asked of the kernel, not of asyncio."""
         try:
             signal.pidfd_send_signal(self._pidfd, 0)
-        except ProcessLookupError:
-            return True
-        state = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0]
-        return state in "ZX"
+            stat = Path(f"/proc/{self.process.pid}/stat").read_text()
+        except (ProcessLookupError, FileNotFoundError):
+            return True  # reaped, maybe between the two questions
+        return stat.rpartition(")")[2].split()[0] in "ZX"
 
     async def read(self, receiving: Receiving) -> None:
         """Expects each row that it opens, until it ends."""
@@ -120,6 +120,7 @@ class Receiving:
         )
         self.driver = ReceiverDriver(self.receiver, identity, self.landings, self.on_events, LEASE)
         self.landed: list[str] = []
+        self.used: dict[str, str] = {}  # transports of those that landed
         self.others: list[ReceiverEvent] = []
         self.endpoint = ""
 
@@ -134,10 +135,12 @@ class Receiving:
             if not isinstance(event, Landed):
                 self.others.append(event)
                 continue
-            pages = self.receiver.commit(event.key, asyncio.get_running_loop().time())
+            pages = self.receiver.try_commit(event.key, asyncio.get_running_loop().time())
+            assert pages is not None
             expected = row_content(event.key.request_id, self.row_pages)
             assert (self.pool[np.asarray(pages)] == expected).all(), "not the bytes that were sent"
             self.pages.release([Page(page) for page in pages])
+            self.used |= self.driver.transports
             self.landed.append(event.key.request_id)
 
     async def wait_until(self, what: str, condition: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvtransfer import reasons
-from kvtransfer.events import Abandoned, Committed, Dead, Failed, FirstToken, Landed, Released
+from kvtransfer.events import Committed, Dead, Failed, FirstToken, Landed, Released
 from kvtransfer.key import Key
 from tests.kvtransfer.chaos import LEASE, PAGE_BYTES, PAGE_TOKENS, Bytes, Request, pattern
 from tests.kvtransfer.nodes import DecodeNode, PrefillNode
@@ -60,7 +60,8 @@ class Roles(Stage):
             for key in held:
                 if key.request_id == request.name:
                     self._later_at(prefill, self._abandon, prefill, key, reasons.CANCELLED)
-        for decode in self.decodes:
+        is_heard = self.random.random() < 0.7  # else P alone hears it, and D hears it from P
+        for decode in self.decodes if is_heard else ():
             for key in {*decode.receiver.keys(), *decode.open_keys}:
                 if key.request_id == request.name:
                     self._later_at(decode, self._drop, decode, key)
@@ -166,21 +167,32 @@ class Roles(Stage):
         for event in decode.receiver.take_events():
             self.outcome[type(event).__name__.lower()] += 1
             assert event.key in decode.open_keys, f"{event} for a key that nobody waits for"
+            if not decode.events:
+                is_long = self.random.random() < 0.3
+                step_s = self.random.uniform(0, 0.2 if is_long else 0.03)
+                self._later_at(decode, self._end_step, decode, within_s=step_s)
+            decode.events.append(event)
+
+    def _end_step(self, decode: DecodeNode) -> None:
+        """A role acts upon events between two steps only, however many came in one."""
+        events, decode.events = decode.events, []
+        for event in events:
+            if event.key not in decode.open_keys:
+                continue  # cancelled meanwhile
             if isinstance(event, Landed):
-                self._later_at(decode, self._join, decode, event)
+                self._join(decode, event)
                 continue
             decode.open_keys.remove(event.key)
             self.outcome[f"dead: {event.reason}"] += isinstance(event, Dead)
-            if isinstance(event, Dead | Abandoned):
-                for prefill in self.prefills:
-                    self._later_at(prefill, self._abandon, prefill, event.key, reasons.CANCELLED)
+            for prefill in self.prefills:
+                self._later_at(prefill, self._abandon, prefill, event.key, reasons.CANCELLED)
 
     def _join(self, decode: DecodeNode, landed: Landed) -> None:
-        held = decode.receiver.keys()
-        if landed.key not in decode.open_keys or landed.key not in held:
-            return  # cancelled meanwhile
+        pages = decode.receiver.try_commit(landed.key, self.now)
+        if pages is None:
+            self.outcome["given up when landed"] += 1
+            return  # the event behind it ends the row
         request = next(r for r in self.requests if r.name == landed.key.request_id)
-        pages = decode.receiver.commit(landed.key, self.now)
         decode.open_keys.remove(landed.key)
         assert tuple(pages) == landed.pages
         assert landed.first == FirstToken(len(request.name))

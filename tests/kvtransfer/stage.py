@@ -123,7 +123,9 @@ class Stage:
                 node.sender.poll(self.now)
                 node.sender.tick(self.now)
                 self._flush_prefill(node)
+                node.check_integrity()
             elif isinstance(node, DecodeNode):
+                node.check_integrity()
                 node.receiver.poll(self.now)
                 node.receiver.tick(self.now)
                 self._flush_decode(node)
@@ -131,14 +133,16 @@ class Stage:
         if not node.is_stopped:
             node.do(work)
 
-    def _later_at(self, node: Node, callback: Callable[..., None], *args: Any) -> None:
+    def _later_at(
+        self, node: Node, callback: Callable[..., None], *args: Any, within_s: float = 0.03
+    ) -> None:
         epoch = node.epoch
 
         def work() -> None:
             if node.epoch == epoch:
                 callback(*args)
 
-        self.later(self.random.uniform(0, 0.03), node.do, work)
+        self.later(self.random.uniform(0, within_s), node.do, work)
 
     def _pick(self, options: list[Any]) -> Any:
         return options[self.random.randrange(len(options))]

@@ -86,7 +86,7 @@ def test_verdict_is_landed_for_what_is_here_and_dead_for_the_rest() -> None:
     pair.open(whole, 2)
     pair.open(committed, 2)
     pair.run()
-    pair.receiver.commit(committed, pair.now)
+    pair.commit(committed)
     pair.receiver.expect(waiting, n_tokens=3, now=pair.now)
     verdicts = pair.receiver.judge(P_EPOCH, pair.now)
     assert sorted(verdicts, key=lambda v: v.key) == [
@@ -180,7 +180,7 @@ def test_holding_cap_shows_as_full_until_pages_are_released() -> None:
     pair.open(pair.key("b"), 1)
     was_full.append(pair.sender.is_full)
     pair.run()
-    pair.receiver.commit(pair.key("a"), pair.now)
+    pair.commit(pair.key("a"))
     pair.run()
     was_full.append(pair.sender.is_full)
     assert pair.sender.held_pages == 1

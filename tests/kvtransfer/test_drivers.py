@@ -74,7 +74,7 @@ class Two:
         self.d_events += events
         for event in events:
             if isinstance(event, Landed):
-                self.receiver.commit(event.key, asyncio.get_running_loop().time())
+                self.receiver.try_commit(event.key, asyncio.get_running_loop().time())
                 self.d_driver.flush()  # from within: must neither recurse nor be lost
 
     def open_outlet(self, hello: transfer_pb2.ReceiverHello) -> Any:
@@ -215,5 +215,19 @@ def test_link_that_does_not_begin_with_a_hello_is_closed() -> None:
         link.send(transfer_pb2.ConnectRequest(renew=transfer_pb2.Renew()))
         with pytest.raises(LinkBrokenError):
             await link.receive()
+
+    play(scene)
+
+
+def test_transports_are_those_of_open_links() -> None:
+    async def scene(two: Two) -> None:
+        two.move("r")
+        await asyncio.sleep(0.1)
+        assert two.p_driver.transports == {"d": "memory"}
+        assert two.d_driver.transports == {"p": "memory"}
+        two.is_reachable = False
+        two.links[0].break_now("gone")
+        await asyncio.sleep(0.1)
+        assert two.p_driver.transports == two.d_driver.transports == {}
 
     play(scene)

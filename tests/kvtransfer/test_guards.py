@@ -8,7 +8,7 @@ import pytest
 from engine.step import Page
 from kvtransfer import reasons
 from kvtransfer.config import ReceiverConfig
-from kvtransfer.events import Committed, Landed, Released
+from kvtransfer.events import Abandoned, Committed, Landed, Released
 from kvtransfer.key import Key
 from kvtransfer.transports.landing_table import LandingTable
 from kvtransfer.transports.memory import Faults
@@ -244,10 +244,23 @@ def test_row_arrives_whole_and_in_order() -> None:
     landed = pair.d_events[0]
     assert landed.first == FIRST
     assert landed.skip_pages == 0
-    pages = pair.receiver.commit(key, pair.now)
+    pages = pair.commit(key)
     for i, page in enumerate(pages):
         assert (pair.d_pool[page] == pair.content(key, i)).all()
     pair.run()
     assert pair.p_events == [Committed(key, 3, 3 * 64), Released(key)]
     pair.d_pages.release([Page(page) for page in pages])
+    pair.assert_empty()
+
+
+def test_row_that_was_given_up_after_it_landed_is_not_taken() -> None:
+    pair = Pair()
+    key = pair.key()
+    pair.open(key, 2)
+    pair.run()
+    pair.sender.abandon(key, reasons.CANCELLED, pair.now)
+    pair.run()
+    assert [type(event) for event in pair.d_events] == [Landed, Abandoned]
+    assert pair.receiver.try_commit(key, pair.now) is None
+    pair.run()
     pair.assert_empty()

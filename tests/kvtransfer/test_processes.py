@@ -22,7 +22,8 @@ async def test_rows_of_scattered_pages_arrive_from_another_process(transport: st
         await side.wait_until("all landed", lambda: len(side.landed) == 6)
         assert await asyncio.wait_for(sending.process.wait(), 10) == 0
         assert side.landed == [str(i) for i in range(6)]
-        assert side.driver.transports == {"p": transport}
+        assert side.used == {"p": transport}
+        await side.wait_until("its link closed", lambda: side.driver.transports == {})
         assert side.pages.counts().free == side.pages.n_pages
         side.pages.check_integrity()
 

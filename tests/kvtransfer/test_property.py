@@ -23,7 +23,8 @@ MUST_HAPPEN = [
     "dead: corrupt", "dead: judged", "dead: lease", "dead: mismatch", "dropped duplicate",
     "dropped epoch", "dropped generation", "dropped malformed", "dropped state",
     "failed: cancelled", "failed: lease", "failed: mismatch", "failed: too_large", "finish",
-    "joined", "judged dead", "judged landed", "kill decode", "kill prefill", "landed",
+    "given up when landed", "joined", "judged dead", "judged landed", "kill decode",
+    "kill prefill", "landed",
     "message corrupt", "message drop", "message duplicate", "message late", "pages asserted",
     "released", "restart", "retarget", "skipped pages", "stop", "unplaced",
 ]  # fmt: skip

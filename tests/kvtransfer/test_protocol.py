@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 
+from engine.step import Page
 from kvtransfer import reasons
 from kvtransfer.config import ReceiverConfig
 from kvtransfer.events import (
@@ -192,7 +193,7 @@ def test_lost_chunks_and_done_are_said_again_until_commit() -> None:
     assert kinds(pair.to_receiver())[:2] == ["chunk", "done"]  # and these are lost
     pair.run(1.5)
     assert len(landed_of(pair)) == 1
-    pair.receiver.commit(key, pair.now)
+    pair.commit(key)
     assert kinds(pair.to_sender()) == ["commit"]  # lost too
     pair.run(1.5)
     assert [type(event) for event in pair.p_events] == [Committed, Released]
@@ -266,3 +267,58 @@ def test_retarget_sends_the_same_pages_to_another_receiver_without_the_role() ->
     pair.sender.on_message(other, transfer_pb2.ConnectResponse(reserved=reserved), pair.now)
     assert outlet.posts[0][2].src.tolist() == source
     assert pair.p_pages.counts().pinned == 2
+
+
+def test_books_name_every_page_that_is_held_at_every_moment() -> None:
+    pair = Pair()
+    key = pair.key()
+
+    def audit() -> None:
+        pair.sender.check_integrity()
+        pair.receiver.check_integrity()
+        held, pinned = pair.receiver.held_pages(), pair.sender.pinned_pages()
+        for number in range(8):
+            assert pair.d_pages.refs_of(Page(number)) == held[number]
+        assert pair.d_pages.counts().quarantined == pair.receiver.quarantined_pages
+        assert pair.p_pages.counts().pinned == len(pinned)
+
+    assert not pair.sender.is_granted(key)
+    pair.open(key, 3, prefix_hashes=[b"one"])
+    audit()
+    assert not pair.sender.is_granted(key)
+    pair.tell_receiver(*pair.to_receiver())
+    pair.tell_sender(*pair.to_sender())
+    audit()
+    assert pair.sender.is_granted(key)
+    while not pair.d_events:
+        audit()
+        pair.run(0.001)
+    audit()
+    pair.commit_and_release(key)
+    audit()
+    pair.run()
+    audit()
+    assert not pair.sender.is_granted(key)
+    assert not pair.receiver.held_pages()
+    assert not pair.sender.pinned_pages()
+
+
+def test_receivers_books_that_miss_a_page_are_found_out() -> None:
+    pair = Pair()
+    pair.open(pair.key(), 2)
+    pair.tell_receiver(*pair.to_receiver())
+    pair.receiver.check_integrity()
+    pair.receiver._ins.clear()
+    with pytest.raises(AssertionError, match="grants that no transfer has"):
+        pair.receiver.check_integrity()
+
+
+def test_senders_books_that_miss_a_send_are_found_out() -> None:
+    pair = Pair()
+    pair.open(pair.key(), 2)
+    pair.tell_receiver(*pair.to_receiver())
+    pair.tell_sender(*pair.to_sender())
+    pair.sender.check_integrity()
+    pair.sender._outs.clear()
+    with pytest.raises(AssertionError, match="sends of transfers that are over"):
+        pair.sender.check_integrity()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from kvtransfer import reasons
 from kvtransfer.plan import CopyPlan
 from kvtransfer.transports.addresses import listen_tcp, listen_unix, socket_to
 from kvtransfer.transports.base import Checked, Stopped
+from kvtransfer.transports.doorway import DoorwayConfig
 from kvtransfer.transports.frames import Hello, Pages
 from kvtransfer.transports.pool_memory import create_pool_memory
 from kvtransfer.transports.shm_landing import ShmLanding
@@ -163,6 +166,121 @@ def test_receiver_that_does_not_read_keeps_no_page_of_a_cancelled_post() -> None
     outlet.post(5, 8, CopyPlan(0, ids(0), ids(0)))
     assert [(p.post, p.ok) for p in outlet.poll()] == [(5, False)]
     listener.close()
+
+
+class ShortListener(socket.socket):
+    """The process has no file descriptor left, until `is_short` is unset."""
+
+    is_short = True
+    n_asked = 0
+
+    def accept(self) -> Any:
+        self.n_asked += 1
+        if self.is_short:
+            raise OSError(errno.EMFILE, "too many open files")
+        return super().accept()
+
+
+@contextmanager
+def landing_with(door: DoorwayConfig) -> Iterator[tuple[StreamLanding, ShortListener]]:
+    plain, address = listen_tcp("127.0.0.1", "")
+    listener = ShortListener(fileno=plain.detach())
+    listener.is_short = False
+    pool = np.zeros((16, SIZE), dtype=np.uint8)
+    landing = StreamLanding(listener, address, 2, pool, checksums=True, door=door)
+    yield landing, listener
+    landing.close()
+
+
+def is_served(landing: StreamLanding, stream: socket.socket, generation: int) -> bool:
+    """Bytes of that connection land."""
+    ear = Ear(landing)
+    landing.grant(1, generation, ids(7))
+    stream.sendall(Pages(generation, SIZE, 0, 1).pack() + b"\x05" * SIZE)
+    landing.check(generation, 0, 1)
+    return isinstance(ear.wait_for(1)[0], Checked)
+
+
+def test_connection_without_a_hello_is_closed_and_one_with_it_stays() -> None:
+    with landing_with(DoorwayConfig(hello_within_s=0.2)) as (there, _):
+        with connect("tcp", there) as good, connect("tcp", there) as silent:
+            good.sendall(HELLO)
+            silent.sendall(HELLO[:-1])
+            assert is_hung_up(silent)
+            assert is_served(there, good, 1)
+        assert there.dropped == {"hello": 1}
+
+
+def test_full_landing_turns_out_its_oldest_stranger_and_no_sender() -> None:
+    with landing_with(DoorwayConfig(hello_within_s=60.0, most_arrivals=2)) as (there, _):
+        with connect("tcp", there) as stranger, connect("tcp", there) as first:
+            first.sendall(HELLO)
+            assert is_served(there, first, 1)
+            with connect("tcp", there) as second:
+                assert is_hung_up(stranger)
+                second.sendall(HELLO)
+                assert is_served(there, second, 2)
+                with connect("tcp", there) as third:
+                    assert is_hung_up(third)
+                assert is_served(there, first, 3)
+        assert there.dropped == {"hello": 1, "full": 1}
+
+
+def test_landing_without_file_descriptors_does_not_spin_and_recovers() -> None:
+    with landing_with(DoorwayConfig(shortage_pause_s=0.1)) as (there, listener):
+        listener.is_short = True
+        with connect("tcp", there) as stream:
+            time.sleep(0.35)
+            assert 1 <= listener.n_asked <= 5
+            listener.is_short = False
+            stream.sendall(HELLO)
+            assert is_served(there, stream, 1)
+
+
+@contextmanager
+def crowded_listener() -> Iterator[tuple[socket.socket, str]]:
+    """Whoever connects waits, until somebody accepts."""
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        port = listener.getsockname()[1]
+        for _ in range(3):
+            stream = stack.enter_context(socket.socket())
+            stream.setblocking(False)
+            stream.connect_ex(("127.0.0.1", port))
+        time.sleep(0.1)
+        yield listener, f"127.0.0.1:{port}"
+
+
+def test_orders_that_come_while_it_connects_fail_no_post() -> None:
+    pool = np.ones((4, SIZE), dtype=np.uint8)
+    with crowded_listener() as (listener, address):
+        outlet = StreamOutlet("tcp", address, 1, 2, pool, checksums=True)
+        ear = Ear(outlet)
+        outlet.post(1, 9, CopyPlan(0, ids(0), ids(0)))
+        time.sleep(0.1)
+        outlet.post(2, 9, CopyPlan(1, ids(1), ids(1)))
+        time.sleep(0.1)
+        assert not outlet.poll(), "still connecting"
+        listener.settimeout(5.0)
+        accepted = [listener.accept()[0] for _ in range(3)]
+        assert [(p.post, p.ok) for p in ear.wait_for(2)] == [(1, True), (2, True)]
+        outlet.close()
+        for stream in accepted:
+            stream.close()
+
+
+def test_post_that_is_cancelled_while_it_connects_waits_no_longer() -> None:
+    pool = np.ones((4, SIZE), dtype=np.uint8)
+    with crowded_listener() as (_, address):
+        outlet = StreamOutlet("tcp", address, 1, 2, pool, checksums=True)
+        ear = Ear(outlet)
+        outlet.post(1, 9, CopyPlan(0, ids(0), ids(0)))
+        time.sleep(0.1)
+        outlet.cancel(9)
+        assert [(p.post, p.ok) for p in ear.wait_for(1)] == [(1, False)]
+        outlet.close()
 
 
 def test_post_to_nobody_fails_instead_of_waiting() -> None:

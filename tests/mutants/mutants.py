@@ -28,7 +28,7 @@ MUTANTS = (
     Mutant(
         "generation",
         "kvtransfer/inbound.py",
-        "if ticket.generation != self._grant.generation:",
+        "if ticket.generation != self.grant.generation:",
         "if False:",
         (_GUARDS + "test_late_chunk_and_done_of_an_earlier_generation_are_not_believed",),
     ),
@@ -115,7 +115,7 @@ MUTANTS = (
     Mutant(
         "tombstone",
         "kvtransfer/receiver.py",
-        "if self._tombstones.find(key) is not None:",
+        "if key in self._tombstones:",
         "if False:",
         (_GUARDS + "test_late_assign_and_reserve_of_a_cancelled_key_get_no_pages",),
     ),
@@ -125,6 +125,16 @@ MUTANTS = (
         "if self._is_buried(key):",
         "if False:",
         (_GUARDS + "test_late_assign_and_reserve_of_a_cancelled_key_get_no_pages",),
+    ),
+    Mutant(
+        "given up",
+        "kvtransfer/receiver.py",
+        "if inbound is None or inbound.state is not InState.LANDED:",
+        "if False:",
+        (
+            _GUARDS + "test_row_that_was_given_up_after_it_landed_is_not_taken",
+            "tests/worker/test_losses.py::test_decode_worker_outlives_a_row_given_up_in_mid_step",
+        ),
     ),
     Mutant(
         "range",

@@ -21,7 +21,7 @@ from twolane.params import SamplingParams
 from twolane.testing.links import MemoryLink, link_pair
 from twolane.testing.virtual_time import virtual_time_runner
 from twolane.v1 import transfer_pb2
-from worker.attempt import Attempt
+from worker.attempt_id import AttemptId
 from worker.config import SessionConfig, StepLimits, WorkerConfig
 from worker.role import Roles
 from worker.site import Site
@@ -147,7 +147,7 @@ class Crowd:
 
     async def run(self, within_s: float = 120.0) -> None:
         router = self.town.router
-        current = {name: Attempt(name, 1) for name in self.jobs}
+        current = {name: AttemptId(name, 1) for name in self.jobs}
         for name, attempt in current.items():
             self._assign(attempt, [], self.growth_tokens)
             assert not router.tokens[attempt], name
@@ -160,16 +160,16 @@ class Crowd:
                         del current[name]
                     elif self._is_over(attempt):
                         self.n_resumes += 1
-                        following = current[name] = Attempt(name, attempt.number + 1)
+                        following = current[name] = AttemptId(name, attempt.number + 1)
                         router.tokens[following] = list(router.tokens[attempt])
                         self._assign(following, router.answer(attempt), None)
 
-    def _is_over(self, attempt: Attempt) -> bool:
+    def _is_over(self, attempt: AttemptId) -> bool:
         kinds = self.town.router.kinds(attempt)
         lost = {"PREEMPTED", "DEAD", "FAILED", "REFUSED"} & set(kinds)
         return bool(lost or self.town.router.finish_of(attempt))
 
-    def _assign(self, attempt: Attempt, known: list[int], growth_tokens: int | None) -> None:
+    def _assign(self, attempt: AttemptId, known: list[int], growth_tokens: int | None) -> None:
         prompt = self.jobs[attempt.request_id]
         self.town.router.assign(
             attempt,

@@ -16,7 +16,7 @@ from kvtransfer.transports.memory import Faults
 from tests.worker.conftest import Crowd, Play, Town
 from twolane.params import SamplingParams
 from twolane.v1 import worker_pb2
-from worker.attempt import Attempt
+from worker.attempt_id import AttemptId
 from worker.config import StepLimits
 from worker.worker import Worker
 
@@ -26,7 +26,7 @@ ENGINE = FakeEngineConfig(n_pages=24)
 
 
 async def disturb(
-    town: Town, rng: random.Random, workers: list[Worker], victims: list[Attempt]
+    town: Town, rng: random.Random, workers: list[Worker], victims: list[AttemptId]
 ) -> None:
     """Something unpleasant every few milliseconds, for two seconds."""
     for _ in range(150):
@@ -63,14 +63,14 @@ def test_storm_changes_no_answer_and_leaves_nothing_behind(play: Play, seed: int
         both = town.add("b", "pd", engine=ENGINE, limits=LIMITS)
         workers = [p, d, both]
         crowds: list[Crowd] = []
-        victims: list[Attempt] = []
+        victims: list[AttemptId] = []
         jobs: dict[str, list[int]] = {}
         for i, (prefill, decode) in enumerate([(p, d), (p, both), (both, d), (both, both)]):
             mine = {}
             for j in range(8):
                 tokens = [rng.randrange(256) for _ in range(rng.randrange(1, 120))]
                 mine[f"r{i}.{j}"] = tokens[:16] * (j % 3 == 0) + tokens
-                victim = Attempt(f"v{i}.{j}", 1)
+                victim = AttemptId(f"v{i}.{j}", 1)
                 victims.append(victim)
                 town.router.assign(
                     victim, tokens, prefill=prefill, decode=decode, params=PARAMS, growth_tokens=1

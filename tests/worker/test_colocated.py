@@ -8,7 +8,7 @@ from engine.fake import FakeEngineConfig, expected_answer
 from tests.worker.conftest import Play, Town
 from twolane.params import SamplingParams
 from twolane.v1 import sampling_pb2, worker_pb2
-from worker.attempt import Attempt
+from worker.attempt_id import AttemptId
 from worker.config import StepLimits
 from worker.testing import DECODE, PREFILL
 
@@ -24,7 +24,7 @@ def prompt(n: int, salt: int = 0) -> list[int]:
 def test_answer_is_the_engines_and_every_page_comes_back(play: Play) -> None:
     async def scene(town: Town) -> None:
         worker = town.add("w", "pd")
-        a = Attempt("r", 1)
+        a = AttemptId("r", 1)
         town.router.assign(a, prompt(300), prefill=worker, decode=worker, params=params())
         await town.router.wait_for(lambda: "FINISHED" in town.router.kinds(a))
         assert town.router.answer(a) == expected_answer(prompt(300), params(), 20)
@@ -39,7 +39,7 @@ def test_answer_is_the_engines_and_every_page_comes_back(play: Play) -> None:
 def test_crowd_of_all_lengths_gets_every_answer(play: Play) -> None:
     async def scene(town: Town) -> None:
         worker = town.add("w", "pd", limits=StepLimits(step_tokens=64, decode_rows=8))
-        attempts = {Attempt(f"r{i}", 1): prompt(1 + 13 * i, salt=i) for i in range(24)}
+        attempts = {AttemptId(f"r{i}", 1): prompt(1 + 13 * i, salt=i) for i in range(24)}
         for a, tokens in attempts.items():
             town.router.assign(a, tokens, prefill=worker, decode=worker, params=params())
         await town.router.wait_for(lambda: all(town.router.finish_of(a) for a in attempts))
@@ -53,7 +53,7 @@ def test_crowd_of_all_lengths_gets_every_answer(play: Play) -> None:
 def test_decode_goes_on_while_a_long_prompt_is_read(play: Play) -> None:
     async def scene(town: Town) -> None:
         worker = town.add("w", "pd", limits=StepLimits(step_tokens=32, decode_rows=8))
-        short, long = Attempt("short", 1), Attempt("long", 1)
+        short, long = AttemptId("short", 1), AttemptId("long", 1)
         town.router.assign(
             short, prompt(8), prefill=worker, decode=worker, params=params(max_tokens=40)
         )
@@ -86,7 +86,7 @@ def test_tiny_pool_preempts_but_never_deadlocks(play: Play) -> None:
 def test_row_that_can_never_fit_is_refused(play: Play) -> None:
     async def scene(town: Town) -> None:
         worker = town.add("w", "pd", engine=FakeEngineConfig(n_pages=4))
-        a = Attempt("r", 1)
+        a = AttemptId("r", 1)
         town.router.assign(a, prompt(40), prefill=worker, decode=worker, params=params(100))
         await town.router.wait_for(lambda: "REFUSED" in town.router.kinds(a))
         assert town.router.rows[a][0].reason == "too_large"
@@ -100,12 +100,12 @@ def test_higher_priority_goes_first_and_equals_in_order_of_arrival(play: Play) -
         worker = town.add("w", "pd", limits=limits)
         priorities = {"first": 0, "low": -1, "second": 0, "high": 5}
         town.router.assign(
-            Attempt("block", 1), prompt(320, 99), prefill=worker, decode=worker, params=params()
+            AttemptId("block", 1), prompt(320, 99), prefill=worker, decode=worker, params=params()
         )
         await asyncio.sleep(0.01)  # it has started; all others find it there
         for salt, (name, priority) in enumerate(priorities.items()):
             town.router.assign(
-                Attempt(name, 1),
+                AttemptId(name, 1),
                 prompt(60, salt),
                 prefill=worker,
                 decode=worker,
@@ -123,7 +123,11 @@ def test_head_of_the_queue_is_not_overtaken_by_a_smaller_row(play: Play) -> None
     async def scene(town: Town) -> None:
         limits = StepLimits(step_tokens=512, decode_rows=8)
         worker = town.add("w", "pd", engine=FakeEngineConfig(n_pages=20), limits=limits)
-        running, large, small = Attempt("running", 1), Attempt("large", 1), Attempt("small", 1)
+        running, large, small = (
+            AttemptId("running", 1),
+            AttemptId("large", 1),
+            AttemptId("small", 1),
+        )
         for attempt, n in ((running, 160), (large, 200), (small, 16)):
             tokens = prompt(n, salt=n)  # no prefix of another
             town.router.assign(attempt, tokens, prefill=worker, decode=worker, params=params())
@@ -141,7 +145,7 @@ def test_cancel_at_any_moment_frees_everything(play: Play) -> None:
     async def scene(town: Town) -> None:
         worker = town.add("w", "pd", limits=StepLimits(step_tokens=32, decode_rows=8))
         for i in range(60):
-            a = Attempt(f"r{i}", 1)
+            a = AttemptId(f"r{i}", 1)
             town.router.assign(
                 a, prompt(100, salt=i), prefill=worker, decode=worker, params=params(60)
             )
@@ -156,7 +160,7 @@ def test_cancel_at_any_moment_frees_everything(play: Play) -> None:
 def test_prompt_that_is_cached_computes_one_page_at_most(play: Play) -> None:
     async def scene(town: Town) -> None:
         worker = town.add("w", "pd")
-        first, second = Attempt("a", 1), Attempt("b", 1)
+        first, second = AttemptId("a", 1), AttemptId("b", 1)
         for a in (first, second):
             town.router.assign(a, prompt(160), prefill=worker, decode=worker, params=params())
             await town.router.wait_for_kind(a, "FINISHED")
@@ -176,7 +180,7 @@ def test_prompt_that_is_cached_computes_one_page_at_most(play: Play) -> None:
 def test_first_token_that_ends_the_answer_is_never_handed_over(play: Play) -> None:
     async def scene(town: Town) -> None:
         worker = town.add("w", "pd")
-        a = Attempt("r", 1)
+        a = AttemptId("r", 1)
         town.router.assign(a, prompt(30), prefill=worker, decode=worker, params=params(1))
         await town.router.wait_for(lambda: "FINISHED" in town.router.kinds(a))
         assert town.router.kinds(a, DECODE) == []

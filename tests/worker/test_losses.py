@@ -11,24 +11,27 @@ from decode_worker.config import DecodeConfig
 from engine.fake import FakeEngine, FakeEngineConfig, expected_answer
 from engine.step import RowResult, RowWork
 from kvtransfer.config import ReceiverConfig
+from kvtransfer.events import Abandoned, Landed, ReceiverEvent
+from kvtransfer.transports.memory import Faults
 from prefill_worker.config import PrefillConfig
 from tests.worker.conftest import Play, Town
 from twolane.params import SamplingParams
 from twolane.rpc.params import params_to_proto
 from twolane.v1 import worker_pb2
-from worker.attempt import Attempt
+from worker.attempt_id import AttemptId
 from worker.config import StepLimits
 from worker.testing import DECODE, PREFILL
 from worker.worker import Worker
 
-A, A2 = Attempt("r", 1), Attempt("r", 2)
+A, A2 = AttemptId("r", 1), AttemptId("r", 2)
+SLOW_STEPS = FakeEngineConfig(n_pages=256, step_overhead_s=0.4)
 SLOW = StepLimits(step_tokens=32, decode_rows=8)
 PROMPT = [(i * 31 + 5) % 251 for i in range(500)]
 PARAMS = SamplingParams(max_tokens=30, seed=7)
 ANSWER = expected_answer(PROMPT, PARAMS, 30)
 
 
-def start(town: Town, p: Worker, d: Worker, attempt: Attempt = A) -> None:
+def start(town: Town, p: Worker, d: Worker, attempt: AttemptId = A) -> None:
     town.router.assign(attempt, PROMPT, prefill=p, decode=d, params=PARAMS)
 
 
@@ -41,7 +44,7 @@ def retarget(town: Town, p: Worker, d: Worker) -> None:
     town.router.send(p, worker_pb2.SessionRequest(retarget=command))
 
 
-def assign_decode(town: Town, attempt: Attempt, p: Worker, d: Worker) -> None:
+def assign_decode(town: Town, attempt: AttemptId, p: Worker, d: Worker) -> None:
     """The new attempt's decode half alone: its prefill half is a RETARGET."""
     assign = worker_pb2.Assign(
         key=attempt.key,
@@ -96,6 +99,42 @@ def test_row_that_landed_goes_on_though_its_prefill_worker_died(play: Play) -> N
     play(scene)
 
 
+@pytest.mark.parametrize("is_lost", [True, False], ids=["decode lost", "decode heard"])
+def test_decode_worker_outlives_a_row_given_up_in_mid_step(
+    play: Play, monkeypatch: pytest.MonkeyPatch, is_lost: bool
+) -> None:
+    async def scene(town: Town) -> None:
+        p, d = town.add("p", "p"), town.add("d", "d", engine=SLOW_STEPS)
+        busy = AttemptId("busy", 1)
+        town.router.assign(busy, range(20), prefill=p, decode=d, params=PARAMS)
+        await town.router.wait_for(lambda: "JOINED" in town.router.kinds(busy))
+        role, heard = d.roles.decode, list[ReceiverEvent]()
+        assert role is not None
+        act = role.on_transfers
+
+        def listen(events: Sequence[ReceiverEvent]) -> None:
+            heard.extend(events)
+            act(events)
+
+        monkeypatch.setattr(role, "on_transfers", listen)
+        start(town, p, d)
+        while not heard:
+            await asyncio.sleep(0.001)
+        if is_lost:
+            town.router.cut(d)
+        town.router.cancel(A, p)
+        await asyncio.sleep(0.1)
+        assert [type(event) for event in heard] == [Landed, Abandoned], "both in one step"
+        assert "JOINED" not in town.router.kinds(A)
+        await asyncio.sleep(2)
+        assert not town.lives["d"].done()
+        if not is_lost:
+            assert town.router.kinds(A, DECODE) == ["DEAD"]
+            await town.router.wait_for(lambda: bool(town.router.finish_of(busy)))
+
+    play(scene)
+
+
 def test_rows_of_another_prefill_worker_are_not_judged(play: Play) -> None:
     async def scene(town: Town) -> None:
         p, d = town.add("p", "p"), town.add("d", "d")
@@ -114,7 +153,7 @@ def test_verdict_does_not_wait_for_the_running_step(
     async def scene(town: Town) -> None:
         p, d = town.add("p", "p", limits=SLOW), town.add("d", "pd")
         start(town, p, d)
-        busy = Attempt("busy", 1)
+        busy = AttemptId("busy", 1)
         engine_run = d._runner.run
 
         async def run(work: Sequence[RowWork]) -> list[RowResult]:
@@ -154,6 +193,33 @@ def test_retarget_sends_the_same_pages_elsewhere_without_computing_again(
         assert town.router.answer(A2) == ANSWER
         assert isinstance(p.site.engine, FakeEngine)
         assert p.site.engine.steps == 500 // 32 + 1, "nothing was computed twice"
+        await town.settle(3.0)
+
+    play(scene)
+
+
+def test_repeated_retarget_is_answered_again_after_the_stream_was_reset(play: Play) -> None:
+    async def scene(town: Town) -> None:
+        p = town.add("p", "p", limits=SLOW)
+        d1, d2 = town.add("d1", "d"), town.add("d2", "d")
+        start(town, p, d1)
+        await asyncio.sleep(0.03)
+        await town.kill(d1)
+        assign_decode(town, A2, p, d2)
+        retarget(town, p, d2)
+        await asyncio.sleep(0.0006)  # it is there; the answer is lost
+        town.router.cut(p)
+        await asyncio.sleep(0.01)
+        assert town.router.kinds(A, PREFILL) == []
+        town.router.open(p)
+        retarget(town, p, d2)
+        await town.router.wait_for(lambda: "FINISHED" in town.router.kinds(A2, DECODE))
+        assert town.router.kinds(A, PREFILL) == ["RETARGETED"]
+        assert "GONE" not in town.router.kinds(A)
+        assert town.router.kinds(A2, PREFILL) == ["HANDED_OVER"], "heard by the new stream"
+        assert town.router.answer(A2) == ANSWER
+        retarget(town, p, d1)
+        await town.router.wait_for(lambda: "GONE" in town.router.kinds(A))
         await town.settle(3.0)
 
     play(scene)
@@ -205,7 +271,7 @@ def test_full_reservation_queue_is_reported_and_the_row_is_placed_later(play: Pl
         p = town.add("p", "p")
         one_waits = DecodeConfig(receiver=ReceiverConfig(queue_limit=1))
         d = town.add("d", "d", decode=one_waits, limits=StepLimits(step_tokens=128, decode_rows=1))
-        attempts = [Attempt(f"r{i}", 1) for i in range(4)]
+        attempts = [AttemptId(f"r{i}", 1) for i in range(4)]
         for attempt in attempts:
             start(town, p, d, attempt)
         await town.router.wait_for(
@@ -228,12 +294,12 @@ def test_prefill_stops_at_its_holding_cap_and_says_so(play: Play) -> None:
             prefill=PrefillConfig(holding_cap_share=0.3, unplaced_after_s=0.1),
         )
         d = town.add("d", "d", limits=StepLimits(step_tokens=128, decode_rows=1))
-        block = Attempt("block", 1)
+        block = AttemptId("block", 1)
         town.router.assign(
             block, PROMPT, prefill=p, decode=d, params=SamplingParams(max_tokens=600, seed=1)
         )
         await town.router.wait_for(lambda: "JOINED" in town.router.kinds(block))
-        attempts = [Attempt(f"r{i}", 1) for i in range(5)]
+        attempts = [AttemptId(f"r{i}", 1) for i in range(5)]
         for attempt in attempts:
             start(town, p, d, attempt)
         await asyncio.sleep(0.5)
@@ -247,6 +313,23 @@ def test_prefill_stops_at_its_holding_cap_and_says_so(play: Play) -> None:
         await town.settle(0.5)
 
     play(scene)
+
+
+def test_row_that_is_being_taken_is_not_reported_at_the_holding_cap(play: Play) -> None:
+    async def scene(town: Town) -> None:
+        cap = PrefillConfig(holding_cap_share=0.1, unplaced_after_s=0.1)
+        p, d = town.add("p", "p", prefill=cap), town.add("d", "d")
+        attempts = [AttemptId(f"r{i}", 1) for i in range(2)]
+        for attempt in attempts:
+            start(town, p, d, attempt)
+            await asyncio.sleep(0.2)
+        states = sorted(row.state for row in p.inspect().rows)
+        assert states == ["held", "waiting"], "one row of 32 pages passes the cap of 25"
+        await town.router.wait_for(lambda: all(town.router.finish_of(a) for a in attempts))
+        for attempt in attempts:
+            assert town.router.kinds(attempt, PREFILL) == ["HANDED_OVER"]
+
+    play(scene, faults=Faults(delay_s=(0.4, 0.4)))
 
 
 def test_launchers_word_frees_what_a_dead_writer_left_in_quarantine(play: Play) -> None:

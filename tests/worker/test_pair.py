@@ -13,12 +13,12 @@ from kvtransfer.transports.memory import Faults
 from tests.worker.conftest import Play, Town
 from twolane.params import SamplingParams
 from twolane.v1 import sampling_pb2, worker_pb2
-from worker.attempt import Attempt
+from worker.attempt_id import AttemptId
 from worker.config import StepLimits
 from worker.testing import DECODE, PREFILL
 from worker.worker import Worker
 
-A = Attempt("r", 1)
+A = AttemptId("r", 1)
 
 
 def params(max_tokens: int = 20) -> SamplingParams:
@@ -35,7 +35,7 @@ def start(
     d: Worker,
     *,
     n: int = 100,
-    attempt: Attempt = A,
+    attempt: AttemptId = A,
     sampling: SamplingParams | None = None,
 ) -> None:
     town.router.assign(attempt, prompt(n), prefill=p, decode=d, params=sampling or params())
@@ -127,7 +127,7 @@ def test_second_time_nothing_but_the_last_page_is_computed_or_moved(play: Play) 
     async def scene(town: Town) -> None:
         p, d = town.add("p", "p"), town.add("d", "d")
         figures = []
-        for attempt in (Attempt("a", 1), Attempt("b", 1)):
+        for attempt in (AttemptId("a", 1), AttemptId("b", 1)):
             start(town, p, d, n=150, attempt=attempt)
             await town.router.wait_for_kind(attempt, "FINISHED")
             handed_over = worker_pb2.RowEvent.KIND_HANDED_OVER
@@ -145,7 +145,7 @@ def test_cancel_at_any_moment_frees_both_sides(play: Play) -> None:
         p = town.add("p", "p", limits=StepLimits(step_tokens=32, decode_rows=8))
         d = town.add("d", "d")
         for i in range(60):
-            attempt = Attempt(f"r{i}", 1)
+            attempt = AttemptId(f"r{i}", 1)
             town.router.assign(attempt, prompt(100, salt=i), prefill=p, decode=d, params=params(60))
             await asyncio.sleep(0.001 * i)
             town.router.cancel(attempt, p, d)
@@ -186,7 +186,7 @@ def test_freed_slot_is_granted_at_once(play: Play) -> None:
         rarely = LeaseConfig(lease_s=9.0, heartbeat_s=3.0, retry_first_s=2.0, retry_most_s=2.0)
         p = town.add("p", "p", lease=rarely)
         d = town.add("d", "d", lease=rarely, limits=one_row)
-        attempts = [Attempt(f"r{i}", 1) for i in range(6)]
+        attempts = [AttemptId(f"r{i}", 1) for i in range(6)]
         for attempt in attempts:
             start(town, p, d, attempt=attempt)
         for ended, following in pairwise(attempts):

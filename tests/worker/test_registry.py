@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from twolane.v1 import worker_pb2
-from worker.attempt import Attempt
+from worker.attempt_id import AttemptId
 from worker.config import SessionConfig
 from worker.news import row_event
 from worker.registry import Registry
 
 Kind = worker_pb2.RowEvent
 P, D = worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE
-A = Attempt("r", 1)
+A = AttemptId("r", 1)
 CONFIG = SessionConfig(grace_s=10.0, tombstone_s=6.0)
 
 
-def token(index: int, attempt: Attempt = A) -> worker_pb2.TokenEvent:
+def token(index: int, attempt: AttemptId = A) -> worker_pb2.TokenEvent:
     return worker_pb2.TokenEvent(key=attempt.key, index=index, token_id=100 + index)
 
 
 def test_news_go_to_the_session_that_assigned() -> None:
     registry = Registry(CONFIG)
     registry.assign(A, [D], "one")
-    registry.assign(Attempt("q", 1), [D], "two")
-    of_two = token(0, Attempt("q", 1))
+    registry.assign(AttemptId("q", 1), [D], "two")
+    of_two = token(0, AttemptId("q", 1))
     heard = registry.dispatch([token(0), of_two, token(1)], 0.0)
     assert heard == {"one": [token(0), token(1)], "two": [of_two]}
 
@@ -98,8 +98,19 @@ def test_handed_over_row_of_both_roles_lives_on() -> None:
 def test_retargeted_row_is_heard_under_its_next_attempt() -> None:
     registry = Registry(CONFIG)
     registry.assign(A, [P], "one")
-    following = Attempt("r", 2)
-    registry.follow(A, following)
+    following = AttemptId("r", 2)
+    registry.follow(A, following, target_epoch=7)
     registry.dispatch([row_event(A, Kind.KIND_RETARGETED, P)], 0.0)
     assert registry.n_live == 1
     assert list(registry.dispatch([token(0, following)], 0.0)) == ["one"]
+
+
+def test_repeated_retarget_is_known_by_its_heir_and_its_target() -> None:
+    registry = Registry(CONFIG)
+    registry.assign(A, [P], "one")
+    following = AttemptId("r", 2)
+    assert not registry.has_followed(A, following, 7)
+    registry.follow(A, following, target_epoch=7)
+    assert registry.has_followed(A, following, 7)
+    assert not registry.has_followed(A, following, 8), "another target"
+    assert not registry.has_followed(following, AttemptId("r", 3), 7)

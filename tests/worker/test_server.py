@@ -256,6 +256,31 @@ async def test_malformed_bytes_end_their_stream_and_the_server_goes_on() -> None
             await client.hear(FINISHED)
 
 
+@pytest.mark.parametrize("method", ["WorkerService/Session", "TransferService/Connect"])
+async def test_malformed_bytes_on_a_stream_are_invalid_argument_with_the_type(method: str) -> None:
+    async with running() as (worker, _), grpc.aio.insecure_channel(worker.endpoint) as channel:
+        stream: grpc.aio.StreamStreamMultiCallable[bytes, bytes]
+        stream = channel.stream_stream(f"/twolane.v1.{method}")
+        raw = stream()
+        await raw.write(b"\xff\xff\xff not a message")
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await read_all(raw)
+        assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "twolane.v1." in (error.value.details() or "")
+
+
+async def test_malformed_bytes_in_place_of_a_request_are_invalid_argument() -> None:
+    async with running() as (worker, _), grpc.aio.insecure_channel(worker.endpoint) as channel:
+        inspect: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
+        inspect = channel.unary_unary("/twolane.v1.WorkerService/Inspect")
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await inspect(b"\xff\xff\xff not a message")
+        assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        stub = worker_pb2_grpc.WorkerServiceStub(channel)
+        answer = await stub.Inspect(worker_pb2.InspectRequest())
+        assert answer.worker == worker.address
+
+
 async def test_transfer_stream_to_a_worker_that_does_not_decode_is_unimplemented() -> None:
     async with running("p") as (worker, _):
         dialer = PeerDialer()

@@ -12,13 +12,13 @@ from twolane.errors import InvalidRequestError
 from twolane.params import SamplingParams
 from twolane.testing.links import MemoryLink, link_pair
 from twolane.v1 import worker_pb2
-from worker.attempt import Attempt
+from worker.attempt_id import AttemptId
 from worker.config import SessionConfig
 from worker.errors import StaleEpochError
 from worker.testing import ScriptedRouter
 from worker.worker import Worker
 
-A = Attempt("r", 1)
+A = AttemptId("r", 1)
 PROMPT = list(range(40))
 PARAMS = SamplingParams(max_tokens=50, seed=3)
 ANSWER = expected_answer(PROMPT, PARAMS, 50)
@@ -27,7 +27,7 @@ ANSWER = expected_answer(PROMPT, PARAMS, 50)
 def start(
     town: Town,
     worker: Worker,
-    attempt: Attempt = A,
+    attempt: AttemptId = A,
     params: SamplingParams = PARAMS,
     time_left_s: float = 0.0,
 ) -> None:
@@ -109,7 +109,7 @@ def test_idle_worker_is_heard_each_second(play: Play) -> None:
 def test_busy_worker_sends_one_message_a_step(play: Play) -> None:
     async def scene(town: Town) -> None:
         worker = town.add("w", "pd")
-        attempts = [Attempt(f"r{i}", 1) for i in range(8)]
+        attempts = [AttemptId(f"r{i}", 1) for i in range(8)]
         for a in attempts:
             start(town, worker, a)
         before = town.router.n_messages
@@ -233,7 +233,7 @@ def test_draining_worker_refuses_new_rows_and_finishes_old_ones(play: Play) -> N
         start(town, worker)
         await town.router.wait_for(lambda: len(town.router.tokens[A]) >= 3)
         town.router.send(worker, worker_pb2.SessionRequest(drain=worker_pb2.Drain(enabled=True)))
-        late = Attempt("late", 1)
+        late = AttemptId("late", 1)
         start(town, worker, late)
         await town.router.wait_for(lambda: "REFUSED" in town.router.kinds(late))
         assert town.router.rows[late][0].reason == "draining"
@@ -242,7 +242,7 @@ def test_draining_worker_refuses_new_rows_and_finishes_old_ones(play: Play) -> N
         await worker.wait_drained()
         await town.router.wait_for(lambda: town.router.loads["w"].drained)
         town.router.send(worker, worker_pb2.SessionRequest(drain=worker_pb2.Drain(enabled=False)))
-        again = Attempt("again", 1)
+        again = AttemptId("again", 1)
         start(town, worker, again)
         await town.router.wait_for(lambda: "FINISHED" in town.router.kinds(again))
 

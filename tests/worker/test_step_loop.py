@@ -12,14 +12,14 @@ from engine.step import RowResult, RowWork
 from tests.worker.conftest import Play, Town
 from twolane.params import SamplingParams
 from twolane.testing.virtual_time import virtual_time_runner
-from worker.attempt import Attempt
+from worker.attempt_id import AttemptId
 from worker.config import StepLimits
 from worker.observer import Nobody
 from worker.role import DecodeSide, Roles
 from worker.rows import Row
 from worker.step_loop import StepLoop
 
-A = Attempt("r", 1)
+A = AttemptId("r", 1)
 PARAMS = SamplingParams(max_tokens=200, seed=3)
 
 
@@ -109,7 +109,7 @@ def test_faulty_row_fails_alone(play: Play, monkeypatch: pytest.MonkeyPatch) -> 
             ]
 
         monkeypatch.setattr(worker._runner, "run", run)
-        bad, good = Attempt("bad", 1), Attempt("good", 1)
+        bad, good = AttemptId("bad", 1), AttemptId("good", 1)
         for attempt, first in ((bad, 66), (good, 1)):
             prompt = [first, 2, 3, 4, 5]
             town.router.assign(attempt, prompt, prefill=worker, decode=worker, params=PARAMS)

@@ -7,14 +7,14 @@ from typing import NamedTuple
 from twolane.v1 import worker_pb2
 
 
-class Attempt(NamedTuple):
+class AttemptId(NamedTuple):
     """`AttemptKey` in hashable form. Attempts of a request are numbered 1, 2, …"""
 
     request_id: str
     number: int
 
     @classmethod
-    def of(cls, key: worker_pb2.AttemptKey) -> Attempt:
+    def of(cls, key: worker_pb2.AttemptKey) -> AttemptId:
         return cls(key.request_id, key.attempt)
 
     @property

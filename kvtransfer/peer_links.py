@@ -1,0 +1,74 @@
+"""The open links of one side of the transfer lane, and what goes out over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from twolane.rpc.link import Link, LinkBrokenError
+
+OutT = TypeVar("OutT")
+InT = TypeVar("InT")
+EventT = TypeVar("EventT")
+
+
+class Core(Protocol[OutT, EventT]):
+    """`Sender` or `Receiver`."""
+
+    def take_outbox(self) -> list[tuple[int, OutT]]: ...
+
+    def take_events(self) -> list[EventT]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Open(Generic[OutT, InT]):
+    link: Link[OutT, InT]
+    worker_id: str
+    transport: str
+
+
+class PeerLinks(Generic[OutT, InT, EventT]):
+    """At most one a peer, by its epoch: a later one takes the place of an earlier one."""
+
+    def __init__(self, core: Core[OutT, EventT], on_events: Callable[[list[EventT]], None]) -> None:
+        self._core = core
+        self._on_events = on_events
+        self._of: dict[int, _Open[OutT, InT]] = {}
+        self._is_flushing = False
+
+    @property
+    def transports(self) -> dict[str, str]:
+        """Peer worker id -> transport in use."""
+        return {peer.worker_id: peer.transport for peer in self._of.values()}
+
+    def add(self, epoch: int, link: Link[OutT, InT], worker_id: str, transport: str) -> None:
+        self._of[epoch] = _Open(link, worker_id, transport)
+
+    def remove(self, epoch: int, link: Link[OutT, InT]) -> bool:
+        """False: it was not there, or another link took its place."""
+        peer = self._of.get(epoch)
+        if peer is None or peer.link is not link:
+            return False
+        del self._of[epoch]
+        return True
+
+    def flush(self) -> None:
+        """Send what the core has to say, deliver its events, until there is neither."""
+        if self._is_flushing:
+            return  # called from `on_events`: the loop below sees to it
+        self._is_flushing = True
+        try:
+            while True:
+                outbox, events = self._core.take_outbox(), self._core.take_events()
+                if not outbox and not events:
+                    return
+                for epoch, message in outbox:
+                    if epoch in self._of:
+                        with suppress(LinkBrokenError):  # whoever reads it notices, and detaches
+                            self._of[epoch].link.send(message)
+                if events:
+                    self._on_events(events)
+        finally:
+            self._is_flushing = False

@@ -1,0 +1,41 @@
+"""Keys that are over, remembered for a while: nothing late may bring one back to life."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from typing import Generic, TypeVar
+
+KeyT = TypeVar("KeyT", bound=Hashable)
+EndT = TypeVar("EndT")
+
+
+class Tombstones(Generic[KeyT, EndT]):
+    """How each key ended, for `keep_s` from its (latest) burial, whose `tick` removes it."""
+
+    def __init__(self, keep_s: float) -> None:
+        self._keep_s = keep_s
+        self._of: dict[KeyT, tuple[float, EndT]] = {}  # (until when, end); first are oldest
+
+    def bury(self, key: KeyT, end: EndT, now: float) -> None:
+        self._of.pop(key, None)
+        self._of[key] = (now + self._keep_s, end)
+
+    def find(self, key: KeyT) -> EndT | None:
+        """How it ended; None: it is not buried here."""
+        return self._of[key][1] if key in self._of else None
+
+    def __contains__(self, key: KeyT) -> bool:
+        return key in self._of
+
+    def items(self) -> Iterator[tuple[KeyT, EndT]]:
+        """Oldest first."""
+        for key, (_, end) in self._of.items():
+            yield key, end
+
+    def tick(self, now: float) -> None:
+        """Forget those whose time is over: the oldest ones, since all are kept equally long."""
+        while self._of:
+            key, (until, _) = next(iter(self._of.items()))
+            if now < until:
+                return
+            del self._of[key]

@@ -20,14 +20,19 @@ async def inspect(endpoint: str) -> worker_pb2.InspectResponse:
         return response
 
 
-async def settled(cluster: LocalCluster, within_s: float = 2.0) -> ClusterStatus:
-    """Wait until every worker is idle and whole. Raises AssertionError saying what is left."""
+async def settled(cluster: LocalCluster, n_workers: int, within_s: float = 2.0) -> ClusterStatus:
+    """Wait until so many workers, and all that are alive, are idle and whole.
+
+    Raises AssertionError saying what is left.
+    """
     deadline = asyncio.get_running_loop().time() + within_s
     while True:
         async with cluster.aclient() as client:
             status = await client.status()
         workers = [w.endpoint for w in status.workers if w.state == "alive"]
         left = left_over(await asyncio.gather(*(inspect(endpoint) for endpoint in workers)))
+        if len(workers) < n_workers:
+            left.append(f"{len(workers)} workers of {n_workers} are alive: {status.workers}")
         left += [f"the router still has {r.request_id} {r.state}" for r in status.requests]
         if not left:
             return status

@@ -52,7 +52,7 @@ async def test_a_stopped_worker_delays_its_requests_and_changes_none(
         assert [a.tokens for a in answers] == [c.tokens for c in calm]
         cluster.kill(name, signal.SIGCONT)
         await until_alive(client, name)
-    await settled(cluster, within_s=LEASE_S + 1.0)
+    await settled(cluster, 4, within_s=LEASE_S + 1.0)
 
 
 async def has_rows(client: AsyncClient, name: str) -> None:

@@ -22,6 +22,8 @@ from deploy.spec import DECODE, PREFILL, TRANSPORTS, ModelSpec, RouterSpec, Work
 from deploy.spec_json import from_json
 from deploy.up import up
 
+_PORT = click.IntRange(0, 65535)
+_ROUTER_HELP = "Announce to these: a router's worker port.  [default: 127.0.0.1:7201]"
 CHILD_OPTIONS = [
     click.option("--host", default="127.0.0.1", show_default=True),
     click.option("--spec", hidden=True, help="Everything as JSON; the other options are ignored."),
@@ -40,7 +42,14 @@ main.add_command(up)
 
 @main.command()
 @click.option("--router-id", default="router-0", show_default=True)
-@click.option("--port", type=click.IntRange(0, 65535), default=7200, show_default=True)
+@click.option("--port", type=_PORT, default=7200, show_default=True)
+@click.option(
+    "--worker-host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Where workers announce themselves. Who reaches it is believed: no clients there.",
+)
+@click.option("--worker-port", type=_PORT, default=7201, show_default=True)
 @with_options(MODEL_OPTIONS)
 @with_options(LIMIT_OPTIONS)
 @with_options(TIMING_OPTIONS)
@@ -57,6 +66,8 @@ def router(**given: Any) -> None:
             model=_model(given),
             host=given["host"],
             port=given["port"],
+            worker_host=given["worker_host"],
+            worker_port=given["worker_port"],
             timing=timing_spec(given),
             limits=limits_spec(given),
         )
@@ -66,8 +77,8 @@ def router(**given: Any) -> None:
 @main.command()
 @click.option("--worker-id", default="worker-0", show_default=True)
 @click.option("--role", type=click.Choice([PREFILL, DECODE, "both"]), default="both")
-@click.option("--router", "routers", multiple=True, metavar="HOST:PORT", help="Announce to these.")
-@click.option("--port", type=click.IntRange(0, 65535), default=0)
+@click.option("--router", "routers", multiple=True, metavar="HOST:PORT", help=_ROUTER_HELP)
+@click.option("--port", type=_PORT, default=0)
 @click.option("--transport", "transports", multiple=True, type=click.Choice(TRANSPORTS))
 @with_options(MODEL_OPTIONS)
 @with_options(LIMIT_OPTIONS)
@@ -85,7 +96,7 @@ def worker(**given: Any) -> None:
             epoch=new_epoch(),
             roles=(PREFILL, DECODE) if given["role"] == "both" else (given["role"],),
             model=_model(given),
-            routers=given["routers"] or ("127.0.0.1:7200",),
+            routers=given["routers"] or ("127.0.0.1:7201",),
             host=given["host"],
             port=given["port"],
             transports=given["transports"] or TRANSPORTS,

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import signal
+from dataclasses import asdict
 
 from deploy.handshake import Ready, send_failure, send_ready
 from deploy.launcher import StartError
@@ -41,6 +42,8 @@ async def _serve(spec: ProcessSpec, ready_fd: int | None) -> None:
     async with serving(spec) as where:
         if ready_fd is None:
             print(f"{spec.name} serves at {where.endpoint}", flush=True)
+            if where.worker_endpoint:
+                print(f"{spec.name} hears workers at {where.worker_endpoint}", flush=True)
         else:
-            send_ready(ready_fd, Ready(where.endpoint, where.metrics_endpoint, os.getpid()))
+            send_ready(ready_fd, Ready(**asdict(where), pid=os.getpid()))
         await stop.wait()

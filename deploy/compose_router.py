@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any, TypeVar
-
+from deploy.given import with_given
 from deploy.spec import RouterSpec
 from router.config import AdmissionConfig, MembershipConfig, RouterConfig
 from router.limits import LimitsConfig
-
-ConfigT = TypeVar("ConfigT")
 
 
 def router_config(spec: RouterSpec) -> RouterConfig:
@@ -33,10 +29,3 @@ def router_config(spec: RouterSpec) -> RouterConfig:
             growth_reserve_tokens=limits.growth_tokens,
         ),
     )
-
-
-def with_given(config: ConfigT, **changes: Any) -> ConfigT:
-    """`config` with those changes that are not None."""
-    given = {name: value for name, value in changes.items() if value is not None}
-    changed: ConfigT = replace(config, **given)  # type: ignore[type-var]
-    return changed

@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from decode_worker.config import DecodeConfig
 from decode_worker.role import DecodeRole
 from deploy.engines import Powerhouse
+from deploy.given import with_given
 from deploy.launcher import StartError
 from deploy.spec import DECODE, PREFILL, LimitsSpec, TimingSpec, WorkerSpec
 from kvtransfer.config import LeaseConfig, ReceiverConfig, SenderConfig
 from kvtransfer.transports.base import Landing
 from kvtransfer.transports.registry import OutletOpener, TransportConfig
+from prefill_worker.batching import BatchingConfig
 from prefill_worker.config import PrefillConfig
 from prefill_worker.role import PrefillRole
 from worker.config import SessionConfig, StepLimits, WorkerConfig
@@ -22,6 +24,8 @@ from worker.site import Site
 from worker.step_runner import ThreadStepRunner
 from worker.wire import Wire
 from worker.worker import Worker
+
+_LEAST_REATTACH_S, _LEAST_LANDING_S = 0.2, 0.5
 
 
 def build_worker(
@@ -34,13 +38,11 @@ def build_worker(
     """A worker with the spec's roles on that engine. Nothing runs yet."""
     config = worker_config(spec)
     site = Site(config, power.engine, epoch=spec.epoch)
-    lease = lease_config(spec.timing)
     decode = prefill = None
     if DECODE in spec.roles:
-        decode = DecodeRole(site, DecodeConfig(receiver=ReceiverConfig(lease=lease)))
+        decode = DecodeRole(site, DecodeConfig(receiver=receiver_config(spec.timing)))
     if PREFILL in spec.roles:
-        prefill_config = PrefillConfig(sender=SenderConfig(lease=lease))
-        prefill = PrefillRole(site, prefill_config, adopter=decode)
+        prefill = PrefillRole(site, prefill_config(spec), adopter=decode)
     wire = Wire(
         dial=dialer,
         open_outlet=OutletOpener(site.epoch, power.engine.pool, transport_config(spec)),
@@ -82,6 +84,31 @@ def step_limits(limits: LimitsSpec) -> StepLimits:
             "for one position of each row, and for prefill besides"
         )
     return StepLimits(step_tokens=step_tokens, decode_rows=decode_rows)
+
+
+def prefill_config(spec: WorkerSpec) -> PrefillConfig:
+    limits = spec.limits
+    batching = with_given(
+        BatchingConfig(),
+        window_s=limits.prefill_window_s,
+        watermark_rows=limits.prefill_watermark_rows,
+    )
+    sender = SenderConfig(lease=lease_config(spec.timing))
+    config = PrefillConfig(batching=batching, sender=sender)
+    return with_given(config, holding_cap_share=limits.holding_cap_share)
+
+
+def receiver_config(timing: TimingSpec) -> ReceiverConfig:
+    """How long to wait for a peer follows from the lease, as in the defaults; but no test is so
+    short that a busy machine must look like a dead one."""
+    usual = ReceiverConfig()
+    scale = timing.lease_s / usual.lease.lease_s
+    return ReceiverConfig(
+        lease=lease_config(timing),
+        reattach_s=max(_LEAST_REATTACH_S, usual.reattach_s * scale),
+        landing_timeout_s=max(_LEAST_LANDING_S, usual.landing_timeout_s * scale),
+        fence_after_s=usual.fence_after_s * scale,
+    )
 
 
 def lease_config(timing: TimingSpec) -> LeaseConfig:

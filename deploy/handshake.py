@@ -7,18 +7,20 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from deploy.launcher import StartError
+from deploy.launcher import Handle, StartError
+from deploy.spec import ProcessSpec
 
 LOG_TAIL_LINES = 15
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """What a process says when it serves."""
+    """What a process says when it serves: see `deploy.launcher.Handle`."""
 
     endpoint: str
     metrics_endpoint: str
     pid: int
+    worker_endpoint: str = ""
 
 
 def send_ready(fd: int, ready: Ready) -> None:
@@ -44,6 +46,18 @@ def read_ready(line: bytes, name: str, log: Path) -> Ready:
     if "error" in value:
         raise StartError(f"{name}: {value['error']}")
     return Ready(**value)
+
+
+def handle_of(spec: ProcessSpec, ready: Ready) -> Handle:
+    """The launcher's record of a process that said `ready`."""
+    return Handle(
+        name=spec.name,
+        epoch=spec.epoch,
+        endpoint=ready.endpoint,
+        metrics_endpoint=ready.metrics_endpoint,
+        pid=ready.pid,
+        worker_endpoint=ready.worker_endpoint,
+    )
 
 
 def log_tail(log: Path) -> str:

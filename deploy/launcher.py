@@ -33,6 +33,7 @@ class Handle:
     endpoint: str  # host:port of its gRPC server
     metrics_endpoint: str  # host:port, or empty
     pid: int
+    worker_endpoint: str = ""  # host:port where a router hears workers and the launcher
 
 
 class Launcher(Protocol):

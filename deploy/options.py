@@ -57,6 +57,21 @@ LIMIT_OPTIONS = [
     click.option("--max-output-tokens", type=_AT_LEAST_1),
     click.option("--max-queued", type=_AT_LEAST_1, help="Requests that may wait at the router."),
     click.option("--growth-tokens", type=_AT_LEAST_1, help="Room reserved for each answer."),
+    click.option(
+        "--prefill-window-s",
+        type=click.FloatRange(min=0),
+        help="The longest that a prompt of a burst waits for others.",
+    ),
+    click.option(
+        "--prefill-watermark-rows",
+        type=click.IntRange(min=0),
+        help="More waiting prompts than so many are a burst.",
+    ),
+    click.option(
+        "--holding-cap-share",
+        type=click.FloatRange(min=0, max=1, min_open=True),
+        help="Share of a pool that may wait for decode workers before prefills stop.",
+    ),
 ]
 _TIMES = {
     "heartbeat_s": "How often everybody shows signs of life.",

@@ -11,7 +11,7 @@ from asyncio.subprocess import DEVNULL, STDOUT, Process
 from collections.abc import Sequence
 from pathlib import Path
 
-from deploy.handshake import Ready, read_ready
+from deploy.handshake import Ready, handle_of, read_ready
 from deploy.launcher import Handle
 from deploy.spec import ProcessSpec, RouterSpec
 from deploy.spec_json import to_json
@@ -30,9 +30,11 @@ class ProcessLauncher:
     def __init__(self, log_dir: Path, *, command: Sequence[str] = DEPLOY_COMMAND) -> None:
         self._log_dir = log_dir
         self._command = tuple(command)
-        self._processes: dict[tuple[str, int], Process] = {}
+        self._processes: dict[str, Process] = {}  # the latest incarnation of each name
 
     async def start(self, spec: ProcessSpec) -> Handle:
+        if spec.name in self._processes:
+            await _kill(self._processes.pop(spec.name))  # one incarnation at a time
         log = self._log_dir / f"{spec.name}.log"
         read_fd, write_fd = os.pipe()
         try:
@@ -59,19 +61,25 @@ class ProcessLauncher:
         except BaseException:
             await _kill(process)
             raise
-        # An earlier incarnation of a router has the same key; it is dead and its handle forgotten.
-        self._processes[spec.name, process.pid] = process
-        return Handle(spec.name, spec.epoch, ready.endpoint, ready.metrics_endpoint, process.pid)
+        self._processes[spec.name] = process
+        return handle_of(spec, ready)
 
     async def wait_exit(self, handle: Handle) -> str:
-        code = await self._process(handle).wait()
+        process = self._process(handle)
+        if process is None:
+            return "was replaced"
+        code = await process.wait()
         return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
 
     async def fence(self, handle: Handle) -> None:
-        await _kill(self._process(handle))
+        process = self._process(handle)
+        if process is not None:
+            await _kill(process)
 
     async def stop(self, handle: Handle, grace_s: float) -> None:
         process = self._process(handle)
+        if process is None:
+            return
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGTERM)
@@ -85,8 +93,10 @@ class ProcessLauncher:
         for process in self._processes.values():
             await _kill(process)
 
-    def _process(self, handle: Handle) -> Process:
-        return self._processes[handle.name, handle.pid]
+    def _process(self, handle: Handle) -> Process | None:
+        """None: another incarnation has taken its place, so it is dead."""
+        process = self._processes.get(handle.name)
+        return process if process is not None and process.pid == handle.pid else None
 
 
 async def _kill(process: Process) -> None:

@@ -12,6 +12,7 @@ import sys
 import threading
 import traceback
 from concurrent.futures import Future
+from dataclasses import asdict
 
 from deploy.child import log_to_stderr
 from deploy.handshake import Ready
@@ -64,7 +65,7 @@ class ServiceActor:
         is_router = kind == "router"
         parsed = from_json(RouterSpec, spec) if is_router else from_json(WorkerSpec, spec)
         async with serving(parsed) as where:
-            self._ready.set_result(Ready(where.endpoint, where.metrics_endpoint, os.getpid()))
+            self._ready.set_result(Ready(**asdict(where), pid=os.getpid()))
             await self._stop.wait()
 
 

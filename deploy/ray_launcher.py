@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from deploy.handshake import log_tail
+from deploy.handshake import handle_of, log_tail
 from deploy.launcher import Handle, StartError
 from deploy.ray_actor import ServiceActor
 from deploy.ray_config import start_ray
@@ -43,14 +43,16 @@ class RayLauncher:
         self._n_actors = n_actors
         self._starting: asyncio.Task[Any] | None = None
         self._temp_dir: Path | None = None
-        self._processes: dict[tuple[str, int], _Process] = {}
+        self._processes: dict[str, _Process] = {}  # the latest incarnation of each name
 
     async def start(self, spec: ProcessSpec) -> Handle:
         actor_class = await self._ray()
+        if spec.name in self._processes:
+            await self._kill(self._processes.pop(spec.name))  # one incarnation at a time
         log = self._log_dir / f"{spec.name}.log"
         kind = "router" if isinstance(spec, RouterSpec) else "worker"
         actor = actor_class.remote()
-        process = self._watch(actor, await actor.pid.remote())
+        process = self._watch(actor, await _call(actor.pid.remote(), spec.name, log))
         try:
             ready = await _call(
                 actor.start.remote(kind, to_json(spec), str(log), os.getpid()), spec.name, log
@@ -58,18 +60,24 @@ class RayLauncher:
         except BaseException:
             await self._kill(process)
             raise
-        self._processes[spec.name, process.pid] = process
-        return Handle(spec.name, spec.epoch, ready.endpoint, ready.metrics_endpoint, process.pid)
+        self._processes[spec.name] = process
+        return handle_of(spec, ready)
 
     async def wait_exit(self, handle: Handle) -> str:
-        await self._process(handle).ended.wait()
+        process = self._process(handle)
+        if process is not None:
+            await process.ended.wait()
         return "is gone"
 
     async def fence(self, handle: Handle) -> None:
-        await self._kill(self._process(handle))
+        process = self._process(handle)
+        if process is not None:
+            await self._kill(process)
 
     async def stop(self, handle: Handle, grace_s: float) -> None:
         process = self._process(handle)
+        if process is None:
+            return
         if not process.ended.is_set():
             with contextlib.suppress(TimeoutError, StartError):  # dead or late: killed just below
                 async with asyncio.timeout(grace_s):
@@ -104,8 +112,10 @@ class RayLauncher:
         # Of the processors Ray only needs to know that they are not its business.
         return ray.remote(num_cpus=0, max_restarts=0, max_concurrency=2)(ServiceActor)
 
-    def _process(self, handle: Handle) -> _Process:
-        return self._processes[handle.name, handle.pid]
+    def _process(self, handle: Handle) -> _Process | None:
+        """None: another incarnation has taken its place, so it is dead."""
+        process = self._processes.get(handle.name)
+        return process if process is not None and process.pid == handle.pid else None
 
     def _watch(self, actor: Any, pid: int) -> _Process:
         """The actor has just answered, so the pid is its own."""

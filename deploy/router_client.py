@@ -1,7 +1,9 @@
-"""What the supervisor asks of a router. One that does not answer now is asked again later."""
+"""What the supervisor asks of a router. One that does not answer now is asked again later: nothing
+that a router says ends the supervisor."""
 
 from __future__ import annotations
 
+import logging
 from types import TracebackType
 from typing import Any, Self
 
@@ -11,16 +13,19 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from twolane.rpc.options import CHANNEL_OPTIONS
 from twolane.v1 import cluster_pb2, cluster_pb2_grpc
 
-_NOT_NOW = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}
+log = logging.getLogger(__name__)
 
 
 class RouterClient:
-    """An async context manager around one channel."""
+    """An async context manager around a channel to each of the router's doors."""
 
-    def __init__(self, endpoint: str, *, timeout_s: float = 2.0) -> None:
-        self._channel = grpc.aio.insecure_channel(endpoint, options=CHANNEL_OPTIONS)
-        self._admin = cluster_pb2_grpc.AdminServiceStub(self._channel)
-        self._health: Any = health_pb2_grpc.HealthStub(self._channel)
+    def __init__(self, endpoint: str, worker_endpoint: str, *, timeout_s: float = 2.0) -> None:
+        door = grpc.aio.insecure_channel(endpoint, options=CHANNEL_OPTIONS)
+        worker_door = grpc.aio.insecure_channel(worker_endpoint, options=CHANNEL_OPTIONS)
+        self._channels = (door, worker_door)
+        self._admin = cluster_pb2_grpc.AdminServiceStub(door)
+        self._health: Any = health_pb2_grpc.HealthStub(door)
+        self._membership = cluster_pb2_grpc.MembershipServiceStub(worker_door)
         self._timeout_s = timeout_s
 
     async def is_serving(self) -> bool:
@@ -28,7 +33,7 @@ class RouterClient:
             request = health_pb2.HealthCheckRequest()
             answer = await self._health.Check(request, timeout=self._timeout_s)
         except grpc.aio.AioRpcError as error:
-            _must_be_not_now(error)
+            _not_now(error)
             return False
         return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
@@ -38,7 +43,7 @@ class RouterClient:
             request = cluster_pb2.GetStatusRequest()
             answer = await self._admin.GetStatus(request, timeout=self._timeout_s)
         except grpc.aio.AioRpcError as error:
-            _must_be_not_now(error)
+            _not_now(error)
             return []
         return list(answer.workers)
 
@@ -46,9 +51,9 @@ class RouterClient:
         """Hand over the proof that `epoch` is dead. False: not delivered, try again."""
         try:
             request = cluster_pb2.ReportGoneRequest(epoch=epoch)
-            await self._admin.ReportGone(request, timeout=self._timeout_s)
+            await self._membership.ReportGone(request, timeout=self._timeout_s)
         except grpc.aio.AioRpcError as error:
-            _must_be_not_now(error)
+            _not_now(error)
             return False
         return True
 
@@ -61,9 +66,11 @@ class RouterClient:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._channel.close()
+        for channel in self._channels:
+            await channel.close()
 
 
-def _must_be_not_now(error: grpc.aio.AioRpcError) -> None:
-    if error.code() not in _NOT_NOW:
-        raise error
+def _not_now(error: grpc.aio.AioRpcError) -> None:
+    """A router that dies in the middle of a call may answer with any status (INTERNAL, CANCELLED,
+    UNKNOWN): it is restarted, so whatever the status says, the answer is: later."""
+    log.warning("the router does not answer now: %s: %s", error.code().name, error.details())

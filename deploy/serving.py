@@ -19,10 +19,11 @@ from deploy.spec import DECODE, ProcessSpec, RouterSpec, WorkerSpec
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """host:port of the gRPC server, and of the metrics."""
+    """host:port of the gRPC server, of the metrics, and of a router's door for workers."""
 
     endpoint: str
     metrics_endpoint: str
+    worker_endpoint: str = ""
 
 
 @asynccontextmanager
@@ -44,16 +45,24 @@ async def _serving_router(spec: RouterSpec) -> AsyncIterator[Where]:
     from router.server import RouterServer
     from router.text import TextCodec
 
-    place = ServerConfig(host=spec.host, port=spec.port, stop_grace_s=spec.timing.stop_grace_s)
+    place = ServerConfig(
+        host=spec.host,
+        port=spec.port,
+        worker_host=spec.worker_host,
+        worker_port=spec.worker_port,
+        stop_grace_s=spec.timing.stop_grace_s,
+    )
     async with AsyncExitStack() as stack:
         dialer = await stack.enter_async_context(GrpcDialer())
         text = TextCodec.load(Path(spec.model.model_dir))
         server = RouterServer(router_config(spec), place, dialer, text)
         try:
             await stack.enter_async_context(server)
-        except RuntimeError as error:  # all that gRPC says of a port that it cannot have
-            raise StartError(f"cannot listen on {spec.host}:{spec.port}; is it in use?") from error
-        yield Where(server.address, f"{spec.host}:{server.metrics_port}")
+        except (RuntimeError, OSError) as error:  # all that gRPC says is a RuntimeError
+            places = f"{spec.host}:{spec.port} or {spec.worker_host}:{spec.worker_port}"
+            raise StartError(f"cannot listen on {places}; is it in use?") from error
+        metrics = f"{spec.host}:{server.metrics_port}"
+        yield Where(server.address, metrics, server.worker_address)
 
 
 @asynccontextmanager

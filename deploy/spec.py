@@ -52,16 +52,22 @@ class LimitsSpec:
     max_output_tokens: int | None = None
     max_queued: int | None = None  # requests that may wait at the router
     growth_tokens: int | None = None  # room for an answer that admission reserves
+    prefill_window_s: float | None = None  # longest that a prompt of a burst waits for others
+    prefill_watermark_rows: int | None = None  # waiting prompts from which on it is a burst
+    holding_cap_share: float | None = None  # of a pool that may wait for decode workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterSpec:
-    """One router process. Port 0 takes any free one."""
+    """One router process. Port 0 takes any free one. `host` is for clients, `worker_host` for
+    workers and the launcher alone: who reaches it is believed."""
 
     router_id: str
     model: ModelSpec
     host: str = "127.0.0.1"
     port: int = 0
+    worker_host: str = "127.0.0.1"
+    worker_port: int = 0
     timing: TimingSpec = field(default_factory=TimingSpec)
     limits: LimitsSpec = field(default_factory=LimitsSpec)
 
@@ -133,8 +139,8 @@ class ClusterSpec:
             limits=self.limits,
         )
 
-    def workers(self, router_endpoint: str) -> list[WorkerSpec]:
-        """Every worker, each with a fresh epoch."""
+    def workers(self, worker_endpoint: str) -> list[WorkerSpec]:
+        """Every worker, each with a fresh epoch; they announce themselves to that endpoint."""
         kinds = (
             [("prefill", i, (PREFILL,)) for i in range(self.prefill)]
             + [("decode", i, (DECODE,)) for i in range(self.decode)]
@@ -146,7 +152,7 @@ class ClusterSpec:
                 epoch=new_epoch(),
                 roles=roles,
                 model=self.model,
-                routers=(router_endpoint,),
+                routers=(worker_endpoint,),
                 transports=self.transports,
                 timing=self.timing,
                 limits=self.limits,

@@ -62,8 +62,8 @@ class Supervisor:
         """
         try:
             router = await self._start(self._cluster.router())
-            async with RouterClient(router.endpoint) as client:
-                await self._unless_exit(self._start_workers(router.endpoint))
+            async with RouterClient(router.endpoint, router.worker_endpoint) as client:
+                await self._unless_exit(self._start_workers(router.worker_endpoint))
                 await self._unless_exit(self._until_ready(client))
                 self.is_up = True
                 self._tell(Event(kind=Kind.READY, endpoint=router.endpoint))
@@ -91,9 +91,9 @@ class Supervisor:
         )
         return handle
 
-    async def _start_workers(self, router_endpoint: str) -> None:
+    async def _start_workers(self, worker_endpoint: str) -> None:
         async with asyncio.TaskGroup() as group:
-            for spec in self._cluster.workers(router_endpoint):
+            for spec in self._cluster.workers(worker_endpoint):
                 group.create_task(self._start(spec))
 
     async def _until_ready(self, client: RouterClient) -> None:
@@ -209,7 +209,11 @@ class Supervisor:
 
 
 def _next_incarnation(spec: ProcessSpec, dead: Handle) -> ProcessSpec:
-    """A worker comes back under a new epoch; a router under the port that everybody knows."""
+    """A worker comes back under a new epoch; a router at the ports that everybody knows."""
     if isinstance(spec, WorkerSpec):
         return spec.reborn()
-    return replace(spec, port=int(dead.endpoint.rpartition(":")[2]))
+    return replace(spec, port=_port(dead.endpoint), worker_port=_port(dead.worker_endpoint))
+
+
+def _port(endpoint: str) -> int:
+    return int(endpoint.rpartition(":")[2])

@@ -66,6 +66,15 @@ class Admission:
                     metadata={"model": request.job.model},
                 ),
             )
+        elif waited_s > self._config.unavailable_after_s and not self._could_hold(request):
+            self._endings.fail(
+                request,
+                UnavailableError(
+                    f"no pair of workers of {request.job.model}, live or not, has pages for "
+                    f"{request.n_tokens + request.remaining_tokens} tokens any more",
+                    metadata={"model": request.job.model},
+                ),
+            )
         elif waited_s > self._config.queue_timeout_s:
             self._endings.fail(
                 request,
@@ -75,6 +84,14 @@ class Admission:
                     retry_after_s=self._retry_after_s(len(self._board.queue), now),
                 ),
             )
+
+    def _could_hold(self, request: Request) -> bool:
+        """Whether the request fits workers that are there, whatever they do now. It did when it
+        came; the largest may have gone since."""
+        needed = request.n_tokens + request.remaining_tokens
+        models = {model.name: model for model in self._board.members.models()}
+        model = models.get(request.job.model)
+        return model is not None and needed <= model.room.n_tokens
 
     def _check_hope(self, job: Job, left_s: float, now: float) -> None:
         """Refuse only what is far from possible: estimates are bad, and refusing is final."""

@@ -67,9 +67,15 @@ class RouterConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    """Where a router listens. Port 0 takes any free one; no metrics port: no endpoint."""
+    """Where a router listens. Port 0 takes any free one; no metrics port: no endpoint.
+
+    `host` is for clients. Workers and the launcher come to `worker_host`, where everybody is
+    believed: beyond the loopback it must be a network of their own.
+    """
 
     host: str = "127.0.0.1"
     port: int = 0
+    worker_host: str = "127.0.0.1"
+    worker_port: int = 0
     metrics_port: int | None = 0
     stop_grace_s: float = 5.0  # running answers get this long when the router stops

@@ -1,24 +1,29 @@
-"""The router's three gRPC services, as thin as they can be."""
+"""The gRPC services that clients and operators see, as thin as they can be.
+
+Whoever reaches this door may ask for answers and look; what moves workers is for the machine's own.
+"""
 
 from __future__ import annotations
 
 from contextlib import aclosing
+from ipaddress import IPv6Address, ip_address
+from urllib.parse import unquote
 
 import grpc
 
-from router.handlers import Context, unary, unary_stream
 from router.router import Router
 from twolane.errors import InvalidRequestError
+from twolane.rpc import errors as rpc_errors
+from twolane.rpc.handlers import Context, unary, unary_stream
 from twolane.v1 import cluster_pb2, inference_pb2
 
 INFERENCE = "twolane.v1.InferenceService"
-MEMBERSHIP = "twolane.v1.MembershipService"
 ADMIN = "twolane.v1.AdminService"
 NO_DEADLINE_S = 10 * 365 * 86_400.0  # gRPC's "none" may come as a very long time
 
 
 class Door:
-    """Clients, workers and operators come in here."""
+    """Clients and operators come in here. Workers: `router.worker_door`."""
 
     def __init__(self, router: Router) -> None:
         self._router = router
@@ -31,13 +36,9 @@ class Door:
                 "Cancel": unary(inference_pb2.CancelRequest, self._cancel, size),
                 "ListModels": unary(inference_pb2.ListModelsRequest, self._list_models, size),
             },
-            MEMBERSHIP: {
-                "Announce": unary(cluster_pb2.AnnounceRequest, self._announce, size),
-            },
             ADMIN: {
                 "GetStatus": unary(cluster_pb2.GetStatusRequest, self._get_status, size),
                 "DrainWorker": unary(cluster_pb2.DrainWorkerRequest, self._drain_worker, size),
-                "ReportGone": unary(cluster_pb2.ReportGoneRequest, self._report_gone, size),
             },
         }
         return [
@@ -75,12 +76,6 @@ class Door:
             ]
         )
 
-    async def _announce(
-        self, request: cluster_pb2.AnnounceRequest, context: Context
-    ) -> cluster_pb2.AnnounceResponse:
-        _check_announce(request)
-        return self._router.announce(request)
-
     async def _get_status(
         self, request: cluster_pb2.GetStatusRequest, context: Context
     ) -> cluster_pb2.GetStatusResponse:
@@ -89,34 +84,21 @@ class Door:
     async def _drain_worker(
         self, request: cluster_pb2.DrainWorkerRequest, context: Context
     ) -> cluster_pb2.DrainWorkerResponse:
+        if not is_loopback(context.peer()):
+            text = "workers are drained over the loopback of the router's machine alone; this "
+            text += f"call came from {context.peer()}"
+            await rpc_errors.deny(context, text)
         self._router.drain(request.worker_id, undo=request.undo)
         return cluster_pb2.DrainWorkerResponse()
 
-    async def _report_gone(
-        self, request: cluster_pb2.ReportGoneRequest, context: Context
-    ) -> cluster_pb2.ReportGoneResponse:
-        if not request.epoch:
-            raise InvalidRequestError("epoch is 0; name an incarnation", field="epoch")
-        self._router.report_gone(request.epoch)
-        return cluster_pb2.ReportGoneResponse()
 
-
-def _check_announce(request: cluster_pb2.AnnounceRequest) -> None:
-    """A worker that announces nonsense must not get requests."""
-    worker = request.worker
-    for name, value in (
-        ("worker.worker_id", worker.worker_id),
-        ("worker.epoch", worker.epoch),
-        ("worker.endpoint", worker.endpoint),
-    ):
-        if not value:
-            raise InvalidRequestError(f"{name} is empty", field=name)
-    if request.leaving:
-        return
-    if not request.roles or not request.model:
-        raise InvalidRequestError("roles and model must be set", field="roles")
-    for name in ("n_pages", "page_tokens", "max_context_tokens", "vocab_size"):
-        if getattr(request, name) < 1:
-            raise InvalidRequestError(
-                f"{name} is {getattr(request, name)}; at least 1 is needed", field=name
-            )
+def is_loopback(peer: str) -> bool:
+    """Whether gRPC's name of a peer is of this machine: `ipv4:127.0.0.1:5`, `ipv6:%5B::1%5D:5`."""
+    kind, _, address = peer.partition(":")
+    if kind == "unix":
+        return True
+    if kind not in ("ipv4", "ipv6"):
+        return False
+    host = ip_address(unquote(address).rpartition(":")[0].strip("[]"))
+    mapped = host.ipv4_mapped if isinstance(host, IPv6Address) else None
+    return (mapped or host).is_loopback

@@ -37,11 +37,7 @@ class Events:
             self._board.drop("unknown_request")
             return
         attempt = request.attempt
-        role = (
-            attempt.role_of(event.key, epoch, getattr(event, "from"))
-            if attempt is not None
-            else None
-        )
+        role = _role(attempt, epoch, event)
         if attempt is None or attempt.is_over or role is None:
             self._board.drop("old_attempt")
             return
@@ -109,11 +105,7 @@ class Events:
                 self._board.drop("unknown_request")
             return
         attempt = request.attempt
-        role = (
-            attempt.role_of(event.key, epoch, getattr(event, "from"))
-            if attempt is not None
-            else None
-        )
+        role = _role(attempt, epoch, event)
         if attempt is None or role is None:
             self._board.drop("old_attempt")
             return

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 from router.affinity import prefix_hashes
 from router.config import RouterConfig
@@ -20,6 +22,9 @@ from twolane.errors import (
     UnknownModelError,
 )
 from twolane.v1 import inference_pb2
+
+ArgumentT = TypeVar("ArgumentT")
+ResultT = TypeVar("ResultT")
 
 
 class Intake:
@@ -65,11 +70,21 @@ class Intake:
         if message.WhichOneof("prompt") == "token_ids":
             return list(message.token_ids.ids)
         assert self._text is not None, "check_shape refuses text without a tokenizer"
-        n_chars = len(message.text) + sum(len(m.content) for m in message.chat.messages)
+        if message.WhichOneof("prompt") == "text":
+            return await self._by_size(len(message.text), self._text.encode, message.text)
+        turns = [{"role": m.role, "content": m.content} for m in message.chat.messages]
+        n_chars = sum(len(turn["role"]) + len(turn["content"]) for turn in turns)
+        # what the template makes of them is longer still: it is measured again
+        rendered = await self._by_size(n_chars, self._text.render_chat, turns)
+        return await self._by_size(len(rendered), self._text.encode_rendered, rendered)
+
+    async def _by_size(
+        self, n_chars: int, work: Callable[[ArgumentT], ResultT], argument: ArgumentT
+    ) -> ResultT:
+        """Do `work`: here if the text is short, else on a thread."""
         if n_chars <= self._config.inline_text_chars:
-            return _encode(self._text, message)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(None, _encode, self._text, message)
+            return work(argument)
+        return await asyncio.get_running_loop().run_in_executor(None, work, argument)
 
     async def _model(self, name: str, deadline: float | None) -> ModelFacts:
         loop = asyncio.get_running_loop()
@@ -100,9 +115,3 @@ class Intake:
                     metadata={"model": name},
                 )
             await asyncio.sleep(self._config.tick_s)
-
-
-def _encode(text: TextCodec, message: inference_pb2.GenerateRequest) -> list[int]:
-    if message.WhichOneof("prompt") == "text":
-        return text.encode(message.text)
-    return text.encode_chat([{"role": m.role, "content": m.content} for m in message.chat.messages])

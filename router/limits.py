@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from router.model import ModelFacts
+from router.model import ModelFacts, pages_for
 from twolane.errors import InvalidParameterError, InvalidRequestError, UnimplementedError
 from twolane.params import MAX_STOP_STRINGS, SamplingParams
 from twolane.rpc.params import params_from_proto
@@ -18,6 +18,7 @@ from twolane.v1 import inference_pb2
 RESERVED_FIELDS = ("adapter", "model_version", "constraint")
 MAX_REQUEST_ID_CHARS = 64
 MAX_TENANT_CHARS = 64
+MAX_ROLE_CHARS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,13 +97,14 @@ def _check_prompt(
     if not messages:
         raise InvalidRequestError("chat is empty; at least 1 message is needed", field="chat")
     _at_most("len(chat.messages)", len(messages), limits.chat_messages)
-    n_bytes = sum(len(message.content.encode()) for message in messages)
-    _at_most("len(chat) in bytes", n_bytes, limits.prompt_bytes)
     for at, message in enumerate(messages):
         if not message.role:
             raise InvalidRequestError(
                 f"chat.messages[{at}].role is empty; it names the speaker", field="chat"
             )
+        _at_most(f"len(chat.messages[{at}].role)", len(message.role), MAX_ROLE_CHARS)
+    n_bytes = sum(len(m.role.encode()) + len(m.content.encode()) for m in messages)
+    _at_most("len(chat) in bytes", n_bytes, limits.prompt_bytes)
 
 
 def fit(
@@ -133,12 +135,10 @@ def fit(
             field="prompt",
             metadata={"value": str(n_prompt), "bound": str(model.max_context_tokens - 1)},
         )
-    if model.pages_for(n_prompt) > model.max_prefill_pages:
-        what = f"prompt {n_prompt}"
-        raise _too_many_pages("prompt", what, n_prompt, model, model.max_prefill_pages)
+    if n_prompt + 1 > model.room.n_tokens:
+        raise _too_many_pages("prompt", n_prompt, 1, model)
     if not max_tokens_given:
-        fitting = min(params.max_tokens, room, limits.max_tokens)
-        fitting = min(fitting, model.max_decode_pages * model.page_tokens - n_prompt)
+        fitting = min(params.max_tokens, room, limits.max_tokens, model.room.n_tokens - n_prompt)
         params = replace(params, max_tokens=max(fitting, 1, params.min_tokens))
     if params.max_tokens > room:
         raise InvalidRequestError(
@@ -148,20 +148,25 @@ def fit(
             field="max_tokens",
             metadata={"value": str(params.max_tokens), "bound": f"at most {room}"},
         )
-    n_total = n_prompt + params.max_tokens
-    if model.pages_for(n_total) > model.max_decode_pages:
-        what = f"prompt {n_prompt} + max_tokens {params.max_tokens}"
-        raise _too_many_pages("max_tokens", what, n_total, model, model.max_decode_pages)
+    if n_prompt + params.max_tokens > model.room.n_tokens:
+        raise _too_many_pages("max_tokens", n_prompt, params.max_tokens, model)
     return params
 
 
 def _too_many_pages(
-    field: str, what: str, n_tokens: int, model: ModelFacts, max_pages: int
+    field: str, n_prompt: int, max_tokens: int, model: ModelFacts
 ) -> InvalidRequestError:
-    n_pages = model.pages_for(n_tokens)
+    """The decode worker would hold all of it; a prefill worker all but the last token, should it
+    have to be resumed."""
+    room, n_tokens = model.room, n_prompt + max_tokens
+    role, max_pages = "decode", room.decode_pages
+    n_pages = pages_for(n_tokens, room.page_tokens)
+    if n_pages <= max_pages:
+        role, max_pages = "prefill", room.prefill_pages
+        n_pages = pages_for(n_tokens - 1, room.page_tokens)
     return InvalidRequestError(
-        f"the request needs {n_pages} pages ({what} tokens, {model.page_tokens} a page); the "
-        f"largest worker of {model.name} has {max_pages}",
+        f"the request needs {n_pages} pages (prompt {n_prompt} + max_tokens {max_tokens} tokens, "
+        f"{room.page_tokens} a page); the largest {role} worker of {model.name} has {max_pages}",
         field=field,
         metadata={"value": str(n_pages), "bound": str(max_pages)},
     )

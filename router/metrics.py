@@ -1,7 +1,7 @@
 """Prometheus figures of one router, in a registry of its own.
 
 Durations are observed as they happen. States and counters are a snapshot that the event loop
-publishes; the endpoint's thread reads whole snapshots only.
+publishes; the endpoint shows the latest.
 """
 
 from __future__ import annotations

@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from twolane.v1 import cluster_pb2, worker_pb2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """The pages of the largest worker of each role. Pages move among workers of one fingerprint
+    alone, so a request must fit a pair of them."""
+
+    page_tokens: int
+    prefill_pages: int
+    decode_pages: int
+
+    @property
+    def n_tokens(self) -> int:
+        """The longest prompt and answer together. The decode worker holds all of them; to resume
+        shortly before the end, a prefill worker computes all but the last again."""
+        return min(self.prefill_pages * self.page_tokens + 1, self.decode_pages * self.page_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,12 +32,7 @@ class ModelFacts:
     fingerprint: str  # of the worker heard last; during an upgrade there may be two
     vocab_size: int
     max_context_tokens: int
-    page_tokens: int
-    max_prefill_pages: int  # of the largest prefill worker
-    max_decode_pages: int
-
-    def pages_for(self, n_tokens: int) -> int:
-        return pages_for(n_tokens, self.page_tokens)
+    room: Room  # of the fingerprint that has most
 
 
 def pages_for(n_tokens: int, page_tokens: int) -> int:
@@ -30,18 +41,34 @@ def pages_for(n_tokens: int, page_tokens: int) -> int:
 
 
 def model_facts(name: str, announces: Iterable[cluster_pb2.AnnounceRequest]) -> ModelFacts | None:
-    """Facts of the model `name`, or None if no worker of either role is among `announces`."""
+    """Facts of the model `name`, or None if no fingerprint of it has workers of both roles among
+    `announces`."""
     workers = [announce for announce in announces if announce.model == name]
-    prefill = [a.n_pages for a in workers if worker_pb2.ROLE_PREFILL in a.roles]
-    decode = [a.n_pages for a in workers if worker_pb2.ROLE_DECODE in a.roles]
-    if not prefill or not decode:
+    by_fingerprint: dict[str, list[cluster_pb2.AnnounceRequest]] = {}
+    for worker in workers:
+        by_fingerprint.setdefault(worker.fingerprint, []).append(worker)
+    rooms = [room for group in by_fingerprint.values() if (room := _room(group)) is not None]
+    if not rooms:
         return None
     return ModelFacts(
         name=name,
         fingerprint=workers[-1].fingerprint,
         vocab_size=min(a.vocab_size for a in workers),
         max_context_tokens=min(a.max_context_tokens for a in workers),
-        page_tokens=min(a.page_tokens for a in workers),
-        max_prefill_pages=max(prefill),
-        max_decode_pages=max(decode),
+        room=max(rooms, key=lambda room: room.n_tokens),
+    )
+
+
+def _room(group: Sequence[cluster_pb2.AnnounceRequest]) -> Room | None:
+    """As `router.policy` places: where every prefill worker decodes too, one takes both sides."""
+    prefill = [a for a in group if worker_pb2.ROLE_PREFILL in a.roles]
+    decode = [a for a in group if worker_pb2.ROLE_DECODE in a.roles]
+    if not prefill or not decode:
+        return None
+    if all(a in decode for a in prefill):
+        decode = prefill
+    return Room(
+        page_tokens=min(a.page_tokens for a in group),
+        prefill_pages=max(a.n_pages for a in prefill),
+        decode_pages=max(a.n_pages for a in decode),
     )

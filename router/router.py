@@ -58,7 +58,8 @@ class Router:
         self._dispatcher = Dispatcher(config, self._store, observer)
         self._intake = Intake(config, self._dispatcher.members, text)
         self._sessions: dict[int, tuple[WorkerSession, asyncio.Task[None]]] = {}
-        self._wakes: dict[str, asyncio.Event] = {}
+        # by the very request: its id is free for another while its client still reads
+        self._wakes: dict[Request, asyncio.Event] = {}
         self._tasks = Background()
         self._is_stopping = False
         self._started = 0.0
@@ -100,9 +101,10 @@ class Router:
         task) cancels the request at both workers.
         """
         job = await self._admit(message, self._loop.time(), time_left_s)
-        wake = self._wakes[job.request_id] = asyncio.Event()
+        request = self._submit(job)
+        wake = self._wakes[request] = asyncio.Event()
+        wake.set()  # there may be news since it was submitted
         try:
-            request = self._submit(job)
             yield inference_pb2.GenerateResponse(request_id=job.request_id, seed=job.params.seed)
             is_over = False
             while not is_over:
@@ -119,10 +121,11 @@ class Router:
             if request.error is not None:
                 raise request.error
         finally:
-            del self._wakes[job.request_id]
-            left = CancelledError("the client left")
-            self._dispatcher.end(job.request_id, left, self._loop.time())
-            self._flush()
+            del self._wakes[request]
+            if not request.is_over:
+                left = CancelledError("the client left")
+                self._dispatcher.end(job.request_id, left, self._loop.time())
+                self._flush()
 
     def cancel(self, request_id: str) -> bool:
         """End a running request with CANCELLED. False if there is none of that id."""
@@ -234,7 +237,7 @@ class Router:
             except LinkBrokenError:
                 continue  # as above: its receiver learns of it too, and tells
         for request in self._dispatcher.take_touched():
-            wake = self._wakes.get(request.job.request_id)
+            wake = self._wakes.get(request)
             if wake is not None:
                 wake.set()
 

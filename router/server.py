@@ -1,4 +1,4 @@
-"""A router on the network: its doors, health, reflection, metrics.
+"""A router on the network: one door for clients, one for workers; health, reflection, metrics.
 
 Health of the inference service (and of "", the whole) is SERVING only while some model can be
 served; a load balancer that reads it sends clients elsewhere meanwhile.
@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from functools import partial
 from types import TracebackType
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
-from prometheus_client import start_http_server
+from prometheus_client import generate_latest
 
 from router.background import Background
 from router.config import RouterConfig, ServerConfig
-from router.door import ADMIN, INFERENCE, MEMBERSHIP, Door
+from router.door import ADMIN, INFERENCE, Door
 from router.metrics import RouterMetrics
 from router.router import Router
 from router.session import WorkerDialer
 from router.store import Store
 from router.text import TextCodec
-from twolane.rpc.options import DOOR_SERVER_OPTIONS
+from router.worker_door import WorkerDoor
+from twolane.rpc.metrics_http import MetricsEndpoint
+from twolane.rpc.options import DOOR_SERVER_OPTIONS, INTERNAL_SERVER_OPTIONS
 
 PUBLISH_S = 0.5  # health and metrics lag behind by this much
 
@@ -32,7 +35,7 @@ class RouterServer:
     """Use as an async context manager: serving inside, stopped with grace at the end.
 
     async with GrpcDialer() as dialer, RouterServer(config, server_config, dialer, text) as s:
-        print(s.address, s.metrics_port)
+        print(s.address, s.worker_address, s.metrics_port)
         await s.wait_stopped()
     """
 
@@ -48,6 +51,7 @@ class RouterServer:
         self.metrics = RouterMetrics()
         self.router = Router(config, dialer, text, store=store, observer=self.metrics)
         self.port = 0
+        self.worker_port = 0
         self.metrics_port = 0
         self._config = server_config
         self._health = health.aio.HealthServicer()
@@ -55,19 +59,29 @@ class RouterServer:
 
     @property
     def address(self) -> str:
-        """host:port of the door."""
+        """host:port of the door for clients."""
         return f"{self._config.host}:{self.port}"
+
+    @property
+    def worker_address(self) -> str:
+        """host:port of the door for workers and the launcher."""
+        return f"{self._config.worker_host}:{self.worker_port}"
 
     async def __aenter__(self) -> RouterServer:
         async with AsyncExitStack() as stack:
             if self._config.metrics_port is not None:
-                self._serve_metrics(self._config.metrics_port, stack)
+                metrics = MetricsEndpoint(partial(generate_latest, self.metrics.registry))
+                stack.push_async_callback(metrics.close)
+                self.metrics_port = await metrics.start(
+                    self._config.host, self._config.metrics_port
+                )
             await stack.enter_async_context(self.router)
+            await self._open_worker_door(stack)
             server = grpc.aio.server(options=DOOR_SERVER_OPTIONS)
             stack.push_async_callback(self._stop_server, server)
             server.add_generic_rpc_handlers(tuple(Door(self.router).handlers()))
             health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-            names = (INFERENCE, MEMBERSHIP, ADMIN, health.SERVICE_NAME, reflection.SERVICE_NAME)
+            names = (INFERENCE, ADMIN, health.SERVICE_NAME, reflection.SERVICE_NAME)
             reflection.enable_server_reflection(names, server)
             self.port = server.add_insecure_port(f"{self._config.host}:{self._config.port}")
             await self._publish()
@@ -94,14 +108,13 @@ class RouterServer:
     async def wait_stopped(self) -> None:
         await self._stop_wanted.wait()
 
-    def _serve_metrics(self, port: int, stack: AsyncExitStack) -> None:
-        server, thread = start_http_server(
-            port, addr=self._config.host, registry=self.metrics.registry
-        )
-        self.metrics_port = server.server_port
-        stack.callback(server.server_close)
-        stack.push_async_callback(asyncio.to_thread, thread.join)
-        stack.push_async_callback(asyncio.to_thread, server.shutdown)  # takes half a second
+    async def _open_worker_door(self, stack: AsyncExitStack) -> None:
+        server = grpc.aio.server(options=INTERNAL_SERVER_OPTIONS)
+        stack.push_async_callback(server.stop, None)
+        server.add_generic_rpc_handlers((WorkerDoor(self.router).handler(),))
+        config = self._config
+        self.worker_port = server.add_insecure_port(f"{config.worker_host}:{config.worker_port}")
+        await server.start()
 
     async def _stop_server(self, server: grpc.aio.Server) -> None:
         """New calls are refused; running ones get the grace."""
@@ -119,7 +132,6 @@ class RouterServer:
             health_pb2.HealthCheckResponse.SERVING,
             health_pb2.HealthCheckResponse.NOT_SERVING,
         )
-        await self._health.set(MEMBERSHIP, serving)
         await self._health.set(ADMIN, serving)
         for name in ("", INFERENCE):
             await self._health.set(name, serving if self.router.can_serve() else not_serving)

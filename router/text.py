@@ -55,11 +55,14 @@ class TextCodec:
         ids: list[int] = self._tokenizer.encode(text).ids
         return ids
 
-    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """A chat, rendered with the model's template. Raises `InvalidRequestError`."""
+    def render_chat(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """A chat in the words of the model's template. Raises `InvalidRequestError`."""
         if self._chat_template is None:
             raise InvalidRequestError("the model has no chat template", field="chat")
-        rendered = self._chat_template.render(messages)
+        return self._chat_template.render(messages)
+
+    def encode_rendered(self, rendered: str) -> list[int]:
+        """What `render_chat` made: the template has put the special tokens itself."""
         ids: list[int] = self._tokenizer.encode(rendered, add_special_tokens=False).ids
         return ids
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from functools import cached_property, partial
+from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
 import grpc
 
-from twolane.config import ClientConfig, endpoint_from_env
-from twolane.errors import InvalidRequestError
+from twolane.config import ClientConfig, check_seconds, endpoint_from_env
+from twolane.errors import InvalidParameterError, InvalidRequestError
 from twolane.failures import explain, unreachable
+from twolane.params import check_text
 from twolane.prompts import RequestOptions, build_request
 from twolane.rpc.options import CHANNEL_OPTIONS
 from twolane.status import ClusterStatus
-from twolane.stream import AsyncStream
+from twolane.stream import AsyncStream, check_loop, running_loop
 from twolane.v1 import cluster_pb2, cluster_pb2_grpc, inference_pb2, inference_pb2_grpc
 from twolane.values import Completion, Model
 
@@ -32,13 +33,17 @@ class AsyncClient:
     """
 
     def __init__(self, endpoint: str | None = None, *, config: ClientConfig | None = None) -> None:
+        if not isinstance(endpoint, str | None):
+            raise InvalidParameterError("endpoint", endpoint, "HOST:PORT")
         self.endpoint = endpoint or endpoint_from_env()
         self._config = config or ClientConfig()
         self._is_closed = False
+        self._opened: tuple[asyncio.AbstractEventLoop, grpc.aio.Channel] | None = None
 
     async def connect(self, timeout_s: float | None = None) -> Self:
         """Return `self` as soon as the cluster's door is reachable, else raise UnavailableError."""
         bound_s = self._config.connect_timeout_s if timeout_s is None else timeout_s
+        check_seconds("timeout_s", bound_s)
         try:
             async with asyncio.timeout(bound_s):
                 await self._channel.channel_ready()
@@ -68,6 +73,7 @@ class AsyncClient:
 
         False if no such request is running (any more).
         """
+        check_text("request_id", request_id)
         if not request_id:
             raise InvalidRequestError("request_id is empty", field="request_id")
         request = inference_pb2.CancelRequest(request_id=request_id)
@@ -87,14 +93,19 @@ class AsyncClient:
 
     async def drain(self, worker_id: str, *, undo: bool = False) -> None:
         """Let a worker finish what it runs and give it nothing new; `undo` takes that back."""
+        check_text("worker_id", worker_id)
         request = cluster_pb2.DrainWorkerRequest(worker_id=worker_id, undo=undo)
         await self._call(self._admin.DrainWorker, request)
 
     async def close(self) -> None:
         """Cancel what still runs and hang up. May be called twice; no call is possible after."""
+        if self._opened is None or self._opened[0].is_closed():  # then its calls are over, too
+            self._is_closed = True
+            return
+        loop, channel = self._opened
+        check_loop(loop)
         self._is_closed = True
-        if "_channel" in self.__dict__:
-            await self._channel.close()
+        await channel.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -107,23 +118,26 @@ class AsyncClient:
     ) -> None:
         await self.close()
 
-    @cached_property
-    def _channel(self) -> grpc.aio.Channel:  # made late: it belongs to the running event loop
-        return grpc.aio.insecure_channel(self.endpoint, options=CHANNEL_OPTIONS)
+    @property
+    def _channel(self) -> grpc.aio.Channel:
+        """Made late: it belongs to the event loop that runs when it is first used."""
+        if self._is_closed:
+            raise InvalidRequestError("this client is closed")
+        if self._opened is None:
+            loop = running_loop()
+            channel = grpc.aio.insecure_channel(self.endpoint, options=CHANNEL_OPTIONS)
+            self._opened = (loop, channel)
+        loop, channel = self._opened
+        check_loop(loop)
+        return channel
 
     @property
     def _inference(self) -> inference_pb2_grpc.InferenceServiceStub:
-        self._check_open()
         return inference_pb2_grpc.InferenceServiceStub(self._channel)
 
     @property
     def _admin(self) -> cluster_pb2_grpc.AdminServiceStub:
-        self._check_open()
         return cluster_pb2_grpc.AdminServiceStub(self._channel)
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise InvalidRequestError("this client is closed")
 
     async def _call(
         self, method: Callable[..., Awaitable[ResponseT]], request: object

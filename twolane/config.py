@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
+from typing import Any
+
+from twolane.errors import InvalidParameterError
+from twolane.params import is_number
 
 ENDPOINT_VARIABLE = "TWOLANE_ENDPOINT"
 DEFAULT_ENDPOINT = "localhost:7200"
@@ -22,3 +27,17 @@ class ClientConfig:
     timeout_s: float | None = None
     connect_timeout_s: float = 5.0
     call_timeout_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        if self.timeout_s is not None:
+            check_seconds("timeout_s", self.timeout_s)
+        check_seconds("connect_timeout_s", self.connect_timeout_s)
+        check_seconds("call_timeout_s", self.call_timeout_s)
+
+
+def check_seconds(name: str, value: Any) -> None:
+    """Raise `InvalidParameterError` unless `value` is a length of time that can pass."""
+    if not is_number(value):
+        raise InvalidParameterError(name, value, "a number of seconds")
+    if not (math.isfinite(value) and value > 0):
+        raise InvalidParameterError(name, value, "a number of seconds above 0")

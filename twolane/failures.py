@@ -5,19 +5,37 @@ from __future__ import annotations
 import grpc
 
 from twolane.config import ENDPOINT_VARIABLE
-from twolane.errors import DeadlineError, TwolaneError, UnavailableError
+from twolane.errors import DeadlineError, TwolaneError, UnavailableError, UnimplementedError
 from twolane.rpc.errors import from_rpc_error
 
 
-def explain(error: grpc.RpcError, *, endpoint: str, timeout_s: float | None) -> TwolaneError:
-    """The error of our tree; what gRPC itself says in a few words is said in full here."""
+def explain(
+    error: grpc.RpcError, *, endpoint: str, timeout_s: float | None, n_tokens: int | None = None
+) -> TwolaneError:
+    """The error of our tree; what gRPC itself says in a few words is said in full here.
+
+    `n_tokens` is how much of an answer was here already; None if it had not begun.
+    """
     ours = from_rpc_error(error)
     said_by_server = bool(ours.metadata) or "grpc-status-details-bin" in _trailers(error)
     if said_by_server:
         return ours
+    if isinstance(ours, UnavailableError) and n_tokens is not None:
+        tokens = "1 token" if n_tokens == 1 else f"{n_tokens} tokens"
+        return UnavailableError(
+            f"the router of {endpoint} was lost after {tokens}; send the request again",
+            metadata={"endpoint": endpoint, "tokens": str(n_tokens)},
+        )
+    # "failed to connect to all addresses; last error: …: Connection refused", or
+    # "errors resolving …: [field:hostname lookup error:…: Domain name not found]"
+    why = ours.message.removesuffix("]").rpartition(": ")[2]
+    if isinstance(ours, UnavailableError | UnimplementedError) and _is_foreign(ours.message):
+        return UnavailableError(
+            f"something at {endpoint} is not a twolane cluster ({why})",
+            metadata={"endpoint": endpoint},
+        )
     if isinstance(ours, UnavailableError):
-        # "failed to connect to all addresses; last error: …: Connection refused"
-        return unreachable(endpoint, ours.message.rpartition(": ")[2])
+        return unreachable(endpoint, why)
     if isinstance(ours, DeadlineError) and timeout_s is not None:
         return DeadlineError(
             f"no complete answer from {endpoint} within {timeout_s:g} s",
@@ -33,6 +51,12 @@ def unreachable(endpoint: str, why: str) -> UnavailableError:
         f"with endpoint=… or {ENDPOINT_VARIABLE}",
         metadata={"endpoint": endpoint},
     )
+
+
+def _is_foreign(text: str) -> bool:
+    """A peer that speaks HTTP/1, or HTTP/2 without gRPC, or gRPC without our services."""
+    signs = ("Failed parsing HTTP/2", "http2 header with status", "http1.x", "Method not found")
+    return any(sign in text for sign in signs)
 
 
 def _trailers(error: grpc.RpcError) -> set[str]:

@@ -1,16 +1,18 @@
 """How the next token is chosen: `SamplingParams`, shared by clients, router and engine.
 
 A value here is always valid: the constructor checks every field and raises `InvalidParameterError`
-naming the field, the value and the bound. Limits that depend on a model or a deployment (context
-length, vocabulary, the operator's caps) are the door's to check.
+naming the field, the value and its bound or type. Limits that depend on a model or a deployment
+(context length, vocabulary, the operator's caps) are the door's to check.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import numbers
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 from twolane.errors import InvalidParameterError
 
@@ -19,6 +21,7 @@ MAX_STOP_STRINGS = 16
 MAX_STOP_STRING_CHARS = 256
 MAX_STOP_TOKEN_IDS = 256
 MAX_LOGIT_BIAS = 1024
+MAX_INT = 2**31 - 1  # what the wire carries
 NO_BIAS: Mapping[int, float] = MappingProxyType({})
 
 
@@ -33,7 +36,8 @@ class SamplingParams:
     `top_logprobs` None asks for no log-probabilities, 0 for the chosen token's alone, n > 0 for
     the n likeliest besides. Log-probabilities are those of the model's raw logits in float32,
     before bias, penalties and temperature (vLLM's `raw_logprobs`).
-    `seed` None lets the door draw one.
+    `seed` None lets the door draw one. `stop` may be given as one string; any list will do for it
+    and for `stop_token_ids`.
     """
 
     max_tokens: int = 128
@@ -53,29 +57,45 @@ class SamplingParams:
     top_logprobs: int | None = None
 
     def __post_init__(self) -> None:
-        _at_least("max_tokens", self.max_tokens, 1)
-        _within("min_tokens", self.min_tokens, 0, self.max_tokens)
-        _within("temperature", self.temperature, 0.0, 100.0)
-        _at_least("top_k", self.top_k, 0)
-        _above_zero_to_one("top_p", self.top_p)
-        _within("min_p", self.min_p, 0.0, 1.0)
-        _within("repetition_penalty", self.repetition_penalty, 1e-3, 1e3)
-        _within("presence_penalty", self.presence_penalty, -100.0, 100.0)
-        _within("frequency_penalty", self.frequency_penalty, -100.0, 100.0)
+        _integer("max_tokens", self.max_tokens, 1, MAX_INT)
+        _integer("min_tokens", self.min_tokens, 0, self.max_tokens)
+        _number("temperature", self.temperature, 0.0, 100.0)
+        _integer("top_k", self.top_k, 0, MAX_INT)
+        _number("top_p", self.top_p, 0.0, 1.0, but_not=0.0)
+        _number("min_p", self.min_p, 0.0, 1.0)
+        _number("repetition_penalty", self.repetition_penalty, 1e-3, 1e3)
+        _number("presence_penalty", self.presence_penalty, -100.0, 100.0)
+        _number("frequency_penalty", self.frequency_penalty, -100.0, 100.0)
         if self.seed is not None:
-            _within("seed", self.seed, 0, 2**63 - 1)
+            _integer("seed", self.seed, 0, 2**63 - 1)
         if self.top_logprobs is not None:
-            _within("top_logprobs", self.top_logprobs, 0, MAX_TOP_LOGPROBS)
-        _within("len(stop)", len(self.stop), 0, MAX_STOP_STRINGS)
-        for text in self.stop:
-            _within("len(stop string)", len(text), 1, MAX_STOP_STRING_CHARS)
-        _within("len(stop_token_ids)", len(self.stop_token_ids), 0, MAX_STOP_TOKEN_IDS)
-        for token in self.stop_token_ids:
-            _at_least("stop_token_ids", token, 0)
-        _within("len(logit_bias)", len(self.logit_bias), 0, MAX_LOGIT_BIAS)
+            _integer("top_logprobs", self.top_logprobs, 0, MAX_TOP_LOGPROBS)
+        if not isinstance(self.ignore_eos, bool):
+            raise InvalidParameterError("ignore_eos", self.ignore_eos, "True or False")
+        self._check_stops()
+        self._check_logit_bias()
+
+    def _check_stops(self) -> None:
+        stop: Any = self.stop  # a caller without a type checker may give anything
+        texts = (stop,) if isinstance(stop, str) else _as_tuple("stop", stop)
+        _integer("len(stop)", len(texts), 0, MAX_STOP_STRINGS)
+        for text in texts:
+            check_text("stop", text)
+            _integer("len(stop string)", len(text), 1, MAX_STOP_STRING_CHARS)
+        tokens = _as_tuple("stop_token_ids", self.stop_token_ids)
+        _integer("len(stop_token_ids)", len(tokens), 0, MAX_STOP_TOKEN_IDS)
+        for token in tokens:
+            _integer("stop_token_ids", token, 0, MAX_INT)
+        object.__setattr__(self, "stop", texts)
+        object.__setattr__(self, "stop_token_ids", tokens)
+
+    def _check_logit_bias(self) -> None:
+        if not isinstance(self.logit_bias, Mapping):
+            raise InvalidParameterError("logit_bias", self.logit_bias, "token ids with their bias")
+        _integer("len(logit_bias)", len(self.logit_bias), 0, MAX_LOGIT_BIAS)
         for token, bias in self.logit_bias.items():
-            _at_least("logit_bias token", token, 0)
-            _within(f"logit_bias[{token}]", bias, -1e4, 1e4)
+            _integer("logit_bias token", token, 0, MAX_INT)
+            _number(f"logit_bias[{token}]", bias, -1e4, 1e4)
         object.__setattr__(self, "logit_bias", MappingProxyType(dict(self.logit_bias)))
 
     @property
@@ -83,16 +103,47 @@ class SamplingParams:
         return self.temperature == 0.0
 
 
-def _at_least(name: str, value: float, low: float) -> None:
-    if not value >= low:
-        raise InvalidParameterError(name, value, f"at least {low}")
+def check_text(name: str, value: object, *, bound: str = "text") -> None:
+    """Raise `InvalidParameterError` unless `value` is a string that UTF-8 can carry."""
+    if not isinstance(value, str):
+        raise InvalidParameterError(name, value, bound)
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        wrong = value[error.start : error.end]
+        bound = "text that UTF-8 can carry, without lone surrogates"
+        raise InvalidParameterError(name, wrong, bound) from None
 
 
-def _within(name: str, value: float, low: float, high: float) -> None:
-    if not (math.isfinite(value) and low <= value <= high):
-        raise InvalidParameterError(name, value, f"{low} to {high}")
+def is_integer(value: object) -> bool:
+    """Also numpy's; a bool is none."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
-def _above_zero_to_one(name: str, value: float) -> None:
-    if not 0.0 < value <= 1.0:
-        raise InvalidParameterError(name, value, "above 0, up to 1")
+def is_number(value: object) -> bool:
+    """Integers are numbers, too; a bool is none."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _integer(name: str, value: Any, low: int, high: int) -> None:
+    if not is_integer(value):
+        raise InvalidParameterError(name, value, "an integer")
+    if not low <= value <= high:
+        bound = f"at least {low}" if high == MAX_INT and value < low else f"{low} to {high}"
+        raise InvalidParameterError(name, value, bound)
+
+
+def _number(
+    name: str, value: Any, low: float, high: float, *, but_not: float | None = None
+) -> None:
+    if not is_number(value):
+        raise InvalidParameterError(name, value, "a number")
+    if not (math.isfinite(value) and low <= value <= high) or value == but_not:
+        bound = f"{low} to {high}" if but_not is None else f"above {low}, up to {high}"
+        raise InvalidParameterError(name, value, bound)
+
+
+def _as_tuple(name: str, value: object) -> tuple[Any, ...]:
+    if not isinstance(value, Iterable):
+        raise InvalidParameterError(name, value, "a list")
+    return tuple(value)

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import secrets
-from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, TypedDict
 
-from twolane.errors import InvalidRequestError
-from twolane.params import SamplingParams
+from twolane.config import check_seconds
+from twolane.errors import InvalidParameterError, InvalidRequestError
+from twolane.params import MAX_INT, SamplingParams, check_text, is_integer
+from twolane.rpc.options import MAX_MESSAGE_BYTES
 from twolane.rpc.params import params_to_proto
 from twolane.v1 import inference_pb2
 from twolane.values import Message
+
+CHAT_ROLES = ("system", "user", "assistant")
+MAX_PRIORITY = 100
 
 
 class SamplingOptions(TypedDict, total=False):
@@ -55,25 +61,26 @@ class RequestOptions(SamplingOptions, total=False):
 def sampling_of(options: RequestOptions) -> SamplingParams:
     """`params` (default: the defaults) with the single options on top.
 
-    Raises `InvalidParameterError` for a value out of its bound, TypeError for an unknown name.
+    Raises `InvalidParameterError` for a value out of its bound.
     """
-    changes: dict[str, Any] = {
-        name: value
-        for name, value in options.items()
-        if name not in RequestOptions.__annotations__ or name in SamplingOptions.__annotations__
-    }
-    if isinstance(changes.get("stop"), str):
-        changes["stop"] = (changes["stop"],)
-    for name in {"stop", "stop_token_ids"} & changes.keys():
-        changes[name] = tuple(changes[name])
-    return dataclasses.replace(options.get("params") or SamplingParams(), **changes)
+    names = SamplingOptions.__annotations__
+    changes: dict[str, Any] = {name: value for name, value in options.items() if name in names}
+    params = options.get("params")
+    if not isinstance(params, SamplingParams | None):
+        raise InvalidParameterError("params", params, "a SamplingParams")
+    return dataclasses.replace(params or SamplingParams(), **changes)
 
 
 def build_request(prompt: str | None, options: RequestOptions) -> inference_pb2.GenerateRequest:
-    """Raises `InvalidRequestError` unless exactly one of the three forms of a prompt is given.
+    """The message, as far as a client can check it; what the model allows is for the door to say.
 
+    Raises `InvalidRequestError` unless exactly one of the three forms of a prompt is given, for an
+    unknown name or a wrong type or value, and for more than a message can carry.
     A missing `request_id` is drawn here, so that the caller can cancel before the first answer.
     """
+    _check_names(options)
+    if options.get("timeout_s") is not None:
+        check_seconds("timeout_s", options["timeout_s"])
     token_ids, messages = options.get("token_ids"), options.get("messages")
     n_given = sum(form is not None for form in (prompt, token_ids, messages))
     if n_given != 1:
@@ -81,24 +88,82 @@ def build_request(prompt: str | None, options: RequestOptions) -> inference_pb2.
             f"{n_given} of prompt, token_ids and messages are given; give exactly one",
             field="prompt",
         )
-    request = inference_pb2.GenerateRequest()
-    sampling = params_to_proto(sampling_of(options))
-    try:
-        request.request_id = options.get("request_id") or secrets.token_hex(8)
-        request.model = options.get("model", "")
-        request.priority = options.get("priority", 0)
-        request.sampling.CopyFrom(sampling)
-        if prompt is not None:
-            request.text = prompt
-        elif token_ids is not None:
-            request.token_ids.SetInParent()  # an empty list is for the door to refuse
-            request.token_ids.ids.extend(token_ids)
-        elif messages is not None:
-            request.chat.SetInParent()
-            for message in messages:
-                request.chat.messages.add(role=message["role"], content=message["content"])
-    except (TypeError, ValueError) as error:  # not an int32, a lone surrogate, …
-        raise InvalidRequestError(f"the request does not fit the wire: {error}") from error
-    except KeyError as error:
-        raise InvalidRequestError(f"a message lacks {error}", field="messages") from error
+    request = inference_pb2.GenerateRequest(
+        request_id=_text_option(options, "request_id") or secrets.token_hex(8),
+        model=_text_option(options, "model"),
+        priority=_priority(options),
+        sampling=params_to_proto(sampling_of(options)),
+    )
+    if prompt is not None:
+        check_text("prompt", prompt, bound="text; a list of token ids goes into token_ids=")
+        request.text = prompt
+    elif token_ids is not None:
+        request.token_ids.SetInParent()  # an empty list is for the door to refuse
+        request.token_ids.ids.extend(_token_ids(token_ids))
+    elif messages is not None:
+        request.chat.SetInParent()
+        for message in _messages(messages):
+            request.chat.messages.add(role=message["role"], content=message["content"])
+    n_bytes = request.ByteSize()
+    if n_bytes > MAX_MESSAGE_BYTES:
+        raise InvalidRequestError(
+            f"the request has {n_bytes:,} bytes; a message holds at most {MAX_MESSAGE_BYTES:,}",
+            field="prompt",
+            metadata={"bytes": str(n_bytes), "limit": str(MAX_MESSAGE_BYTES)},
+        )
     return request
+
+
+def _check_names(options: RequestOptions) -> None:
+    known = RequestOptions.__annotations__
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+            raise InvalidRequestError(f"there is no option {name}; {hint}", field=name)
+
+
+def _text_option(options: RequestOptions, name: Literal["request_id", "model"]) -> str:
+    text = options.get(name)
+    if text is None:
+        return ""
+    check_text(name, text)
+    return text
+
+
+def _priority(options: RequestOptions) -> int:
+    priority = options.get("priority", 0)
+    if not is_integer(priority):
+        raise InvalidParameterError("priority", priority, "an integer")
+    if not abs(priority) <= MAX_PRIORITY:
+        raise InvalidParameterError("priority", priority, f"{-MAX_PRIORITY} to {MAX_PRIORITY}")
+    return priority
+
+
+def _token_ids(given: object) -> list[int]:
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise InvalidParameterError("token_ids", given, "a list of integers")
+    ids = list(given)
+    for index, token in enumerate(ids):
+        if not is_integer(token):
+            raise InvalidParameterError(f"token_ids[{index}]", token, "an integer")
+        if not 0 <= token <= MAX_INT:
+            raise InvalidParameterError(f"token_ids[{index}]", token, f"0 to {MAX_INT}")
+    return ids
+
+
+def _messages(given: object) -> Iterator[Mapping[str, str]]:
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+        raise InvalidParameterError("messages", given, "a list of messages with role and content")
+    for index, message in enumerate(given):
+        where = f"messages[{index}]"
+        if not isinstance(message, Mapping):
+            raise InvalidParameterError(where, message, 'like {"role": "user", "content": "…"}')
+        for name in ("role", "content"):
+            if name not in message:
+                raise InvalidRequestError(f"{where} lacks {name!r}", field=where)
+            check_text(f"{where}.{name}", message[name])
+        if message["role"] not in CHAT_ROLES:
+            bound = f"one of {', '.join(CHAT_ROLES)}"
+            raise InvalidParameterError(f"{where}.role", message["role"], bound)
+        yield message

@@ -9,7 +9,7 @@ from typing import Self
 
 import grpc
 
-from twolane.errors import CancelledError, InternalError, TwolaneError
+from twolane.errors import CancelledError, InternalError, InvalidRequestError, TwolaneError
 from twolane.v1 import inference_pb2
 from twolane.values import Chunk, Completion
 
@@ -26,15 +26,15 @@ class AsyncStream:
     `request_id` and `seed` are those in use as soon as the first chunk is here.
     """
 
-    def __init__(
-        self, call: Call, request_id: str, explain: Callable[[grpc.RpcError], TwolaneError]
-    ) -> None:
+    def __init__(self, call: Call, request_id: str, explain: Callable[..., TwolaneError]) -> None:
+        """`explain(error, n_tokens=…)` is `failures.explain` with what the client knows."""
         self.request_id = request_id
         self.seed = 0
         self._call = call
         self._messages = aiter(call)
         self._loop = asyncio.get_running_loop()
         self._explain = explain
+        self._is_admitted = False
         self._is_over = False
         self._chunks: list[Chunk] = []
 
@@ -44,9 +44,11 @@ class AsyncStream:
     async def __anext__(self) -> Chunk:
         if self._is_over:
             raise StopAsyncIteration
+        check_loop(self._loop)
         message = await self._next_message()
         if message.request_id:  # the first one: it comes when the request is admitted
             self.request_id, self.seed = message.request_id, message.seed
+            self._is_admitted = True
             if not (message.tokens or message.text or message.finish_reason):
                 return await anext(self)
         chunk = Chunk.from_proto(message, request_id=self.request_id, seed=self.seed)
@@ -61,7 +63,7 @@ class AsyncStream:
             if self._is_finished:  # how the call ends after the last chunk is of no interest
                 raise StopAsyncIteration from None
             if isinstance(error, grpc.RpcError):
-                raise self._explain(error) from error
+                raise self._explain(error, n_tokens=self._n_tokens) from error
             why = f"the answer to {self.request_id} ended without a finish reason"
             raise InternalError(why) from None
         except asyncio.CancelledError:
@@ -73,6 +75,11 @@ class AsyncStream:
             self._is_over = True
             why = await self._call.details() if self._call.done() else "the client was closed"
             raise CancelledError(why or f"request {self.request_id} was cancelled") from None
+
+    @property
+    def _n_tokens(self) -> int | None:
+        """How many tokens came; None before the request was admitted."""
+        return sum(len(chunk.tokens) for chunk in self._chunks) if self._is_admitted else None
 
     async def completion(self) -> Completion:
         """Read all that is left; returns the whole answer, with what was read before."""
@@ -119,6 +126,21 @@ class AsyncStream:
             finish_reason=last.finish_reason,
             ledger=last.ledger,
         )
+
+
+def running_loop() -> asyncio.AbstractEventLoop:
+    """The event loop of the caller; `InvalidRequestError` if there is none."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        why = "AsyncClient needs a running event loop; twolane.Client does without"
+        raise InvalidRequestError(why) from None
+
+
+def check_loop(loop: asyncio.AbstractEventLoop) -> None:
+    """What gRPC made on one event loop hangs on another: refuse it with a clear word."""
+    if running_loop() is not loop:
+        raise InvalidRequestError("this was made for another event loop; make a client for each")
 
 
 def _is_own_task_cancelled() -> bool:

@@ -125,6 +125,19 @@ async def test_two_incarnations_are_two_handles(launcher: ProcessLauncher) -> No
     assert is_alive(second.pid)
 
 
+async def test_an_incarnation_that_still_runs_is_dead_before_the_next_starts(
+    launcher: ProcessLauncher,
+) -> None:
+    first = await launcher.start(spec("stubborn"))
+    second = await launcher.start(replace(spec("stubborn"), epoch=new_epoch()))
+    assert not is_alive(first.pid)
+    assert is_alive(second.pid)
+    assert await launcher.wait_exit(first) == "was replaced"
+    await launcher.stop(first, grace_s=5)
+    assert is_alive(second.pid)
+    assert len(launcher._processes) == 1
+
+
 async def test_close_leaves_nothing(tmp_path: Path) -> None:
     launcher = ProcessLauncher(tmp_path, command=DUMMY)
     handles = [await launcher.start(spec("stubborn", f"w{i}")) for i in range(3)]

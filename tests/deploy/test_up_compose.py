@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -8,10 +9,19 @@ from hypothesis import strategies as st
 
 from deploy.bundled import model_path
 from deploy.compose_router import router_config
-from deploy.compose_worker import lease_config, step_limits, worker_config
+from deploy.compose_worker import (
+    lease_config,
+    prefill_config,
+    receiver_config,
+    step_limits,
+    worker_config,
+)
 from deploy.engines import open_engine
 from deploy.launcher import StartError
+from deploy.options import limits_spec
 from deploy.spec import ClusterSpec, LimitsSpec, ModelSpec, TimingSpec
+from deploy.up import up
+from kvtransfer.config import ReceiverConfig
 from worker.config import StepLimits
 
 FAKE = ModelSpec(model_dir=str(model_path()), name="m", engine="fake", n_pages=8)
@@ -39,6 +49,33 @@ def test_what_was_given_reaches_the_worker() -> None:
     assert (config.worker_id, config.routers) == ("prefill-0", ("h:1",))
     assert (config.announce_every_s, config.drain_for_s) == (0.05, 2.5)
     assert (config.sessions.grace_s, config.sessions.tombstone_s) == (1.5, 0.5)
+
+
+def test_what_was_given_of_batching_reaches_the_prefill_role() -> None:
+    limits = LimitsSpec(prefill_window_s=0.0, prefill_watermark_rows=0, holding_cap_share=0.25)
+    config = prefill_config(replace(CLUSTER, limits=limits).workers("h:1")[0])
+    assert (config.batching.window_s, config.batching.watermark_rows) == (0.0, 0)
+    assert config.holding_cap_share == 0.25
+    assert config.sender.lease.lease_s == TIMING.lease_s
+    plain = prefill_config(replace(CLUSTER, timing=TimingSpec()).workers("h:1")[0])
+    assert plain == type(plain)()
+
+
+def test_every_limit_is_an_option_of_up() -> None:
+    given: dict[str, Any] = {f.name: n for n, f in enumerate(fields(LimitsSpec), start=2)}
+    given |= {"prefill_window_s": 0.5, "holding_cap_share": 0.5}
+    flags = [part for name, n in given.items() for part in ("--" + name.replace("_", "-"), str(n))]
+    parsed = up.make_context("up", flags).params
+    assert limits_spec(parsed) == LimitsSpec(**given)
+
+
+def test_waits_for_a_peer_scale_with_the_lease() -> None:
+    assert receiver_config(TimingSpec()) == ReceiverConfig()
+    longer = receiver_config(TimingSpec(lease_s=60.0))
+    assert (longer.reattach_s, longer.landing_timeout_s, longer.fence_after_s) == (10, 30, 600)
+    shorter = receiver_config(TimingSpec(lease_s=0.6, heartbeat_s=0.1))
+    assert shorter.fence_after_s == pytest.approx(6)
+    assert shorter.reattach_s < longer.reattach_s
 
 
 @given(lease_s=st.floats(0.01, 100), heartbeat_s=st.floats(0.01, 100))

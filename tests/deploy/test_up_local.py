@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.cluster.real_cluster import inspect, left_over, settled
 from twolane import UnavailableError
 from twolane.testing import LocalCluster, start_local
 
@@ -86,6 +88,30 @@ def test_a_killed_router_comes_back_at_the_same_endpoint() -> None:
             assert time.monotonic() < end_s
             time.sleep(0.05)
         assert tokens(cluster) == expected
+
+
+async def test_answers_of_a_killed_router_end_as_unavailable_and_their_rows_are_freed() -> None:
+    with start_local(max_context_tokens=2048, pages=512, grace_s=1.0, **QUICK) as cluster:
+        async with cluster.aclient() as client:
+            streams = [
+                client.stream(f"Tale {n}", max_tokens=1900, ignore_eos=True) for n in range(2)
+            ]
+            for stream in streams:
+                await anext(stream)
+            epochs = {w.worker_id: w.epoch for w in (await client.status()).workers}
+            endpoints = [w.endpoint for w in (await client.status()).workers]
+            n_events = len(cluster.events)
+            cluster.kill("router-0")
+            for stream in streams:
+                with pytest.raises(UnavailableError):
+                    await stream.completion()
+        await asyncio.to_thread(cluster.wait_for, "started", "router-0", after=n_events)
+        status = await settled(cluster, n_workers=2, within_s=10)
+        assert {w.worker_id: w.epoch for w in status.workers} == epochs, "no worker was restarted"
+        assert not left_over([await inspect(endpoint) for endpoint in endpoints])
+        async with cluster.aclient() as client:
+            completion = await client.generate("Once upon a time", max_tokens=24)
+        assert completion.ledger.attempts == 1
 
 
 def test_a_cluster_that_cannot_start_raises_with_the_reason() -> None:

@@ -155,15 +155,15 @@ def test_router_and_worker_start_as_plain_processes_too() -> None:
             stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
 
-    def endpoint(process: subprocess.Popen[str]) -> str:
+    def endpoint(process: subprocess.Popen[str], what: str = "serves") -> str:
         assert process.stdout is not None
-        name, _, where = process.stdout.readline().strip().partition(" serves at ")
+        name, _, where = process.stdout.readline().strip().partition(f" {what} at ")
         assert name in ("router-0", "w")
         return where
 
-    with start("router", "--port", "0") as router:
-        door = endpoint(router)
-        with start("worker", "--worker-id", "w", "--router", door) as worker:
+    with start("router", "--port", "0", "--worker-port", "0") as router:
+        door, worker_door = endpoint(router), endpoint(router, "hears workers")
+        with start("worker", "--worker-id", "w", "--router", worker_door) as worker:
             endpoint(worker)
             with Client(door) as client:
                 wait_until(lambda: bool(client.models()))

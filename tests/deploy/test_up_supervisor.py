@@ -27,7 +27,11 @@ QUICK = SupervisorConfig(
 )
 
 
-class Admin(cluster_pb2_grpc.AdminServiceServicer, health_pb2_grpc.HealthServicer):
+class Admin(
+    cluster_pb2_grpc.AdminServiceServicer,
+    cluster_pb2_grpc.MembershipServiceServicer,
+    health_pb2_grpc.HealthServicer,
+):
     """A router that calls everybody alive whom it is told of."""
 
     def __init__(self) -> None:
@@ -35,12 +39,16 @@ class Admin(cluster_pb2_grpc.AdminServiceServicer, health_pb2_grpc.HealthService
         self.fence_wanted: set[int] = set()
         self.gone: list[int] = []
         self.is_serving = True
+        self.fails: grpc.StatusCode | None = None  # of every call
+        self.calls_failed = 0
 
     async def Check(self, request: Any, context: Context) -> health_pb2.HealthCheckResponse:
+        await self._fail(context)
         kinds = health_pb2.HealthCheckResponse
         return kinds(status=kinds.SERVING if self.is_serving else kinds.NOT_SERVING)
 
     async def GetStatus(self, request: Any, context: Context) -> cluster_pb2.GetStatusResponse:
+        await self._fail(context)
         response = cluster_pb2.GetStatusResponse()
         for epoch, state in self.members.items():
             member = response.workers.add(state=state)
@@ -51,9 +59,15 @@ class Admin(cluster_pb2_grpc.AdminServiceServicer, health_pb2_grpc.HealthService
     async def ReportGone(
         self, request: cluster_pb2.ReportGoneRequest, context: Context
     ) -> cluster_pb2.ReportGoneResponse:
+        await self._fail(context)
         self.gone.append(request.epoch)
         self.fence_wanted.discard(request.epoch)
         return cluster_pb2.ReportGoneResponse()
+
+    async def _fail(self, context: Context) -> None:
+        if self.fails is not None:
+            self.calls_failed += 1
+            await context.abort(self.fails, "killed")
 
 
 @dataclass
@@ -66,9 +80,10 @@ class Process:
 class DoubleLauncher:
     """Processes that are nothing but an event. `broken` maps names to why they do not start."""
 
-    def __init__(self, admin: Admin, endpoint: str) -> None:
+    def __init__(self, admin: Admin, endpoint: str, worker_endpoint: str) -> None:
         self.admin = admin
         self.endpoint = endpoint
+        self.worker_endpoint = worker_endpoint
         self.processes: dict[int, Process] = {}
         self.broken: dict[str, str] = {}
         self.mute: set[str] = set()  # they start and never announce themselves
@@ -84,7 +99,7 @@ class DoubleLauncher:
         if spec.name not in self.mute and isinstance(spec, WorkerSpec):
             self.admin.members[spec.epoch] = "alive"
         endpoint = self.endpoint if isinstance(spec, RouterSpec) else f"w:{pid}"
-        return Handle(spec.name, spec.epoch, endpoint, "", pid)
+        return Handle(spec.name, spec.epoch, endpoint, "", pid, self.worker_endpoint)
 
     async def wait_exit(self, handle: Handle) -> str:
         await self.processes[handle.pid].ended.wait()
@@ -149,13 +164,16 @@ class Scene:
 @pytest.fixture
 async def scene() -> AsyncIterator[Scene]:
     admin = Admin()
-    server = grpc.aio.server()
-    cluster_pb2_grpc.add_AdminServiceServicer_to_server(admin, server)
-    health_pb2_grpc.add_HealthServicer_to_server(admin, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    yield Scene(admin, DoubleLauncher(admin, f"127.0.0.1:{port}"))
-    await server.stop(0)
+    door, worker_door = grpc.aio.server(), grpc.aio.server()
+    cluster_pb2_grpc.add_AdminServiceServicer_to_server(admin, door)
+    health_pb2_grpc.add_HealthServicer_to_server(admin, door)
+    cluster_pb2_grpc.add_MembershipServiceServicer_to_server(admin, worker_door)
+    ports = [server.add_insecure_port("127.0.0.1:0") for server in (door, worker_door)]
+    for server in (door, worker_door):
+        await server.start()
+    yield Scene(admin, DoubleLauncher(admin, *(f"127.0.0.1:{port}" for port in ports)))
+    for server in (door, worker_door):
+        await server.stop(0)
 
 
 async def test_ready_comes_after_every_start_and_stop_ends_the_router_first(scene: Scene) -> None:
@@ -227,13 +245,35 @@ async def test_a_worker_that_dies_again_and_again_waits_longer(scene: Scene) -> 
         await scene.until(lambda: bool(scene.launcher.running("decode-0")))
 
 
-async def test_a_dead_router_comes_back_at_the_same_port(scene: Scene) -> None:
+@pytest.mark.parametrize("code", ["INTERNAL", "CANCELLED", "UNKNOWN", "UNAVAILABLE"])
+async def test_nothing_that_a_dying_router_answers_ends_the_supervisor(
+    scene: Scene, code: str
+) -> None:
+    async with scene.up():
+        scene.admin.fails = grpc.StatusCode[code]
+        pid, old = scene.launcher.running("decode-0")[0]
+        scene.launcher.kill(pid)
+        await scene.until(lambda: scene.admin.calls_failed > 5)
+        scene.admin.fails = None
+        await scene.until(lambda: scene.admin.gone == [old.epoch])
+
+
+async def test_workers_are_told_the_routers_door_for_workers(scene: Scene) -> None:
+    async with scene.up():
+        for name in ("prefill-0", "decode-0"):
+            _, spec = scene.launcher.running(name)[0]
+            assert isinstance(spec, WorkerSpec)
+            assert spec.routers == (scene.launcher.worker_endpoint,)
+
+
+async def test_a_dead_router_comes_back_at_the_same_ports(scene: Scene) -> None:
     async with scene.up():
         scene.launcher.kill(scene.launcher.running("router-0")[0][0])
         await scene.until(lambda: bool(scene.launcher.running("router-0")))
         _, spec = scene.launcher.running("router-0")[0]
         assert isinstance(spec, RouterSpec)
         assert scene.launcher.endpoint.endswith(f":{spec.port}")
+        assert scene.launcher.worker_endpoint.endswith(f":{spec.worker_port}")
     assert scene.admin.gone == []
 
 

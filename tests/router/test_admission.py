@@ -283,3 +283,41 @@ def test_workers_of_unequal_fingerprints_are_never_paired() -> None:
         assert (await ask(router, message(PROMPT))).ledger.decode_worker == "d1"
 
     play(script, ("p0",), config=limited(unavailable_after_s=1.0))
+
+
+def test_answer_that_no_prefill_worker_could_resume_is_refused_at_the_door() -> None:
+    async def script(router: Router, cluster: ScriptedCluster) -> None:
+        cluster.start_worker("p0", n_pages=20)
+        cluster.start_worker("d0", n_pages=100)
+        await asyncio.sleep(0.1)
+        refused = await ask(router, message([1] * 160, max_tokens=162))
+        assert isinstance(refused.error, InvalidRequestError)
+        assert "largest prefill worker of fake has 20" in refused.error.message
+
+        cluster.workers["d0"].preempt_at["just"] = 160
+        just = await ask(router, message([1] * 160, request_id="just", max_tokens=161))
+        assert just.error is None
+        assert just.tokens == expected_answer([1] * 160, 161)
+        assert just.ledger.attempts == 2
+
+    play(script, ())
+
+
+def test_request_whose_only_fitting_worker_is_gone_fails_and_does_not_wait_for_the_queue() -> None:
+    async def script(router: Router, cluster: ScriptedCluster) -> None:
+        cluster.start_worker("p0", n_pages=100)
+        cluster.start_worker("p1", n_pages=5)
+        cluster.start_worker("d0", n_pages=100)
+        await asyncio.sleep(0.1)
+        task = asyncio.create_task(ask(router, message([1] * 160, max_tokens=300)))
+        await asyncio.sleep(0.5)
+        router.report_gone(cluster.workers["p0"].epoch)
+        cluster.workers["p0"].kill()
+        cluster.workers["d0"].kill()
+        cluster.start_worker("d0", n_pages=100)
+        outcome = await task
+        assert isinstance(outcome.error, UnavailableError)
+        assert "has pages for 460 tokens" in outcome.error.message
+        assert 2 < outcome.ended_at < 10
+
+    play(script, (), config=limited(unavailable_after_s=2.0))

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from router.limits import LimitsConfig, check_shape, fit
-from router.model import ModelFacts
+from router.model import ModelFacts, Room
 from router.testing.client import message
 from twolane.errors import InvalidRequestError, UnimplementedError
 from twolane.params import SamplingParams
@@ -19,9 +19,7 @@ MODEL = ModelFacts(
     fingerprint="f",
     vocab_size=1000,
     max_context_tokens=64,
-    page_tokens=4,
-    max_prefill_pages=10,
-    max_decode_pages=12,
+    room=Room(page_tokens=4, prefill_pages=10, decode_pages=12),
 )
 
 
@@ -45,8 +43,10 @@ def chat(*turns: Any, **fields: Any) -> Any:
         (message([1] * 51), "len(prompt tokens)", "51"),
         (chat(), "chat", "chat is empty"),
         (chat(("user", "a"), ("user", "b"), ("user", "c")), "len(chat.messages)", "3"),
-        (chat(("user", "a" * 60), ("user", "b" * 60)), "len(chat) in bytes", "120"),
+        (chat(("user", "a" * 60), ("user", "b" * 60)), "len(chat) in bytes", "128"),
         (chat(("", "a")), "chat", "messages[0].role"),
+        (chat(("user", "a"), ("é" * 65, "b")), "len(chat.messages[1].role)", "65"),
+        (chat(("é" * 30, "a" * 10), ("é" * 10, "b" * 11)), "len(chat) in bytes", "101"),
         (message([1], priority=101), "priority", "101"),
         (message([1], priority=-101), "priority", "-100 to 100"),
         (message([1], request_id="x" * 65), "len(request_id)", "65"),
@@ -116,6 +116,8 @@ def test_without_a_tokenizer_text_is_refused_and_ids_are_served(request_: Any) -
         ([1], {"logit_bias": {1000: 1.0}}, "logit_bias token", "1000"),
         ([1] * 30, {"max_tokens": 35}, "max_tokens", "is 65; m has a context of 64"),
         ([1] * 30, {"max_tokens": 19}, "max_tokens", "needs 13 pages"),
+        ([1] * 30, {"max_tokens": 12}, "max_tokens", "needs 11 pages"),
+        ([1] * 30, {"max_tokens": 12}, "max_tokens", "largest prefill worker of m has 10"),
         ([1] * 41, {"max_tokens": 1}, "prompt", "needs 11 pages"),
     ],
 )
@@ -129,11 +131,11 @@ def test_what_does_not_fit_the_model_is_refused_with_figures(
 
 
 def test_what_just_fits_is_served_as_asked() -> None:
-    params = SamplingParams(max_tokens=18)
+    params = SamplingParams(max_tokens=11)  # resumed after 10, P prefills 40 tokens: 10 pages
     assert fit([1] * 30, params, MODEL, LIMITS, max_tokens_given=True) == params
 
 
-@pytest.mark.parametrize(("n_prompt", "expected"), [(1, 47), (30, 18), (40, 8)])
+@pytest.mark.parametrize(("n_prompt", "expected"), [(1, 40), (30, 11), (40, 1)])
 def test_unset_max_tokens_is_cut_to_what_fits(n_prompt: Any, expected: Any) -> None:
     params = fit([1] * n_prompt, SamplingParams(), MODEL, LIMITS, max_tokens_given=False)
     assert params.max_tokens == expected
@@ -145,9 +147,7 @@ def test_prompt_that_leaves_no_room_for_an_answer_is_refused() -> None:
         fingerprint="f",
         vocab_size=1000,
         max_context_tokens=20,
-        page_tokens=4,
-        max_prefill_pages=10,
-        max_decode_pages=12,
+        room=Room(page_tokens=4, prefill_pages=10, decode_pages=12),
     )
     with pytest.raises(InvalidRequestError, match="context of 20"):
         fit([1] * 20, SamplingParams(), small, LIMITS, max_tokens_given=False)

@@ -89,6 +89,26 @@ def test_id_in_use_is_refused_and_free_again_afterwards() -> None:
     play(script)
 
 
+def test_id_of_a_finished_answer_can_be_used_again_while_its_client_still_reads() -> None:
+    async def script(router: Router, cluster: ScriptedCluster) -> None:
+        slow = router.generate(message([1, 2, 3], request_id="x", max_tokens=3))
+        await anext(slow)
+        await asyncio.sleep(2.0)  # the answer is complete meanwhile
+        assert not router.status().requests
+        second = asyncio.create_task(
+            ask(router, message([4, 5, 6], request_id="x", max_tokens=400))
+        )
+        await asyncio.sleep(0.05)
+        rest = [response async for response in slow]
+        assert sum(len(response.tokens) for response in rest) == 3
+        async with asyncio.timeout(30.0):
+            outcome = await second
+        assert outcome.error is None
+        assert outcome.tokens == expected_answer([4, 5, 6], 400)
+
+    play(script)
+
+
 @pytest.mark.parametrize("at_s", [0.0001, 0.01, 0.025, 0.035, 0.1])
 def test_cancel_by_id_frees_both_workers_within_a_second(at_s: Any) -> None:
     async def script(router: Router, cluster: ScriptedCluster) -> None:

@@ -133,11 +133,16 @@ class ScriptedDoor:
             load=worker_pb2.LoadReport(pages=PAGES, rows=3, decode_queue=1, step_s=0.02),
             requests=3,
         )
+        gone = cluster_pb2.WorkerStatus(
+            worker=worker_pb2.WorkerAddress(worker_id="prefill-9", epoch=7, endpoint="h:2"),
+            roles=[worker_pb2.ROLE_PREFILL],
+            state="gone",
+        )
         waiting = cluster_pb2.RequestStatus(request_id="r1", state="decode", attempt=2, age_s=1.5)
         return cluster_pb2.GetStatusResponse(
             router_id="router-0",
             uptime_s=12.0,
-            workers=[worker],
+            workers=[worker, gone],
             requests=[waiting],
             requests_by_state={"decode": 1},
             counters={"finished": 9},
@@ -151,8 +156,3 @@ class ScriptedDoor:
             await abort(context, error)
         self.drained.append((request.worker_id, request.undo))
         return cluster_pb2.DrainWorkerResponse()
-
-    async def ReportGone(
-        self, request: cluster_pb2.ReportGoneRequest, context: Context
-    ) -> cluster_pb2.ReportGoneResponse:
-        return cluster_pb2.ReportGoneResponse()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import pty
@@ -146,3 +147,48 @@ def test_watch_redraws_in_a_terminal_until_ctrl_c() -> None:
         process.send_signal(signal.SIGINT)
         assert process.wait(10) == 0
     os.close(terminal)
+
+
+def test_generate_takes_token_ids() -> None:
+    assert run("generate", "--token-ids", "1,2,3").stdout == "1 2 3 \n"
+    assert "like 1,2,3" in run("generate", "--token-ids", "1,b").stderr
+    assert "Missing argument" in run("generate").stderr
+
+
+def test_an_input_that_is_not_utf_8_is_told() -> None:
+    result = CliRunner().invoke(app, ["generate", "-"], input=b"a\xff")
+    assert (result.exit_code, "input is not UTF-8" in result.stderr) == (2, True)
+
+
+def test_an_error_in_the_middle_of_an_answer_gets_a_line_of_its_own() -> None:
+    result = run("generate", "fails late")
+    assert (result.exit_code, result.stdout) == (3, "one two \n")
+
+
+def test_status_hides_the_workers_that_are_gone() -> None:
+    out = run("status").stdout
+    assert "decode-0" in out
+    assert "prefill-9" not in out
+    assert "prefill-9" in run("status", "--all").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "missing"),
+    [
+        (["--help"], "torch"),
+        (["--launcher", "process"], "torch"),
+        (["--launcher=ray"], "ray"),
+        ([], "ray"),
+    ],
+)
+def test_up_without_its_extra_names_what_is_missing(
+    arguments: list[str], missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == missing else there(name)
+    )
+    result = run("up", *arguments)
+    assert result.exit_code == 1
+    assert f"serving needs {missing}" in result.stderr
+    assert "pip install 'twolane[serve]'" in result.stderr

@@ -37,6 +37,19 @@ from twolane.v1.sampling_pb2 import SamplingParams as Message
         ("stop_token_ids", (-1,)),
         ("logit_bias", {-1: 1.0}),
         ("logit_bias", {1: math.nan}),
+        ("logit_bias", [1]),
+        ("logit_bias", {"1": 1.0}),
+        ("max_tokens", "a"),
+        ("max_tokens", 2.5),
+        ("max_tokens", True),
+        ("temperature", "hot"),
+        ("temperature", True),
+        ("seed", "a"),
+        ("top_logprobs", 1.0),
+        ("ignore_eos", 1),
+        ("stop", 5),
+        ("stop", (5,)),
+        ("stop_token_ids", 5),
     ],
 )
 def test_a_value_out_of_bounds_is_refused_with_its_field(field: str, value: Any) -> None:
@@ -65,3 +78,8 @@ def test_params_survive_the_wire(bias: dict[int, float], **given_params: Any) ->
 
 def test_an_empty_message_means_the_defaults() -> None:
     assert params_from_proto(Message()) == SamplingParams()
+
+
+def test_integers_are_numbers_and_one_stop_string_is_a_list_of_one() -> None:
+    params = SamplingParams(temperature=1, stop="END", stop_token_ids=[1])  # type: ignore[arg-type]
+    assert (params.temperature, params.stop, params.stop_token_ids) == (1, ("END",), (1,))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import click
 
 from twolane.cli.common import console, endpoint_option, request_options, sampling_options
 from twolane.client import Client, Stream
-from twolane.errors import InvalidRequestError, OverloadedError
+from twolane.errors import InvalidRequestError, OverloadedError, TwolaneError
 from twolane.values import Message
+
+with contextlib.suppress(ImportError):  # not on every platform
+    import readline  # noqa: F401  its import gives `input` line editing and a history
 
 
 @click.command()
@@ -44,6 +48,8 @@ def _ask() -> str:
     except EOFError:
         click.echo()
         return ""
+    except UnicodeDecodeError:
+        raise InvalidRequestError("input is not UTF-8") from None
 
 
 def _show(stream: Stream) -> str:
@@ -56,5 +62,9 @@ def _show(stream: Stream) -> str:
     except KeyboardInterrupt:
         stream.cancel()
         click.secho(" …", dim=True, nl=False)
+    except TwolaneError:
+        if any(parts):  # the error gets a line of its own
+            click.echo()
+        raise
     click.echo()
     return "".join(parts)

@@ -14,25 +14,37 @@ from twolane.cli.common import (
     request_options,
     sampling_options,
 )
-from twolane.client import Client
+from twolane.client import Client, Stream
+from twolane.errors import InvalidParameterError, InvalidRequestError, TwolaneError
 
 
 @click.command()
-@click.argument("prompt")
+@click.argument("prompt", required=False)
+@click.option("--token-ids", metavar="1,2,3", help="Instead of PROMPT: its tokens.")
 @sampling_options
 @click.option("--no-stream", is_flag=True, help="Print the answer when it is whole.")
 @json_option
 @endpoint_option
 def generate(
-    prompt: str, *, no_stream: bool, as_json: bool, endpoint: str | None, **given: Any
+    prompt: str | None,
+    *,
+    token_ids: str | None,
+    no_stream: bool,
+    as_json: bool,
+    endpoint: str | None,
+    **given: Any,
 ) -> None:
     """Let the model go on from PROMPT.
 
     `-` reads it from standard input.
     """
+    if prompt is None and token_ids is None:
+        raise click.UsageError("Missing argument 'PROMPT'.")
     if prompt == "-":
-        prompt = sys.stdin.read()
+        prompt = _read_stdin()
     options = request_options(given)
+    if token_ids is not None:
+        options["token_ids"] = _parse(token_ids)
     with Client(endpoint) as client:
         if as_json:
             print_json(client.generate(prompt, **options))
@@ -40,6 +52,34 @@ def generate(
             click.echo(client.generate(prompt, **options).text)
         else:
             with client.stream(prompt, **options) as stream:
-                for chunk in stream:
-                    click.echo(chunk.text, nl=False)
+                _show(stream)
+
+
+def _show(stream: Stream) -> None:
+    """Print the answer as it comes. Its line ends, whatever ends the answer."""
+    has_printed = False
+    try:
+        for chunk in stream:
+            click.echo(chunk.text, nl=False)
+            has_printed = has_printed or bool(chunk.text)
+    except TwolaneError:
+        if has_printed:
             click.echo()
+        raise
+    click.echo()
+
+
+def _read_stdin() -> str:
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError(
+            f"input is not UTF-8 (byte {error.start})", field="prompt"
+        ) from None
+
+
+def _parse(token_ids: str) -> list[int]:
+    try:
+        return [int(part) for part in token_ids.split(",")]
+    except ValueError:
+        raise InvalidParameterError("token_ids", token_ids, "like 1,2,3") from None

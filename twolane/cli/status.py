@@ -22,30 +22,33 @@ _STATE_STYLE = {"alive": "green", "suspect": "yellow", "draining": "yellow", "go
 
 @click.command()
 @click.option("--watch", is_flag=True, help="Keep looking until Ctrl-C.")
+@click.option("--all", "with_gone", is_flag=True, help="Workers that are gone, too.")
 @json_option
 @endpoint_option
-def status(*, watch: bool, as_json: bool, endpoint: str | None) -> None:
+def status(*, watch: bool, with_gone: bool, as_json: bool, endpoint: str | None) -> None:
     """Show workers, pages by state and requests."""
     with Client(endpoint) as client:
         if as_json:
             print_json(client.status())
         elif not watch:
-            console().print(render(client.status()))
+            console().print(render(client.status(), with_gone=with_gone))
         else:
-            with Live(render(client.status()), console=console(), screen=True) as live:
+            first = render(client.status(), with_gone=with_gone)
+            with Live(first, console=console(), screen=True) as live:
                 try:
                     while True:
                         time.sleep(WATCH_EVERY_S)
-                        live.update(render(client.status()))
+                        live.update(render(client.status(), with_gone=with_gone))
                 except KeyboardInterrupt:
                     return
 
 
-def render(status: ClusterStatus) -> RenderableType:
-    """The whole status as tables."""
+def render(status: ClusterStatus, *, with_gone: bool = False) -> RenderableType:
+    """The status as tables."""
     counters = "  ".join(f"{name} {n}" for name, n in sorted(status.counters.items()) if n)
     head = Text(f"{status.router_id} · up {status.uptime_s:.0f} s", style="bold")
-    workers = sorted(status.workers, key=lambda worker: worker.worker_id)
+    shown = [worker for worker in status.workers if with_gone or worker.state != "gone"]
+    workers = sorted(shown, key=lambda worker: worker.worker_id)
     parts: list[RenderableType] = [head, "", _workers(workers), "", _pages(workers)]
     if status.requests:
         parts += ["", _requests(status.requests)]

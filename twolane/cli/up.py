@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
+import itertools
 import os
 import sys
 
 import click
+
+from twolane.testing.extras import missing_for_serving
 
 
 @click.command(
@@ -16,11 +18,22 @@ import click
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def up(arguments: tuple[str, ...]) -> None:
     """Start a cluster on this machine and keep it up until Ctrl-C."""
-    for module in ("ray", "torch", "grpc_health"):
-        if importlib.util.find_spec(module) is None:
-            raise click.ClickException(
-                f"serving needs {module}, which is not installed: pip install 'twolane[serve]'"
-            )
-    command = [sys.executable, "-m", "deploy.up", *arguments]
+    missing = missing_for_serving(_launcher(arguments))
+    if missing is not None:
+        raise click.ClickException(missing)
+    # -P, and the variable for its children: a folder `deploy` of the user's is not ours
+    command = [sys.executable, "-P", "-m", "deploy.up", *arguments]
     sys.stdout.flush()
-    os.execv(sys.executable, command)
+    os.execve(sys.executable, command, {**os.environ, "PYTHONSAFEPATH": "1"})
+
+
+def _launcher(arguments: tuple[str, ...]) -> str:
+    """The launcher that `arguments` ask for; for `--help` the one that needs least."""
+    for option, value in itertools.pairwise((*arguments, "")):
+        if option == "--help":
+            return "process"
+        if option == "--launcher":
+            return value
+        if option.startswith("--launcher="):
+            return option.partition("=")[2]
+    return "ray"

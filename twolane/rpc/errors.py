@@ -56,6 +56,15 @@ async def abort(
     await context.abort_with_status(rpc_status.to_status(to_status(error)))
 
 
+async def deny(context: grpc.aio.ServicerContext[Any, Any], text: str) -> NoReturn:
+    """End the call with PERMISSION_DENIED: this caller may not do that here. Never returns."""
+    status = status_pb2.Status(code=code_pb2.PERMISSION_DENIED, message=text)
+    status.details.add().Pack(
+        error_details_pb2.ErrorInfo(reason="PERMISSION_DENIED", domain=DOMAIN)
+    )
+    await context.abort_with_status(rpc_status.to_status(status))
+
+
 def from_rpc_error(error: grpc.RpcError) -> errors.TwolaneError:
     """The error of our tree that a failed call stands for (sync or aio)."""
     if not isinstance(error, grpc.Call | grpc.aio.AioRpcError):
@@ -81,6 +90,7 @@ def from_rpc_error(error: grpc.RpcError) -> errors.TwolaneError:
 
 
 _ERROR_OF: dict[grpc.StatusCode, type[errors.TwolaneError]] = {
+    grpc.StatusCode.PERMISSION_DENIED: errors.InvalidRequestError,
     grpc.StatusCode.ALREADY_EXISTS: errors.DuplicateRequestError,
     grpc.StatusCode.NOT_FOUND: errors.UnknownModelError,
     grpc.StatusCode.DEADLINE_EXCEEDED: errors.DeadlineError,

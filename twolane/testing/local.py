@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,9 +25,12 @@ from twolane.aclient import AsyncClient
 from twolane.client import Client
 from twolane.errors import UnavailableError
 from twolane.status import ClusterStatus
+from twolane.testing.extras import missing_for_serving
 
 Option = str | int | float | bool | Path | Sequence[str] | None
 Event = Mapping[str, Any]
+LAST_LINES = 20  # of standard error, for the message of a cluster that does not start
+LAST_WORDS_S = 5.0
 
 
 class LocalCluster:
@@ -42,8 +46,17 @@ class LocalCluster:
         self._is_over = False  # no more events will come
         self._news = threading.Condition()
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            env={**os.environ, "PYTHONSAFEPATH": "1"},  # for its children, too
         )
+        self._last_lines: deque[str] = deque(maxlen=LAST_LINES)
+        self._copier = threading.Thread(target=self._copy_errors, daemon=True)
+        self._copier.start()
         self._reader = threading.Thread(target=self._read_events, daemon=True)
         self._reader.start()
 
@@ -96,6 +109,7 @@ class LocalCluster:
         """End every process of the cluster. May be called twice."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
+        assert self._process.stderr is not None
         self._process.stdin.close()
         try:
             self._process.wait(timeout_s)
@@ -105,7 +119,9 @@ class LocalCluster:
             raise
         finally:
             self._reader.join()
+            self._copier.join()
             self._process.stdout.close()
+            self._process.stderr.close()
 
     def _read_events(self) -> None:
         assert self._process.stdout is not None
@@ -118,11 +134,24 @@ class LocalCluster:
             self._is_over = True
             self._news.notify_all()
 
+    def _copy_errors(self) -> None:
+        """Pass standard error on as it comes, and remember its end."""
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            self._last_lines.append(line)
+            print(line, end="", file=sys.__stderr__, flush=True)
+
     def _last_words(self) -> str:
         for event in reversed(self.events):
             if event["kind"] == "failed":
                 return str(event["text"])
-        return f"the cluster ended with exit code {self._process.poll()}; see its standard error"
+        try:
+            code = str(self._process.wait(LAST_WORDS_S))
+        except subprocess.TimeoutExpired:
+            code = "unknown"
+        self._copier.join(LAST_WORDS_S)
+        lines = "".join(self._last_lines).strip() or "its standard error is empty"
+        return f"the cluster ended with exit code {code}: {lines}"
 
 
 @contextmanager
@@ -144,8 +173,12 @@ def start_local(
     "fake" for quick nonsense. `options` are those of `python -m deploy up`: page_tokens=16,
     exact=True, transport=["tcp"], lease_s=0.5, …
 
-    Raises `UnavailableError` with the launcher's own words if it does not start.
+    Raises `UnavailableError` with the launcher's own words if it does not start, or with the
+    command that installs what is missing.
     """
+    missing = missing_for_serving(launcher)
+    if missing is not None:
+        raise UnavailableError(missing)
     settings: dict[str, Option] = {
         "model": model,
         "prefill": prefill,
@@ -157,8 +190,9 @@ def start_local(
         **options,
     }
     flags = [flag for name, value in settings.items() for flag in _flags(name, value)]
-    command = [sys.executable, "-m", "deploy", "up", "--json", "--until-stdin-closes", *flags]
-    cluster = LocalCluster(command)
+    # -P: a folder `deploy` where the user works is not ours
+    python = [sys.executable, "-P", "-m", "deploy"]
+    cluster = LocalCluster([*python, "up", "--json", "--until-stdin-closes", *flags])
     try:
         cluster.endpoint = cluster.wait_for("ready", timeout_s=start_timeout_s)["endpoint"]
         yield cluster

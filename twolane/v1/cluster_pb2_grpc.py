@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class MembershipServiceStub(object):
-    """Workers tell a router that they exist, once a second; the router dials them back.
+    """For workers and the launcher, at a listener of its own that clients do not reach (the loopback
+    alone by default): who is heard here gets requests, and can have pages freed.
     """
 
     def __init__(self, channel):
@@ -40,14 +41,28 @@ class MembershipServiceStub(object):
                 request_serializer=twolane_dot_v1_dot_cluster__pb2.AnnounceRequest.SerializeToString,
                 response_deserializer=twolane_dot_v1_dot_cluster__pb2.AnnounceResponse.FromString,
                 _registered_method=True)
+        self.ReportGone = channel.unary_unary(
+                '/twolane.v1.MembershipService/ReportGone',
+                request_serializer=twolane_dot_v1_dot_cluster__pb2.ReportGoneRequest.SerializeToString,
+                response_deserializer=twolane_dot_v1_dot_cluster__pb2.ReportGoneResponse.FromString,
+                _registered_method=True)
 
 
 class MembershipServiceServicer(object):
-    """Workers tell a router that they exist, once a second; the router dials them back.
+    """For workers and the launcher, at a listener of its own that clients do not reach (the loopback
+    alone by default): who is heard here gets requests, and can have pages freed.
     """
 
     def Announce(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Workers tell a router that they exist, once a second; the router dials them back.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReportGone(self, request, context):
+        """The launcher's proof that no process of `epoch` runs any more: quarantined pages are freed.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -60,6 +75,11 @@ def add_MembershipServiceServicer_to_server(servicer, server):
                     request_deserializer=twolane_dot_v1_dot_cluster__pb2.AnnounceRequest.FromString,
                     response_serializer=twolane_dot_v1_dot_cluster__pb2.AnnounceResponse.SerializeToString,
             ),
+            'ReportGone': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportGone,
+                    request_deserializer=twolane_dot_v1_dot_cluster__pb2.ReportGoneRequest.FromString,
+                    response_serializer=twolane_dot_v1_dot_cluster__pb2.ReportGoneResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'twolane.v1.MembershipService', rpc_method_handlers)
@@ -69,7 +89,8 @@ def add_MembershipServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class MembershipService(object):
-    """Workers tell a router that they exist, once a second; the router dials them back.
+    """For workers and the launcher, at a listener of its own that clients do not reach (the loopback
+    alone by default): who is heard here gets requests, and can have pages freed.
     """
 
     @staticmethod
@@ -99,9 +120,36 @@ class MembershipService(object):
             metadata,
             _registered_method=True)
 
+    @staticmethod
+    def ReportGone(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/twolane.v1.MembershipService/ReportGone',
+            twolane_dot_v1_dot_cluster__pb2.ReportGoneRequest.SerializeToString,
+            twolane_dot_v1_dot_cluster__pb2.ReportGoneResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
 
 class AdminServiceStub(object):
-    """For operators and the launcher.
+    """For operators and the launcher, at the door.
     """
 
     def __init__(self, channel):
@@ -120,15 +168,10 @@ class AdminServiceStub(object):
                 request_serializer=twolane_dot_v1_dot_cluster__pb2.DrainWorkerRequest.SerializeToString,
                 response_deserializer=twolane_dot_v1_dot_cluster__pb2.DrainWorkerResponse.FromString,
                 _registered_method=True)
-        self.ReportGone = channel.unary_unary(
-                '/twolane.v1.AdminService/ReportGone',
-                request_serializer=twolane_dot_v1_dot_cluster__pb2.ReportGoneRequest.SerializeToString,
-                response_deserializer=twolane_dot_v1_dot_cluster__pb2.ReportGoneResponse.FromString,
-                _registered_method=True)
 
 
 class AdminServiceServicer(object):
-    """For operators and the launcher.
+    """For operators and the launcher, at the door.
     """
 
     def GetStatus(self, request, context):
@@ -138,13 +181,7 @@ class AdminServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DrainWorker(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def ReportGone(self, request, context):
-        """The launcher's proof that no process of `epoch` runs any more: quarantined pages are freed.
+        """Only from the router's own machine; else PERMISSION_DENIED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -163,11 +200,6 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     request_deserializer=twolane_dot_v1_dot_cluster__pb2.DrainWorkerRequest.FromString,
                     response_serializer=twolane_dot_v1_dot_cluster__pb2.DrainWorkerResponse.SerializeToString,
             ),
-            'ReportGone': grpc.unary_unary_rpc_method_handler(
-                    servicer.ReportGone,
-                    request_deserializer=twolane_dot_v1_dot_cluster__pb2.ReportGoneRequest.FromString,
-                    response_serializer=twolane_dot_v1_dot_cluster__pb2.ReportGoneResponse.SerializeToString,
-            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'twolane.v1.AdminService', rpc_method_handlers)
@@ -177,7 +209,7 @@ def add_AdminServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AdminService(object):
-    """For operators and the launcher.
+    """For operators and the launcher, at the door.
     """
 
     @staticmethod
@@ -224,33 +256,6 @@ class AdminService(object):
             '/twolane.v1.AdminService/DrainWorker',
             twolane_dot_v1_dot_cluster__pb2.DrainWorkerRequest.SerializeToString,
             twolane_dot_v1_dot_cluster__pb2.DrainWorkerResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ReportGone(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/twolane.v1.AdminService/ReportGone',
-            twolane_dot_v1_dot_cluster__pb2.ReportGoneRequest.SerializeToString,
-            twolane_dot_v1_dot_cluster__pb2.ReportGoneResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,64 @@
+"""A prompt is encoded where it does not hold up the others: on the event loop only if short."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from router.config import MembershipConfig, RouterConfig
+from router.intake import Intake
+from router.membership import Membership
+from router.testing.cluster import ScriptedCluster
+from router.testing.worker import DECODE, PREFILL, ScriptedWorker
+from router.text import TextCodec
+from twolane.v1 import inference_pb2
+
+
+class WatchedCodec(TextCodec):
+    """Notes which thread does what; its template repeats what it is given `times`."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+        self.threads: dict[str, bool] = {}  # by what was done: whether on the main thread
+
+    def _note(self, what: str) -> None:
+        self.threads[what] = threading.current_thread() is threading.main_thread()
+
+    def encode(self, text: str) -> list[int]:
+        self._note("encode")
+        return [1]
+
+    def render_chat(self, messages: Sequence[Mapping[str, str]]) -> str:
+        self._note("render")
+        return "".join(m["role"] + m["content"] for m in messages) * self.times
+
+    def encode_rendered(self, rendered: str) -> list[int]:
+        self._note("encode")
+        return [1]
+
+
+def chat(*turns: tuple[str, str]) -> inference_pb2.GenerateRequest:
+    messages = [inference_pb2.ChatMessage(role=role, content=text) for role, text in turns]
+    return inference_pb2.GenerateRequest(chat=inference_pb2.Chat(messages=messages))
+
+
+@pytest.mark.parametrize(
+    ("request_", "times", "on_loop"),
+    [
+        (inference_pb2.GenerateRequest(text="x" * 100), 1, {"encode": True}),
+        (inference_pb2.GenerateRequest(text="x" * 101), 1, {"encode": False}),
+        (chat(("user", "x" * 96)), 1, {"render": True, "encode": True}),
+        (chat(("user", "x" * 97)), 1, {"render": False, "encode": False}),
+        (chat(("u" * 60, "x"), ("a" * 60, "x")), 1, {"render": False, "encode": False}),
+        (chat(("user", "x" * 50)), 2, {"render": True, "encode": False}),
+    ],
+)
+async def test_long_text_is_encoded_off_the_loop(request_: Any, times: int, on_loop: Any) -> None:
+    members = Membership(MembershipConfig())
+    for epoch, role in ((1, PREFILL), (2, DECODE)):
+        worker = ScriptedWorker(ScriptedCluster(), f"w{epoch}", epoch, (role,))
+        members.announce(worker.announce(), 0.0)
+    codec = WatchedCodec(times)
+    await Intake(RouterConfig(inline_text_chars=100), members, codec).make_job(request_, 0.0, None)
+    assert codec.threads == on_loop

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from twolane.errors import UnavailableError
+from twolane.testing import start_local
+
+
+def test_a_folder_deploy_of_the_users_is_not_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "deploy").mkdir()
+    (tmp_path / "deploy" / "__init__.py").write_text("raise SystemExit('the wrong deploy')")
+    monkeypatch.chdir(tmp_path)
+    with start_local(engine="fake") as cluster, cluster.client() as client:
+        assert client.generate("a", max_tokens=2).tokens
+
+
+def test_what_the_launcher_said_last_is_in_the_error() -> None:
+    with (
+        pytest.raises(UnavailableError, match=r"(?s)exit code 2: .*--no-such-thing"),
+        start_local(engine="fake", no_such_thing=True),
+    ):
+        pass
+
+
+def test_without_the_extra_the_command_that_installs_it_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    there = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "torch" else there(name)
+    )
+    with pytest.raises(UnavailableError, match=r"pip install 'twolane\[serve\]'"), start_local():
+        pass

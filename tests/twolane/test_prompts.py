@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from twolane.config import ClientConfig
+from twolane.errors import InvalidParameterError, InvalidRequestError
+from twolane.prompts import build_request
+from twolane.rpc.options import MAX_MESSAGE_BYTES
+
+
+@pytest.mark.parametrize(
+    ("prompt", "options", "field", "message"),
+    [
+        (5, {}, "prompt", "prompt is 5; it must be text"),
+        ([1, 2, 3], {}, "prompt", "token_ids="),
+        ("lone \ud800", {}, "prompt", "surrogates"),
+        ("a", {"max_tokens": "a"}, "max_tokens", "an integer"),
+        ("a", {"max_tokens": 2**40}, "max_tokens", str(2**31 - 1)),
+        ("a", {"stop": 5}, "stop", "a list"),
+        ("a", {"stop": ["\ud800"]}, "stop", "surrogates"),
+        ("a", {"timeout_s": "a"}, "timeout_s", "a number of seconds"),
+        ("a", {"timeout_s": 0}, "timeout_s", "above 0"),
+        ("a", {"timeout_s": -1.5}, "timeout_s", "above 0"),
+        ("a", {"request_id": 7}, "request_id", "text"),
+        ("a", {"priority": 101}, "priority", "-100 to 100"),
+        ("a", {"params": {}}, "params", "a SamplingParams"),
+        ("a", {"max_token": 5}, "max_token", "did you mean max_tokens?"),
+        ("a", {"zzzzzz": 5}, "zzzzzz", "there are max_tokens"),
+        (None, {"token_ids": "12"}, "token_ids", "a list of integers"),
+        (None, {"token_ids": [1, "b"]}, "token_ids[1]", "an integer"),
+        (None, {"token_ids": [-1]}, "token_ids[0]", "0 to"),
+        (None, {"messages": "hello"}, "messages", "a list of messages"),
+        (None, {"messages": ["hello"]}, "messages[0]", '"role": "user"'),
+        (None, {"messages": [{"role": "user"}]}, "messages[0]", "lacks 'content'"),
+        (
+            None,
+            {"messages": [{"role": "user", "content": None}]},
+            "messages[0].content",
+            "it must be text",
+        ),
+        (
+            None,
+            {"messages": [{"role": "robot", "content": "a"}]},
+            "messages[0].role",
+            "one of system, user, assistant",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_request_is_told_with_its_field(
+    prompt: Any, options: Any, field: str, message: str
+) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        build_request(prompt, options)
+    assert caught.value.field == field
+    assert message in caught.value.message
+
+
+def test_a_prompt_that_fits_no_message_is_refused_with_both_figures() -> None:
+    with pytest.raises(InvalidRequestError, match=r"17,000,\d{3} bytes.* at most 16,777,216"):
+        build_request("x" * 17_000_000, {})
+    assert build_request("x" * (MAX_MESSAGE_BYTES - 1000), {}).text
+
+
+def test_a_client_config_wants_times_that_can_pass() -> None:
+    with pytest.raises(InvalidParameterError, match="call_timeout_s is 0"):
+        ClientConfig(call_timeout_s=0)

@@ -1,0 +1,31 @@
+"""Is the extra `[serve]` installed? Asked before a process is started that needs it."""
+
+from __future__ import annotations
+
+import importlib.util
+
+SERVE_MODULES = (
+    "click",
+    "grpc_health",
+    "grpc_reflection",
+    "huggingface_hub",
+    "jinja2",
+    "numpy",
+    "prometheus_client",
+    "redis",
+    "rich",
+    "safetensors",
+    "tokenizers",
+    "torch",
+    "transformers",
+    "xxhash",
+)
+
+
+def missing_for_serving(launcher: str) -> str | None:
+    """What to tell the user, or None. Ray is needed by its own launcher alone."""
+    needed = (*SERVE_MODULES, "ray") if launcher == "ray" else SERVE_MODULES
+    for module in needed:
+        if importlib.util.find_spec(module) is None:
+            return f"serving needs {module}, which is not installed: pip install 'twolane[serve]'"
+    return None

@@ -14,7 +14,7 @@ import psutil
 from benchmarks.scripted_row import ScriptConfig
 
 MODEL = "bundled"
-_ROUTER = ("deploy", "router", "--engine", "fake", "--port", "0")
+_ROUTER = ("deploy", "router", "--engine", "fake", "--port", "0", "--worker-port", "0")
 
 
 class RouterError(RuntimeError):
@@ -27,6 +27,7 @@ class RouterProcess:
 
     endpoint: str
     pid: int
+    worker_endpoint: str = ""  # where a router hears its workers
 
     @property
     def cpu_s(self) -> float:
@@ -38,8 +39,8 @@ class RouterProcess:
 @contextmanager
 def start_router(step_s: float) -> Iterator[RouterProcess]:
     """A router, and one prefill and one decode worker that compute nothing, each step `step_s`."""
-    with _start(_ROUTER) as router:
-        config = ScriptConfig(router=router.endpoint, model=MODEL, step_s=step_s)
+    with _start(_ROUTER, hears_workers=True) as router:
+        config = ScriptConfig(router=router.worker_endpoint, model=MODEL, step_s=step_s)
         command = [sys.executable, "-m", "benchmarks.scripted_worker"]
         with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as workers:
             try:
@@ -59,16 +60,22 @@ def start_bare_door(step_s: float) -> Iterator[RouterProcess]:
 
 
 @contextmanager
-def _start(module_and_options: Sequence[str]) -> Iterator[RouterProcess]:
-    """Start a Python module that says `serves at HOST:PORT`; end it with the block."""
+def _start(
+    module_and_options: Sequence[str], *, hears_workers: bool = False
+) -> Iterator[RouterProcess]:
+    """Start a Python module that says `serves at HOST:PORT` (and then, if it is a router, `hears
+    workers at HOST:PORT`); end it with the block."""
     command = [sys.executable, "-m", *module_and_options]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
         try:
             assert process.stdout is not None
-            found = re.search(r"serves at (\S+)", process.stdout.readline())
-            if found is None:
-                raise RouterError(f"{module_and_options[0]} did not start")
-            yield RouterProcess(found[1], process.pid)
+            told = []
+            for verb in ("serves", "hears workers")[: 1 + hears_workers]:
+                found = re.search(rf"{verb} at (\S+)", process.stdout.readline())
+                if found is None:
+                    raise RouterError(f"{module_and_options[0]} did not start")
+                told.append(found[1])
+            yield RouterProcess(told[0], process.pid, *told[1:])
         finally:
             process.kill()

@@ -8,7 +8,6 @@ import urllib.request
 from typing import Any, cast
 
 import grpc
-import psutil
 import pytest
 from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -16,17 +15,12 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from grpc_status import rpc_status
 
 from router.config import AdmissionConfig, RouterConfig, ServerConfig
-from router.door import is_loopback
 from router.limits import LimitsConfig
 from router.testing.client import message
 from router.testing.rows import expected_answer
 from router.testing.served import serve_cluster
 from router.text import TextCodec
-from twolane.aclient import AsyncClient
-from twolane.errors import InvalidRequestError
 from twolane.v1 import (
-    cluster_pb2,
-    cluster_pb2_grpc,
     inference_pb2,
     inference_pb2_grpc,
     sampling_pb2,
@@ -291,108 +285,6 @@ async def test_metrics_endpoint_tells_pages_requests_and_durations() -> None:
             "twolane_router_queue_seconds_count 1.0",
         ):
             assert line in text, line
-
-
-async def test_announce_of_nonsense_is_refused_and_a_good_one_is_told_the_interval() -> None:
-    async with (
-        serve_cluster() as (server, cluster),
-        grpc.aio.insecure_channel(server.address) as channel,
-        grpc.aio.insecure_channel(server.worker_address) as worker_channel,
-    ):
-        stub = cluster_pb2_grpc.MembershipServiceStub(worker_channel)
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await stub.Announce(cluster_pb2.AnnounceRequest(model="m"))
-        assert caught.value.code() is CODE.INVALID_ARGUMENT
-        good = cluster.start_worker("p0", endpoint="127.0.0.1:1").announce()
-        bad = cluster_pb2.AnnounceRequest()
-        bad.CopyFrom(good)
-        bad.page_tokens = 0
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await stub.Announce(bad)
-        assert "page_tokens is 0" in str(caught.value.details())
-        assert (await stub.Announce(good)).interval_ms == 1000
-        admin = cluster_pb2_grpc.AdminServiceStub(channel)
-        (worker,) = (await admin.GetStatus(cluster_pb2.GetStatusRequest())).workers
-        assert worker.state == "joining"
-        await admin.DrainWorker(cluster_pb2.DrainWorkerRequest(worker_id="p0"))
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await admin.DrainWorker(cluster_pb2.DrainWorkerRequest(worker_id="?"))
-        assert caught.value.code() is CODE.INVALID_ARGUMENT
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await stub.ReportGone(cluster_pb2.ReportGoneRequest())
-        assert caught.value.code() is CODE.INVALID_ARGUMENT
-        await stub.ReportGone(cluster_pb2.ReportGoneRequest(epoch=worker.worker.epoch))
-        (worker,) = (await admin.GetStatus(cluster_pb2.GetStatusRequest())).workers
-        assert worker.state == "gone"
-        cluster.workers["p0"].kill()
-
-
-async def test_who_is_at_the_clients_door_can_neither_take_traffic_nor_free_pages() -> None:
-    async with (
-        serve_cluster("p0", "d0") as (server, cluster),
-        grpc.aio.insecure_channel(server.address) as channel,
-    ):
-        stub = cluster_pb2_grpc.MembershipServiceStub(channel)
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await stub.Announce(cluster.workers["p0"].announce())
-        assert caught.value.code() is CODE.UNIMPLEMENTED
-        epoch = cluster.workers["d0"].epoch
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await stub.ReportGone(cluster_pb2.ReportGoneRequest(epoch=epoch))
-        assert caught.value.code() is CODE.UNIMPLEMENTED
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await raw_call(channel, "/twolane.v1.AdminService/ReportGone", b"")
-        assert caught.value.code() is CODE.UNIMPLEMENTED
-        assert server.worker_address.startswith("127.0.0.1:")
-        async with grpc.aio.insecure_channel(server.worker_address) as worker_channel:
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await collect(worker_channel, message([1, 2], max_tokens=3))
-        assert caught.value.code() is CODE.UNIMPLEMENTED
-
-
-async def test_drain_from_beyond_the_loopback_is_denied() -> None:
-    ours = [
-        address.address
-        for addresses in psutil.net_if_addrs().values()
-        for address in addresses
-        if address.family is socket.AF_INET and not address.address.startswith("127.")
-    ]
-    if not ours:
-        pytest.skip("this machine has the loopback alone")
-    config = ServerConfig(host="0.0.0.0", stop_grace_s=0.2, metrics_port=None)
-    request = cluster_pb2.DrainWorkerRequest(worker_id="d0")
-    async with serve_cluster("p0", "d0", server_config=config) as (server, _):
-        async with AsyncClient(f"{ours[0]}:{server.port}") as client:
-            with pytest.raises(InvalidRequestError, match=r"loopback.*came from ipv4:"):
-                await client.drain("d0")
-            await client.status()
-        async with grpc.aio.insecure_channel(f"{ours[0]}:{server.port}") as channel:
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await cluster_pb2_grpc.AdminServiceStub(channel).DrainWorker(request)
-            assert caught.value.code() is CODE.PERMISSION_DENIED
-            assert details_of(caught.value)["ErrorInfo"].reason == "PERMISSION_DENIED"
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
-            await cluster_pb2_grpc.AdminServiceStub(channel).DrainWorker(request)
-
-
-@pytest.mark.parametrize(
-    ("peer", "expected"),
-    [
-        ("ipv4:127.0.0.1:50", True),
-        ("ipv4:127.9.9.9:50", True),
-        ("ipv6:%5B::1%5D:50", True),
-        ("ipv6:[::1]:50", True),
-        ("unix:/run/x", True),
-        ("ipv4:10.0.0.7:50", False),
-        ("ipv6:%5Bfe80::1%5D:50", False),
-        ("ipv6:%5B::ffff:127.0.0.1%5D:50", True),
-        ("ipv6:%5B::ffff:10.0.0.7%5D:50", False),
-        ("vsock:2:5", False),
-        ("", False),
-    ],
-)
-def test_loopback_is_told_from_every_other_peer(peer: str, expected: bool) -> None:
-    assert is_loopback(peer) is expected
 
 
 async def test_models_are_listed_once_there_are_workers_of_both_roles() -> None:

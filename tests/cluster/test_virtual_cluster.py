@@ -111,6 +111,24 @@ def test_workers_that_die_and_return_at_random_cost_no_token(seed: int) -> None:
     play(Shape(roles=("p", "p", "d", "d"), sender_writes=bool(seed % 2)), scene, seed)
 
 
+def test_streams_that_are_cut_at_random_cost_no_token_and_no_attempt() -> None:
+    async def cut(cluster: VirtualCluster) -> None:
+        while True:
+            await asyncio.sleep(0.05)
+            cluster.reset_streams(cluster.random.choice(sorted(cluster.lives)))
+
+    async def scene(cluster: VirtualCluster) -> None:
+        cutting = asyncio.create_task(cut(cluster))
+        for seed in range(3):
+            await ask_all(cluster, make_jobs(30, seed=seed, most_tokens=200))
+        assert cutting.cancel()
+        counters = cluster.status().counters
+        assert counters["attempts"] == counters["finished"] == 90
+        await cluster.settle()
+
+    play(Shape(roles=("p", "p", "d", "d")), scene)
+
+
 def test_a_client_that_leaves_frees_everything_within_a_second() -> None:
     async def scene(cluster: VirtualCluster) -> None:
         source = random.Random(5)

@@ -20,7 +20,7 @@ from deploy.options import (
 from deploy.orphan import die_with_parent
 from deploy.spec import DECODE, PREFILL, TRANSPORTS, ModelSpec, RouterSpec, WorkerSpec, new_epoch
 from deploy.spec_json import from_json
-from deploy.up import up
+from deploy.up_command import up
 
 _PORT = click.IntRange(0, 65535)
 _ROUTER_HELP = "Announce to these: a router's worker port.  [default: 127.0.0.1:7201]"

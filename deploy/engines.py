@@ -16,6 +16,7 @@ from engine.step import Engine
 from kvtransfer.transports.pool_memory import PoolMemory, create_pool_memory
 
 FAKE_PAGES = 4096
+MIN_PAGES = 3  # two of a prompt, and one for the answer to grow into
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ def open_engine(spec: ModelSpec, *, name: str, is_shared: bool) -> Iterator[Powe
     memory = None
     try:
         loader = load(spec)
+        _check_pages(loader.n_pages, spec.page_tokens)
         if is_shared:
             memory = create_pool_memory(loader.pool_bytes, name)
         engine = loader.load(memory.array.data if memory is not None else None)
@@ -46,6 +48,14 @@ def open_engine(spec: ModelSpec, *, name: str, is_shared: bool) -> Iterator[Powe
         engine.close()
         if memory is not None:
             memory.close()
+
+
+def _check_pages(n_pages: int, page_tokens: int) -> None:
+    if n_pages < MIN_PAGES:
+        raise StartError(
+            f"a pool of {n_pages} pages of {page_tokens} tokens is too small to answer anything: "
+            f"at least {MIN_PAGES} are needed (--pages, --kv-bytes)"
+        )
 
 
 class _CpuLoader:
@@ -75,7 +85,8 @@ class _CpuLoader:
             page_tokens=spec.page_tokens,
             dtype=getattr(torch, spec.dtype),
         )
-        self.pool_bytes = self._config.pages_for(shape.page_bytes) * shape.page_bytes
+        self.n_pages = self._config.pages_for(shape.page_bytes)
+        self.pool_bytes = self.n_pages * shape.page_bytes
 
     def load(self, memory: memoryview | None) -> Engine:
         from engine.cpu import load_engine
@@ -101,7 +112,8 @@ class _FakeLoader:
             first_token=min(3, int(facts["vocab_size"]) - 1),  # ids before are special, mostly
             max_context_tokens=min(spec.max_context_tokens or limit, limit),
         )
-        self.pool_bytes = self._config.n_pages * self._config.page_bytes
+        self.n_pages = self._config.n_pages
+        self.pool_bytes = self.n_pages * self._config.page_bytes
 
     def load(self, memory: memoryview | None) -> Engine:
         return FakeEngine(self._config, memory=memory)

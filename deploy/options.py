@@ -128,4 +128,8 @@ def limits_spec(given: dict[str, Any]) -> LimitsSpec:
 
 
 def timing_spec(given: dict[str, Any]) -> TimingSpec:
-    return TimingSpec(**{field.name: given[field.name] for field in fields(TimingSpec)})
+    """Raises `click.UsageError` for times that do not go together."""
+    try:
+        return TimingSpec(**{field.name: given[field.name] for field in fields(TimingSpec)})
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error

@@ -55,10 +55,15 @@ class Progress:
     def _ready(self, endpoint: str, after_s: float) -> None:
         name = self._cluster.model.name
         at = "" if endpoint.endswith(":7200") else f" --endpoint {endpoint}"
+        hints = (
+            f'    twolane generate "Once upon a time"{at}\n    twolane chat{at}\n'
+            if (Path(self._cluster.model.model_dir) / "tokenizer.json").exists()
+            else "    it has no tokenizer.json, so prompts and answers are token ids alone:\n"
+            f"    twolane generate --token-ids 1,2,3{at}\n"
+        )
         self._console.print(
             f"{after_s:7.1f} s  [bold green]ready[/]      {name} answers at [bold]{endpoint}[/]\n\n"
-            f'    twolane generate "Once upon a time"{at}\n'
-            f"    twolane chat{at}\n"
+            f"{hints}"
             f"    twolane status{at}\n",
             soft_wrap=True,
         )

@@ -11,7 +11,6 @@ import contextlib
 import os
 import shutil
 import signal
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from deploy.handshake import handle_of, log_tail
 from deploy.launcher import Handle, StartError
 from deploy.ray_actor import ServiceActor
 from deploy.ray_config import start_ray
+from deploy.scratch import make_scratch
 from deploy.spec import ProcessSpec, RouterSpec
 from deploy.spec_json import to_json
 
@@ -99,7 +99,7 @@ class RayLauncher:
         """The actor class of a Ray that runs. The first caller starts it, all wait."""
         if self._starting is None:
             # Not below the log directory: Ray's sockets want a short path.
-            self._temp_dir = Path(tempfile.mkdtemp(prefix="twolane-ray-"))
+            self._temp_dir = make_scratch("ray")
             self._starting = asyncio.create_task(
                 asyncio.to_thread(start_ray, self._temp_dir, n_actors=self._n_actors)
             )

@@ -12,9 +12,13 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from deploy.launcher import StartError, first_start_error
 from deploy.spec import DECODE, ProcessSpec, RouterSpec, WorkerSpec
+
+if TYPE_CHECKING:
+    from worker.server import WorkerServer
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,7 @@ async def _serving_router(spec: RouterSpec) -> AsyncIterator[Where]:
             await stack.enter_async_context(server)
         except (RuntimeError, OSError) as error:  # all that gRPC says is a RuntimeError
             places = f"{spec.host}:{spec.port} or {spec.worker_host}:{spec.worker_port}"
-            raise StartError(f"cannot listen on {places}; is it in use?") from error
+            raise _cannot_listen(places) from error
         metrics = f"{spec.host}:{server.metrics_port}"
         yield Where(server.address, metrics, server.worker_address)
 
@@ -77,13 +81,16 @@ async def _serving_worker(spec: WorkerSpec) -> AsyncIterator[Where]:
     is_shared = DECODE in spec.roles and "shm" in spec.transports
     with open_engine(spec.model, name=spec.name, is_shared=is_shared) as power:
         pool, config = power.engine.pool, transport_config(spec)
-        landings = open_landings(spec.epoch, pool, config, power.memory)
+        try:
+            landings = open_landings(spec.epoch, pool, config, power.memory)
+        except OSError as error:
+            raise _cannot_listen(spec.host) from error
         dialer, metrics = PeerDialer(), WorkerMetrics()
         worker = build_worker(spec, power, dialer, landings, metrics)
         server = WorkerServer(worker, metrics)
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(server.run(), name="server")
+                tasks.create_task(_run(server, spec), name="server")
                 await server.started.wait()
                 yield Where(worker.endpoint, f"{spec.host}:{server.metrics_port}")
                 server.stop()
@@ -91,3 +98,16 @@ async def _serving_worker(spec: WorkerSpec) -> AsyncIterator[Where]:
             await dialer.close()
             for landing in landings.values():
                 landing.close()
+
+
+async def _run(server: WorkerServer, spec: WorkerSpec) -> None:
+    try:
+        await server.run()
+    except (RuntimeError, OSError) as error:  # all that gRPC says is a RuntimeError
+        if server.started.is_set():
+            raise
+        raise _cannot_listen(f"{spec.host}:{spec.port}") from error
+
+
+def _cannot_listen(places: str) -> StartError:
+    return StartError(f"cannot listen on {places}; is it in use, or no address of this machine?")

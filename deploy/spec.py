@@ -41,6 +41,15 @@ class TimingSpec:
     grace_s: float = 10.0  # rows outlive a lost router by this
     stop_grace_s: float = 5.0  # running answers get this long when a process is asked to stop
 
+    def __post_init__(self) -> None:
+        """Raises ValueError for times under which everybody would be taken for dead."""
+        for name in ("suspicion_s", "lease_s"):
+            if getattr(self, name) <= self.heartbeat_s:
+                raise ValueError(
+                    f"{name} is {getattr(self, name):g}; it must be more than heartbeat_s, "
+                    f"which is {self.heartbeat_s:g}"
+                )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitsSpec:

@@ -58,7 +58,8 @@ class Supervisor:
     async def run(self, stop: asyncio.Event, hurry: asyncio.Event) -> None:
         """Keep the cluster up until `stop`; `hurry` cuts the grace short.
 
-        Raises `StartError` if it does not come up. However this ends, nothing is left running.
+        Raises `StartError` if it does not come up. May be cancelled until then, once. However this
+        ends, nothing is left running.
         """
         try:
             router = await self._start(self._cluster.router())
@@ -70,6 +71,11 @@ class Supervisor:
                 await self._keep_up(client, stop)
             self._tell(Event(kind=Kind.STOPPING))
             await self._stop(hurry)
+        except asyncio.CancelledError:
+            self._tell(Event(kind=Kind.STOPPING))
+            await self._launcher.close()
+            self._tell(Event(kind=Kind.STOPPED))
+            raise
         finally:
             await self._launcher.close()
         self._tell(Event(kind=Kind.STOPPED))

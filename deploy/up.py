@@ -1,164 +1,33 @@
-"""`twolane up`: one cluster on this machine, kept up until Ctrl-C."""
+"""`python -m deploy.up`, which `twolane up` becomes.
+
+Imports little: a Ctrl-C while the rest is still being imported makes one line, no traceback.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import os
 import signal
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
-from functools import partial
-from pathlib import Path
-from typing import Any, TextIO
+from types import FrameType
 
-import click
-from rich.console import Console
-
-from deploy.events import Event, Kind
-from deploy.launcher import Launcher, StartError
-from deploy.options import (
-    LIMIT_OPTIONS,
-    MODEL_OPTIONS,
-    TIMING_OPTIONS,
-    limits_spec,
-    model_spec,
-    timing_spec,
-    with_options,
-)
-from deploy.process_launcher import ProcessLauncher
-from deploy.progress import Progress
-from deploy.spec import TRANSPORTS, ClusterSpec
-from deploy.supervisor import Supervisor
-
-_COUNT = click.IntRange(min=0)
+_STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
-@click.command()
-@click.option("--prefill", type=_COUNT, help="Workers that read prompts.  [default: 1]")
-@click.option("--decode", type=_COUNT, help="Workers that write answers.  [default: 1]")
-@click.option("--colocated", type=_COUNT, default=0, help="Workers that do both.")
-@click.option("--launcher", type=click.Choice(["ray", "process"]), default="ray", show_default=True)
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where clients come in.")
-@click.option("--port", type=click.IntRange(0, 65535), default=7200, show_default=True)
-@click.option(
-    "--transport",
-    "transports",
-    multiple=True,
-    type=click.Choice(TRANSPORTS),
-    help="How pages travel; may be repeated, best first.  [default: the best that works]",
-)
-@with_options(MODEL_OPTIONS)
-@with_options(LIMIT_OPTIONS)
-@with_options(TIMING_OPTIONS)
-@click.option("--log-dir", type=click.Path(path_type=Path), help="Keep the processes' output here.")
-@click.option("--json", "as_json", is_flag=True, help="Print events as lines of JSON.")
-@click.option("--until-stdin-closes", is_flag=True, help="Stop when standard input ends, too.")
-def up(**given: Any) -> None:
-    """Start a cluster on this machine and keep it up until Ctrl-C.
+def main() -> None:
+    """Run the command. Until its event loop takes the signals over, they end the process here."""
+    for number in _STOPS:
+        signal.signal(number, _stop)
+    from deploy.up_command import up
 
-    Without any count: one prefill and one decode worker.
-    """
-    out = sys.stdout
-    tell: Callable[[Event], None] = partial(_print_json, out)
-    try:
-        cluster = _cluster_spec(given)
-        with _log_dir(given["log_dir"]) as log_dir, _prints_to(log_dir / "launcher.log"):
-            if not given["as_json"]:
-                tell = Progress(Console(file=out, highlight=False), cluster, log_dir)
-            asyncio.run(_keep_up(cluster, given, log_dir, tell))
-    except StartError as error:
-        if given["as_json"]:
-            tell(Event(kind=Kind.FAILED, text=str(error)))
-            raise SystemExit(1) from error
-        raise click.ClickException(str(error)) from error
+    up(prog_name="twolane up")
 
 
-def _cluster_spec(given: dict[str, Any]) -> ClusterSpec:
-    """Refuses a cluster that could never answer."""
-    colocated = given["colocated"]
-    prefill, decode = given["prefill"], given["decode"]
-    if prefill is None and decode is None:
-        prefill = decode = 0 if colocated else 1
-    prefill, decode = prefill or 0, decode or 0
-    if not colocated and not (prefill and decode):
-        raise click.UsageError(
-            f"{prefill} prefill and {decode} decode workers can answer nothing; "
-            "take at least one of each, or --colocated 1"
-        )
-    return ClusterSpec(
-        model=model_spec(given, n_workers=prefill + decode + colocated),
-        prefill=prefill,
-        decode=decode,
-        colocated=colocated,
-        host=given["host"],
-        port=given["port"],
-        transports=given["transports"] or TRANSPORTS,
-        timing=timing_spec(given),
-        limits=limits_spec(given),
-    )
-
-
-async def _keep_up(
-    cluster: ClusterSpec, given: dict[str, Any], log_dir: Path, tell: Callable[[Event], None]
-) -> None:
-    stop, hurry = asyncio.Event(), asyncio.Event()
-    launcher = _launcher(given["launcher"], cluster, log_dir)
-    supervisor = Supervisor(cluster, launcher, tell)
-    running = asyncio.create_task(supervisor.run(stop, hurry))
-
-    def ask_to_stop() -> None:
-        if not supervisor.is_up:
-            running.cancel()
-        elif not stop.is_set():
-            stop.set()
-        else:  # the second Ctrl-C is impatient
-            hurry.set()
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, ask_to_stop)
-    if given["until_stdin_closes"]:
-        loop.add_reader(sys.stdin.fileno(), _read_stdin, loop, ask_to_stop)
-    with contextlib.suppress(asyncio.CancelledError):
-        await running
-
-
-def _read_stdin(loop: asyncio.AbstractEventLoop, at_end: Callable[[], None]) -> None:
-    if not os.read(sys.stdin.fileno(), 4096):
-        loop.remove_reader(sys.stdin.fileno())
-        at_end()
-
-
-def _launcher(kind: str, cluster: ClusterSpec, log_dir: Path) -> Launcher:
-    if kind == "process":
-        return ProcessLauncher(log_dir)
-    from deploy.ray_launcher import RayLauncher  # Ray takes a second to import
-
-    return RayLauncher(log_dir, n_actors=cluster.n_workers + 1)
-
-
-@contextlib.contextmanager
-def _log_dir(kept: Path | None) -> Iterator[Path]:
-    if kept is not None:
-        kept.mkdir(parents=True, exist_ok=True)
-        yield kept
-    else:
-        with tempfile.TemporaryDirectory(prefix="twolane-") as temporary:
-            yield Path(temporary)
-
-
-@contextlib.contextmanager
-def _prints_to(log: Path) -> Iterator[None]:
-    """Ray prints what it likes; our own lines go to the real standard output."""
-    with log.open("a") as file, contextlib.redirect_stdout(file):
-        yield
-
-
-def _print_json(out: TextIO, event: Event) -> None:
-    print(event.to_json(), file=out, flush=True)
+def _stop(number: int, frame: FrameType | None) -> None:
+    """Nothing has been started yet. As a shell has it, the exit code is 128 + the signal."""
+    for other in _STOPS:
+        signal.signal(other, signal.SIG_IGN)  # leave the ending in peace
+    print("stopped", file=sys.stderr, flush=True)
+    raise SystemExit(128 + number)
 
 
 if __name__ == "__main__":
-    up(prog_name="twolane up")
+    main()

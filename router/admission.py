@@ -5,6 +5,7 @@ from __future__ import annotations
 from router.board import Board
 from router.drain_rate import DrainRate
 from router.endings import Endings
+from router.member import MemberState
 from router.request import Job, Request
 from twolane.errors import DeadlineError, OverloadedError, UnavailableError
 
@@ -61,8 +62,7 @@ class Admission:
             self._endings.fail(
                 request,
                 UnavailableError(
-                    f"no pair of live workers has served {request.job.model} for "
-                    f"{unservable_s:.1f} s",
+                    f"{self._why_unservable(request.job.model)} for {unservable_s:.1f} s",
                     metadata={"model": request.job.model},
                 ),
             )
@@ -84,6 +84,18 @@ class Admission:
                     retry_after_s=self._retry_after_s(len(self._board.queue), now),
                 ),
             )
+
+    def _why_unservable(self, model: str) -> str:
+        """What has been so, to be followed by how long."""
+        members = [m for m in self._board.members if m.announce.model == model]
+        live = [m for m in members if m.state is not MemberState.GONE]
+        for role, takers in (
+            ("prefill", [m for m in live if m.prefills]),
+            ("decode", [m for m in live if m.decodes]),
+        ):
+            if takers and all(m.state is MemberState.DRAINING for m in takers):
+                return f"all {role} workers of {model} are draining; no pair has served it"
+        return f"no pair of live workers has served {model}"
 
     def _could_hold(self, request: Request) -> bool:
         """Whether the request fits workers that are there, whatever they do now. It did when it

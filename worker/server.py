@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
+from prometheus_client import generate_latest
 
+from twolane.rpc.metrics_http import MetricsEndpoint
 from twolane.rpc.options import INTERNAL_SERVER_OPTIONS
 from worker.announcer import Announcer
 from worker.metrics import WorkerMetrics
-from worker.metrics_http import MetricsEndpoint
 from worker.services import TRANSFER, WORKER, Services
 from worker.worker import Worker
 
@@ -49,7 +51,7 @@ class WorkerServer:
         reflection.enable_server_reflection((*SERVICES, reflection.SERVICE_NAME), server)
         port = server.add_insecure_port(f"{config.host}:{config.port}")
         self._worker.endpoint = f"{config.advertise_host or config.host}:{port}"
-        endpoint = MetricsEndpoint(self._metrics.registry)
+        endpoint = MetricsEndpoint(partial(generate_latest, self._metrics.registry))
         self._metrics.watch(self._worker)
         try:
             if config.metrics_port is not None:

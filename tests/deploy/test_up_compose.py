@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from deploy.bundled import model_path
@@ -20,7 +20,7 @@ from deploy.engines import open_engine
 from deploy.launcher import StartError
 from deploy.options import limits_spec
 from deploy.spec import ClusterSpec, LimitsSpec, ModelSpec, TimingSpec
-from deploy.up import up
+from deploy.up_command import up
 from kvtransfer.config import ReceiverConfig
 from worker.config import StepLimits
 
@@ -80,7 +80,9 @@ def test_waits_for_a_peer_scale_with_the_lease() -> None:
 
 @given(lease_s=st.floats(0.01, 100), heartbeat_s=st.floats(0.01, 100))
 def test_any_lease_makes_a_sound_configuration(lease_s: float, heartbeat_s: float) -> None:
-    config = lease_config(TimingSpec(lease_s=lease_s, heartbeat_s=heartbeat_s))
+    assume(heartbeat_s < lease_s)
+    timing = TimingSpec(lease_s=lease_s, heartbeat_s=heartbeat_s, suspicion_s=2 * heartbeat_s)
+    config = lease_config(timing)
     assert config.lease_s == lease_s
     assert config.heartbeat_s <= heartbeat_s
 
@@ -108,6 +110,13 @@ def test_a_step_without_room_for_prefill_is_refused(limits: LimitsSpec) -> None:
         step_limits(limits)
 
 
+@pytest.mark.parametrize("name", ["lease_s", "suspicion_s"])
+def test_times_shorter_than_a_heartbeat_are_refused(name: str) -> None:
+    times: dict[str, float] = {name: 2.0}
+    with pytest.raises(ValueError, match=f"{name} is 2; it must be more than heartbeat_s"):
+        TimingSpec(heartbeat_s=2.0, **times)
+
+
 def test_the_fake_engine_speaks_the_models_vocabulary_on_a_shared_pool() -> None:
     with open_engine(FAKE, name="w", is_shared=True) as power:
         assert power.memory is not None
@@ -129,6 +138,7 @@ def test_the_cpu_engine_has_the_pages_that_were_asked_for() -> None:
     ("changes", "message"),
     [
         ({"page_tokens": 8}, "page_tokens is 8"),
+        ({"n_pages": 2}, "a pool of 2 pages of 16 tokens is too small .* at least 3 are needed"),
         ({"model_dir": "/nowhere"}, "/nowhere"),
     ],
 )

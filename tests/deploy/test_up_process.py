@@ -95,7 +95,46 @@ def test_ctrl_c_while_it_starts_stops_it_too() -> None:
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["kind"] == "starting"
         process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGINT)  # an impatient one changes nothing
+        kinds = [json.loads(line)["kind"] for line in process.stdout]
+        assert kinds[-2:] == ["stopping", "stopped"]
         assert process.wait(10) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_it_is_still_importing_ends_it_in_one_line(number: signal.Signals) -> None:
+    program = (
+        "import importlib.abc, os, sys, deploy.up\n"
+        "class Finder(importlib.abc.MetaPathFinder):\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        f"        if name == 'click': os.kill(os.getpid(), {int(number)})\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "deploy.up.main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (128 + number, "", "stopped\n")
+
+
+def test_folders_of_a_killed_start_are_removed_at_the_next(tmp_path: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(
+        command("--json", *ONE), stdout=subprocess.PIPE, env=environment
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        (left,) = tmp_path.glob("twolane-*")
+        assert left.name.startswith(f"twolane-{process.pid}-")
+        process.kill()
+    dead_ray = tmp_path / f"twolane-ray-{process.pid}-abc"
+    of_the_living, foreign = tmp_path / f"twolane-{os.getpid()}-abc", tmp_path / "twolane-mine"
+    for folder in (dead_ray, of_the_living, foreign):
+        folder.mkdir()
+    subprocess.run(
+        command(*ONE, "--host", "192.0.2.1"), capture_output=True, env=environment, check=False
+    )
+    assert sorted(tmp_path.glob("twolane-*")) == sorted([of_the_living, foreign])
 
 
 @pytest.mark.parametrize(
@@ -105,6 +144,9 @@ def test_ctrl_c_while_it_starts_stops_it_too() -> None:
         (["--model", str(Path(__file__).parent)], 1, "has no config.json"),
         (["--prefill", "1", "--decode", "0"], 2, "can answer nothing"),
         (["--pages", "5", "--kv-bytes", "5"], 2, "give one"),
+        (["--lease-s", "0.1"], 2, "lease_s is 0.1; it must be more than heartbeat_s, which is 1"),
+        (["--pages", "2"], 1, "a pool of 2 pages of 16 tokens is too small"),
+        (["--host", "192.0.2.1"], 1, "cannot listen on 192.0.2.1:0 or 127.0.0.1:0"),
         (["--colour", "red"], 2, "No such option"),
     ],
 )
@@ -139,6 +181,17 @@ def test_a_port_in_use_is_named() -> None:
         )  # fmt: skip
     assert done.returncode == 1
     assert f"cannot listen on 127.0.0.1:{min(listening)}" in done.stderr
+
+
+def test_a_worker_that_cannot_listen_says_so() -> None:
+    arguments = ["worker", "--engine", "fake", "--host", "192.0.2.1"]
+    done = subprocess.run(
+        [sys.executable, "-m", "deploy", *arguments],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "worker-0: cannot listen on 192.0.2.1" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_help_shows_the_launchers_options() -> None:

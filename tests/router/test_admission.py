@@ -260,6 +260,17 @@ def test_draining_worker_finishes_what_it_has_and_gets_nothing_new() -> None:
     play(script, ("p0", "d0", "d1"))
 
 
+@pytest.mark.parametrize(("worker_id", "role"), [("p0", "prefill"), ("d0", "decode")])
+def test_request_whose_only_workers_are_draining_is_told_so(worker_id: str, role: str) -> None:
+    async def script(router: Router, cluster: ScriptedCluster) -> None:
+        router.drain(worker_id)
+        outcome = await ask(router, message(PROMPT))
+        assert isinstance(outcome.error, UnavailableError)
+        assert f"all {role} workers of fake are draining" in outcome.error.message
+
+    play(script, ("p0", "d0"), config=limited(unavailable_after_s=1.0))
+
+
 def test_router_that_stops_ends_every_answer_with_unavailable() -> None:
     async def script(router: Router, cluster: ScriptedCluster) -> None:
         router.stop_accepting()

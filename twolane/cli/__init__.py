@@ -13,4 +13,6 @@ def main() -> None:
         if error.name is None or error.name.partition(".")[0] not in {"click", "rich"}:
             raise
         sys.exit(f"twolane: the command line needs {error.name}: pip install 'twolane[cli]'")
+    except KeyboardInterrupt:  # nothing has been started yet
+        sys.exit(130)
     run()

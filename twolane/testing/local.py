@@ -171,7 +171,7 @@ def start_local(
     `model`: None for the bundled one, a directory, or an id of the Hugging Face Hub. Without
     counts: one prefill and one decode worker. `launcher`: "process" or "ray". `engine`: "cpu", or
     "fake" for quick nonsense. `options` are those of `python -m deploy up`: page_tokens=16,
-    exact=True, transport=["tcp"], lease_s=0.5, …
+    exact=True, transport=["tcp"], lease_s=3.0, …
 
     Raises `UnavailableError` with the launcher's own words if it does not start, or with the
     command that installs what is missing.

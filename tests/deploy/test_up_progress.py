@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+from io import StringIO
+from pathlib import Path
+
+from rich.console import Console
+
+from deploy.bundled import model_path
+from deploy.events import Event, Kind
+from deploy.progress import Progress
+from deploy.spec import ClusterSpec, ModelSpec
+
+
+def shown_when_ready(model_dir: Path) -> str:
+    out = StringIO()
+    cluster = ClusterSpec(model=ModelSpec(model_dir=str(model_dir), name="m"))
+    progress = Progress(Console(file=out, highlight=False), cluster, Path("/logs"))
+    progress(Event(kind=Kind.READY, endpoint="127.0.0.1:7300"))
+    return out.getvalue()
+
+
+def test_a_model_with_a_tokenizer_is_offered_prompts() -> None:
+    shown = shown_when_ready(model_path())
+    assert 'twolane generate "Once upon a time" --endpoint 127.0.0.1:7300' in shown
+    assert "twolane chat" in shown
+    assert "token-ids" not in shown
+
+
+def test_a_model_without_a_tokenizer_is_offered_token_ids_alone(tmp_path: Path) -> None:
+    shown = shown_when_ready(tmp_path)
+    assert "token ids alone" in shown
+    assert "twolane generate --token-ids 1,2,3 --endpoint 127.0.0.1:7300" in shown
+    assert "Once upon" not in shown
+    assert "chat" not in shown

@@ -75,9 +75,11 @@ class GrpcLink(Generic[OutT, InT]):
             message = await self._stream.read()
         except (grpc.RpcError, asyncio.InvalidStateError, grpc.aio.UsageError) as error:
             self._break(_describe(error))
+            _raise_if_cancelled()
             raise LinkBrokenError(self._why) from error
         if message is EOF:
             self._break("closed by peer")
+            _raise_if_cancelled()
             raise LinkBrokenError(self._why)
         received: InT = message
         return received
@@ -110,6 +112,13 @@ class GrpcLink(Generic[OutT, InT]):
                 await self._wake.wait()
         except (grpc.RpcError, asyncio.InvalidStateError, grpc.aio.UsageError) as error:
             self._break(_describe(error))
+
+
+def _raise_if_cancelled() -> None:
+    """grpc may answer a read whose task is cancelled with a status: the cancellation must win."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 def _describe(error: Exception) -> str:

@@ -68,6 +68,30 @@ async def test_a_peer_that_does_not_read_breaks_the_link_instead_of_filling_memo
             link.send(b"one too many")
 
 
+class AnswersCancelWithStatus:
+    """A stream whose read, when cancelled, says so with an error of grpc's, as grpc may."""
+
+    async def read(self) -> bytes:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise grpc.aio.UsageError("RPC already finished") from None
+        raise AssertionError("nobody sets it")
+
+    async def write(self, message: bytes) -> None:
+        raise AssertionError("nothing is sent here")
+
+
+async def test_a_cancelled_read_stays_cancelled_whatever_grpc_makes_of_it() -> None:
+    link: GrpcLink[bytes, bytes] = GrpcLink(AnswersCancelWithStatus())
+    reading = asyncio.create_task(link.receive())
+    await asyncio.sleep(0)
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    link.close()
+
+
 @asynccontextmanager
 async def connected(serve: Serve) -> AsyncIterator[GrpcLink[bytes, bytes]]:
     async def handler(requests: Any, context: Any) -> None:

@@ -21,14 +21,16 @@ _KEEPALIVE: list[tuple[str, int]] = [
 CHANNEL_OPTIONS: list[tuple[str, int]] = [
     *_KEEPALIVE,
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 3_000),  # the time that one attempt to connect is given
     ("grpc.max_reconnect_backoff_ms", 2_000),
     ("grpc.use_local_subchannel_pool", 1),
 ]
 
-# Between our own processes: streams live as long as the processes do.
+# Between our own processes: streams live as long as the processes do. gRPC pings for more reasons
+# than keepalive; by default the third close ping ends the connection with all its streams.
 INTERNAL_SERVER_OPTIONS: list[tuple[str, int]] = [
     *_KEEPALIVE,
+    ("grpc.http2.max_ping_strikes", 0),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
     ("grpc.max_concurrent_streams", 1_000),
     ("grpc.so_reuseport", 0),

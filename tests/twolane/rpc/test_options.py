@@ -1,0 +1,74 @@
+"""The options of the servers, on a real connection."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import Any
+
+import grpc
+import pytest
+
+from twolane.rpc.options import CHANNEL_OPTIONS, DOOR_SERVER_OPTIONS, INTERNAL_SERVER_OPTIONS
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+SETTINGS, PING, GOAWAY = 4, 6, 7
+ACK = 1
+N_PINGS = 50
+
+
+def frame(kind: int, payload: bytes = b"") -> bytes:
+    """A frame of HTTP/2 (RFC 9113, section 4.1) on stream 0, without flags."""
+    return struct.pack(">I", len(payload))[1:] + bytes([kind, 0]) + bytes(4) + payload
+
+
+async def read_frame(reader: asyncio.StreamReader) -> tuple[int, int, bytes]:
+    """Type, flags, payload."""
+    head = await reader.readexactly(9)
+    n_bytes = int.from_bytes(head[:3], "big")
+    return head[3], head[4], await reader.readexactly(n_bytes)
+
+
+@pytest.mark.parametrize("options", [INTERNAL_SERVER_OPTIONS, DOOR_SERVER_OPTIONS])
+async def test_pings_close_to_each_other_do_not_end_a_connection(options: Any) -> None:
+    server = grpc.aio.server(options=options)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(PREFACE + frame(SETTINGS))
+    n_answered = 0
+    for number in range(N_PINGS):
+        writer.write(frame(PING, struct.pack(">q", number)))
+        while n_answered == number:
+            kind, flags, payload = await read_frame(reader)
+            assert kind != GOAWAY, payload
+            n_answered += kind == PING and flags == ACK
+    writer.close()
+    await writer.wait_closed()
+    await server.stop(None)
+
+
+async def test_an_endpoint_may_take_its_time_to_say_hello() -> None:
+    server = grpc.aio.server(options=DOOR_SERVER_OPTIONS)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(data)
+        writer.close()
+
+    async def serve_late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(0.5)
+        there, back = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.gather(forward(reader, back), forward(there, writer))
+
+    proxy = await asyncio.start_server(serve_late, "127.0.0.1", 0)
+    late = proxy.sockets[0].getsockname()[1]
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{late}", options=CHANNEL_OPTIONS) as channel:
+        call: Any = channel.unary_unary("/no/method")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call(b"", timeout=5)
+    assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED, caught.value.details()
+    proxy.close()
+    await server.stop(None)

@@ -12,8 +12,7 @@ from urllib.parse import unquote
 import grpc
 
 from router.router import Router
-from twolane.errors import InvalidRequestError
-from twolane.rpc import errors as rpc_errors
+from twolane.errors import InvalidRequestError, PermissionDeniedError
 from twolane.rpc.handlers import Context, unary, unary_stream
 from twolane.v1 import cluster_pb2, inference_pb2
 
@@ -87,7 +86,7 @@ class Door:
         if not is_loopback(context.peer()):
             text = "workers are drained over the loopback of the router's machine alone; this "
             text += f"call came from {context.peer()}"
-            await rpc_errors.deny(context, text)
+            raise PermissionDeniedError(text)
         self._router.drain(request.worker_id, undo=request.undo)
         return cluster_pb2.DrainWorkerResponse()
 

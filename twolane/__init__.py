@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from twolane.errors import InvalidParameterError as InvalidParameterError
     from twolane.errors import InvalidRequestError as InvalidRequestError
     from twolane.errors import OverloadedError as OverloadedError
+    from twolane.errors import PermissionDeniedError as PermissionDeniedError
     from twolane.errors import TwolaneError as TwolaneError
     from twolane.errors import UnavailableError as UnavailableError
     from twolane.errors import UnimplementedError as UnimplementedError
@@ -60,8 +61,8 @@ _MODULE_OF = {
         "twolane.aclient": "AsyncClient",
         "twolane.client": "Client Stream",
         "twolane.errors": "CancelledError DeadlineError DuplicateRequestError InternalError "
-        "InvalidParameterError InvalidRequestError OverloadedError TwolaneError UnavailableError "
-        "UnimplementedError UnknownModelError",
+        "InvalidParameterError InvalidRequestError OverloadedError PermissionDeniedError "
+        "TwolaneError UnavailableError UnimplementedError UnknownModelError",
         "twolane.params": "SamplingParams",
         "twolane.prompts": "RequestOptions",
         "twolane.status": "ClusterStatus Pages RequestInfo WorkerInfo",

@@ -3,6 +3,7 @@
     TwolaneError
     ├── InvalidRequestError        INVALID_ARGUMENT     the request can never succeed as it is
     │   └── InvalidParameterError                       one field: name, value, bound
+    ├── PermissionDeniedError      PERMISSION_DENIED    this caller may not do that here
     ├── DuplicateRequestError      ALREADY_EXISTS       that request id is in use
     ├── UnknownModelError          NOT_FOUND            no worker serves that model
     ├── OverloadedError            RESOURCE_EXHAUSTED   come back after `retry_after_s`
@@ -55,6 +56,13 @@ class InvalidParameterError(InvalidRequestError):
             field=name,
             metadata={"value": str(value)[:200], "bound": bound},
         )
+
+
+class PermissionDeniedError(TwolaneError):
+    """This caller may not do that here (an operator's call from elsewhere, a proxy that wants
+    credentials). The same call may succeed from another place."""
+
+    reason = "PERMISSION_DENIED"
 
 
 class DuplicateRequestError(TwolaneError):

@@ -5,7 +5,14 @@ from __future__ import annotations
 import grpc
 
 from twolane.config import ENDPOINT_VARIABLE
-from twolane.errors import DeadlineError, TwolaneError, UnavailableError, UnimplementedError
+from twolane.errors import (
+    DeadlineError,
+    InvalidRequestError,
+    OverloadedError,
+    TwolaneError,
+    UnavailableError,
+    UnimplementedError,
+)
 from twolane.rpc.errors import from_rpc_error
 
 
@@ -36,6 +43,8 @@ def explain(
         )
     if isinstance(ours, UnavailableError):
         return unreachable(endpoint, why)
+    if isinstance(ours, OverloadedError) and "larger than max" in ours.message:
+        return InvalidRequestError(ours.message)  # a message, and no retry makes it smaller
     if isinstance(ours, DeadlineError) and timeout_s is not None:
         return DeadlineError(
             f"no complete answer from {endpoint} within {timeout_s:g} s",

@@ -27,6 +27,7 @@ PUBLIC = [
     "Model",
     "OverloadedError",
     "Pages",
+    "PermissionDeniedError",
     "RequestInfo",
     "RequestOptions",
     "SamplingParams",

@@ -9,7 +9,7 @@ from router.door import is_loopback
 from router.testing.client import message
 from router.testing.served import serve_cluster
 from twolane.aclient import AsyncClient
-from twolane.errors import InvalidRequestError
+from twolane.errors import PermissionDeniedError
 from twolane.v1 import cluster_pb2, cluster_pb2_grpc, inference_pb2_grpc
 
 CODE = grpc.StatusCode
@@ -87,7 +87,7 @@ async def test_drain_from_beyond_the_loopback_is_denied(monkeypatch: pytest.Monk
         stub = cluster_pb2_grpc.AdminServiceStub(channel)
         with monkeypatch.context() as elsewhere:
             elsewhere.setattr("router.door.is_loopback", lambda peer: False)
-            with pytest.raises(InvalidRequestError, match=r"loopback.*came from ipv4:"):
+            with pytest.raises(PermissionDeniedError, match=r"loopback.*came from ipv4:"):
                 await client.drain("d0")
             await client.status()
             with pytest.raises(grpc.aio.AioRpcError) as caught:

@@ -18,6 +18,7 @@ PAGES = worker_pb2.PageCounts(quarantined=1, used=2, pinned=3, cached=4, free=90
 
 ERRORS: dict[str, errors.TwolaneError] = {
     "invalid": errors.InvalidRequestError("too long", field="text", metadata={"limit": "7"}),
+    "denied": errors.PermissionDeniedError("not from here"),
     "duplicate": errors.DuplicateRequestError("id in use"),
     "unknown model": errors.UnknownModelError("no such model", metadata={"served": "a, b"}),
     "overloaded": errors.OverloadedError("queue is full", retry_after_s=1.5),

@@ -1,7 +1,7 @@
 """The commands together, and what an error looks like: one clear line, a hint, an exit code.
 
-0  done        2  the command line is wrong     4  the deadline passed
-1  our error   3  no cluster, or overloaded     130  interrupted or cancelled
+0  done        2  the command line is wrong, or not allowed from here   4  the deadline passed
+1  our error   3  no cluster, or overloaded   130  interrupted or cancelled
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from twolane.errors import (
     DeadlineError,
     InvalidRequestError,
     OverloadedError,
+    PermissionDeniedError,
     TwolaneError,
     UnavailableError,
     UnknownModelError,
@@ -29,6 +30,7 @@ from twolane.errors import (
 EXIT_CODES: list[tuple[type[TwolaneError], int]] = [
     (InvalidRequestError, 2),
     (UnknownModelError, 2),
+    (PermissionDeniedError, 2),
     (UnavailableError, 3),
     (OverloadedError, 3),
     (DeadlineError, 4),

@@ -20,6 +20,7 @@ DOMAIN = "twolane"
 _CODE_OF: dict[type[errors.TwolaneError], int] = {
     errors.InvalidRequestError: code_pb2.INVALID_ARGUMENT,
     errors.InvalidParameterError: code_pb2.INVALID_ARGUMENT,
+    errors.PermissionDeniedError: code_pb2.PERMISSION_DENIED,
     errors.DuplicateRequestError: code_pb2.ALREADY_EXISTS,
     errors.UnknownModelError: code_pb2.NOT_FOUND,
     errors.OverloadedError: code_pb2.RESOURCE_EXHAUSTED,
@@ -56,15 +57,6 @@ async def abort(
     await context.abort_with_status(rpc_status.to_status(to_status(error)))
 
 
-async def deny(context: grpc.aio.ServicerContext[Any, Any], text: str) -> NoReturn:
-    """End the call with PERMISSION_DENIED: this caller may not do that here. Never returns."""
-    status = status_pb2.Status(code=code_pb2.PERMISSION_DENIED, message=text)
-    status.details.add().Pack(
-        error_details_pb2.ErrorInfo(reason="PERMISSION_DENIED", domain=DOMAIN)
-    )
-    await context.abort_with_status(rpc_status.to_status(status))
-
-
 def from_rpc_error(error: grpc.RpcError) -> errors.TwolaneError:
     """The error of our tree that a failed call stands for (sync or aio)."""
     if not isinstance(error, grpc.Call | grpc.aio.AioRpcError):
@@ -86,15 +78,24 @@ def from_rpc_error(error: grpc.RpcError) -> errors.TwolaneError:
     if code is grpc.StatusCode.INVALID_ARGUMENT:
         field = bad_request.field_violations[0].field if bad_request.field_violations else ""
         return errors.InvalidRequestError(text, field=field, metadata=metadata)
-    return _ERROR_OF.get(code, errors.InternalError)(text, metadata=metadata)
+    return _ERROR_OF[code](text, metadata=metadata)
 
 
+# Besides RESOURCE_EXHAUSTED and INVALID_ARGUMENT, which have fields: every status that a failed
+# call can have. Those that no process of ours sends come from gRPC itself, or from a proxy.
 _ERROR_OF: dict[grpc.StatusCode, type[errors.TwolaneError]] = {
-    grpc.StatusCode.PERMISSION_DENIED: errors.InvalidRequestError,
+    grpc.StatusCode.PERMISSION_DENIED: errors.PermissionDeniedError,
+    grpc.StatusCode.UNAUTHENTICATED: errors.PermissionDeniedError,
     grpc.StatusCode.ALREADY_EXISTS: errors.DuplicateRequestError,
     grpc.StatusCode.NOT_FOUND: errors.UnknownModelError,
     grpc.StatusCode.DEADLINE_EXCEEDED: errors.DeadlineError,
     grpc.StatusCode.CANCELLED: errors.CancelledError,
     grpc.StatusCode.UNAVAILABLE: errors.UnavailableError,
+    grpc.StatusCode.ABORTED: errors.UnavailableError,
     grpc.StatusCode.UNIMPLEMENTED: errors.UnimplementedError,
+    grpc.StatusCode.FAILED_PRECONDITION: errors.InvalidRequestError,
+    grpc.StatusCode.OUT_OF_RANGE: errors.InvalidRequestError,
+    grpc.StatusCode.UNKNOWN: errors.InternalError,
+    grpc.StatusCode.INTERNAL: errors.InternalError,
+    grpc.StatusCode.DATA_LOSS: errors.InternalError,
 }

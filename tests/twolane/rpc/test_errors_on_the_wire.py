@@ -11,6 +11,7 @@ from twolane.rpc.errors import abort, from_rpc_error
 ERRORS = [
     errors.InvalidRequestError("prompt is empty", field="prompt"),
     errors.InvalidParameterError("top_p", 3.0, "above 0, up to 1"),
+    errors.PermissionDeniedError("not from here"),
     errors.DuplicateRequestError("request id r1 is in use"),
     errors.UnknownModelError("no such model"),
     errors.OverloadedError("queue is full", retry_after_s=1.25, metadata={"queued": "64"}),
@@ -20,6 +21,41 @@ ERRORS = [
     errors.UnimplementedError("n above 1"),
     errors.InternalError("logits are not finite"),
 ]
+
+STATUSES: dict[str, type[errors.TwolaneError]] = {
+    "ABORTED": errors.UnavailableError,
+    "ALREADY_EXISTS": errors.DuplicateRequestError,
+    "CANCELLED": errors.CancelledError,
+    "DATA_LOSS": errors.InternalError,
+    "DEADLINE_EXCEEDED": errors.DeadlineError,
+    "FAILED_PRECONDITION": errors.InvalidRequestError,
+    "INTERNAL": errors.InternalError,
+    "INVALID_ARGUMENT": errors.InvalidRequestError,
+    "NOT_FOUND": errors.UnknownModelError,
+    "OUT_OF_RANGE": errors.InvalidRequestError,
+    "PERMISSION_DENIED": errors.PermissionDeniedError,
+    "RESOURCE_EXHAUSTED": errors.OverloadedError,
+    "UNAUTHENTICATED": errors.PermissionDeniedError,
+    "UNAVAILABLE": errors.UnavailableError,
+    "UNIMPLEMENTED": errors.UnimplementedError,
+    "UNKNOWN": errors.InternalError,
+}
+
+
+def test_every_error_and_every_status_is_listed_here() -> None:
+    tree = set(errors.TwolaneError.__subclasses__())
+    tree |= {kind for parent in tree for kind in parent.__subclasses__()}
+    assert {type(error) for error in ERRORS} == tree
+    assert {*STATUSES, "OK"} == {code.name for code in grpc.StatusCode}
+
+
+@pytest.mark.parametrize("name", STATUSES)
+def test_a_bare_status_becomes_an_error_of_the_tree(name: str) -> None:
+    nothing = grpc.aio.Metadata()
+    status = grpc.aio.AioRpcError(grpc.StatusCode[name], nothing, nothing, details="why")
+    error = from_rpc_error(status)
+    assert type(error) is STATUSES[name]
+    assert str(error) == "why"
 
 
 @pytest.mark.parametrize("sent", ERRORS, ids=lambda error: type(error).__name__)

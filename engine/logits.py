@@ -20,6 +20,7 @@ from twolane.params import SamplingParams
 
 FloatRow = npt.NDArray[np.float32]
 BoolRow = npt.NDArray[np.bool_]
+_HEAD_DEPTH = np.float32(8)  # e**-8: a tail of 128k tokens below holds little beside a clear head
 
 
 def leaves_logits_alone(params: SamplingParams, n_generated: int) -> bool:
@@ -98,19 +99,29 @@ def _keep_top_p(scaled: FloatRow, keep: BoolRow, p: float) -> None:
     values = scaled[candidates]
     mass = np.exp(values)
     wanted = p * mass.sum(dtype=np.float64)
-    # Sort no more than the head of the distribution, if that holds the wanted mass.
-    n_head = 256
-    while n_head < len(values):
-        is_head = values >= np.partition(values, -n_head)[-n_head]
-        if mass[is_head].sum(dtype=np.float64) > wanted:
-            candidates, values, mass = candidates[is_head], values[is_head], mass[is_head]
-            break
-        n_head *= 8
-    order = np.argsort(-values, kind="stable")
-    before = np.cumsum(mass[order], dtype=np.float64) - mass[order]
+    # Sort no more than the head of the distribution, if that holds the wanted mass; with a margin,
+    # for sums in another order are rounded otherwise.
+    is_head = values >= -_HEAD_DEPTH
+    if mass[is_head].sum(dtype=np.float64) > wanted * (1 + 1e-9):
+        candidates, values, mass = candidates[is_head], values[is_head], mass[is_head]
+    order = _likeliest_first(values)
+    mass = mass[order]
+    before = np.cumsum(mass, dtype=np.float64) - mass
     keep[:] = False
     keep[candidates[order[before < wanted]]] = True
     keep[candidates[order[0]]] = True
+
+
+def _likeliest_first(values: FloatRow) -> npt.NDArray[np.int64]:
+    """`argsort(-values, kind="stable")` of finite values up to 0.
+
+    Their sign taken off, such floats are in order as integers, and numpy sorts whole integers about
+    twenty times as fast as it finds a stable order: value and place go into one.
+    """
+    keys = (np.float32(0) - values).view(np.uint32).astype(np.uint64) << np.uint64(32)
+    keys |= np.arange(len(values), dtype=np.uint64)
+    keys.sort()
+    return (keys & np.uint64(0xFFFFFFFF)).astype(np.int64)
 
 
 def log_softmax(logits: FloatRow) -> FloatRow:

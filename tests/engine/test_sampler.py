@@ -147,6 +147,27 @@ def test_top_p_over_a_large_vocabulary_keeps_what_sorting_all_would(spread: floa
     assert min(logits[list(found)]) >= max(np.delete(logits, list(found)))
 
 
+@pytest.mark.parametrize("spread", [0.0, 0.01, 1.0, 3.0, 60.0])
+@pytest.mark.parametrize("top_p", [1e-6, 0.5, 0.95, 0.9999999])
+def test_top_p_keeps_to_the_bit_what_a_stable_sort_of_all_keeps(
+    spread: float, top_p: float
+) -> None:
+    rng = np.random.default_rng(8)
+    for size, step in ((1, 0.0), (7000, 0.0), (7000, 0.25)):
+        logits = (rng.normal(size=size) * spread).astype(np.float32)
+        if step:  # coarse values make ties
+            logits = (np.round(logits / step) * step).astype(np.float32)
+            logits[rng.integers(0, size, size // 3)] = -np.inf
+        scaled = temper(logits, 1.0)
+        mass = np.exp(scaled)
+        order = np.argsort(-scaled, kind="stable")
+        before = np.cumsum(mass[order], dtype=np.float64) - mass[order]
+        wanted = top_p * mass[np.isfinite(scaled)].sum(dtype=np.float64)
+        expected = {int(order[0]), *order[(before < wanted) & (mass[order] > 0)].tolist()}
+        found = np.flatnonzero(kept(scaled, SamplingParams(top_p=top_p)))
+        assert set(found.tolist()) - set(np.flatnonzero(mass == 0).tolist()) == expected
+
+
 @pytest.mark.parametrize(
     "options", [{}, {"temperature": 0.5}, {"top_k": 8}, {"top_p": 0.8}, {"min_p": 0.1}]
 )

@@ -1,4 +1,4 @@
-"""`python -m deploy up | router | worker`: a whole cluster, or one process of it."""
+"""`python -m deploy router | worker`: one process of a cluster. A whole one: `deploy.up`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from deploy.options import (
 from deploy.orphan import die_with_parent
 from deploy.spec import DECODE, PREFILL, TRANSPORTS, ModelSpec, RouterSpec, WorkerSpec, new_epoch
 from deploy.spec_json import from_json
-from deploy.up_command import up
 
 _PORT = click.IntRange(0, 65535)
 _ROUTER_HELP = "Announce to these: a router's worker port.  [default: 127.0.0.1:7201]"
@@ -34,10 +33,7 @@ CHILD_OPTIONS = [
 
 @click.group()
 def main() -> None:
-    """Start a cluster, or one process of it."""
-
-
-main.add_command(up)
+    """Start one process of a cluster."""
 
 
 @main.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 
 import click
@@ -19,6 +20,7 @@ from twolane.testing.local import start_local
 @click.option("--model", default="bundled", show_default=True)
 def demo(launcher: str, model: str) -> None:
     """Start one router, one prefill and one decode worker; stream; account; stop."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the cluster is stopped then, too
     console = Console(highlight=False)
     began_s = time.monotonic()
     where = "a local Ray" if launcher == "ray" else "three processes"

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import select
 import signal
 import threading
+from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 def die_with_parent(parent_pid: int) -> None:
     """Ask the kernel for SIGKILL when the thread that started this process ends; exit at once if
     the parent is dead already. Linux; elsewhere only the second half holds."""
-    if hasattr(os, "pidfd_open"):  # Linux
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-            raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:
         raise SystemExit("the parent process is gone")
 
@@ -34,3 +34,39 @@ def die_with(pid: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=wait, name="die-with", daemon=True).start()
+
+
+def adopt_orphans() -> None:
+    """From now on a descendant whose parent has ended becomes a child of this process. Linux;
+    elsewhere nothing changes."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def end_children() -> None:
+    """Kill every child and wait for it; then those that it left to us (`adopt_orphans`), until
+    nobody is left. Only for a process that starts nothing meanwhile."""
+    while True:
+        for pid in _children():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        try:
+            os.wait()
+        except ChildProcessError:
+            return
+
+
+def _children() -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            parent = path.read_text(errors="replace").rpartition(") ")[2].split()[1]
+            if int(parent) == os.getpid():
+                found.append(int(path.parent.name))
+    return found
+
+
+def _prctl(option: int, value: int) -> None:
+    if hasattr(os, "pidfd_open"):  # Linux
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.prctl(option, value, 0, 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), f"prctl({option})")

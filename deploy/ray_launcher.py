@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
 import signal
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +18,6 @@ from deploy.handshake import handle_of, log_tail
 from deploy.launcher import Handle, StartError
 from deploy.ray_actor import ServiceActor
 from deploy.ray_config import start_ray
-from deploy.scratch import make_scratch
 from deploy.spec import ProcessSpec, RouterSpec
 from deploy.spec_json import to_json
 
@@ -35,14 +33,14 @@ class _Process:
 
 
 class RayLauncher:
-    """Ray starts with the first process and ends with `close`. Logs go to `<log_dir>/<name>.log`,
-    those of Ray itself to a temporary directory."""
+    """Ray starts with the first process and ends with `close`, which waits for a start that is
+    under way. Logs go to `<log_dir>/<name>.log`, all files of Ray itself to `temp_dir`."""
 
-    def __init__(self, log_dir: Path, *, n_actors: int) -> None:
+    def __init__(self, log_dir: Path, temp_dir: Path, *, n_actors: int) -> None:
         self._log_dir = log_dir.absolute()
+        self._temp_dir = temp_dir
         self._n_actors = n_actors
         self._starting: asyncio.Task[Any] | None = None
-        self._temp_dir: Path | None = None
         self._processes: dict[str, _Process] = {}  # the latest incarnation of each name
 
     async def start(self, spec: ProcessSpec) -> Handle:
@@ -92,14 +90,10 @@ class RayLauncher:
             import ray
 
             await asyncio.to_thread(ray.shutdown)
-        if self._temp_dir is not None:
-            await asyncio.to_thread(shutil.rmtree, self._temp_dir, ignore_errors=True)
 
     async def _ray(self) -> Any:
         """The actor class of a Ray that runs. The first caller starts it, all wait."""
         if self._starting is None:
-            # Not below the log directory: Ray's sockets want a short path.
-            self._temp_dir = make_scratch("ray")
             self._starting = asyncio.create_task(
                 asyncio.to_thread(start_ray, self._temp_dir, n_actors=self._n_actors)
             )

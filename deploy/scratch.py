@@ -1,4 +1,4 @@
-"""Temporary folders named after the pid of their process: `twolane-<pid>-…`, `twolane-ray-<pid>-…`.
+"""Temporary folders named after the pid of their process: `twolane-<pid>-…`.
 
 A SIGKILL leaves them behind; the next start removes those of the dead.
 """
@@ -11,13 +11,12 @@ import shutil
 import tempfile
 from pathlib import Path
 
-_NAME = re.compile(r"twolane-(?:ray-)?(\d+)-\w+")
+_NAME = re.compile(r"twolane-(\d+)-\w+")
 
 
-def make_scratch(kind: str = "") -> Path:
+def make_scratch() -> Path:
     """A new folder of this process. The caller removes it."""
-    middle = f"{kind}-" if kind else ""
-    return Path(tempfile.mkdtemp(prefix=f"twolane-{middle}{os.getpid()}-"))
+    return Path(tempfile.mkdtemp(prefix=f"twolane-{os.getpid()}-"))
 
 
 def remove_stale_scratch() -> None:

@@ -1,17 +1,19 @@
-"""`twolane up`: one cluster on this machine, kept up until Ctrl-C."""
+"""The launcher: one cluster on this machine, kept up until Ctrl-C. `deploy.up` runs it.
+
+Its options and their help need click alone; what serving needs is imported when it serves.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import os
-import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 from rich.console import Console
@@ -29,14 +31,15 @@ from deploy.options import (
 )
 from deploy.process_launcher import ProcessLauncher
 from deploy.progress import Progress
-from deploy.scratch import make_scratch, remove_stale_scratch
 from deploy.spec import TRANSPORTS, ClusterSpec
-from deploy.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from deploy.supervisor import Supervisor
 
 _COUNT = click.IntRange(min=0)
 
 
-@click.command()
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--prefill", type=_COUNT, help="Workers that read prompts.  [default: 1]")
 @click.option("--decode", type=_COUNT, help="Workers that write answers.  [default: 1]")
 @click.option("--colocated", type=_COUNT, default=0, help="Workers that do both.")
@@ -56,21 +59,25 @@ _COUNT = click.IntRange(min=0)
 @click.option("--log-dir", type=click.Path(path_type=Path), help="Keep the processes' output here.")
 @click.option("--json", "as_json", is_flag=True, help="Print events as lines of JSON.")
 @click.option("--until-stdin-closes", is_flag=True, help="Stop when standard input ends, too.")
-def up(**given: Any) -> None:
+@click.pass_obj
+def up(scratch: Path, /, **given: Any) -> None:
     """Start a cluster on this machine and keep it up until Ctrl-C.
 
     Without any count: one prefill and one decode worker.
     """
-    out = sys.stdout
+    from deploy.supervisor import Supervisor
+
+    out, log_dir = sys.stdout, given["log_dir"] or scratch
     tell: Callable[[Event], None] = partial(_print_json, out)
     try:
         cluster = _cluster_spec(given)
-        remove_stale_scratch()
-        with _log_dir(given["log_dir"]) as log_dir, _prints_to(log_dir / "launcher.log"):
+        log_dir.mkdir(parents=True, exist_ok=True)
+        with _prints_to(log_dir / "launcher.log"):
             if not given["as_json"]:
                 tell = Progress(Console(file=out, highlight=False), cluster, log_dir)
-            launcher = _launcher(given["launcher"], cluster, log_dir)
-            asyncio.run(_keep_up(Supervisor(cluster, launcher, tell), given["until_stdin_closes"]))
+            launcher = _launcher(given["launcher"], cluster, log_dir, scratch)
+            supervisor = Supervisor(cluster, launcher, tell)
+            asyncio.run(_keep_up(supervisor, tell, given["until_stdin_closes"]))
     except StartError as error:
         if given["as_json"]:
             tell(Event(kind=Kind.FAILED, text=str(error)))
@@ -103,15 +110,22 @@ def _cluster_spec(given: dict[str, Any]) -> ClusterSpec:
     )
 
 
-async def _keep_up(supervisor: Supervisor, until_stdin_closes: bool) -> None:
+async def _keep_up(
+    supervisor: Supervisor, tell: Callable[[Event], None], until_stdin_closes: bool
+) -> None:
     stop, hurry = asyncio.Event(), asyncio.Event()
-    running = asyncio.create_task(supervisor.run(stop, hurry))
 
     def ask_to_stop() -> None:
+        if not supervisor.is_up:
+            # Nobody is owed an answer, and a Ray that starts cannot be called off: the front ends
+            # all that was started.
+            try:
+                tell(Event(kind=Kind.STOPPING))
+                tell(Event(kind=Kind.STOPPED))
+            finally:  # whoever reads may be gone
+                os._exit(0)
         if stop.is_set():  # the second Ctrl-C is impatient
             hurry.set()
-        elif not supervisor.is_up:  # only once: a second time would cut its cleaning up short
-            running.cancel()
         stop.set()
 
     loop = asyncio.get_running_loop()
@@ -119,8 +133,7 @@ async def _keep_up(supervisor: Supervisor, until_stdin_closes: bool) -> None:
         loop.add_signal_handler(number, ask_to_stop)
     if until_stdin_closes:
         loop.add_reader(sys.stdin.fileno(), _read_stdin, loop, ask_to_stop)
-    with contextlib.suppress(asyncio.CancelledError):
-        await running
+    await supervisor.run(stop, hurry)
 
 
 def _read_stdin(loop: asyncio.AbstractEventLoop, at_end: Callable[[], None]) -> None:
@@ -129,25 +142,13 @@ def _read_stdin(loop: asyncio.AbstractEventLoop, at_end: Callable[[], None]) -> 
         at_end()
 
 
-def _launcher(kind: str, cluster: ClusterSpec, log_dir: Path) -> Launcher:
+def _launcher(kind: str, cluster: ClusterSpec, log_dir: Path, scratch: Path) -> Launcher:
     if kind == "process":
         return ProcessLauncher(log_dir)
     from deploy.ray_launcher import RayLauncher  # Ray takes a second to import
 
-    return RayLauncher(log_dir, n_actors=cluster.n_workers + 1)
-
-
-@contextlib.contextmanager
-def _log_dir(kept: Path | None) -> Iterator[Path]:
-    if kept is not None:
-        kept.mkdir(parents=True, exist_ok=True)
-        yield kept
-    else:
-        temporary = make_scratch()
-        try:
-            yield temporary
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+    # Not below the log directory: Ray's sockets want a short path.
+    return RayLauncher(log_dir, scratch / "ray", n_actors=cluster.n_workers + 1)
 
 
 @contextlib.contextmanager

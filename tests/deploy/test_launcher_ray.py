@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -20,11 +21,12 @@ async def test_an_actor_that_dies_before_it_says_its_pid_is_a_start_that_failed(
             os._exit(3)
 
     monkeypatch.setattr(deploy.ray_launcher, "ServiceActor", StillbornActor)
-    launcher = RayLauncher(tmp_path, n_actors=1)
     model = ModelSpec(model_dir="", name="m")
     spec = WorkerSpec(worker_id="w", epoch=new_epoch(), roles=(), model=model, routers=())
-    try:
-        with pytest.raises(StartError, match="w ended before it was ready"):
-            await launcher.start(spec)
-    finally:
-        await launcher.close()
+    with tempfile.TemporaryDirectory() as short:  # Ray's sockets want a short path
+        launcher = RayLauncher(tmp_path, Path(short), n_actors=1)
+        try:
+            with pytest.raises(StartError, match="w ended before it was ready"):
+                await launcher.start(spec)
+        finally:
+            await launcher.close()

@@ -79,10 +79,11 @@ def test_a_worker_killed_amid_an_answer_costs_no_token() -> None:
 def test_a_killed_router_comes_back_at_the_same_endpoint() -> None:
     with start_local(engine="fake", colocated=1, **QUICK) as cluster:
         expected = tokens(cluster)
+        metrics = cluster.wait_for("started", "router-0")["metrics"]
         n_events = len(cluster.events)
         cluster.kill("router-0")
         started = cluster.wait_for("started", "router-0", after=n_events)
-        assert started["endpoint"] == cluster.endpoint
+        assert (started["endpoint"], started["metrics"]) == (cluster.endpoint, metrics)
         end_s = time.monotonic() + 10
         while not [w for w in cluster.status().workers if w.state == "alive"]:
             assert time.monotonic() < end_s

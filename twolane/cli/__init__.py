@@ -4,6 +4,17 @@ from __future__ import annotations
 
 import sys
 
+HELP = """\
+Usage: twolane COMMAND [ARGUMENTS]
+
+  up        Start a cluster on this machine and keep it up until Ctrl-C.
+  generate  Let the model go on from PROMPT.
+  chat      Talk to the model.
+  status    Show workers, pages by state and requests.
+  models    List the models that the cluster serves.
+  drain     Let WORKER finish what it runs, and give it nothing new.
+"""
+
 
 def main() -> None:
     """The console script."""
@@ -12,7 +23,17 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in {"click", "rich"}:
             raise
-        sys.exit(f"twolane: the command line needs {error.name}: pip install 'twolane[cli]'")
+        _explain(error.name)
+        return
     except KeyboardInterrupt:  # nothing has been started yet
         sys.exit(130)
     run()
+
+
+def _explain(missing: str) -> None:
+    """Without the extra there is a help, too. Raises SystemExit if more was asked for."""
+    extra = "serve" if sys.argv[1:2] == ["up"] else "cli"
+    need = f"the command line needs {missing}: pip install 'twolane[{extra}]'"
+    if not {"-h", "--help"} & {*sys.argv}:
+        sys.exit(f"twolane: {need}")
+    print(f"{HELP}\n{need}")

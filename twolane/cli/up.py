@@ -18,9 +18,10 @@ from twolane.testing.extras import missing_for_serving
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def up(arguments: tuple[str, ...]) -> None:
     """Start a cluster on this machine and keep it up until Ctrl-C."""
-    missing = missing_for_serving(_launcher(arguments))
-    if missing is not None:
-        raise click.ClickException(missing)
+    if not {"-h", "--help"} & {*arguments}:  # help needs no extra
+        missing = missing_for_serving(_launcher(arguments))
+        if missing is not None:
+            raise click.ClickException(missing)
     # -P, and the variable for its children: a folder `deploy` of the user's is not ours
     command = [sys.executable, "-P", "-m", "deploy.up", *arguments]
     sys.stdout.flush()
@@ -28,10 +29,8 @@ def up(arguments: tuple[str, ...]) -> None:
 
 
 def _launcher(arguments: tuple[str, ...]) -> str:
-    """The launcher that `arguments` ask for; for `--help` the one that needs least."""
+    """The launcher that `arguments` ask for."""
     for option, value in itertools.pairwise((*arguments, "")):
-        if option == "--help":
-            return "process"
         if option == "--launcher":
             return value
         if option.startswith("--launcher="):

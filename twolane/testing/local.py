@@ -3,7 +3,7 @@
     with twolane.testing.start_local() as cluster, cluster.client() as client:
         print(client.generate("Once upon a time").text)
 
-It runs `python -m deploy` (extra `[serve]`) in a process of its own, which ends with this one.
+It runs `python -m deploy.up` (extra `[serve]`) in a process of its own, which ends with this one.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def start_local(
 
     `model`: None for the bundled one, a directory, or an id of the Hugging Face Hub. Without
     counts: one prefill and one decode worker. `launcher`: "process" or "ray". `engine`: "cpu", or
-    "fake" for quick nonsense. `options` are those of `python -m deploy up`: page_tokens=16,
+    "fake" for quick nonsense. `options` are those of `twolane up`: page_tokens=16,
     exact=True, transport=["tcp"], lease_s=3.0, …
 
     Raises `UnavailableError` with the launcher's own words if it does not start, or with the
@@ -191,8 +191,8 @@ def start_local(
     }
     flags = [flag for name, value in settings.items() for flag in _flags(name, value)]
     # -P: a folder `deploy` where the user works is not ours
-    python = [sys.executable, "-P", "-m", "deploy"]
-    cluster = LocalCluster([*python, "up", "--json", "--until-stdin-closes", *flags])
+    python = [sys.executable, "-P", "-m", "deploy.up"]
+    cluster = LocalCluster([*python, "--json", "--until-stdin-closes", *flags])
     try:
         cluster.endpoint = cluster.wait_for("ready", timeout_s=start_timeout_s)["endpoint"]
         yield cluster

@@ -54,6 +54,7 @@ async def _serving_router(spec: RouterSpec) -> AsyncIterator[Where]:
         port=spec.port,
         worker_host=spec.worker_host,
         worker_port=spec.worker_port,
+        metrics_port=spec.metrics_port,
         stop_grace_s=spec.timing.stop_grace_s,
     )
     async with AsyncExitStack() as stack:
@@ -63,7 +64,8 @@ async def _serving_router(spec: RouterSpec) -> AsyncIterator[Where]:
         try:
             await stack.enter_async_context(server)
         except (RuntimeError, OSError) as error:  # all that gRPC says is a RuntimeError
-            places = f"{spec.host}:{spec.port} or {spec.worker_host}:{spec.worker_port}"
+            doors = f"{spec.host}:{spec.port} or {spec.worker_host}:{spec.worker_port}"
+            places = f"{doors} or {spec.host}:{spec.metrics_port} (metrics)"
             raise _cannot_listen(places) from error
         metrics = f"{spec.host}:{server.metrics_port}"
         yield Where(server.address, metrics, server.worker_address)

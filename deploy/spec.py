@@ -77,6 +77,7 @@ class RouterSpec:
     port: int = 0
     worker_host: str = "127.0.0.1"
     worker_port: int = 0
+    metrics_port: int = 0  # at `host`
     timing: TimingSpec = field(default_factory=TimingSpec)
     limits: LimitsSpec = field(default_factory=LimitsSpec)
 

@@ -58,8 +58,7 @@ class Supervisor:
     async def run(self, stop: asyncio.Event, hurry: asyncio.Event) -> None:
         """Keep the cluster up until `stop`; `hurry` cuts the grace short.
 
-        Raises `StartError` if it does not come up. May be cancelled until then, once. However this
-        ends, nothing is left running.
+        Raises `StartError` if it does not come up. However this ends, nothing is left running.
         """
         try:
             router = await self._start(self._cluster.router())
@@ -71,11 +70,6 @@ class Supervisor:
                 await self._keep_up(client, stop)
             self._tell(Event(kind=Kind.STOPPING))
             await self._stop(hurry)
-        except asyncio.CancelledError:
-            self._tell(Event(kind=Kind.STOPPING))
-            await self._launcher.close()
-            self._tell(Event(kind=Kind.STOPPED))
-            raise
         finally:
             await self._launcher.close()
         self._tell(Event(kind=Kind.STOPPED))
@@ -218,8 +212,13 @@ def _next_incarnation(spec: ProcessSpec, dead: Handle) -> ProcessSpec:
     """A worker comes back under a new epoch; a router at the ports that everybody knows."""
     if isinstance(spec, WorkerSpec):
         return spec.reborn()
-    return replace(spec, port=_port(dead.endpoint), worker_port=_port(dead.worker_endpoint))
+    return replace(
+        spec,
+        port=_port(dead.endpoint),
+        worker_port=_port(dead.worker_endpoint),
+        metrics_port=_port(dead.metrics_endpoint),
+    )
 
 
 def _port(endpoint: str) -> int:
-    return int(endpoint.rpartition(":")[2])
+    return int(endpoint.rpartition(":")[2] or 0)

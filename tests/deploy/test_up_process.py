@@ -8,6 +8,7 @@ import pty
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -35,14 +36,15 @@ def wait_until(holds: Callable[[], bool], within_s: float = 10.0) -> None:
 
 @contextmanager
 def up_with_events(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], list[psutil.Process]]]:
-    """A cluster that is ready, and its processes."""
+    """A cluster that is ready: its front process; the launcher, the router and the workers."""
     process = subprocess.Popen(command("--json", *arguments), stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
         for line in process.stdout:
             if json.loads(line)["kind"] == "ready":
                 break
-        yield process, psutil.Process(process.pid).children(recursive=True)
+        (launcher,) = psutil.Process(process.pid).children()
+        yield process, [launcher, *launcher.children(recursive=True)]
     finally:
         process.kill()
         process.wait()
@@ -64,26 +66,38 @@ def test_ctrl_c_in_a_terminal_stops_everything_and_exits_0() -> None:
         while b"stopped" not in shown:
             shown += os.read(terminal, 65536)
     os.close(terminal)
-    assert len(children) == 2
+    assert len(children) == 3
     assert not [child for child in children if child.is_running()]
     for part in (b"starting", b"colocated-0", b"ready", b"twolane generate", b"twolane status"):
         assert part in shown
 
 
-def test_the_launcher_killed_leaves_no_orphan() -> None:
+def test_the_front_killed_leaves_no_orphan() -> None:
     with up_with_events(*ONE) as (process, children):
-        assert len(children) == 2
+        assert len(children) == 3
         process.kill()
         wait_until(lambda: not [child for child in children if child.is_running()], 5)
 
 
+def test_the_launcher_killed_leaves_no_process_and_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with up_with_events(*ONE) as (process, children):
+        assert list(tmp_path.iterdir())
+        children[0].kill()
+        assert process.wait(10) == 128 + signal.SIGKILL
+        assert not [child for child in children if child.is_running()]
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_second_ctrl_c_does_not_wait_for_running_answers() -> None:
     with up_with_events(*ONE, "--stop-grace-s", "60") as (process, children):
-        for child in children:
+        for child in children[1:]:
             child.suspend()
         process.send_signal(signal.SIGINT)
-        time.sleep(0.3)
-        assert process.poll() is None
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["kind"] == "stopping"
         process.send_signal(signal.SIGINT)
         assert process.wait(10) == 0
         assert not [child for child in children if child.is_running()]
@@ -99,6 +113,71 @@ def test_ctrl_c_while_it_starts_stops_it_too() -> None:
         kinds = [json.loads(line)["kind"] for line in process.stdout]
         assert kinds[-2:] == ["stopping", "stopped"]
         assert process.wait(10) == 0
+
+
+def test_ctrl_c_while_it_starts_stops_it_even_when_nobody_reads_any_more() -> None:
+    process = subprocess.Popen(command("--json", *ONE), stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert json.loads(process.stdout.readline())["kind"] == "starting"
+    process.stdout.close()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(10) == 0
+
+
+@pytest.mark.parametrize(
+    ("moment", "number", "send"),
+    [
+        ("gcs_server", signal.SIGTERM, os.killpg),
+        ("raylet", signal.SIGTERM, os.killpg),
+        ("raylet", signal.SIGINT, os.kill),
+        ("ready", signal.SIGTERM, os.killpg),
+    ],
+)
+def test_a_signal_to_a_cluster_on_ray_ends_all_that_was_started(
+    moment: str, number: signal.Signals, send: Callable[[int, int], None], tmp_path: Path
+) -> None:
+    def has_come() -> bool:
+        names = [p.name() for p in started_in(folder)] if moment != "ready" else []
+        return moment in names or '"ready"' in output.read_text()
+
+    output = tmp_path / "output"
+    arguments = ["--json", "--engine", "fake", "--port", "0", "--colocated", "1"]
+    with tempfile.TemporaryDirectory() as folder:  # Ray's sockets want a short path
+        environment = {**os.environ, "TMPDIR": folder}
+        with (
+            output.open("wb") as file,
+            subprocess.Popen(
+                command(*arguments), stdout=file, env=environment, start_new_session=True
+            ) as process,
+        ):
+            wait_until(has_come, 60)
+            send(process.pid, number)
+            assert process.wait(10) == 0
+        assert started_in(folder) == []
+        assert os.listdir(folder) == []
+
+
+def test_a_demo_that_is_terminated_leaves_no_process_and_no_folder(tmp_path: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    arguments = [sys.executable, "-m", "deploy.demo", "--launcher", "process"]
+    with subprocess.Popen(arguments, stdout=subprocess.DEVNULL, env=environment) as process:
+        wait_until(lambda: bool(list(tmp_path.glob("*/router-0.log"))))
+        process.terminate()
+        assert process.wait(10) == 1
+    assert started_in(str(tmp_path)) == []
+    assert os.listdir(tmp_path) == []
+
+
+def started_in(folder: str) -> list[psutil.Process]:
+    """Every process with that temporary folder, whoever its parent is by now."""
+    return [p for p in psutil.process_iter() if folder in environment_of(p).values()]
+
+
+def environment_of(process: psutil.Process) -> dict[str, str]:
+    try:
+        return process.environ()
+    except psutil.Error:
+        return {}  # it has ended, or is somebody else's
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -127,9 +206,8 @@ def test_folders_of_a_killed_start_are_removed_at_the_next(tmp_path: Path) -> No
         (left,) = tmp_path.glob("twolane-*")
         assert left.name.startswith(f"twolane-{process.pid}-")
         process.kill()
-    dead_ray = tmp_path / f"twolane-ray-{process.pid}-abc"
     of_the_living, foreign = tmp_path / f"twolane-{os.getpid()}-abc", tmp_path / "twolane-mine"
-    for folder in (dead_ray, of_the_living, foreign):
+    for folder in (of_the_living, foreign):
         folder.mkdir()
     subprocess.run(
         command(*ONE, "--host", "192.0.2.1"), capture_output=True, env=environment, check=False

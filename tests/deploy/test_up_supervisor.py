@@ -99,7 +99,7 @@ class DoubleLauncher:
         if spec.name not in self.mute and isinstance(spec, WorkerSpec):
             self.admin.members[spec.epoch] = "alive"
         endpoint = self.endpoint if isinstance(spec, RouterSpec) else f"w:{pid}"
-        return Handle(spec.name, spec.epoch, endpoint, "", pid, self.worker_endpoint)
+        return Handle(spec.name, spec.epoch, endpoint, "h:9090", pid, self.worker_endpoint)
 
     async def wait_exit(self, handle: Handle) -> str:
         await self.processes[handle.pid].ended.wait()
@@ -274,6 +274,7 @@ async def test_a_dead_router_comes_back_at_the_same_ports(scene: Scene) -> None:
         assert isinstance(spec, RouterSpec)
         assert scene.launcher.endpoint.endswith(f":{spec.port}")
         assert scene.launcher.worker_endpoint.endswith(f":{spec.worker_port}")
+        assert spec.metrics_port == 9090
     assert scene.admin.gone == []
 
 

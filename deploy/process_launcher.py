@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deploy.handshake import Ready, handle_of, read_ready
-from deploy.launcher import Handle
+from deploy.launcher import Handle, StartError
 from deploy.spec import ProcessSpec, RouterSpec
 from deploy.spec_json import to_json
 
@@ -38,6 +38,7 @@ class ProcessLauncher:
         log = self._log_dir / f"{spec.name}.log"
         read_fd, write_fd = os.pipe()
         try:
+            log.parent.mkdir(parents=True, exist_ok=True)  # cleaners of /tmp take old folders
             with log.open("ab") as output:
                 process = await asyncio.create_subprocess_exec(
                     *self._command,
@@ -51,8 +52,10 @@ class ProcessLauncher:
                     pass_fds=[write_fd],
                     start_new_session=True,
                 )
-        except BaseException:
+        except BaseException as error:
             os.close(read_fd)
+            if isinstance(error, OSError):  # no memory, no process, no disk: later there may be
+                raise StartError(f"{spec.name}: {error}") from error
             raise
         finally:
             os.close(write_fd)

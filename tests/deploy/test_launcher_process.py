@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -74,6 +75,20 @@ async def test_a_refusal_at_start_raises_with_the_process_own_words(
 ) -> None:
     with pytest.raises(StartError, match=r"^w: the model is square$"):
         await launcher.start(spec("refuse"))
+
+
+async def test_a_log_folder_that_a_cleaner_took_is_made_again(tmp_path: Path) -> None:
+    launcher = ProcessLauncher(tmp_path / "logs", command=DUMMY)
+    for _ in range(2):
+        await launcher.fence(await launcher.start(spec()))
+        shutil.rmtree(tmp_path / "logs")
+    await launcher.close()
+
+
+async def test_what_the_system_refuses_is_a_start_error(tmp_path: Path) -> None:
+    launcher = ProcessLauncher(tmp_path, command=["/no/such/program"])
+    with pytest.raises(StartError, match=r"^w: .*No such file or directory"):
+        await launcher.start(spec())
 
 
 async def test_a_cancelled_start_leaves_no_process(

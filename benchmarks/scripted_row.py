@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 
 from twolane.v1 import sampling_pb2, worker_pb2
 
+CONTEXT_TOKENS = 65_536
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptConfig:
@@ -18,7 +20,7 @@ class ScriptConfig:
     step_s: float = 0.0
     first_token: int = 16
     vocab_size: int = 256
-    max_context_tokens: int = 4_096
+    max_context_tokens: int = CONTEXT_TOKENS
     decode_rows: int = 1_024
 
     def to_json(self) -> str:

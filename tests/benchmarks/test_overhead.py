@@ -6,6 +6,7 @@ from benchmarks.overhead import Overhead, overhead
 from benchmarks.record import Record
 from benchmarks.router_overhead import (
     AT_ONCE,
+    FLAT_TOKENS,
     PACED_TOKENS,
     STEP_S,
     added_ms,
@@ -40,7 +41,7 @@ def test_paced_arrivals_keep_the_asked_number_under_way(at_once: int) -> None:
     plan = paced_plan(at_once)
     n_second = PACED_TOKENS * STEP_S
     assert len(plan) / plan.span_s * n_second == pytest.approx(at_once, rel=0.6)
-    assert len(flat_plan(at_once)) == at_once
+    assert len(flat_plan(at_once, FLAT_TOKENS[at_once])) == at_once
 
 
 def test_time_added_is_what_a_bare_door_does_not_spend() -> None:
@@ -53,7 +54,7 @@ def test_time_added_is_what_a_bare_door_does_not_spend() -> None:
 
 def test_a_bare_door_is_measured_like_a_router() -> None:
     with start_bare_door(0.0) as door:
-        found = asyncio.run(measure(door, flat_plan(1), 1, n_clients=1))
+        found = asyncio.run(measure(door, flat_plan(1, 2_000), 1, n_clients=1))
     assert (found.requests, found.failed, found.tokens) == (1, 0, 2_000)
     assert found.router_cpu_s > 0
     assert found.outside_p50_ms is not None

@@ -61,10 +61,14 @@ async def test_pages_of_a_stopped_writer_stay_in_quarantine_until_it_answers() -
     async with receiving(n_pages=12_000, row_pages=4_000) as (side, tasks):
         sending = await side.start_sender(tasks, "shm", n_transfers=0)
         await side.wait_until("one landed", lambda: side.landed)
-        await side.wait_until("pages granted", lambda: side.pages.counts().used)
-        sending.signal(signal.SIGSTOP)
-        held = side.pages.counts().used
-        await side.wait_until("suspicion", lambda: side.pages.counts().quarantined)
+        for _ in range(20):  # in the middle of a transfer, not at its very end
+            await side.wait_until("pages granted", lambda: side.pages.counts().used)
+            sending.signal(signal.SIGSTOP)
+            held = side.pages.counts().used
+            await side.wait_until("suspicion, or it landed", lambda: not side.pages.counts().used)
+            if side.pages.counts().quarantined:
+                break
+            sending.signal(signal.SIGCONT)
         await asyncio.sleep(0.5)
         assert side.pages.counts().quarantined == held
         assert not side.pages.absolved

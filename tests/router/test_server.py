@@ -273,18 +273,20 @@ async def test_metrics_endpoint_tells_pages_requests_and_durations() -> None:
         grpc.aio.insecure_channel(server.address) as channel,
     ):
         await collect(channel, message([1, 2], max_tokens=6))
-        await asyncio.sleep(0.7)
         url = f"http://127.0.0.1:{server.metrics_port}/metrics"
-        raw = await asyncio.to_thread(lambda: urllib.request.urlopen(url).read())
-        text = raw.decode()
-        for line in (
+        missing = {
             'twolane_router_worker_pages{state="free",worker="d0"} 256.0',
             "twolane_router_finished_total 1.0",
             "twolane_router_ttft_seconds_count 1.0",
             "twolane_router_gap_seconds_count 5.0",
             "twolane_router_queue_seconds_count 1.0",
-        ):
-            assert line in text, line
+        }
+        end_s = asyncio.get_running_loop().time() + 10.0
+        while missing:  # gauges lag behind
+            raw = await asyncio.to_thread(lambda: urllib.request.urlopen(url).read())
+            missing -= set(raw.decode().splitlines())
+            assert asyncio.get_running_loop().time() < end_s, missing
+            await asyncio.sleep(0.05)
 
 
 async def test_models_are_listed_once_there_are_workers_of_both_roles() -> None:
@@ -292,9 +294,14 @@ async def test_models_are_listed_once_there_are_workers_of_both_roles() -> None:
         serve_cluster("p0", "d0") as (server, _),
         grpc.aio.insecure_channel(server.address) as channel,
     ):
-        await asyncio.sleep(0.1)
         stub = inference_pb2_grpc.InferenceServiceStub(channel)
-        (model,) = (await stub.ListModels(inference_pb2.ListModelsRequest())).models
+        models: list[inference_pb2.Model] = []
+        async with asyncio.timeout(10.0):
+            while not models:
+                await asyncio.sleep(0.01)
+                answer = await stub.ListModels(inference_pb2.ListModelsRequest())
+                models = list(answer.models)
+        (model,) = models
         assert (model.name, model.vocab_size, model.max_context_tokens) == ("fake", 1000, 2048)
 
 

@@ -34,7 +34,7 @@ async def client(door: Door) -> AsyncIterator[AsyncClient]:
         yield client
 
 
-async def left(door: Door, request_id: str, within_s: float = 1.0) -> str:
+async def left(door: Door, request_id: str, within_s: float = 10.0) -> str:
     async with asyncio.timeout(within_s):
         while request_id not in door.script.ended:
             await asyncio.sleep(0.01)
@@ -264,9 +264,10 @@ async def test_nobody_there_says_how_to_start_a_cluster() -> None:
 
 
 async def test_connect_waits_for_a_cluster_that_is_late() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    reserved = socket.socket()  # nobody else gets the port, and nobody is heard there
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    reserved.bind(("127.0.0.1", 0))
+    port = reserved.getsockname()[1]
     async with AsyncClient(f"127.0.0.1:{port}") as client:
         connecting = asyncio.create_task(client.connect(timeout_s=10))
         await asyncio.sleep(0.2)
@@ -278,6 +279,7 @@ async def test_connect_waits_for_a_cluster_that_is_late() -> None:
         assert await connecting is client
         assert (await client.generate("a")).text == "a "
     await server.stop(0)
+    reserved.close()
 
 
 async def test_the_endpoint_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -342,3 +344,14 @@ async def test_an_endpoint_that_is_no_name_is_told_without_stray_brackets() -> N
     async with AsyncClient("http://nobody:1") as client:
         with pytest.raises(UnavailableError, match=r"\(Misformatted domain name\)"):
             await client.models()
+
+
+async def test_a_message_too_large_for_the_server_is_no_overload() -> None:
+    small = grpc.aio.server(options=[("grpc.max_receive_message_length", 100)])
+    ScriptedDoor().register(small)
+    port = small.add_insecure_port("127.0.0.1:0")
+    await small.start()
+    async with AsyncClient(f"127.0.0.1:{port}") as client:
+        with pytest.raises(InvalidRequestError, match="larger than max"):
+            await client.generate("word " * 100)
+    await small.stop(0)

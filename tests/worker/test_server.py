@@ -343,7 +343,8 @@ async def test_stopping_worker_finishes_its_rows_and_takes_no_new_ones() -> None
         while not client.tokens:
             client.tokens += (await client.link.receive()).tokens
         server.stop()
-        await asyncio.sleep(0.05)
+        while not worker.load().draining:
+            await asyncio.sleep(0.001)
         late = worker_pb2.AttemptKey(request_id="late", attempt=1)
         client.assign(BOTH, worker, worker, key=late)
         await client.hear(worker_pb2.RowEvent.KIND_REFUSED)

@@ -58,10 +58,14 @@ async def test_an_endpoint_may_take_its_time_to_say_hello() -> None:
             writer.write(data)
         writer.close()
 
+    over = asyncio.Event()
+
     async def serve_late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(0.5)
         there, back = await asyncio.open_connection("127.0.0.1", port)
         await asyncio.gather(forward(reader, back), forward(there, writer))
+        await asyncio.gather(back.wait_closed(), writer.wait_closed())
+        over.set()
 
     proxy = await asyncio.start_server(serve_late, "127.0.0.1", 0)
     late = proxy.sockets[0].getsockname()[1]
@@ -71,4 +75,5 @@ async def test_an_endpoint_may_take_its_time_to_say_hello() -> None:
             await call(b"", timeout=5)
     assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED, caught.value.details()
     proxy.close()
-    await server.stop(None)
+    await server.stop(None)  # hangs up, and so does the proxy then
+    await asyncio.wait_for(over.wait(), 5)

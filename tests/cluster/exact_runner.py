@@ -147,6 +147,7 @@ class Turn:
         self.heard: Counter[str] = Counter()  # tokens that clients have got, by request id
         self._ids = [f"{secrets.token_hex(4)}-{i}" for i in range(len(self.probes))]
         self._news = asyncio.Event()
+        self._has_killed = False
 
     async def check(self) -> bool:
         """Compare; returns whether the event happened in time."""
@@ -173,6 +174,8 @@ class Turn:
         if self.situation.prefix == "cached" and self.situation.event == "calm":
             assert any(task.result().ledger.cached_tokens for task in asked), self.situation
         await settled(self.cluster, self._n_workers - ("killed" in self.situation.event))
+        if "killed" in self.situation.event and not self._has_killed:
+            return False
         if self.situation.event not in SIGNS:
             return True
         happened = {name for name in after if after[name] > before.get(name, 0)}
@@ -216,21 +219,27 @@ class Turn:
         elif event == "prefill killed after":
             while min(self.heard[request_id] for request_id in self._ids) < 2:
                 await self._hear()  # a second token: its pages have landed
-            self.cluster.kill((await self._of_a_probe(client)).prefill_worker)
+            for request in (await self._unanswered(client))[:1]:
+                self._kill(request.prefill_worker)
         elif event == "decode killed":
             n_tokens = random.Random(str(self.situation)).randint(1, 2 * N_TOKENS)
             while self.heard.total() < n_tokens:
                 await self._hear()
-            self.cluster.kill((await self._of_a_probe(client)).decode_worker)
+            for request in (await self._unanswered(client))[:1]:
+                self._kill(request.decode_worker)
 
     async def _hear(self) -> None:
         self._news.clear()
         await self._news.wait()
 
-    async def _of_a_probe(self, client: AsyncClient) -> RequestInfo:
-        """Where some probe runs that is not answered yet."""
+    async def _unanswered(self, client: AsyncClient) -> list[RequestInfo]:
+        """Of the probes; none is left when we were too slow."""
         requests = (await client.status()).requests
-        return next(r for r in requests if r.request_id in self._ids)
+        return [request for request in requests if request.request_id in self._ids]
+
+    def _kill(self, name: str) -> None:
+        self.cluster.kill(name)
+        self._has_killed = True
 
     async def _kill_stopped(self, client: AsyncClient) -> None:
         """Both prefill workers are stopped: kill the one that has got most, wake the other."""
@@ -238,7 +247,7 @@ class Turn:
         while len(names) < len(self.probes):
             await asyncio.sleep(0.01)
             names = [r.prefill_worker for r in (await client.status()).requests]
-        self.cluster.kill(max(PREFILL, key=names.count))
+        self._kill(max(PREFILL, key=names.count))
         self._signal_prefill(signal.SIGCONT)
 
     def _signal_prefill(self, number: signal.Signals) -> None:
@@ -253,7 +262,7 @@ class Turn:
             for name in PREFILL:
                 look = await inspect(endpoints[name])
                 if look.load.pages.pinned or self.heard.total():  # or too late, for this turn
-                    self.cluster.kill(name)
+                    self._kill(name)
                     return
 
     async def _all_alive(self) -> None:

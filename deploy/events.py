@@ -16,7 +16,7 @@ class Kind(StrEnum):
     FENCED = "fenced"  # killed because a peer must know that it writes no more
     FAILED = "failed"  # the cluster cannot start: text says why
     STOPPING = "stopping"
-    STOPPED = "stopped"
+    STOPPED = "stopped"  # after a start only; the end of the stream proves it in any case
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ import os
 import select
 import signal
 import threading
+from collections.abc import Container
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
@@ -42,23 +43,22 @@ def adopt_orphans() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def end_children() -> None:
-    """Kill every child and wait for it; then those that it left to us (`adopt_orphans`), until
+def end_children(*, but: Container[int]) -> None:
+    """Kill and await every child but those; then those that it left to us (`adopt_orphans`), until
     nobody is left. Only for a process that starts nothing meanwhile."""
-    while True:
-        for pid in _children():
+    while ours := [pid for pid in children() if pid not in but]:
+        for pid in ours:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        try:
-            os.wait()
-        except ChildProcessError:
-            return
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
 
 
-def _children() -> list[int]:
+def children() -> list[int]:
+    """The pids of this process' children, those that have ended among them. None without /proc."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it has ended meanwhile
+        with contextlib.suppress(OSError, IndexError):  # it has ended meanwhile
             parent = path.read_text(errors="replace").rpartition(") ")[2].split()[1]
             if int(parent) == os.getpid():
                 found.append(int(path.parent.name))

@@ -1,6 +1,6 @@
 """The launcher: one cluster on this machine, kept up until Ctrl-C. `deploy.up` runs it.
 
-Its options and their help need click alone; what serving needs is imported when it serves.
+Its options and their help need the extra `cli` alone; what serving needs is imported later.
 """
 
 from __future__ import annotations
@@ -121,7 +121,6 @@ async def _keep_up(
             # all that was started.
             try:
                 tell(Event(kind=Kind.STOPPING))
-                tell(Event(kind=Kind.STOPPED))
             finally:  # whoever reads may be gone
                 os._exit(0)
         if stop.is_set():  # the second Ctrl-C is impatient
@@ -129,8 +128,7 @@ async def _keep_up(
         stop.set()
 
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, ask_to_stop)
+    loop.add_signal_handler(signal.SIGINT, ask_to_stop)
     if until_stdin_closes:
         loop.add_reader(sys.stdin.fileno(), _read_stdin, loop, ask_to_stop)
     await supervisor.run(stop, hurry)
@@ -148,7 +146,7 @@ def _launcher(kind: str, cluster: ClusterSpec, log_dir: Path, scratch: Path) -> 
     from deploy.ray_launcher import RayLauncher  # Ray takes a second to import
 
     # Not below the log directory: Ray's sockets want a short path.
-    return RayLauncher(log_dir, scratch / "ray", n_actors=cluster.n_workers + 1)
+    return RayLauncher(log_dir, scratch / "r", n_actors=cluster.n_workers + 1)
 
 
 @contextlib.contextmanager

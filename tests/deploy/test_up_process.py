@@ -51,6 +51,10 @@ def up_with_events(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], lis
         process.stdout.close()
 
 
+def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
+    return [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+
+
 def test_ctrl_c_in_a_terminal_stops_everything_and_exits_0() -> None:
     terminal, theirs = pty.openpty()
     with subprocess.Popen(
@@ -67,7 +71,7 @@ def test_ctrl_c_in_a_terminal_stops_everything_and_exits_0() -> None:
             shown += os.read(terminal, 65536)
     os.close(terminal)
     assert len(children) == 3
-    assert not [child for child in children if child.is_running()]
+    assert not alive(children)
     for part in (b"starting", b"colocated-0", b"ready", b"twolane generate", b"twolane status"):
         assert part in shown
 
@@ -76,7 +80,7 @@ def test_the_front_killed_leaves_no_orphan() -> None:
     with up_with_events(*ONE) as (process, children):
         assert len(children) == 3
         process.kill()
-        wait_until(lambda: not [child for child in children if child.is_running()], 5)
+        wait_until(lambda: not alive(children), 5)
 
 
 def test_the_launcher_killed_leaves_no_process_and_no_folder(
@@ -87,7 +91,7 @@ def test_the_launcher_killed_leaves_no_process_and_no_folder(
         assert list(tmp_path.iterdir())
         children[0].kill()
         assert process.wait(10) == 128 + signal.SIGKILL
-        assert not [child for child in children if child.is_running()]
+        assert not alive(children)
     assert not list(tmp_path.iterdir())
 
 
@@ -100,7 +104,43 @@ def test_a_second_ctrl_c_does_not_wait_for_running_answers() -> None:
         assert json.loads(process.stdout.readline())["kind"] == "stopping"
         process.send_signal(signal.SIGINT)
         assert process.wait(10) == 0
-        assert not [child for child in children if child.is_running()]
+        assert not alive(children)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_front_and_launcher_is_one_stop(number: signal.Signals) -> None:
+    with up_with_events(*ONE, "--stop-grace-s", "60") as (process, children):
+        for child in children[1:]:
+            child.suspend()
+        children[0].send_signal(number)
+        process.send_signal(number)
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["kind"] == "stopping"
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1)  # it is patient: its children cannot have ended
+        for child in children[1:]:
+            child.resume()
+        assert process.wait(10) == 0
+
+
+def test_the_third_stop_ends_even_a_launcher_that_hangs() -> None:
+    with up_with_events(*ONE) as (process, children):
+        children[0].suspend()
+        for _ in range(3):
+            process.send_signal(signal.SIGTERM)
+            time.sleep(0.1)  # equal signals that wait are one
+        assert process.wait(10) == 128 + signal.SIGKILL
+        assert not alive(children)
+
+
+def test_a_child_that_was_there_before_is_left_alone() -> None:
+    program = f"sleep 60 >/dev/null & echo $!; exec {sys.executable} -P -m deploy.up --help"
+    done = subprocess.run(
+        ["sh", "-c", program], stdout=subprocess.PIPE, text=True, check=True, timeout=30
+    )
+    sleeper = psutil.Process(int(done.stdout.splitlines()[0]))
+    assert alive([sleeper])
+    sleeper.kill()
 
 
 def test_ctrl_c_while_it_starts_stops_it_too() -> None:
@@ -111,7 +151,7 @@ def test_ctrl_c_while_it_starts_stops_it_too() -> None:
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGINT)  # an impatient one changes nothing
         kinds = [json.loads(line)["kind"] for line in process.stdout]
-        assert kinds[-2:] == ["stopping", "stopped"]
+        assert kinds[-1] == "stopping"
         assert process.wait(10) == 0
 
 
@@ -137,12 +177,12 @@ def test_a_signal_to_a_cluster_on_ray_ends_all_that_was_started(
     moment: str, number: signal.Signals, send: Callable[[int, int], None], tmp_path: Path
 ) -> None:
     def has_come() -> bool:
-        names = [p.name() for p in started_in(folder)] if moment != "ready" else []
+        names = {name_of(p) for p in started_in(folder)} if moment != "ready" else set()
         return moment in names or '"ready"' in output.read_text()
 
     output = tmp_path / "output"
     arguments = ["--json", "--engine", "fake", "--port", "0", "--colocated", "1"]
-    with tempfile.TemporaryDirectory() as folder:  # Ray's sockets want a short path
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="") as folder:  # Ray's sockets: 107 bytes
         environment = {**os.environ, "TMPDIR": folder}
         with (
             output.open("wb") as file,
@@ -173,6 +213,13 @@ def started_in(folder: str) -> list[psutil.Process]:
     return [p for p in psutil.process_iter() if folder in environment_of(p).values()]
 
 
+def name_of(process: psutil.Process) -> str:
+    try:
+        return process.name()
+    except psutil.NoSuchProcess:
+        return ""
+
+
 def environment_of(process: psutil.Process) -> dict[str, str]:
     try:
         return process.environ()
@@ -183,10 +230,10 @@ def environment_of(process: psutil.Process) -> dict[str, str]:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_while_it_is_still_importing_ends_it_in_one_line(number: signal.Signals) -> None:
     program = (
-        "import importlib.abc, os, sys, deploy.up\n"
+        "import importlib.abc, os, sys, time, deploy.up\n"
         "class Finder(importlib.abc.MetaPathFinder):\n"
         "    def find_spec(self, name, path, target=None):\n"
-        f"        if name == 'click': os.kill(os.getpid(), {int(number)})\n"
+        f"        if name == 'click': os.kill(os.getppid(), {int(number)}), time.sleep(30)\n"
         "sys.meta_path.insert(0, Finder())\n"
         "deploy.up.main()\n"
     )

@@ -15,7 +15,7 @@ from deploy.spec import ProcessSpec
 
 
 class StartError(Exception):
-    """A process did not come up; the text is its own account of why."""
+    """A process did not come up; the text is its own account of why, or the system's."""
 
 
 def first_start_error(errors: ExceptionGroup[StartError]) -> StartError:

@@ -20,7 +20,7 @@ DEPLOY_COMMAND = (sys.executable, "-m", "deploy")
 
 
 class ProcessLauncher:
-    """Each process leads a group of its own, so that a Ctrl-C in the terminal reaches only us.
+    """Each process leads a group of its own, so that it is killed with all that it started.
 
     The children end when this process ends, however it ends (see `deploy.child`). Their output goes
     to `<log_dir>/<name>.log`, one file for all incarnations. A `command` other than the default
@@ -36,29 +36,10 @@ class ProcessLauncher:
         if spec.name in self._processes:
             await _kill(self._processes.pop(spec.name))  # one incarnation at a time
         log = self._log_dir / f"{spec.name}.log"
-        read_fd, write_fd = os.pipe()
         try:
-            log.parent.mkdir(parents=True, exist_ok=True)  # cleaners of /tmp take old folders
-            with log.open("ab") as output:
-                process = await asyncio.create_subprocess_exec(
-                    *self._command,
-                    "router" if isinstance(spec, RouterSpec) else "worker",
-                    *("--spec", to_json(spec)),
-                    *("--ready-fd", str(write_fd)),
-                    *("--parent-pid", str(os.getpid())),
-                    stdin=DEVNULL,
-                    stdout=output,
-                    stderr=STDOUT,
-                    pass_fds=[write_fd],
-                    start_new_session=True,
-                )
-        except BaseException as error:
-            os.close(read_fd)
-            if isinstance(error, OSError):  # no memory, no process, no disk: later there may be
-                raise StartError(f"{spec.name}: {error}") from error
-            raise
-        finally:
-            os.close(write_fd)
+            process, read_fd = await self._spawn(spec, log)
+        except OSError as error:  # no memory, no descriptor, no disk: later there may be
+            raise StartError(f"{spec.name}: {error}") from error
         try:
             ready: Ready = read_ready(await _read_line(read_fd), spec.name, log)
         except BaseException:
@@ -95,6 +76,31 @@ class ProcessLauncher:
     async def close(self) -> None:
         for process in self._processes.values():
             await _kill(process)
+
+    async def _spawn(self, spec: ProcessSpec, log: Path) -> tuple[Process, int]:
+        """The process, and the end of a pipe in which it will say that it is ready."""
+        log.parent.mkdir(parents=True, exist_ok=True)  # cleaners of /tmp take old folders
+        read_fd, write_fd = os.pipe()
+        try:
+            with log.open("ab") as output:
+                process = await asyncio.create_subprocess_exec(
+                    *self._command,
+                    "router" if isinstance(spec, RouterSpec) else "worker",
+                    *("--spec", to_json(spec)),
+                    *("--ready-fd", str(write_fd)),
+                    *("--parent-pid", str(os.getpid())),
+                    stdin=DEVNULL,
+                    stdout=output,
+                    stderr=STDOUT,
+                    pass_fds=[write_fd],
+                    start_new_session=True,
+                )
+        except BaseException:
+            os.close(read_fd)
+            raise
+        finally:
+            os.close(write_fd)
+        return process, read_fd
 
     def _process(self, handle: Handle) -> Process | None:
         """None: another incarnation has taken its place, so it is dead."""

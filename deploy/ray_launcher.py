@@ -113,7 +113,10 @@ class RayLauncher:
 
     def _watch(self, actor: Any, pid: int) -> _Process:
         """The actor has just answered, so the pid is its own."""
-        process = _Process(actor, pid, os.pidfd_open(pid))
+        try:
+            process = _Process(actor, pid, os.pidfd_open(pid))
+        except OSError as error:  # it has died at once, or no descriptor is left
+            raise StartError(f"process {pid}: {error}") from error
         loop = asyncio.get_running_loop()
 
         def on_end() -> None:

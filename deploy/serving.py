@@ -64,8 +64,7 @@ async def _serving_router(spec: RouterSpec) -> AsyncIterator[Where]:
         try:
             await stack.enter_async_context(server)
         except (RuntimeError, OSError) as error:  # all that gRPC says is a RuntimeError
-            doors = f"{spec.host}:{spec.port} or {spec.worker_host}:{spec.worker_port}"
-            places = f"{doors} or {spec.host}:{spec.metrics_port} (metrics)"
+            places = f"{spec.host}:{spec.port} or {spec.worker_host}:{spec.worker_port}"
             raise _cannot_listen(places) from error
         metrics = f"{spec.host}:{server.metrics_port}"
         yield Where(server.address, metrics, server.worker_address)

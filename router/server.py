@@ -7,6 +7,7 @@ served; a load balancer that reads it sends clients elsewhere meanwhile.
 from __future__ import annotations
 
 import asyncio
+import errno
 from contextlib import AsyncExitStack
 from functools import partial
 from types import TracebackType
@@ -72,9 +73,7 @@ class RouterServer:
             if self._config.metrics_port is not None:
                 metrics = MetricsEndpoint(partial(generate_latest, self.metrics.registry))
                 stack.push_async_callback(metrics.close)
-                self.metrics_port = await metrics.start(
-                    self._config.host, self._config.metrics_port
-                )
+                self.metrics_port = await _start(metrics, self._config)
             await stack.enter_async_context(self.router)
             await self._open_worker_door(stack)
             server = grpc.aio.server(options=DOOR_SERVER_OPTIONS)
@@ -135,3 +134,15 @@ class RouterServer:
         await self._health.set(ADMIN, serving)
         for name in ("", INFERENCE):
             await self._health.set(name, serving if self.router.can_serve() else not_serving)
+
+
+async def _start(metrics: MetricsEndpoint, config: ServerConfig) -> int:
+    """Returns the port: the one asked for, or another if somebody has that one. It is told to all
+    who scrape, and a router that serves is worth more than its page's place."""
+    assert config.metrics_port is not None
+    try:
+        return await metrics.start(config.host, config.metrics_port)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        return await metrics.start(config.host, 0)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -89,6 +90,19 @@ async def test_what_the_system_refuses_is_a_start_error(tmp_path: Path) -> None:
     launcher = ProcessLauncher(tmp_path, command=["/no/such/program"])
     with pytest.raises(StartError, match=r"^w: .*No such file or directory"):
         await launcher.start(spec())
+
+
+async def test_a_start_without_a_file_descriptor_left_is_a_start_error(
+    launcher: ProcessLauncher,
+) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        with pytest.raises(StartError, match=r"^w: .*Too many open files"):
+            await launcher.start(spec())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    await launcher.start(spec())
 
 
 async def test_a_cancelled_start_leaves_no_process(

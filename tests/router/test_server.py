@@ -336,3 +336,11 @@ def test_router_never_loads_torch() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"
+
+
+async def test_a_metrics_port_that_somebody_has_does_not_keep_a_router_down() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        config = ServerConfig(stop_grace_s=0.2, metrics_port=taken)
+        async with serve_cluster(server_config=config) as (server, _):
+            assert server.metrics_port not in (None, 0, taken)

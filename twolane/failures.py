@@ -7,6 +7,7 @@ import grpc
 from twolane.config import ENDPOINT_VARIABLE
 from twolane.errors import (
     DeadlineError,
+    InternalError,
     InvalidRequestError,
     OverloadedError,
     TwolaneError,
@@ -41,10 +42,13 @@ def explain(
             f"something at {endpoint} is not a twolane cluster ({why})",
             metadata={"endpoint": endpoint},
         )
-    if isinstance(ours, UnavailableError):
+    if isinstance(ours, UnavailableError) and not _is_aborted(error):
         return unreachable(endpoint, why)
-    if isinstance(ours, OverloadedError) and "larger than max" in ours.message:
-        return InvalidRequestError(ours.message)  # a message, and no retry makes it smaller
+    if (
+        isinstance(ours, OverloadedError) and "larger than max" in ours.message
+    ):  # and always will be
+        is_answer = ours.message.startswith("CLIENT: Received")
+        return (InternalError if is_answer else InvalidRequestError)(ours.message)
     if isinstance(ours, DeadlineError) and timeout_s is not None:
         return DeadlineError(
             f"no complete answer from {endpoint} within {timeout_s:g} s",
@@ -66,6 +70,11 @@ def _is_foreign(text: str) -> bool:
     """A peer that speaks HTTP/1, or HTTP/2 without gRPC, or gRPC without our services."""
     signs = ("Failed parsing HTTP/2", "http2 header with status", "http1.x", "Method not found")
     return any(sign in text for sign in signs)
+
+
+def _is_aborted(error: grpc.RpcError) -> bool:
+    """By a proxy, which somebody has reached."""
+    return isinstance(error, grpc.aio.AioRpcError) and error.code() is grpc.StatusCode.ABORTED
 
 
 def _trailers(error: grpc.RpcError) -> set[str]:

@@ -26,19 +26,22 @@ CHANNEL_OPTIONS: list[tuple[str, int]] = [
     ("grpc.use_local_subchannel_pool", 1),
 ]
 
-# Between our own processes: streams live as long as the processes do. gRPC pings for more reasons
-# than keepalive; by default the third close ping ends the connection with all its streams.
-INTERNAL_SERVER_OPTIONS: list[tuple[str, int]] = [
+_SERVER: list[tuple[str, int]] = [
     *_KEEPALIVE,
-    ("grpc.http2.max_ping_strikes", 0),
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
     ("grpc.max_concurrent_streams", 1_000),
     ("grpc.so_reuseport", 0),
 ]
 
-# Towards clients: connections are recycled so that a load balancer can move them.
+# Between our own processes: streams live as long as the processes do. gRPC pings for more reasons
+# than keepalive; by default the third close ping ends the connection with all its streams.
+INTERNAL_SERVER_OPTIONS: list[tuple[str, int]] = [*_SERVER, ("grpc.http2.max_ping_strikes", 0)]
+
+# Towards clients: floods of pings are cut, and connections are recycled so that a load balancer can
+# move them.
 DOOR_SERVER_OPTIONS: list[tuple[str, int]] = [
-    *INTERNAL_SERVER_OPTIONS,
+    *_SERVER,
+    ("grpc.http2.max_ping_strikes", 100),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
     ("grpc.max_connection_age_ms", 3_600_000),
     ("grpc.max_connection_age_grace_ms", 600_000),
 ]

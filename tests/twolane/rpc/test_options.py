@@ -48,6 +48,21 @@ async def test_pings_close_to_each_other_do_not_end_a_connection(options: Any) -
     await server.stop(None)
 
 
+async def test_a_flood_of_pings_ends_a_connection_at_the_door() -> None:
+    server = grpc.aio.server(options=DOOR_SERVER_OPTIONS)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(PREFACE + frame(SETTINGS) + frame(PING, bytes(8)) * 200)
+    kind, payload = 0, b""
+    while kind != GOAWAY:
+        kind, _, payload = await read_frame(reader)
+    assert payload.endswith(b"too_many_pings")
+    writer.close()
+    await writer.wait_closed()
+    await server.stop(None)
+
+
 async def test_an_endpoint_may_take_its_time_to_say_hello() -> None:
     server = grpc.aio.server(options=DOOR_SERVER_OPTIONS)
     port = server.add_insecure_port("127.0.0.1:0")

@@ -1,0 +1,41 @@
+"""What gRPC or a proxy says of a failed call, in our words."""
+
+from __future__ import annotations
+
+import grpc
+import pytest
+
+from twolane.errors import InternalError, InvalidRequestError, TwolaneError, UnavailableError
+from twolane.failures import explain
+
+CODE = grpc.StatusCode
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "kind", "text"),
+    [
+        (
+            CODE.RESOURCE_EXHAUSTED,
+            "SERVER: Received message larger than max (9 vs. 4)",
+            InvalidRequestError,
+            "larger than max",
+        ),
+        (
+            CODE.RESOURCE_EXHAUSTED,
+            "CLIENT: Received message larger than max (9 vs. 4)",
+            InternalError,
+            "larger than max",
+        ),
+        (CODE.ABORTED, "too many retries", UnavailableError, "^too many retries$"),
+        (CODE.UNAVAILABLE, "Connection refused", UnavailableError, "no cluster answers at here:1"),
+    ],
+)
+def test_a_bare_status_in_our_words(
+    code: grpc.StatusCode, said: str, kind: type[TwolaneError], text: str
+) -> None:
+    nothing = grpc.aio.Metadata()
+    error = grpc.aio.AioRpcError(code, nothing, nothing, details=said)
+    explained = explain(error, endpoint="here:1", timeout_s=None)
+    assert type(explained) is kind
+    with pytest.raises(kind, match=text):
+        raise explained

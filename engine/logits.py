@@ -118,6 +118,7 @@ def _likeliest_first(values: FloatRow) -> npt.NDArray[np.int64]:
     Their sign taken off, such floats are in order as integers, and numpy sorts whole integers about
     twenty times as fast as it finds a stable order: value and place go into one.
     """
+    assert not (values > 0).any()
     keys = (np.float32(0) - values).view(np.uint32).astype(np.uint64) << np.uint64(32)
     keys |= np.arange(len(values), dtype=np.uint64)
     keys.sort()

@@ -7,7 +7,7 @@ import random
 import secrets
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -219,14 +219,12 @@ class Turn:
         elif event == "prefill killed after":
             while min(self.heard[request_id] for request_id in self._ids) < 2:
                 await self._hear()  # a second token: its pages have landed
-            for request in (await self._unanswered(client))[:1]:
-                self._kill(request.prefill_worker)
+            self._kill_first(r.prefill_worker for r in await self._unanswered(client))
         elif event == "decode killed":
             n_tokens = random.Random(str(self.situation)).randint(1, 2 * N_TOKENS)
             while self.heard.total() < n_tokens:
                 await self._hear()
-            for request in (await self._unanswered(client))[:1]:
-                self._kill(request.decode_worker)
+            self._kill_first(r.decode_worker for r in await self._unanswered(client))
 
     async def _hear(self) -> None:
         self._news.clear()
@@ -236,6 +234,11 @@ class Turn:
         """Of the probes; none is left when we were too slow."""
         requests = (await client.status()).requests
         return [request for request in requests if request.request_id in self._ids]
+
+    def _kill_first(self, names: Iterable[str]) -> None:
+        """A request between two attempts has no worker."""
+        for name in [name for name in names if name][:1]:
+            self._kill(name)
 
     def _kill(self, name: str) -> None:
         self.cluster.kill(name)

@@ -66,5 +66,5 @@ def test_every_bit_is_the_same_in_the_full_product() -> None:
             }
             save("exact_full_product", figures)
     if failures:
-        raise BaseExceptionGroup("clusters in which something differed", failures)
+        raise BaseExceptionGroup("clusters that failed", failures)
     assert n_equal == len(everything())

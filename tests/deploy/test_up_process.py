@@ -34,6 +34,14 @@ def wait_until(holds: Callable[[], bool], within_s: float = 10.0) -> None:
         time.sleep(0.02)
 
 
+@pytest.fixture
+def hangup_counts() -> Iterator[None]:
+    """Whoever runs the tests may have been started by nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @contextmanager
 def up_with_events(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], list[psutil.Process]]]:
     """A cluster that is ready: its front process; the launcher, the router and the workers."""
@@ -107,6 +115,7 @@ def test_a_second_ctrl_c_does_not_wait_for_running_answers() -> None:
         assert not alive(children)
 
 
+@pytest.mark.usefixtures("hangup_counts")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_front_and_launcher_is_one_stop(number: signal.Signals) -> None:
     with up_with_events(*ONE, "--stop-grace-s", "60") as (process, children):

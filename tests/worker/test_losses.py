@@ -198,15 +198,21 @@ def test_retarget_sends_the_same_pages_elsewhere_without_computing_again(
     play(scene)
 
 
+async def decode_dies_amid_the_transfer(town: Town) -> tuple[Worker, Worker, Worker]:
+    """The pages of A were on their way to d1; p has just been told of d2. Returns p, d1, d2."""
+    p = town.add("p", "p", limits=SLOW)
+    d1, d2 = town.add("d1", "d"), town.add("d2", "d")
+    start(town, p, d1)
+    await asyncio.sleep(0.03)
+    await town.kill(d1)
+    assign_decode(town, A2, p, d2)
+    retarget(town, p, d2)
+    return p, d1, d2
+
+
 def test_repeated_retarget_is_answered_again_after_the_stream_was_reset(play: Play) -> None:
     async def scene(town: Town) -> None:
-        p = town.add("p", "p", limits=SLOW)
-        d1, d2 = town.add("d1", "d"), town.add("d2", "d")
-        start(town, p, d1)
-        await asyncio.sleep(0.03)
-        await town.kill(d1)
-        assign_decode(town, A2, p, d2)
-        retarget(town, p, d2)
+        p, d1, d2 = await decode_dies_amid_the_transfer(town)
         await asyncio.sleep(0.0006)  # it is there; the answer is lost
         town.router.cut(p)
         await asyncio.sleep(0.01)
@@ -227,13 +233,7 @@ def test_repeated_retarget_is_answered_again_after_the_stream_was_reset(play: Pl
 
 def test_retarget_after_decode_died_amid_the_transfer(play: Play) -> None:
     async def scene(town: Town) -> None:
-        p = town.add("p", "p", limits=SLOW)
-        d1, d2 = town.add("d1", "d"), town.add("d2", "d")
-        start(town, p, d1)
-        await asyncio.sleep(0.03)
-        await town.kill(d1)
-        assign_decode(town, A2, p, d2)
-        retarget(town, p, d2)
+        await decode_dies_amid_the_transfer(town)
         await town.router.wait_for(lambda: "FINISHED" in town.router.kinds(A2, DECODE))
         assert town.router.answer(A2)[1:] == ANSWER[1:]
         await town.settle(3.0)

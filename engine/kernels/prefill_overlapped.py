@@ -1,0 +1,83 @@
+"""Launching `prefill_hopper`'s kernel: which pools it takes, and with how many programs."""
+
+from functools import cache
+
+import torch
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from engine.kernels.prefill_hopper import overlapped_kernel
+from engine.kernels.prefill_plan import TILE_RECORD
+from engine.kernels.view import KVView
+
+BLOCK_TOKENS = 128  # two groups of 64
+_GROUP_TOKENS = 64
+_WARPS = 4  # of each group
+_REGISTERS = (240, 24)  # a thread, of the second group and of the fetching warp
+
+
+def can_overlap(view: KVView) -> bool:
+    """Whether the pool is one that this was written for (the card must be a Hopper, too)."""
+    return (
+        view.values.is_cuda
+        and view.values.dtype in (torch.bfloat16, torch.float16)
+        and view.head_dim in (64, 128)
+        and view.page_tokens == 64
+    )
+
+
+@cache
+def _cores(device: torch.device) -> int:
+    """Multiprocessors of the card; 1 where there is none (ahead-of-time builds)."""
+    if device.type != "cuda":
+        return 1
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def launch_overlapped(
+    queries: torch.Tensor,
+    view: KVView,
+    layer: int,
+    tables: torch.Tensor,
+    tiles: torch.Tensor,
+    *,
+    out: torch.Tensor,
+    scale: float,
+    window: int,
+    stages: int,
+) -> None:
+    """As `prefill_attention`, which checks the arguments; tiles of BLOCK_TOKENS; `scale` is that of
+    scores in base 2."""
+    heads, dim = queries.shape[1:]
+    element = gl.bfloat16 if view.values.dtype == torch.bfloat16 else gl.float16
+    box = [view.page_tokens, dim]
+    layout = gl.NVMMASharedLayout.get_default_for(box, element)
+    shape = [view.values.numel() // dim, dim]
+    n_tasks = heads * len(tiles)
+    cores = _cores(view.values.device)
+    overlapped_kernel[(min(n_tasks, cores),)](
+        queries,
+        out,
+        TensorDescriptor(view.values, shape, [dim, 1], box, layout),
+        tables,
+        tiles,
+        n_tasks,
+        layer,
+        scale,
+        window,
+        queries.stride(0),
+        tables.stride(0),
+        LAYERS=view.layers,
+        KV_HEADS=view.kv_heads,
+        GROUP=heads // view.kv_heads,
+        PAGE=view.page_tokens,
+        DIM=dim,
+        BLOCK=_GROUP_TOKENS,
+        RECORD=TILE_RECORD,
+        WINDOWED=window > 0,
+        STAGES=stages,
+        WARPS=_WARPS,
+        REGISTERS=_REGISTERS[0],
+        FETCH_REGISTERS=_REGISTERS[1],
+        num_warps=_WARPS,
+    )

@@ -1,0 +1,41 @@
+"""Attention over pages as it is defined: one row at a time, in float64, with plain torch."""
+
+import torch
+
+from engine.kernels.view import KVView
+
+
+def gather(view: KVView, layer: int, pages: list[int], n: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """A row's first n keys and values, each `[kv_heads, n, head_dim]` float64."""
+    planes = view.planes()[pages, layer].double()  # [pages, 2, kv_heads, page_tokens, head_dim]
+    if view.has_scales:
+        planes = planes * view.plane_scales()[pages, layer].double()[..., None]
+    held = planes.permute(1, 2, 0, 3, 4).flatten(2, 3)[:, :, :n]
+    return held[0], held[1]
+
+
+def reference_attention(
+    queries: torch.Tensor,
+    view: KVView,
+    layer: int,
+    pages: list[int],
+    *,
+    start: int,
+    scale: float,
+    window: int = 0,
+) -> torch.Tensor:
+    """queries `[n, heads, head_dim]` of one row, at positions from `start` on -> the same shape,
+    float64. Position p sees the keys 0 .. p, or the last `window` of them."""
+    n, heads, _ = queries.shape
+    keys, values = gather(view, layer, pages, start + n)
+    group = heads // view.kv_heads
+    q = queries.double().transpose(0, 1).reshape(view.kv_heads, group, n, -1)
+    scores = torch.einsum("kgqd,ksd->kgqs", q, keys) * scale
+    position = torch.arange(start, start + n, device=queries.device)[:, None]
+    key = torch.arange(start + n, device=queries.device)[None, :]
+    hidden = key > position
+    if window:
+        hidden |= key <= position - window
+    weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
+    answer = torch.einsum("kgqs,ksd->kgqd", weights, values)
+    return answer.flatten(0, 1).transpose(0, 1)

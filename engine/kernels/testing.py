@@ -1,0 +1,144 @@
+"""Rows over a pool of random pages, for tests of attention on any device."""
+
+import torch
+
+from engine.kernels.decode_attention import DecodeConfig, decode_attention
+from engine.kernels.decode_plan import allocate_plan, plan_decode
+from engine.kernels.prefill_attention import PrefillConfig, config_for, prefill_attention
+from engine.kernels.prefill_plan import plan_prefill
+from engine.kernels.reference import reference_attention
+from engine.kernels.view import KVView, allocate_view
+
+LAYER = 1
+NO_PAGE = 10**6  # far outside of any pool here: reading it would fault
+
+
+class PagedRows:
+    """Row i has `starts[i]` cached and `lengths[i]` new tokens, in scattered pages.
+
+    Slots past a row's end hold NaN, table entries past its pages NO_PAGE.
+    """
+
+    def __init__(
+        self,
+        starts: list[int],
+        lengths: list[int],
+        *,
+        heads: int = 4,
+        kv_heads: int = 2,
+        head_dim: int = 16,
+        dtype: torch.dtype = torch.float32,
+        kv_dtype: torch.dtype | None = None,
+        layers: int = 2,
+        device: str = "cpu",
+        seed: int = 0,
+    ) -> None:
+        source = torch.Generator(device).manual_seed(seed)
+        self.starts, self.lengths = starts, lengths
+        counts = [-(-end // 64) for end in self.ends]
+        order = torch.randperm(sum(counts), generator=source, device=device).tolist()
+        self.pages = [[order.pop() for _ in range(n)] for n in counts]
+        self.view: KVView = allocate_view(
+            max(1, sum(counts)),
+            layers=layers,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            dtype=kv_dtype or dtype,
+            device=device,
+        )
+        for page in self.view.planes():  # page by page: a card's pool is larger than its room
+            page.copy_(torch.randn(page.shape, generator=source, device=device))
+        if self.view.has_scales:
+            scales = self.view.plane_scales()
+            scales.copy_(torch.rand(scales.shape, generator=source, device=device) + 0.5)
+        for own, end in zip(self.pages, self.ends, strict=True):
+            if end % 64:
+                self.view.planes()[own[-1], :, :, :, end % 64 :] = torch.nan
+        width = max(1, *counts)
+        padded = [own + [NO_PAGE] * (width - len(own)) for own in self.pages]
+        self.tables = torch.tensor(padded, dtype=torch.int32, device=device)
+        shape = (sum(lengths), heads, head_dim)
+        self.queries = torch.randn(shape, generator=source, device=device).to(dtype)
+        self.scale = head_dim**-0.5
+        self.device = device
+
+    @property
+    def ends(self) -> list[int]:
+        return [s + n for s, n in zip(self.starts, self.lengths, strict=True)]
+
+    def decode(
+        self,
+        *,
+        window: int = 0,
+        max_items: int = 8,
+        fixed_pages: int = 0,
+        programs: int = 0,
+        config: DecodeConfig | None = None,
+    ) -> torch.Tensor:
+        """Decode attention of rows with one new token each, into poisoned memory."""
+        heads, head_dim = self.queries.shape[1:]
+        out = torch.full_like(self.queries, torch.nan)
+        plan = allocate_plan(
+            len(self.ends),
+            max_items=max_items,
+            kv_heads=self.view.kv_heads,
+            group=heads // self.view.kv_heads,
+            head_dim=head_dim,
+            device=self.device,
+            fixed_pages=fixed_pages,
+        )
+        plan.partial_out.fill_(torch.nan)
+        plan.partial_lse.fill_(torch.nan)
+        ends = torch.tensor(self.ends, dtype=torch.int32, device=self.device)
+        plan_decode(plan, ends, self.tables, page_tokens=64, window=window)
+        decode_attention(
+            self.queries,
+            self.view,
+            LAYER,
+            self.tables,
+            plan,
+            out=out,
+            scale=self.scale,
+            window=window,
+            programs=programs,
+            config=config,
+        )
+        assert not plan.counters.any(), "a merge left its counter behind"
+        return out
+
+    def prefill(self, *, window: int = 0, config: PrefillConfig | None = None) -> torch.Tensor:
+        """Prefill attention of all new tokens, into poisoned memory."""
+        config = config or config_for(self.view)
+        tiles = plan_prefill(
+            self.starts, self.lengths, block_tokens=config.block_tokens, window=window
+        )
+        out = torch.full_like(self.queries, torch.nan)
+        prefill_attention(
+            self.queries,
+            self.view,
+            LAYER,
+            self.tables,
+            torch.from_numpy(tiles).to(self.device),
+            out=out,
+            scale=self.scale,
+            window=window,
+            config=config,
+        )
+        return out
+
+    def expected(self, *, window: int = 0) -> torch.Tensor:
+        """In float64, row by row."""
+        parts = [
+            reference_attention(
+                queries, self.view, LAYER, pages, start=start, scale=self.scale, window=window
+            )
+            for queries, pages, start in zip(
+                torch.split(self.queries, self.lengths), self.pages, self.starts, strict=True
+            )
+        ]
+        return torch.cat(parts)
+
+
+def relative_error(got: torch.Tensor, expected: torch.Tensor) -> float:
+    """|got - expected| / |expected| over the whole; NaN where anything is."""
+    return float((got.double() - expected.double()).norm() / expected.double().norm())

@@ -1,0 +1,111 @@
+"""The KV pool as kernels see it: planes of `[page_tokens, head_dim]` in one flat tensor.
+
+    page | layer | keys, values | kv head        plane = ((page * layers + layer) * 2 + kv)
+    [64, head_dim] values [64 scales, FP8 only]          * kv_heads + head,
+                                                 and begins at plane * plane_values
+
+A page of all layers is one contiguous run, scales included, so moving a page moves its scales.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+SCALE_BYTES = 4  # one float32 a token and head, behind the values of an FP8 plane
+FP8 = torch.float8_e4m3fn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVView:
+    """`values` is the whole pool, flat, in its dtype (float32, bfloat16, float16 or FP8 e4m3).
+
+    Owns nothing: whoever allocated the pool keeps it alive. The base must be 16-byte aligned.
+    """
+
+    values: torch.Tensor
+    layers: int
+    kv_heads: int
+    head_dim: int
+    page_tokens: int = 64
+
+    def __post_init__(self) -> None:
+        assert self.values.dim() == 1
+        assert self.values.data_ptr() % 16 == 0
+        assert self.values.numel() % self.page_values == 0
+        assert self.head_dim % 16 == 0
+        assert self.page_tokens % 16 == 0
+
+    @property
+    def has_scales(self) -> bool:
+        return self.values.dtype == FP8
+
+    @property
+    def plane_values(self) -> int:
+        """From one plane to the next, in elements of `values`."""
+        scales = self.page_tokens * SCALE_BYTES if self.has_scales else 0
+        return self.page_tokens * self.head_dim + scales
+
+    @property
+    def page_values(self) -> int:
+        return self.layers * 2 * self.kv_heads * self.plane_values
+
+    @property
+    def n_pages(self) -> int:
+        return self.values.numel() // self.page_values
+
+    @property
+    def scales(self) -> torch.Tensor:
+        """The same bytes as float32; a plane's scales begin `page_tokens * head_dim` bytes in.
+        Without scales, `values` itself (a kernel never reads it as such)."""
+        return self.values.view(torch.float32) if self.has_scales else self.values
+
+    def planes(self) -> torch.Tensor:
+        """`[pages, layers, 2, kv_heads, page_tokens, head_dim]`, a view (values, not scales)."""
+        plane = self.page_tokens * self.head_dim
+        shape = (self.n_pages, self.layers, 2, self.kv_heads)
+        held = self.values.view(*shape, self.plane_values)[..., :plane]
+        strides = (*held.stride()[:-1], self.head_dim, 1)
+        return held.as_strided((*shape, self.page_tokens, self.head_dim), strides)
+
+    def plane_scales(self) -> torch.Tensor:
+        """`[pages, layers, 2, kv_heads, page_tokens]` float32, a view; FP8 only."""
+        shape = (self.n_pages, self.layers, 2, self.kv_heads, self.plane_values // SCALE_BYTES)
+        return self.scales.view(shape)[..., -self.page_tokens :]
+
+    @property
+    def has_descriptor(self) -> bool:
+        """Whether planes lie on a grid of rows, as the tensor copy engine wants them."""
+        return self.plane_values % self.head_dim == 0 and self.head_dim <= 256
+
+    def descriptor(self, dim_pad: int) -> TensorDescriptor:
+        """One 2-D descriptor over the whole pool: rows of head_dim, a block is one plane.
+
+        Columns from head_dim to dim_pad read as zero. `plane_values / head_dim` rows a plane.
+        """
+        rows = self.values.numel() // self.head_dim
+        box = [self.page_tokens, dim_pad]
+        return TensorDescriptor(self.values, [rows, self.head_dim], [self.head_dim, 1], box)
+
+
+def allocate_view(
+    n_pages: int,
+    *,
+    layers: int,
+    kv_heads: int,
+    head_dim: int,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    page_tokens: int = 64,
+) -> KVView:
+    """A pool of zeros in torch's memory, for tests and benchmarks."""
+    plane = page_tokens * (head_dim + (SCALE_BYTES if dtype == FP8 else 0))
+    size = n_pages * layers * 2 * kv_heads * plane
+    raw = torch.zeros(size * dtype.itemsize, dtype=torch.uint8, device=device)
+    return KVView(
+        values=raw.view(dtype),
+        layers=layers,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        page_tokens=page_tokens,
+    )

@@ -1,0 +1,204 @@
+"""Builds for Hopper ahead of time, without a GPU: what a launch would compile, taken from it.
+
+A wrapper is called with CPU tensors while `JITFunction.run` only records; each record is then
+compiled for sm_90a, and its PTX and the assembler's report are read.
+"""
+
+import json
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import triton
+from triton._C.libtriton import native_specialize_impl
+from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia.compiler import CUDABackend
+from triton.compiler import ASTSource
+from triton.experimental.gluon._runtime import GluonASTSource
+from triton.runtime.jit import JITFunction
+
+TARGET = GPUTarget("cuda", 90, 32)
+
+
+@dataclass(frozen=True)
+class Launch:
+    function: Any
+    arguments: dict[str, Any]
+    options: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Build:
+    """Facts of one compiled kernel. `registers` a thread, the rest in bytes or counts."""
+
+    name: str
+    wgmma: int
+    mma: int
+    tensor_copies: int
+    wide_copies: int  # 128-bit global loads or copies
+    narrow_vectors: int  # global loads of several words, but fewer than 128 bits
+    spill_bytes: int
+    registers: int
+    shared_bytes: int
+
+
+@contextmanager
+def recording() -> Iterator[list[Launch]]:
+    """Collects the launches made inside; nothing runs."""
+    launches: list[Launch] = []
+
+    def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
+        names = [p.name for p in self.params]
+        arguments = dict(zip(names, args, strict=False))
+        options: dict[str, Any] = {}
+        for key, value in kwargs.items():
+            (arguments if key in names else options)[key] = value
+        launches.append(Launch(self, arguments, options))
+
+    with mock.patch.object(JITFunction, "run", run):
+        yield launches
+
+
+def source_of(launch: Launch) -> ASTSource:
+    signature: dict[str, str] = {}
+    constants: dict[tuple[int, ...], Any] = {}
+    attributes: dict[tuple[int, ...], Any] = {}
+    for i, param in enumerate(launch.function.params):
+        value = launch.arguments[param.name]
+        if param.is_constexpr:
+            kind, key = "constexpr", None
+            constants[(i,)] = value
+        else:
+            kind, key = native_specialize_impl(
+                CUDABackend, value, False, not param.do_not_specialize, True
+            )
+            if kind == "constexpr":
+                constants[(i,)] = value
+            elif isinstance(key, str) and "D" in key:
+                attributes[(i,)] = CUDABackend.parse_attr(key)
+        signature[param.name] = kind
+    made = GluonASTSource if launch.function.is_gluon() else ASTSource
+    return made(launch.function, signature, constants, attributes)
+
+
+def build(launch: Launch) -> Any:
+    return triton.compile(source_of(launch), target=TARGET, options=launch.options)
+
+
+def facts(compiled: Any) -> Build:
+    ptx = compiled.asm["ptx"]
+    report = _assemble(ptx)
+    spills = sum(int(n) for n in re.findall(r"(\d+) bytes spill", report))
+    registers = max(int(n) for n in re.findall(r"Used (\d+) registers", report))
+    return Build(
+        name=compiled.metadata.name,
+        wgmma=ptx.count("wgmma.mma_async"),
+        mma=len(re.findall(r"\bmma\.sync", ptx)),
+        tensor_copies=ptx.count("cp.async.bulk.tensor"),
+        wide_copies=len(
+            re.findall(
+                r"ld\.global\S*\.v4\.b32|ld\.global\S*\.v2\.b64|cp\.async\.c[ag]\S* .*0x10", ptx
+            )
+        ),
+        narrow_vectors=len(
+            re.findall(r"ld\.global\S*\.v[24]\.b(?:8|16)|ld\.global\S*\.v2\.b32", ptx)
+        ),
+        spill_bytes=spills,
+        registers=registers,
+        shared_bytes=compiled.metadata.shared,
+    )
+
+
+def _assemble(ptx: str) -> str:
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/ptxas"
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "kernel.ptx"
+        source.write_text(ptx)
+        done = subprocess.run(
+            [tool, "-v", "--gpu-name=sm_90a", source, "-o", Path(folder) / "kernel.cubin"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    return done.stderr
+
+
+def cases() -> dict[str, Callable[[], None]]:
+    """A launch of each kernel as the engine makes it for Llama-3.1-8B, by name."""
+    import torch
+
+    from engine.kernels.decode_attention import decode_attention
+    from engine.kernels.decode_plan import allocate_plan, plan_decode
+    from engine.kernels.gemv import gemv
+    from engine.kernels.norm import rms_norm
+    from engine.kernels.page_copy import copy_pages
+    from engine.kernels.prefill_attention import PrefillConfig, prefill_attention
+    from engine.kernels.prefill_overlapped import launch_overlapped
+    from engine.kernels.rope_write import rope_write
+    from engine.kernels.sample import sample
+    from engine.kernels.silu import silu_mul
+    from engine.kernels.view import FP8, allocate_view
+
+    def zeros(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+        return torch.zeros(*shape, dtype=dtype)
+
+    options: dict[str, Any] = {"layers": 2, "kv_heads": 8, "head_dim": 128, "device": "cpu"}
+    view = allocate_view(2, dtype=torch.bfloat16, **options)
+    fp8 = allocate_view(2, dtype=FP8, **options)
+    queries, rows = zeros(4, 32, 128), zeros(4, 4096)
+    ints, floats = zeros(4, dtype=torch.int32), zeros(4, dtype=torch.float32)
+    tables = zeros(4, 16, dtype=torch.int32)
+    plan = allocate_plan(4, max_items=8, kv_heads=8, group=4, head_dim=128, device="cpu")
+    angles = zeros(9, 128, dtype=torch.float32)
+    general = PrefillConfig(block_tokens=64, warps=4, stages=3)
+    attention: dict[str, Any] = {"out": queries, "scale": 0.1}
+    return {
+        "plan": lambda: plan_decode(plan, ints, tables, page_tokens=64),
+        "decode": lambda: decode_attention(queries, view, 1, tables, plan, **attention),
+        "decode window": lambda: decode_attention(
+            queries, view, 1, tables, plan, window=99, **attention
+        ),
+        "decode fp8": lambda: decode_attention(queries, fp8, 1, tables, plan, **attention),
+        "prefill": lambda: prefill_attention(
+            queries, view, 1, tables, tables, config=general, **attention
+        ),
+        "prefill overlapped": lambda: launch_overlapped(
+            queries, view, 1, tables, tables, window=0, stages=4, **attention
+        ),
+        "norm": lambda: rms_norm(rows, rows[0], out=rows, epsilon=1e-5, residual=rows, pdl=True),
+        "rope": lambda: rope_write(
+            zeros(4, 6144), view, 1, ints, ints.long(), angles, angles, queries=queries
+        ),
+        "silu": lambda: silu_mul(zeros(4, 28672), out=zeros(4, 14336)),
+        "sample": lambda: sample(
+            zeros(4, 128_256), floats, ints.long(), ints, ints, tokens=ints, logprobs=floats
+        ),
+        "copy": lambda: copy_pages(1 << 20, 1 << 21, ints, ints, page_bytes=8 << 20),
+        "gemv": lambda: gemv(rows[:1], zeros(64, 4096), out=zeros(1, 64), pdl=True),
+    }
+
+
+def main() -> None:
+    """Print the facts of every case as JSON, the work spread over the cores."""
+    launches: list[tuple[str, Launch]] = []
+    for name, call in cases().items():
+        with recording() as made:
+            call()
+        launches += [(name, launch) for launch in made]
+    with ThreadPoolExecutor() as pool:
+        found = pool.map(lambda launch: asdict(facts(build(launch))), [x for _, x in launches])
+    report: dict[str, list[dict[str, Any]]] = {}
+    for (name, _), fact in zip(launches, found, strict=True):
+        report.setdefault(name, []).append(fact)
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()

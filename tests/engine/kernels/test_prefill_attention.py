@@ -1,0 +1,53 @@
+"""Prefill attention against float64, in the interpreter."""
+
+import pytest
+
+pytest.importorskip("triton")
+
+import torch
+
+from engine.kernels.prefill_attention import PrefillConfig
+from engine.kernels.prefill_plan import plan_prefill
+from engine.kernels.testing import PagedRows, relative_error
+from engine.kernels.view import FP8
+
+
+@pytest.mark.parametrize("start", [0, 1, 63, 64, 130])
+def test_chunks_behind_any_prefix_match_float64(start: int) -> None:
+    case = PagedRows([start, 0, 70], [33, 1, 64])
+    assert relative_error(case.prefill(), case.expected()) < 1e-6
+
+
+@pytest.mark.parametrize("window", [1, 32, 64, 100])
+def test_a_window_hides_what_lies_before_it(window: int) -> None:
+    case = PagedRows([0, 140], [130, 40])
+    assert relative_error(case.prefill(window=window), case.expected(window=window)) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim"),
+    [(7, 1, 64), (2, 2, 80), (3, 1, 96), (2, 1, 128), (1, 1, 256)],
+)
+def test_head_shapes_match_float64(heads: int, kv_heads: int, head_dim: int) -> None:
+    case = PagedRows([5], [66], heads=heads, kv_heads=kv_heads, head_dim=head_dim)
+    assert relative_error(case.prefill(), case.expected()) < 1e-6
+
+
+@pytest.mark.parametrize("tensor_copy", [True, False])
+def test_both_ways_to_load_match_float64(tensor_copy: bool) -> None:
+    case = PagedRows([100], [65], dtype=torch.float16)
+    config = PrefillConfig(block_tokens=64, warps=4, stages=3, tensor_copy=tensor_copy)
+    assert relative_error(case.prefill(config=config), case.expected()) < 2e-3
+
+
+def test_an_fp8_pool_is_read_with_its_scales() -> None:
+    case = PagedRows([70], [65], dtype=torch.float16, kv_dtype=FP8)
+    assert relative_error(case.prefill(), case.expected()) < 3e-3
+
+
+def test_the_costliest_tiles_come_first_and_cover_every_token_once() -> None:
+    plan = plan_prefill([0, 500], [300, 70], block_tokens=64)
+    keys = [min(first + 64, end - token + first) for _, token, end, first in plan.tolist()]
+    assert keys == sorted(keys, reverse=True)
+    tokens = [t for _, token, end, _ in plan.tolist() for t in range(token, min(token + 64, end))]
+    assert sorted(tokens) == list(range(370))

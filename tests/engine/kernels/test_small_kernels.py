@@ -1,0 +1,111 @@
+"""Norm, rotation and write, silu, page copy and small products, in the interpreter."""
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton")
+
+import torch
+
+from engine.kernels.gemv import GemvConfig, gemv
+from engine.kernels.norm import reference_rms_norm, rms_norm
+from engine.kernels.page_copy import copy_pages
+from engine.kernels.rope_write import reference_rope, rope_write
+from engine.kernels.silu import reference_silu_mul, silu_mul
+from engine.kernels.view import FP8, allocate_view
+from engine.rope import Rope
+
+
+def assert_close(got: torch.Tensor, expected: torch.Tensor, bound: float = 1e-6) -> None:
+    error = (got.double() - expected.double()).norm() / expected.double().norm()
+    assert error < bound, float(error)
+
+
+@pytest.mark.parametrize("width", [64, 96, 3584])
+@pytest.mark.parametrize("adds", [True, False])
+def test_norm_matches_float64(width: int, adds: bool) -> None:
+    x, weight = torch.randn(3, 2 * width)[:, :width], torch.randn(width)
+    residual = torch.randn(3, width) if adds else None
+    normed, total = reference_rms_norm(x, weight, 1e-5, residual)
+    out = torch.full((3, width), torch.nan)
+    rms_norm(x, weight, out=out, epsilon=1e-5, residual=residual)
+    assert_close(out, normed)
+    if residual is not None:
+        assert_close(residual, total)
+
+
+def test_silu_matches_float64() -> None:
+    gate_up = torch.randn(2, 2 * 2064) * 4
+    out = torch.full((2, 2064), torch.nan)
+    silu_mul(gate_up, out=out)
+    assert_close(out, reference_silu_mul(gate_up))
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(4, 2, 16), (7, 1, 64), (17, 1, 80)])
+@pytest.mark.parametrize("full", [True, False])
+def test_rotated_heads_and_pages_match_float64(
+    heads: int, kv_heads: int, dim: int, full: bool
+) -> None:
+    view = allocate_view(
+        3, layers=2, kv_heads=kv_heads, head_dim=dim, dtype=torch.float32, device="cpu"
+    )
+    before = view.planes().fill_(7.0).clone()
+    qkv = torch.randn(4, (heads + 2 * kv_heads) * dim)
+    extras: dict[str, Any] = (
+        {"bias": torch.randn(qkv.shape[1]), "query_norm": torch.randn(dim),
+         "key_norm": torch.randn(dim), "epsilon": 1e-5}
+        if full
+        else {}
+    )  # fmt: skip
+    positions = torch.tensor([0, 70, 5, 99])
+    slots = torch.tensor([2 * 64 + 63, 0, -1, 64])
+    cos, sin = (torch.from_numpy(t) for t in Rope(10000.0).tables(100, dim))
+    queries = torch.full((4, heads, dim), torch.nan)
+    rope_write(qkv, view, 1, positions, slots, cos, sin, queries=queries, **extras)
+    expected = reference_rope(qkv, positions, cos, sin, heads=heads, kv_heads=kv_heads, **extras)
+    assert_close(queries, expected[0])
+    written = torch.ones_like(before, dtype=torch.bool)
+    for token, slot in enumerate(slots.tolist()):
+        if slot >= 0:
+            place = view.planes()[slot // 64, 1, :, :, slot % 64]
+            assert_close(place, torch.stack([expected[1][token], expected[2][token]]))
+            written[slot // 64, 1, :, :, slot % 64] = False
+    assert torch.equal(view.planes()[written], before[written])
+
+
+def test_fp8_pages_get_a_scale_for_each_token_and_head() -> None:
+    view = allocate_view(1, layers=1, kv_heads=2, head_dim=16, dtype=FP8, device="cpu")
+    qkv = torch.randn(1, (2 + 4) * 16) * 300
+    cos, sin = (torch.from_numpy(t) for t in Rope(10000.0).tables(9, 16))
+    queries = torch.empty(1, 2, 16)
+    rope_write(qkv, view, 0, torch.tensor([8]), torch.tensor([5]), cos, sin, queries=queries)
+    _, keys, values = reference_rope(qkv, torch.tensor([8]), cos, sin, heads=2, kv_heads=2)
+    held = view.planes()[0, 0, :, :, 5].double() * view.plane_scales()[0, 0, :, :, 5][..., None]
+    assert_close(held, torch.stack([keys[0], values[0]]), 0.05)
+
+
+def test_scattered_pages_arrive_and_nothing_else_changes() -> None:
+    page_bytes = 40 * 1024
+    source = torch.randint(0, 256, (5, page_bytes), dtype=torch.uint8)
+    target = torch.zeros(6, page_bytes, dtype=torch.uint8)
+    taken, put = torch.tensor([4, 0, 2]), torch.tensor([1, 5, 0])
+    copy_pages(
+        source.data_ptr(), target.data_ptr(), taken.int(), put.int(),
+        page_bytes=page_bytes, programs=4,
+    )  # fmt: skip
+    expected = torch.zeros_like(target)
+    expected[put] = source[taken]
+    assert torch.equal(target, expected)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 8])
+def test_small_products_match_float64_and_rows_keep_their_bits(rows: int) -> None:
+    x, weight, bias = torch.randn(rows, 100), torch.randn(10, 100), torch.randn(10)
+    config = GemvConfig(block_out=4, block_in=32, warps=4)
+    out = torch.full((rows, 10), torch.nan)
+    gemv(x, weight, out=out, bias=bias, config=config)
+    assert_close(out, x.double() @ weight.double().T + bias)
+    alone = torch.empty(1, 10)
+    gemv(x[-1:], weight, out=alone, bias=bias, config=config)
+    assert torch.equal(alone[0], out[-1])

@@ -1,0 +1,85 @@
+"""Prefill attention on a card against float64."""
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton")
+
+import torch
+
+from engine.kernels.prefill_attention import PrefillConfig
+from engine.kernels.testing import PagedRows, relative_error
+from engine.kernels.view import FP8
+
+pytestmark = pytest.mark.gpu
+
+BOUNDS = {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 5e-3}
+SHAPES = [(32, 8, 128), (28, 4, 64), (7, 1, 128), (8, 8, 80), (12, 4, 96), (8, 1, 256)]
+STARTS = [0, 0, 0, 1, 63, 64, 65, 500, 0, 127]
+LENGTHS = [1, 64, 129, 127, 128, 1, 63, 300, 700, 2]
+
+
+def chunks(**options: Any) -> PagedRows:
+    settings: dict[str, Any] = {"device": "cuda", "dtype": torch.bfloat16, **options}
+    return PagedRows(STARTS, LENGTHS, **settings)
+
+
+GENERAL = PrefillConfig(block_tokens=64, warps=4, stages=3)
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), SHAPES)
+def test_head_shapes_match_float64(heads: int, kv_heads: int, head_dim: int) -> None:
+    case = chunks(heads=heads, kv_heads=kv_heads, head_dim=head_dim)
+    error = relative_error(case.prefill(), case.expected())
+    assert error < BOUNDS[torch.bfloat16]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_dtypes_match_float64(dtype: torch.dtype) -> None:
+    case = chunks(heads=8, kv_heads=2, head_dim=64, dtype=dtype)
+    assert relative_error(case.prefill(), case.expected()) < BOUNDS[dtype]
+
+
+@pytest.mark.parametrize("config", [None, GENERAL])
+@pytest.mark.parametrize("window", [1, 64, 100, 400])
+def test_a_window_hides_what_lies_before_it(window: int, config: PrefillConfig | None) -> None:
+    case = chunks(heads=8, kv_heads=2, head_dim=128)
+    got = case.prefill(window=window, config=config)
+    assert relative_error(got, case.expected(window=window)) < BOUNDS[torch.bfloat16]
+
+
+def test_an_fp8_pool_is_read_with_its_scales() -> None:
+    case = chunks(heads=8, kv_heads=2, head_dim=128, kv_dtype=FP8)
+    error = relative_error(case.prefill(), case.expected())
+    assert error < BOUNDS[torch.bfloat16]
+
+
+@pytest.mark.parametrize("tensor_copy", [True, False])
+def test_the_general_kernel_matches_float64(tensor_copy: bool) -> None:
+    case = chunks(heads=8, kv_heads=2, head_dim=128)
+    config = PrefillConfig(block_tokens=64, warps=4, stages=3, tensor_copy=tensor_copy)
+    assert relative_error(case.prefill(config=config), case.expected()) < BOUNDS[torch.bfloat16]
+
+
+def test_a_long_prompt_matches_float64() -> None:
+    case = PagedRows(
+        [30_000, 0], [2768, 3000], heads=4, kv_heads=1, head_dim=128,
+        device="cuda", dtype=torch.bfloat16,
+    )  # fmt: skip
+    error = relative_error(case.prefill(), case.expected())
+    assert error < BOUNDS[torch.bfloat16]
+
+
+@pytest.mark.parametrize("config", [None, GENERAL])
+def test_a_tokens_bits_do_not_depend_on_chunks_and_company(config: PrefillConfig | None) -> None:
+    case = PagedRows(
+        [0, 0], [500, 200], heads=8, kv_heads=2, head_dim=128,
+        device="cuda", dtype=torch.bfloat16,
+    )  # fmt: skip
+    whole = case.prefill(config=config)[:500]
+    queries, tables, view = case.queries, case.tables, case.view
+    for border in (1, 64, 77, 128, 499):
+        case.starts, case.lengths = [border], [500 - border]
+        case.queries, case.tables, case.view = queries[border:500], tables[:1], view
+        assert torch.equal(case.prefill(config=config), whole[border:]), border

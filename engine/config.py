@@ -8,6 +8,7 @@ from pathlib import Path
 from engine.errors import EngineConfigError
 
 DTYPES = ("float32", "bfloat16")
+DEVICES = ("auto", "cpu", "cuda")
 LOAD_FORMATS = ("safetensors", "random")
 DEFAULT_KV_BYTES = 256 << 20
 MAX_THREADS = 256
@@ -21,6 +22,7 @@ class EngineConfig:
     holds among engines of equal dtype, threads and build, and costs a few percent, at batch 1 in
     float32 a quarter (benchmarks/engine_cpu.py). `threads` is the process's
     number of compute threads: engines that share a process should agree on it.
+    `device` auto is cuda where there is one. `page_tokens` None is 16 on a CPU and 64 on a GPU.
     `max_context_tokens` None means the model's own limit. `seed` is that of random weights.
     """
 
@@ -29,8 +31,9 @@ class EngineConfig:
     dtype: str = "float32"
     n_pages: int | None = None
     kv_bytes: int | None = None
-    page_tokens: int = 16
+    page_tokens: int | None = None
     exact: bool = True
+    device: str = "cpu"
     threads: int = 1
     max_context_tokens: int | None = None
     load_format: str = "safetensors"
@@ -48,7 +51,10 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise EngineConfigError(f"{name} is {value}; it must be at least 1")
-        if self.page_tokens < 16 or self.page_tokens % 16:
+        if self.device not in DEVICES:
+            known = ", ".join(DEVICES)
+            raise EngineConfigError(f"device is {self.device!r}; it must be one of {known}")
+        if self.page_tokens is not None and (self.page_tokens < 16 or self.page_tokens % 16):
             raise EngineConfigError(
                 f"page_tokens is {self.page_tokens}; it must be a multiple of 16"
             )
@@ -63,3 +69,12 @@ class EngineConfig:
         if budget < page_bytes:
             raise EngineConfigError(f"kv_bytes is {budget}; one page takes {page_bytes}")
         return budget // page_bytes
+
+    def context_for(self, model_limit: int) -> int:
+        """Positions that a row may have, given those of the model."""
+        context = self.max_context_tokens or model_limit
+        if context > model_limit:
+            raise EngineConfigError(
+                f"max_context_tokens is {context}; the model's positions end at {model_limit}"
+            )
+        return context

@@ -11,15 +11,17 @@ from engine.architecture import read_architecture
 from engine.attention import Attention
 from engine.batch import pack
 from engine.checkpoint import Checkpoint, weights_revision
+from engine.complaint import complaint
 from engine.config import EngineConfig
-from engine.errors import EngineConfigError
 from engine.fingerprint import model_fingerprint
 from engine.model import Model, matrices
 from engine.pool import KVPool, PoolShape
 from engine.sampler import Sampler
-from engine.step import ByteArray, EngineSpec, RowResult, RowWork
+from engine.step import ByteArray, DevicePool, DoneStep, EngineSpec, RowResult, RowWork, Step
 from engine.tiles import Product, TiledProduct, plain_product
 from engine.weights import Progress, load_weights, random_weights
+
+CPU_PAGE_TOKENS = 16
 
 
 class CpuEngine:
@@ -28,15 +30,21 @@ class CpuEngine:
     def __init__(self, spec: EngineSpec, model: Model, pool: KVPool, *, threads: int) -> None:
         self.spec = spec
         self.pool: ByteArray = pool.bytes_view
+        self.device_pool: DevicePool | None = None
+        self.steps_ahead = 0
         self._model = model
         self._kv: KVPool | None = pool
         self._threads = threads
         self._sampler = Sampler(spec.vocab_size, spec.eos_token_ids)
 
+    def submit(self, work: Sequence[RowWork]) -> Step:
+        """Computes before it returns: no row can follow."""
+        return DoneStep(self.run(work))
+
     def run(self, work: Sequence[RowWork]) -> list[RowResult]:
         """See `engine.step.Engine.run`. An empty batch gives an empty list."""
         assert self._kv is not None, "the engine is closed"
-        complaints = [self._complaint(row) for row in work]
+        complaints = [complaint(row, self.spec) for row in work]
         results = [
             RowResult(row.row, error=text) for row, text in zip(work, complaints, strict=True)
         ]
@@ -76,22 +84,6 @@ class CpuEngine:
                     results[i] = RowResult(name, (token,))
         return results
 
-    def _complaint(self, row: RowWork) -> str:
-        """Why a row cannot be computed at all, or nothing."""
-        spec, end = self.spec, row.start + row.n_new
-        if end > spec.max_context_tokens:
-            return f"{end} tokens exceed the context of {spec.max_context_tokens}"
-        n_pages = -(-end // spec.page_tokens)
-        if len(row.pages) < n_pages:
-            return f"{end} tokens need {n_pages} pages, the row has {len(row.pages)}"
-        pages = row.pages[:n_pages]
-        if min(pages) < 0 or max(pages) >= spec.n_pages:
-            return f"a page of the row is not of this pool of {spec.n_pages}"
-        tokens = row.token_ids[row.start : end]
-        if min(tokens) < 0 or max(tokens) >= spec.vocab_size:
-            return f"a token of the row is outside the vocabulary of {spec.vocab_size}"
-        return ""
-
 
 def load_engine(
     config: EngineConfig,
@@ -106,11 +98,8 @@ def load_engine(
     process's thread count. Raises ModelLoadError or EngineConfigError.
     """
     arch = read_architecture(config.model_dir)
-    context = config.max_context_tokens or arch.max_position
-    if context > arch.max_position:
-        raise EngineConfigError(
-            f"max_context_tokens is {context}; the model's positions end at {arch.max_position}"
-        )
+    context = config.context_for(arch.max_position)
+    page_tokens = config.page_tokens or CPU_PAGE_TOKENS
     dtype: torch.dtype = getattr(torch, config.dtype)
     use_threads(config.threads)
     with torch.inference_mode():
@@ -141,7 +130,7 @@ def load_engine(
         layers=arch.layers,
         kv_heads=arch.kv_heads,
         head_dim=arch.head_dim,
-        page_tokens=config.page_tokens,
+        page_tokens=page_tokens,
         dtype=dtype,
     )
     n_pages = config.pages_for(shape.page_bytes)
@@ -157,7 +146,7 @@ def load_engine(
             attention=attention.name,
         ),
         n_pages=n_pages,
-        page_tokens=config.page_tokens,
+        page_tokens=page_tokens,
         page_bytes=shape.page_bytes,
         layout=shape.layout,
         max_context_tokens=context,

@@ -18,7 +18,16 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.layout import describe_layout
-from engine.step import EngineSpec, Page, RowResult, RowWork, SampledToken
+from engine.step import (
+    DevicePool,
+    DoneStep,
+    EngineSpec,
+    Page,
+    RowResult,
+    RowWork,
+    SampledToken,
+    Step,
+)
 from twolane.params import SamplingParams
 
 Marks = npt.NDArray[np.uint64]
@@ -72,6 +81,8 @@ class FakeEngine:
         assert raw.size >= size, f"the pool needs {size} bytes, got {raw.size}"
         assert raw.flags.writeable, "the pool's memory is read-only"
         self.pool = raw[:size].reshape(config.n_pages, config.page_bytes)
+        self.device_pool: DevicePool | None = None
+        self.steps_ahead = 0
         self._marks: Marks = self.pool.view(np.uint64).reshape(-1, config.page_tokens, 2)
         self.steps = 0
         facts = f"fake {config.model} {config.vocab_size} {config.first_token}"
@@ -92,6 +103,10 @@ class FakeEngine:
             vocab_size=config.vocab_size,
             eos_token_ids=config.eos_token_ids,
         )
+
+    def submit(self, work: Sequence[RowWork]) -> Step:
+        """Computes before it returns: no row can follow."""
+        return DoneStep(self.run(work))
 
     def run(self, work: Sequence[RowWork]) -> list[RowResult]:
         """Verify, mark and sample each row; quick where `token_ids` is an array, not a list."""

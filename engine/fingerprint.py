@@ -12,7 +12,14 @@ from engine.architecture import Architecture
 
 
 def model_fingerprint(
-    arch: Architecture, *, revision: str, dtype: str, exact: bool, threads: int, attention: str
+    arch: Architecture,
+    *,
+    revision: str,
+    dtype: str,
+    exact: bool,
+    threads: int,
+    attention: str,
+    device: str = "cpu",
 ) -> str:
     """SHA-256 (hex) over the canonical architecture, the weights' revision and the dtype.
 
@@ -26,7 +33,7 @@ def model_fingerprint(
     }
     if exact:
         facts["exact"] = {
-            "device": "cpu",
+            "device": device,
             "cpu": torch.backends.cpu.get_cpu_capability(),
             "threads": threads,
             "torch": torch.__version__,

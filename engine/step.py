@@ -11,6 +11,12 @@ sample it is the key of the random draw, so that any engine continues any row.
 
 Pages that hold `[start, start + n_new)` are written whole and belong to this row alone; earlier
 ones are only read and may be shared.
+
+Steps may be submitted ahead, before the results of those before them are known. A row whose newest
+token is still being sampled then `follows` its share of the step submitted just before:
+
+    step k        |-- token n -----> samples token n + 1
+    step k + 1    |-- token n + 1, which never left the device -----> samples token n + 2
 """
 
 from __future__ import annotations
@@ -31,7 +37,11 @@ ByteArray = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class RowWork:
-    """One row's share of a step. The engine reads it during `run` only and keeps no reference."""
+    """One row's share of a step. The engine reads it during `submit` only and keeps no reference.
+
+    Where the row `follows`, the token being sampled comes after `token_ids` and is the one new
+    position; the row had a share, sampled and without an error so far, in the step before.
+    """
 
     row: int  # the caller's name for the row, repeated in the result
     token_ids: Sequence[int]  # every token known so far: prompt, then answer
@@ -42,14 +52,21 @@ class RowWork:
     params: SamplingParams
     sample: bool  # sample the token after the last known one
     sample_index: int = 0  # which of the request's n samples (a Philox key)
+    follows: bool = False  # the newest token is the one that the step before samples for this row
 
     def __post_init__(self) -> None:
         end = self.start + self.n_new
         assert self.n_new >= 1
         assert self.start >= 0
-        assert end <= len(self.token_ids)
-        assert not self.sample or end == len(self.token_ids), "only the end of a row is sampled"
+        assert end <= self.n_tokens
+        assert not self.sample or end == self.n_tokens, "only the end of a row is sampled"
         assert 1 <= self.n_prompt <= len(self.token_ids)
+        assert not self.follows or (self.n_new == 1 and end == self.n_tokens)
+
+    @property
+    def n_tokens(self) -> int:
+        """Known tokens, and the one being sampled. Grows when the caller's list does."""
+        return len(self.token_ids) + self.follows
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,19 +102,53 @@ class EngineSpec:
     eos_token_ids: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class DevicePool:
+    """A pool in a GPU's memory: one raw allocation, so that it can be exported to a process."""
+
+    device: int  # ordinal in this process
+    address: int  # of page 0
+    n_bytes: int
+
+
+class Step(Protocol):
+    """A step that was submitted."""
+
+    def result(self) -> list[RowResult]:
+        """One result a row, in order; blocks until they are there. On any thread, once."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DoneStep:
+    """The `Step` of an engine that computes while it is asked."""
+
+    results: list[RowResult]
+
+    def result(self) -> list[RowResult]:
+        return self.results
+
+
 @runtime_checkable
 class Engine(Protocol):
-    """A model with its KV pool. Not thread-safe: one step at a time, on any thread."""
+    """A model with its KV pool. Not thread-safe: one call at a time, on any thread; results of
+    steps may be waited for meanwhile, on another."""
 
     spec: EngineSpec
     pool: ByteArray  # [n_pages, page_bytes], the pool's own memory (writable view, no copy)
+    device_pool: DevicePool | None  # where the pages are on a GPU; `pool` then is [0, page_bytes]
+    steps_ahead: int  # steps that may be submitted before the results of one are taken
 
-    def run(self, work: Sequence[RowWork]) -> list[RowResult]:
-        """Compute one packed batch; write its keys and values into `pages`; sample where asked.
+    def submit(self, work: Sequence[RowWork]) -> Step:
+        """Start one packed batch: write its keys and values into `pages`; sample where asked.
 
-        Returns one result a row, in order. Blocks. A fault in one row (non-finite logits, an id
+        Steps are computed in the order of submission. A fault in one row (non-finite logits, an id
         out of range) is that row's `error`; the others' tokens do not change.
         """
+        ...
+
+    def run(self, work: Sequence[RowWork]) -> list[RowResult]:
+        """`submit` and wait: one result a row, in order."""
         ...
 
     def close(self) -> None:

@@ -3,7 +3,7 @@
 A library's product of `[m, k]` by `[k, n]` may add up in another order for another m, so a row's
 bits can depend on how many rows came along. A kernel chooses by shape, dtype and thread count, not
 by value: heights that give one row the same bits once give it always. Each weight's heights are
-therefore probed when it is loaded, and only those that agree with 16 rows are used.
+therefore probed when it is loaded, and only those that agree with a reference are used.
 
     37 rows, heights {4, 8, 16, 32}:   |---- 32 ----|-- 8 (5 rows, 3 of padding) --|
 """
@@ -36,7 +36,11 @@ class TiledProduct:
     Holds for the thread count and build that the probe ran under.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, heights: tuple[int, ...] = HEIGHTS, reference_rows: int = REFERENCE_ROWS
+    ) -> None:
+        self._tried = heights
+        self._reference_rows = reference_rows
         self._heights: dict[tuple[int, ...], tuple[int, ...]] = {}  # by weight shape, tallest first
 
     def probe(self, weight: torch.Tensor) -> None:
@@ -45,8 +49,10 @@ class TiledProduct:
         if shape in self._heights:
             return
         source = torch.Generator().manual_seed(_PROBE_SEED)
-        x = torch.randn(max(HEIGHTS), shape[1], generator=source).to(weight.dtype)
-        agreed = agreeing_heights(lambda rows: torch.mm(rows, weight.t()), x, HEIGHTS)
+        x = torch.randn(max(self._tried), shape[1], generator=source).to(weight)
+        agreed = agreeing_heights(
+            lambda rows: torch.mm(rows, weight.t()), x, self._tried, self._reference_rows
+        )
         self._heights[shape] = tuple(sorted(agreed, reverse=True))
 
     def __call__(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -69,13 +75,17 @@ class _RowFunction(Protocol):
 
 
 def agreeing_heights(
-    function: _RowFunction, x: torch.Tensor, heights: tuple[int, ...]
+    function: _RowFunction,
+    x: torch.Tensor,
+    heights: tuple[int, ...],
+    reference_rows: int = REFERENCE_ROWS,
 ) -> list[int]:
-    """Which of heights make `function` treat rows `[len(x), …]` bit for bit as 16 at a time do.
+    """Which of heights make `function` treat rows `[len(x), …]` bit for bit as reference_rows at a
+    time do.
 
     A height that does not divide len(x) is tried on the rows it covers.
     """
-    reference = _by(function, x, REFERENCE_ROWS)
+    reference = _by(function, x, reference_rows)
     agreed = []
     for height in heights:
         found = _by(function, x, height)

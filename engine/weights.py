@@ -116,8 +116,8 @@ def load_weights(
     dtype: torch.dtype,
     progress: Progress | None = None,
 ) -> Weights:
-    """Read every parameter, cast to dtype. Raises CheckpointError for a missing, extra or
-    misshapen tensor; `progress` is called after each."""
+    """Read every parameter, cast to dtype, to torch's default device. `progress` is called after
+    each. Raises CheckpointError for a missing, extra or misshapen tensor."""
     weights, parts = _allocate(arch, dtype)
     for i, part in enumerate(parts):
         checkpoint.copy_into(part.name, part.target)
@@ -129,15 +129,17 @@ def load_weights(
 
 
 def random_weights(arch: Architecture, dtype: torch.dtype, seed: int) -> Weights:
-    """Parameters drawn from a seed: the same on every worker, whatever the machine.
+    """Parameters drawn from a seed on torch's default device: the same on every worker with that
+    kind of device.
 
     Norms lie around 1, biases and matrices around 0, so that each of them matters and activations
     keep their size over many layers.
     """
     weights, parts = _allocate(arch, dtype)
-    source = torch.Generator().manual_seed(seed)
+    device = weights.embedding.device
+    source = torch.Generator(device).manual_seed(seed)
     for part in parts:
-        drawn = torch.randn(part.target.shape, generator=source)
+        drawn = torch.randn(part.target.shape, generator=source, device=device)
         if part.name.endswith("norm.weight"):
             drawn = 1 + 0.1 * drawn
         elif part.target.dim() == 2 and "embed" not in part.name:

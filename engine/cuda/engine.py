@@ -1,0 +1,212 @@
+"""The engine on a GPU: steps are launched without waiting, so that one can follow another.
+
+    submit k       pack -> copy in -> forward, sample -> copy out -> event k
+    submit k + 1        pack -> copy in -> ...               rows that follow read k's samples
+    result of k                                     wait for event k     on the device
+
+Everything runs on one stream of the engine's own, in the order of submission.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+from engine.complaint import complaint
+from engine.cuda.graphs import DecodeGraphs
+from engine.cuda.inputs import DeviceInputs
+from engine.cuda.memory import RawMemory
+from engine.cuda.model import CudaModel
+from engine.cuda.packing import pack_decode, pack_mixed
+from engine.cuda.plans import MAX_ROWS, bucket_for
+from engine.cuda.sampler import DeviceSampler, Fresh, Sampled, upload
+from engine.cuda.shares import Pass, split_passes
+from engine.cuda.step import CudaStep, Outcome, TopTables
+from engine.step import (
+    ByteArray,
+    DevicePool,
+    DoneStep,
+    EngineSpec,
+    RowResult,
+    RowWork,
+    Step,
+)
+
+
+class CudaEngine:
+    """Implements `engine.step.Engine`. Made by `engine.cuda.load.load_cuda_engine`."""
+
+    steps_ahead = 1
+
+    def __init__(
+        self,
+        spec: EngineSpec,
+        model: CudaModel,
+        memory: RawMemory,
+        *,
+        latest: torch.Tensor,
+        table_pages: int,
+        exact: bool,
+    ) -> None:
+        device = memory.device
+        self.spec = spec
+        self.pool: ByteArray = np.zeros((0, spec.page_bytes), np.uint8)
+        self.device_pool: DevicePool | None = DevicePool(
+            device.index or 0, memory.address, memory.n_bytes
+        )
+        self._model = model
+        self._memory: RawMemory | None = memory
+        self._device = device
+        self._exact = exact
+        self._table_pages = table_pages
+        self._pinned = device.type == "cuda"
+        self._stream = torch.cuda.Stream(device) if self._pinned else None  # type: ignore[no-untyped-call]
+        self._sampler = DeviceSampler(spec.vocab_size, spec.eos_token_ids, exact=exact)
+        self._latest = latest  # [2, rows]: tokens, bits of log-probabilities
+        fresh = torch.zeros_like(latest)
+        self._fresh_bits = fresh
+        self._fresh = Fresh(fresh[0], fresh[1].view(torch.float32))
+        self._graphs = DecodeGraphs(self._decode, device)
+        self._places: dict[int, int] = {}  # by row: where the last step left its sample
+
+    def run(self, work: Sequence[RowWork]) -> list[RowResult]:
+        """See `engine.step.Engine.run`. An empty batch gives an empty list."""
+        return self.submit(work).result()
+
+    def submit(self, work: Sequence[RowWork]) -> Step:
+        """See `engine.step.Engine.submit`. Returns once all is launched: a first step of a kind
+        compiles kernels, which takes seconds."""
+        assert self._memory is not None, "the engine is closed"
+        errors = [self._complaint(row) for row in work]
+        sound = [(nth, row) for nth, row in enumerate(work) if not errors[nth]]
+        if not sound:
+            self._places = {}
+            return DoneStep([RowResult(w.row, error=e) for w, e in zip(work, errors, strict=True)])
+        assert len(sound) <= MAX_ROWS, f"{len(sound)} rows in a step; at most {MAX_ROWS}"
+        outcomes = [Outcome(row.row, error) for row, error in zip(work, errors, strict=True)]
+        with torch.inference_mode(), self._on_stream():
+            return self._launch(sound, outcomes)
+
+    def close(self) -> None:
+        """Wait for what runs, give the pool back. May be called twice."""
+        memory, self._memory = self._memory, None
+        if memory is not None:
+            if self._stream is not None:
+                self._stream.synchronize()
+            self._graphs.close()
+            memory.close()
+            self.device_pool = None
+
+    # -- inside -----------------------------------------------------------------------------
+
+    def _launch(self, sound: list[tuple[int, RowWork]], outcomes: list[Outcome]) -> Step:
+        places: dict[int, int] = {}
+        tops: list[tuple[torch.Tensor, torch.Tensor]] = []
+        n_sampled = n_top = 0
+        for what in split_passes(sound, exact=self._exact):
+            inputs, logits, sampled, nths = self._run_pass(what)
+            self._sampler.refine(logits, inputs, self._fresh, sampled)
+            n = len(sampled)
+            if n:
+                self._collect(sampled, n_sampled)
+            listed = [row for row in sampled if row.work.params.top_logprobs]
+            if listed:
+                tops.append(self._likeliest(logits, listed))
+            for i, (row, nth) in enumerate(zip(sampled, nths, strict=True)):
+                places[row.work.row] = place = n_sampled + i
+                wanted = row.work.params.top_logprobs
+                top = (n_top + listed.index(row), wanted) if wanted else None
+                outcomes[nth] = Outcome(row.work.row, "", place, wanted is not None, top)
+            n_sampled += n
+            n_top += len(listed)
+        self._places = places
+        tables = self._tables(tops)
+        host = self._to_host(self._latest)
+        event = None
+        if self._stream is not None:
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record(self._stream)
+        return CudaStep(outcomes, host, tables, event)
+
+    def _run_pass(self, what: Pass) -> tuple[DeviceInputs, torch.Tensor, list[Sampled], list[int]]:
+        """Launch one pass: its inputs, logits, sampled rows, and their places in the step."""
+        page_tokens, n_decode = self.spec.page_tokens, len(what.decode)
+        if not what.chunks:
+            packed = pack_decode(
+                what.decode, bucket_for(n_decode), self._places,
+                table_pages=self._table_pages, page_tokens=page_tokens, pinned=self._pinned,
+            )  # fmt: skip
+            inputs, logits = self._graphs.run(packed)
+            shares = [(i, i, share) for i, share in enumerate(what.decode) if share.samples]
+        else:
+            packed = pack_mixed(
+                what, self._places,
+                windows=self._model.windows,
+                block_tokens=self._model.prefill_config.block_tokens,
+                table_pages=self._table_pages, page_tokens=page_tokens, pinned=self._pinned,
+            )  # fmt: skip
+            inputs = DeviceInputs(packed.shape, self._device)
+            inputs.load(packed)
+            logits = self._model.forward(inputs, n_decode)
+            if len(logits):
+                self._sampler.draw(logits, inputs, self._fresh)
+            wanted = [share for share in what.all if share.samples]
+            places: list[int] = packed["wanted"].tolist()
+            shares = [(i, places[i], share) for i, share in enumerate(wanted)]
+        rows = [Sampled(share.work, i, place) for i, place, share in shares]
+        return inputs, logits, rows, [share.nth for _, _, share in shares]
+
+    def _decode(self, inputs: DeviceInputs) -> torch.Tensor:
+        logits = self._model.forward(inputs, inputs.shape.rows)
+        self._sampler.draw(logits, inputs, self._fresh)
+        return logits
+
+    def _collect(self, sampled: list[Sampled], at: int) -> None:
+        """Put what a pass sampled behind that of the passes before it."""
+        n = len(sampled)
+        target = self._latest[:, at : at + n]
+        if sampled[-1].row == n - 1:
+            target.copy_(self._fresh_bits[:, :n])
+        else:
+            rows = upload([row.row for row in sampled], np.int64, self._device)
+            target.copy_(self._fresh_bits.index_select(1, rows))
+
+    def _likeliest(
+        self, logits: torch.Tensor, listed: list[Sampled]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        rows = upload([row.row for row in listed], np.int64, self._device)
+        logprobs = torch.log_softmax(logits.index_select(0, rows).float(), -1)
+        most = max(row.work.params.top_logprobs or 0 for row in listed)
+        values, ids = logprobs.topk(min(most, self.spec.vocab_size), dim=-1)
+        return ids, values
+
+    def _tables(self, tops: list[tuple[torch.Tensor, torch.Tensor]]) -> TopTables | None:
+        if not tops:
+            return None
+        width = max(ids.shape[1] for ids, _ in tops)
+        padded = [
+            [torch.nn.functional.pad(part, (0, width - part.shape[1])) for part in pair]
+            for pair in tops
+        ]
+        ids, values = (torch.cat([pair[k] for pair in padded]) for k in (0, 1))
+        return TopTables(self._to_host(ids), self._to_host(values))
+
+    def _to_host(self, source: torch.Tensor) -> torch.Tensor:
+        host = torch.empty(source.shape, dtype=source.dtype, pin_memory=self._pinned)
+        return host.copy_(source, non_blocking=True)
+
+    def _complaint(self, row: RowWork) -> str:
+        if row.follows and row.row not in self._places:
+            return "the row follows a share that failed"
+        return complaint(row, self.spec) or (self._sampler.complaint(row) if row.sample else "")
+
+    @contextmanager
+    def _on_stream(self) -> Iterator[None]:
+        if self._stream is None:
+            yield
+            return
+        with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
+            yield

@@ -1,0 +1,70 @@
+"""Decode steps as CUDA graphs: one a bucket, captured when the bucket is first met.
+
+    first time   load inputs -> forward, kernel by kernel (compiles what is missing) -> capture
+    afterwards   load inputs -> replay
+
+A graph reads its inputs at one place and leaves its logits at one place; all share one arena, so
+logits hold until the next replay of any of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from engine.cuda.inputs import DeviceInputs, HostInputs
+
+Forward = Callable[[DeviceInputs], torch.Tensor]  # a whole step of decode rows: the logits
+
+
+@dataclass(frozen=True, slots=True)
+class _Captured:
+    inputs: DeviceInputs
+    graph: torch.cuda.CUDAGraph | None  # None on a device without graphs
+    logits: torch.Tensor
+
+
+class DecodeGraphs:
+    """`forward` must do the same work whenever it is called with inputs of one shape."""
+
+    def __init__(self, forward: Forward, device: torch.device) -> None:
+        self._forward = forward
+        self._device = device
+        self._captured: dict[int, _Captured] = {}
+        self._arena = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
+
+    def run(self, host: HostInputs) -> tuple[DeviceInputs, torch.Tensor]:
+        """Load the inputs and compute, on the current stream (not the default one)."""
+        bucket = host.shape.rows
+        found = self._captured.get(bucket)
+        if found is None:
+            return self._first(bucket, host)
+        found.inputs.load(host)
+        if found.graph is None:
+            return found.inputs, self._forward(found.inputs)
+        found.graph.replay()
+        return found.inputs, found.logits
+
+    def close(self) -> None:
+        """Forget the graphs, and what they hold on the device."""
+        self._captured.clear()
+
+    def _first(self, bucket: int, host: HostInputs) -> tuple[DeviceInputs, torch.Tensor]:
+        inputs = DeviceInputs(host.shape, self._device)
+        inputs.load(host)
+        logits = self._forward(inputs)
+        graph = None
+        kept = logits
+        if self._device.type == "cuda":
+            graph = torch.cuda.CUDAGraph()
+            # Other threads may use the device meanwhile: only this one must keep to what a graph
+            # can hold.
+            graph.capture_begin(pool=self._arena, capture_error_mode="thread_local")
+            try:
+                kept = self._forward(inputs)
+            finally:
+                graph.capture_end()
+        self._captured[bucket] = _Captured(inputs, graph, kept)
+        return inputs, logits

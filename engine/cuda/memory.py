@@ -1,0 +1,60 @@
+"""Raw memory of a GPU: one allocation that CUDA IPC can export, seen as a tensor of bytes.
+
+Torch's own allocator hands out parts of segments, which may be virtual memory that no peer can map.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+
+
+class RawMemory:
+    """`n_bytes` on `device`, zeroed; on `cpu` (tests) plain memory. `close` frees it: by then no
+    kernel may use it, and no tensor of it may be touched afterwards."""
+
+    def __init__(self, n_bytes: int, device: torch.device) -> None:
+        self.n_bytes = n_bytes
+        self.device = device
+        self._driver: ctypes.CDLL | None = None
+        if device.type != "cuda":
+            self.tensor = torch.zeros(n_bytes, dtype=torch.uint8)
+            self.address = self.tensor.data_ptr()
+            return
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+        torch.empty(1, device=device)  # makes the device's context current on this thread
+        self._driver = ctypes.CDLL("libcuda.so.1")
+        pointer = ctypes.c_uint64()
+        status = self._driver.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(n_bytes))
+        if status:
+            free, total = torch.cuda.mem_get_info(device)
+            raise MemoryError(
+                f"no {n_bytes} bytes on {device}: {free} of {total} are free (CUDA error {status})"
+            )
+        self.address = pointer.value
+        self.tensor = torch.as_tensor(_Exposed(self.address, n_bytes), device=device)
+        self.tensor.zero_()
+
+    def close(self) -> None:
+        """May be called twice."""
+        if self._driver is None:
+            return
+        torch.cuda.synchronize(self.device)
+        self.tensor = torch.empty(0, dtype=torch.uint8)
+        driver, self._driver = self._driver, None
+        status = driver.cuMemFree_v2(ctypes.c_uint64(self.address))
+        assert status == 0, f"cuMemFree: CUDA error {status}"
+
+
+class _Exposed:
+    """The CUDA array interface: how torch takes memory that is not its own, without a copy."""
+
+    def __init__(self, address: int, n_bytes: int) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (n_bytes,),
+            "typestr": "|u1",
+            "data": (address, False),
+            "version": 3,
+            "strides": None,
+        }

@@ -1,0 +1,153 @@
+"""The forward pass of Llama-like models on a GPU: from token ids to logits, in kernels of ours.
+
+A layer, over n packed tokens of which the first d are decode rows:
+
+    residual -> norm -> qkv product -> bias, norms, rope, write to pages -> attention -> product
+        `-----------------------------------------------------------------------------> +
+             -> norm -> gate, up product -> silu * -> down product -> + (in the next norm)
+
+The residual stream has the weights' dtype; what is computed between its roundings is float32.
+Nothing here waits for the device, so a CUDA graph can hold all of it.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from engine.architecture import Architecture
+from engine.cuda.inputs import DeviceInputs
+from engine.cuda.plans import DecodePlans
+from engine.cuda.products import Products
+from engine.kernels.decode_attention import decode_attention
+from engine.kernels.decode_plan import DecodePlan, plan_decode
+from engine.kernels.embed import embed
+from engine.kernels.norm import rms_norm
+from engine.kernels.prefill_attention import PrefillConfig, config_for, prefill_attention
+from engine.kernels.rope_write import rope_write
+from engine.kernels.silu import silu_mul
+from engine.kernels.view import KVView
+from engine.weights import LayerWeights, Weights
+
+
+class CudaModel:
+    """Weights and pool of one device; `latest` [any] int32 holds what the last step sampled."""
+
+    def __init__(
+        self,
+        arch: Architecture,
+        weights: Weights,
+        view: KVView,
+        *,
+        products: Products,
+        plans: DecodePlans,
+        latest: torch.Tensor,
+        max_context_tokens: int,
+        exact: bool,
+    ) -> None:
+        self.arch = arch
+        self.weights = weights
+        self.view = view
+        self.windows = tuple(sorted(set(arch.windows)))
+        self.prefill_config: PrefillConfig = config_for(view)
+        self._products = products
+        self._plans = plans
+        self._latest = latest
+        self._may_overlap = view.values.is_cuda and not exact
+        cos, sin = arch.rope.tables(max_context_tokens, arch.head_dim)
+        device = view.values.device
+        self._cos = torch.from_numpy(cos).to(device)
+        self._sin = torch.from_numpy(sin).to(device)
+
+    def forward(self, inputs: DeviceInputs, n_decode: int) -> torch.Tensor:
+        """Write keys and values of all tokens into the pool; return the logits `[s, vocab]` of the
+        tokens that `inputs.wanted` names (all of them in a step of decode rows only)."""
+        arch, n = self.arch, inputs.shape.tokens
+        pdl = n == 1 and n_decode == 1 and self._may_overlap
+        plans = self._plan(inputs, n_decode)
+        weights, eps = self.weights, arch.norm_eps
+        residual = weights.embedding.new_empty(n, arch.hidden_size)
+        embed(inputs.ids, inputs.follow, self._latest, weights.embedding, out=residual, pdl=pdl)
+        normed = torch.empty_like(residual)
+        out: torch.Tensor | None = None  # of the part before, not yet added
+        for i, layer in enumerate(weights.layers):
+            self._add_norm(out, residual, layer.input_norm, normed, pdl)
+            seen = self._attention(i, layer, normed, inputs, n_decode, plans, pdl)
+            out = self._products(seen, layer.out, layer.out_bias, pdl=pdl)
+            self._add_norm(out, residual, layer.post_norm, normed, pdl)
+            wide = self._products(normed, layer.gate_up, layer.gate_up_bias, pdl=pdl)
+            thin = wide.new_empty(n, arch.intermediate_size)
+            silu_mul(wide, out=thin, pdl=pdl)
+            out = self._products(thin, layer.down, layer.down_bias, pdl=pdl)
+        assert out is not None, "a model without layers"
+        if inputs.shape.sampled == 0:
+            return residual.new_empty(0, arch.vocab_size)
+        if n_decode < n:  # of a chunk, at most the last token is wanted
+            out = out.index_select(0, inputs.wanted)
+            residual = residual.index_select(0, inputs.wanted)
+            normed = torch.empty_like(residual)
+        rms_norm(out, weights.norm, out=normed, epsilon=eps, residual=residual, pdl=pdl)
+        return self._products(normed, weights.head, None, pdl=pdl)
+
+    def _plan(self, inputs: DeviceInputs, n_decode: int) -> dict[int, DecodePlan]:
+        if not n_decode:
+            return {}
+        plans = {window: self._plans.plan(n_decode, window) for window in self.windows}
+        for window, plan in plans.items():
+            plan_decode(
+                plan,
+                inputs.lengths[:n_decode],
+                inputs.tables,
+                page_tokens=self.view.page_tokens,
+                window=window,
+            )
+        return plans
+
+    def _add_norm(
+        self,
+        out: torch.Tensor | None,
+        residual: torch.Tensor,
+        weight: torch.Tensor,
+        normed: torch.Tensor,
+        pdl: bool,
+    ) -> None:
+        """residual += out; normed = its norm."""
+        eps = self.arch.norm_eps
+        if out is None:
+            rms_norm(residual, weight, out=normed, epsilon=eps, pdl=pdl)
+        else:
+            rms_norm(out, weight, out=normed, epsilon=eps, residual=residual, pdl=pdl)
+
+    def _attention(
+        self,
+        i: int,
+        layer: LayerWeights,
+        normed: torch.Tensor,
+        inputs: DeviceInputs,
+        n_decode: int,
+        plans: dict[int, DecodePlan],
+        pdl: bool,
+    ) -> torch.Tensor:
+        """`[n, heads * head_dim]`: what each token saw in layer i."""
+        arch, view, window = self.arch, self.view, self.arch.windows[i]
+        n, scale = len(normed), self.arch.head_dim**-0.5
+        qkv = self._products(normed, layer.qkv, None, pdl=pdl)
+        queries = qkv.new_empty(n, arch.heads, arch.head_dim)
+        rope_write(
+            qkv, view, i, inputs.positions, inputs.slots, self._cos, self._sin,
+            queries=queries, bias=layer.qkv_bias, query_norm=layer.q_norm, key_norm=layer.k_norm,
+            epsilon=arch.norm_eps, pdl=pdl,
+        )  # fmt: skip
+        seen = torch.empty_like(queries)
+        if n_decode:
+            decode_attention(
+                queries[:n_decode], view, i, inputs.tables, plans[window],
+                out=seen[:n_decode], scale=scale, window=window,
+                programs=self._plans.programs, pdl=pdl,
+            )  # fmt: skip
+        if n_decode < n:
+            prefill_attention(
+                queries[n_decode:], view, i, inputs.tables[n_decode:],
+                inputs.tiles[self.windows.index(window)],
+                out=seen[n_decode:], scale=scale, window=window, config=self.prefill_config,
+            )  # fmt: skip
+        return seen.view(n, -1)

@@ -1,0 +1,67 @@
+"""Buckets of decode rows, and the split-key plans that each has room for."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+import torch
+
+from engine.architecture import Architecture
+from engine.kernels.decode_plan import DecodePlan, allocate_plan, items_for
+
+# Dense where padding would cost most; a bucket is never more than a quarter too large.
+BUCKETS: tuple[int, ...] = (
+    *range(1, 17), *range(20, 33, 4), *range(40, 65, 8), *range(80, 129, 16), *range(160, 257, 32),
+    *range(320, 513, 64), *range(640, 1025, 128),
+)  # fmt: skip
+MAX_ROWS = BUCKETS[-1]
+EXACT_ITEM_TOKENS = 1024  # keys of an item in exact mode, whatever the batch
+
+
+def bucket_for(rows: int) -> int:
+    """The smallest bucket that holds so many rows, at most MAX_ROWS."""
+    return BUCKETS[bisect_left(BUCKETS, rows)]
+
+
+class DecodePlans:
+    """One plan a bucket and window, allocated when first asked for and kept."""
+
+    def __init__(
+        self,
+        arch: Architecture,
+        *,
+        page_tokens: int,
+        table_pages: int,
+        exact: bool,
+        device: torch.device,
+    ) -> None:
+        self._arch = arch
+        self._page_tokens = page_tokens
+        self._table_pages = table_pages
+        self._device = device
+        self._plans: dict[tuple[int, int], DecodePlan] = {}
+        self._cores = 1
+        if device.type == "cuda":
+            self._cores = torch.cuda.get_device_properties(device).multi_processor_count
+        self._fixed_pages = max(1, EXACT_ITEM_TOKENS // page_tokens) if exact else 0
+        # Exact mode has an item for every EXACT_ITEM_TOKENS that there might be: few programs walk.
+        self.programs = 2 * self._cores if exact else 0
+
+    def plan(self, rows: int, window: int) -> DecodePlan:
+        bucket = bucket_for(rows)
+        found = self._plans.get((bucket, window))
+        if found is None:
+            arch = self._arch
+            n_items = items_for(bucket, kv_heads=arch.kv_heads, cores=self._cores)
+            if self._fixed_pages:
+                n_items = bucket * -(-self._table_pages // self._fixed_pages)
+            found = self._plans[bucket, window] = allocate_plan(
+                bucket,
+                max_items=n_items,
+                kv_heads=arch.kv_heads,
+                group=arch.group,
+                head_dim=arch.head_dim,
+                device=self._device,
+                fixed_pages=self._fixed_pages,
+            )
+        return found

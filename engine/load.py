@@ -1,0 +1,39 @@
+"""An engine for a config, on the device that it names. Torch's GPU parts load only where used."""
+
+from __future__ import annotations
+
+import torch
+
+from engine.config import EngineConfig
+from engine.errors import EngineConfigError
+from engine.step import Engine
+from engine.weights import Progress
+
+
+def pick_device(device: str) -> str:
+    """`cpu` or `cuda`. Raises EngineConfigError where a GPU is asked for and there is none."""
+    has_gpu = torch.cuda.is_available()
+    if device == "cuda" and not has_gpu:
+        raise EngineConfigError("device is 'cuda'; this machine has no CUDA device that torch sees")
+    if device == "auto":
+        return "cuda" if has_gpu else "cpu"
+    return device
+
+
+def load_engine(
+    config: EngineConfig,
+    *,
+    pool_memory: memoryview | None = None,
+    progress: Progress | None = None,
+) -> Engine:
+    """`engine.cpu.load_engine` or `engine.cuda.load.load_cuda_engine`; a GPU's pool is its own, so
+    `pool_memory` is for a CPU only."""
+    if pick_device(config.device) == "cpu":
+        from engine.cpu import load_engine as load_cpu_engine
+
+        return load_cpu_engine(config, pool_memory=pool_memory, progress=progress)
+    if pool_memory is not None:
+        raise EngineConfigError("a GPU's pool lies in its own memory, not in pool_memory")
+    from engine.cuda.load import load_cuda_engine
+
+    return load_cuda_engine(config, progress=progress)

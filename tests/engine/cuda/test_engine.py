@@ -1,0 +1,155 @@
+"""The GPU engine gives what the CPU engine gives; see tests/gpu for sizes that matter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from engine.config import EngineConfig
+from engine.cpu import load_engine
+from engine.step import Engine, Page, RowResult, RowWork
+from twolane.params import SamplingParams
+
+pytest.importorskip("triton")
+
+GREEDY = SamplingParams(temperature=0.0, max_tokens=8)
+PROMPT = np.random.default_rng(5).integers(3, 300, 70).tolist()
+
+
+def cuda_engine(model_dir: Path, *, exact: bool = False, n_pages: int = 8) -> Engine:
+    from engine.cuda.load import load_cuda_engine
+
+    config = EngineConfig(model_dir=model_dir, n_pages=n_pages, exact=exact, page_tokens=64)
+    return load_cuda_engine(config, device=torch.device("cpu"))
+
+
+def row(
+    name: int,
+    tokens: Sequence[int],
+    start: int,
+    n_new: int,
+    pages: Sequence[int],
+    *,
+    n_prompt: int,
+    params: SamplingParams = GREEDY,
+    follows: bool = False,
+) -> RowWork:
+    sample = start + n_new == len(tokens) + follows
+    held = [Page(page) for page in pages]
+    return RowWork(name, tokens, start, n_new, held, n_prompt, params, sample, follows=follows)
+
+
+def token(result: RowResult) -> int:
+    assert not result.error, result.error
+    return result.tokens[0].token
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
+def test_prefill_in_chunks_then_decode_gives_the_tokens_of_the_cpu_engine(
+    family: str, model_dir: Callable[[str], Path], answer: Callable[..., list[object]]
+) -> None:
+    expected = answer(
+        load_engine(EngineConfig(model_dir=model_dir(family), n_pages=16)),
+        PROMPT, replace(GREEDY, top_logprobs=3), 3,
+    )  # fmt: skip
+    found = answer(
+        cuda_engine(model_dir(family)),
+        PROMPT, replace(GREEDY, top_logprobs=3), 3, chunk_tokens=40,
+    )  # fmt: skip
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.token == theirs.token
+        assert ours.logprob == pytest.approx(theirs.logprob, abs=2e-4)
+        assert [t for t, _ in ours.top] == [t for t, _ in theirs.top]
+
+
+def test_a_row_follows_its_sample_that_the_host_has_not_seen(
+    model_dir: Callable[[str], Path],
+) -> None:
+    engine = cuda_engine(model_dir("llama"))
+    tokens = PROMPT[:20]
+    first = engine.submit([row(1, tokens, 0, 20, [2], n_prompt=20)])
+    second = engine.submit([row(1, tokens, 20, 1, [2], n_prompt=20, follows=True)])
+
+    known = [*tokens, token(first.result()[0])]
+    ahead = token(second.result()[0])
+    (again,) = engine.run([row(1, known, 20, 1, [2], n_prompt=20)])
+    assert token(again) == ahead
+
+
+def test_decode_rows_and_chunks_share_a_step(model_dir: Callable[[str], Path]) -> None:
+    engine = cuda_engine(model_dir("mistral"))
+    one, two = PROMPT[:30], PROMPT[30:60]
+    (alone,) = engine.run([row(2, two, 0, 30, [5], n_prompt=30)])
+    first = token(engine.run([row(1, one, 0, 30, [1], n_prompt=30)])[0])
+    (next_alone,) = engine.run([row(1, [*one, first], 30, 1, [1], n_prompt=30)])
+    together = engine.run(
+        [row(2, two, 0, 30, [6], n_prompt=30), row(1, [*one, first], 30, 1, [1], n_prompt=30)]
+    )
+    assert [token(r) for r in together] == [token(alone), token(next_alone)]
+
+
+def test_a_fault_in_one_row_fails_that_row_alone(model_dir: Callable[[str], Path]) -> None:
+    engine = cuda_engine(model_dir("qwen3"))
+    good, bad = PROMPT[:17], PROMPT[20:37]
+    a, b = (token(r) for r in engine.run([row(1, good, 0, 17, [1], n_prompt=17),
+                                          row(2, bad, 0, 17, [2], n_prompt=17)]))  # fmt: skip
+    fine = row(1, [*good, a], 17, 1, [1], n_prompt=17)
+    (expected,) = engine.run([fine])
+    engine._memory.tensor.view(torch.float32).view(8, -1)[2].fill_(torch.nan)  # type: ignore[attr-defined]
+    results = engine.run(
+        [
+            row(2, [*bad, b], 17, 1, [2], n_prompt=17),
+            fine,
+            row(3, [9999], 0, 1, [3], n_prompt=1),
+            row(4, [5], 0, 1, [99], n_prompt=1),
+        ]
+    )
+    assert [bool(r.error) for r in results] == [True, False, True, True]
+    assert results[1] == expected
+
+
+def test_parameters_beyond_temperature_choose_as_the_cpu_engine_does(
+    model_dir: Callable[[str], Path],
+) -> None:
+    gpu, cpu = (
+        cuda_engine(model_dir("llama")),
+        load_engine(EngineConfig(model_dir=model_dir("llama"), n_pages=16, page_tokens=64)),
+    )
+    kinds = [
+        SamplingParams(temperature=0.9, seed=7, top_k=5),
+        SamplingParams(temperature=1.3, seed=8, top_p=0.7, min_p=0.01),
+        SamplingParams(temperature=1.0, seed=9, repetition_penalty=1.5, top_logprobs=2),
+        SamplingParams(temperature=0.0, presence_penalty=2.0, frequency_penalty=1.0),
+        SamplingParams(temperature=0.0, logit_bias={17: 50.0}),
+        SamplingParams(temperature=1.0, seed=3, min_tokens=4, stop_token_ids=tuple(range(50, 200))),
+        SamplingParams(temperature=1.0, seed=2**62 + 5),
+    ]
+    work = [
+        row(i, PROMPT[i : i + 12], 0, 12, [i], n_prompt=9, params=params)
+        for i, params in enumerate(kinds)
+    ]
+    for ours, theirs in zip(gpu.run(work), cpu.run(work), strict=True):
+        assert token(ours) == token(theirs)
+        if theirs.tokens[0].logprob is not None:
+            assert ours.tokens[0].logprob == pytest.approx(theirs.tokens[0].logprob, abs=1e-4)
+
+
+def test_exact_mode_replays_an_answer_one_by_one(model_dir: Callable[[str], Path]) -> None:
+    engine = cuda_engine(model_dir("qwen2"), exact=True)
+    tokens, params = PROMPT[:20], replace(GREEDY, top_logprobs=2)
+    found = []
+    start = 0
+    for _ in range(4):
+        (result,) = engine.run(
+            [row(1, tokens, start, len(tokens) - start, [1], n_prompt=20, params=params)]
+        )
+        start = len(tokens)
+        tokens = [*tokens, token(result)]
+        found.append(result.tokens[0])
+    (resumed,) = engine.run([row(2, tokens[:23], 0, 23, [2], n_prompt=20, params=params)])
+    assert resumed.tokens[0] == found[3]

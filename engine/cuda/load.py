@@ -61,7 +61,7 @@ def load_cuda_engine(
             head_dim=arch.head_dim,
             page_tokens=page_tokens,
         )
-        table_pages = -(-context // page_tokens)
+        table_pages = -(-context // (4 * page_tokens)) * 4  # rows of 16 bytes: one kernel for all
         latest = torch.zeros(2, MAX_ROWS, dtype=torch.int32, device=device)
         model = CudaModel(
             arch,

@@ -9,6 +9,8 @@ import ctypes
 
 import torch
 
+from engine.step import DevicePool
+
 
 class RawMemory:
     """`n_bytes` on `device`, zeroed; on `cpu` (tests) plain memory. `close` frees it: by then no
@@ -33,7 +35,7 @@ class RawMemory:
                 f"no {n_bytes} bytes on {device}: {free} of {total} are free (CUDA error {status})"
             )
         self.address = pointer.value
-        self.tensor = torch.as_tensor(_Exposed(self.address, n_bytes), device=device)
+        self.tensor = tensor_of(DevicePool(device.index or 0, self.address, n_bytes))
         self.tensor.zero_()
 
     def close(self) -> None:
@@ -45,6 +47,12 @@ class RawMemory:
         driver, self._driver = self._driver, None
         status = driver.cuMemFree_v2(ctypes.c_uint64(self.address))
         assert status == 0, f"cuMemFree: CUDA error {status}"
+
+
+def tensor_of(pool: DevicePool) -> torch.Tensor:
+    """The pool's bytes, flat; valid as long as the pool is."""
+    device = torch.device("cuda", pool.device)
+    return torch.as_tensor(_Exposed(pool.address, pool.n_bytes), device=device)
 
 
 class _Exposed:

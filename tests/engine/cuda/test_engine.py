@@ -12,7 +12,7 @@ import torch
 
 from engine.config import EngineConfig
 from engine.cpu import load_engine
-from engine.step import Engine, Page, RowResult, RowWork
+from engine.step import Engine, Page, RowResult, RowWork, SampledToken
 from twolane.params import SamplingParams
 
 pytest.importorskip("triton")
@@ -51,7 +51,7 @@ def token(result: RowResult) -> int:
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
 def test_prefill_in_chunks_then_decode_gives_the_tokens_of_the_cpu_engine(
-    family: str, model_dir: Callable[[str], Path], answer: Callable[..., list[object]]
+    family: str, model_dir: Callable[[str], Path], answer: Callable[..., list[SampledToken]]
 ) -> None:
     expected = answer(
         load_engine(EngineConfig(model_dir=model_dir(family), n_pages=16)),

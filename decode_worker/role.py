@@ -13,6 +13,7 @@ when the row ends well; those that a failed row wrote never do.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 
 from decode_worker.config import DecodeConfig
@@ -41,7 +42,7 @@ class DecodeRole:
         self._config = config or DecodeConfig()
         self._waiting: dict[AttemptId, Row] = {}
         self._running: dict[AttemptId, Row] = {}
-        self._planned: list[Row] = []
+        self._planned: deque[list[Row]] = deque()  # of steps on their way
         self._events: list[ReceiverEvent] = []
         self.lease = self._config.receiver.lease
         self.receiver = Receiver(
@@ -165,18 +166,27 @@ class DecodeRole:
 
     def plan(self, n_tokens: int, now: float) -> list[RowWork]:
         assert n_tokens >= len(self._running), "more rows than the step has room for"
-        self._planned = []
+        planned: list[Row] = []
         for row in by_turn(list(self._running.values())):
-            if self._grow(row):
-                self._planned.append(row)
+            if row.may_go_on and self._grow(row):
+                planned.append(row)
                 if row.times.joined_s is None:
                     row.times.joined_s = now
-        return [row.work(row.n_uncomputed) for row in self._planned]
+        work = [row.work(1) for row in planned]
+        if planned:
+            self._planned.append(planned)
+        for row in planned:
+            row.n_ahead += 1
+        return work
 
     def apply(self, results: Mapping[int, RowResult], now: float) -> None:
-        planned, self._planned = self._planned, []
-        for row in planned:
+        if not self._planned or self._planned[0][0].number not in results:
+            return  # no row of this role was in that step
+        for row in self._planned.popleft():
             result = results[row.number]
+            row.n_ahead -= 1
+            if row.state is not RowState.RUNNING:
+                continue  # it ended while this step was on its way
             if result.error:
                 self._end(row, _Kind.KIND_FAILED, reason="engine", message=result.error)
             else:
@@ -197,10 +207,13 @@ class DecodeRole:
             self._end(row, _Kind.KIND_FINISHED)
 
     def _grow(self, row: Row) -> bool:
-        """Pages for the row's next position. False: the row itself had to give way."""
+        """Pages for the row's next position. False: not now, or the row itself had to give way."""
         while row.state is RowState.RUNNING:
-            if self._site.reserve.try_grow(row, row.pages_for(row.n_tokens) - len(row.pages)):
+            n_pages = row.pages_for(row.n_tokens + row.n_ahead)
+            if self._site.reserve.try_grow(row, n_pages - len(row.pages)):
                 return True
+            if self._site.returns.held_pages:
+                return False  # some come free with the step that is on its way
             victim = choose_victim(self._running.values())
             self._end(victim, _Kind.KIND_PREEMPTED, reason="pages")
         return False
@@ -240,7 +253,7 @@ class DecodeRole:
             publish(row, row.n_computed, self._site.pages)
         row.advance(RowState.OVER)
         self._site.reserve.forget(row)
-        self._site.pages.release(row.pages)
+        self._site.returns.give_back(row.pages)
         self._site.news.row(
             row.attempt,
             kind,

@@ -16,7 +16,7 @@ def complaint(row: RowWork, spec: EngineSpec) -> str:
     pages = row.pages[:n_pages]
     if min(pages) < 0 or max(pages) >= spec.n_pages:
         return f"a page of the row is not of this pool of {spec.n_pages}"
-    tokens = row.token_ids[row.start : end]
+    tokens = row.token_ids[row.start : min(end, row.n_known)]
     if len(tokens) and (min(tokens) < 0 or max(tokens) >= spec.vocab_size):
         return f"a token of the row is outside the vocabulary of {spec.vocab_size}"
     return ""

@@ -22,7 +22,7 @@ token is still being sampled then `follows` its share of the step submitted just
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NewType, Protocol, runtime_checkable
 
 import numpy as np
@@ -37,7 +37,8 @@ ByteArray = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class RowWork:
-    """One row's share of a step. The engine reads it during `submit` only and keeps no reference.
+    """One row's share of a step. The engine reads it during `submit` only and keeps no reference;
+    meanwhile the caller's lists may grow at their ends.
 
     Where the row `follows`, the token being sampled comes after `token_ids` and is the one new
     position; the row had a share, sampled and without an error so far, in the step before.
@@ -53,8 +54,10 @@ class RowWork:
     sample: bool  # sample the token after the last known one
     sample_index: int = 0  # which of the request's n samples (a Philox key)
     follows: bool = False  # the newest token is the one that the step before samples for this row
+    n_tokens: int = field(init=False)  # of the row: those known now, and the one being sampled
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "n_tokens", len(self.token_ids) + self.follows)
         end = self.start + self.n_new
         assert self.n_new >= 1
         assert self.start >= 0
@@ -64,9 +67,9 @@ class RowWork:
         assert not self.follows or (self.n_new == 1 and end == self.n_tokens)
 
     @property
-    def n_tokens(self) -> int:
-        """Known tokens, and the one being sampled. Grows when the caller's list does."""
-        return len(self.token_ids) + self.follows
+    def n_known(self) -> int:
+        """How many of `token_ids` counted when this was made."""
+        return self.n_tokens - self.follows
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,7 @@ class EngineSpec:
     max_context_tokens: int
     vocab_size: int
     eos_token_ids: tuple[int, ...]
+    indexes_answers: bool = True  # pages of answers are as good as those of prompts (see prefix)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ is computed and the first token was sound: never those of a failed row.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 
 from engine.step import RowResult, RowWork, SampledToken
@@ -50,7 +51,7 @@ class PrefillRole:
         self._rows: dict[AttemptId, Row] = {}  # WAITING, COMPUTING and HELD
         self._leaving: dict[Key, worker_pb2.RowEvent] = {}  # last words, once the pages are back
         self._unplaced: set[AttemptId] = set()  # held rows of which the router has been told
-        self._planned: list[tuple[Row, int]] = []
+        self._planned: deque[list[tuple[Row, int]]] = deque()  # of steps on their way
         self._events: list[SenderEvent] = []
         self._look_again_s: float | None = None
         self.lease = config.sender.lease
@@ -121,7 +122,7 @@ class PrefillRole:
         started = self._in_state(RowState.COMPUTING)
         start = who_starts(
             [Waiting(row.times.arrived_s, row.n_given) for row in queue],
-            budget_tokens=n_tokens - sum(row.n_uncomputed for row in started),
+            budget_tokens=n_tokens - sum(row.n_unplanned for row in started),
             n_started=len(started),
             now=now,
             config=self._config.batching,
@@ -132,9 +133,14 @@ class PrefillRole:
                 self._report_holding(now)
                 break
         started = self._in_state(RowState.COMPUTING)
-        shares = share_out([row.n_uncomputed for row in started], n_tokens)
-        self._planned = [(row, n) for row, n in zip(started, shares, strict=True) if n]
-        return [row.work(n) for row, n in self._planned]
+        shares = share_out([row.n_unplanned for row in started], n_tokens)
+        planned = [(row, n) for row, n in zip(started, shares, strict=True) if n]
+        work = [row.work(n) for row, n in planned]
+        if planned:
+            self._planned.append(planned)
+        for row, n in planned:
+            row.n_ahead += n
+        return work
 
     def _try_start(self, row: Row, now: float) -> bool:
         """Start the row, and its transfer, or change nothing.
@@ -153,9 +159,13 @@ class PrefillRole:
         return True
 
     def apply(self, results: Mapping[int, RowResult], now: float) -> None:
-        planned, self._planned = self._planned, []
-        for row, n_new in planned:
+        if not self._planned or self._planned[0][0][0].number not in results:
+            return  # no row of this role was in that step
+        for row, n_new in self._planned.popleft():
             result = results[row.number]
+            row.n_ahead -= n_new
+            if row.state is not RowState.COMPUTING:
+                continue  # it was given up while this step was on its way
             if result.error:
                 self._give_up(row, _Kind.KIND_FAILED, "engine", now, message=result.error)
                 continue
@@ -229,7 +239,7 @@ class PrefillRole:
         self._unplaced.discard(row.attempt)
         row.advance(RowState.OVER)
         self._site.reserve.forget(row)
-        self._site.pages.release(row.pages)
+        self._site.returns.give_back(row.pages)
 
     def _describe(
         self, row: Row, kind: worker_pb2.RowEvent.Kind, reason: str = "", message: str = ""

@@ -12,8 +12,8 @@ from worker.site import Site
 def check_integrity(site: Site, roles: Roles) -> None:
     """Every law of the books of one worker, at any moment between two events of its loop.
 
-    Each reference to a page is a row's or the receiver's, each pin the sender's, and each page in
-    quarantine the receiver's; promises belong to rows that are here.
+    Each reference to a page is a row's, the receiver's, or on its way back; each pin the sender's;
+    each page in quarantine the receiver's; promises belong to rows that are here.
     """
     pages = site.pages
     pages.check_integrity()
@@ -22,6 +22,7 @@ def check_integrity(site: Site, roles: Roles) -> None:
     for row in rows:
         row.check()
         owed.update(row.pages)
+    owed.update(site.returns.held_pages)
     pinned: Counter[int] = Counter()
     quarantined = 0
     if roles.decode is not None:

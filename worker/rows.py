@@ -76,6 +76,7 @@ class Row:
         self.token_ids = list(assign.token_ids)
         self.pages: list[Page] = []
         self.n_computed = 0
+        self.n_ahead = 0  # positions in steps that are on their way
         self.n_cached = 0  # positions that a prefix cache gave, of those computed
         self.growth_pages = 0  # pages promised to it beyond the prompt's, taken or not
         self.n_incoming_pages = 0  # pages that a reservation holds for it until they have landed
@@ -99,6 +100,7 @@ class Row:
         assert 1 <= self.n_prompt <= self.n_given <= n, f"{self}: {self.n_given} given of {n}"
         assert 0 <= self.n_cached <= self.n_computed <= n, f"{self}: {self.n_computed} of {n}"
         assert self.n_computed <= self.n_positions, f"{self}: pages too few"
+        assert 0 <= self.n_ahead <= n + 1 - self.n_computed, f"{self}: {self.n_ahead} on their way"
         if self.state is RowState.RUNNING:
             assert self.n_computed == n - 1, f"{self} runs with {self.n_computed} of {n} computed"
 
@@ -122,6 +124,19 @@ class Row:
         return self.n_tokens - self.n_computed
 
     @property
+    def n_unplanned(self) -> int:
+        """Known positions that no step has computed or is computing."""
+        return max(0, self.n_uncomputed - self.n_ahead)
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether it can have tokens after the one that is being sampled, if one is."""
+        if not self.n_ahead:
+            return True
+        n_answer, n_tokens = self.next_index + 1, self.n_tokens + 1
+        return n_answer < self.params.max_tokens and n_tokens < self.spec.max_context_tokens
+
+    @property
     def next_index(self) -> int:
         """The index in the answer of the token that is sampled next."""
         return self.n_tokens - self.n_prompt
@@ -139,8 +154,8 @@ class Row:
 
     @cached_property
     def prompt_hashes(self) -> list[bytes]:
-        """The chain hash of every full page of the given tokens."""
-        return self.chain_hashes(self.n_given)
+        """The chain hash of every full page of the given tokens that an index may hold."""
+        return self.chain_hashes(self.n_given if self.spec.indexes_answers else self.n_prompt)
 
     def chain_hashes(self, n_tokens: int) -> list[bytes]:
         """The chain hash of every full page among its first n_tokens."""
@@ -192,17 +207,21 @@ class Row:
     # -- work -------------------------------------------------------------------------------
 
     def work(self, n_new: int) -> RowWork:
-        """Its share of a step: the next n_new positions; samples when they are the last known."""
+        """Its share of a step: the n_new positions after those on their way; samples when they are
+        the last. Past the known tokens it follows the one that is being sampled."""
+        start = self.n_computed + self.n_ahead
+        follows = start == self.n_tokens
         return RowWork(
             row=self.number,
             token_ids=self.token_ids,
-            start=self.n_computed,
+            start=start,
             n_new=n_new,
             pages=self.pages,
             n_prompt=self.n_prompt,
             params=self.params,
-            sample=self.n_computed + n_new == self.n_tokens,
+            sample=start + n_new == self.n_tokens + follows,
             sample_index=self.assign.sample,
+            follows=follows,
         )
 
     @property

@@ -11,6 +11,7 @@ from engine.step import Engine, EngineSpec
 from worker.config import WorkerConfig
 from worker.news import News
 from worker.reserve import GrowthReserve
+from worker.returns import PageReturns
 
 
 class Site:
@@ -26,6 +27,7 @@ class Site:
         self.epoch = epoch or secrets.randbits(62) + 1
         self.engine = engine
         self.pages = PageAllocator(engine.spec.n_pages)
+        self.returns = PageReturns(self.pages)
         self.reserve = GrowthReserve(self.pages)
         self.news = News()
         self.dropped: Counter[str] = Counter()  # messages that were not acted upon, by reason

@@ -5,8 +5,16 @@
     |                         `-- none --> ship -> sleep until woken                       |
     `--------------------------------------------------------------------------------------'
 
-Roles are called between steps only, so no role ever frees a page that a running step reads. What
-was sampled is shipped as soon as the next step is planned: one message a router a step.
+What was sampled is shipped as soon as the next step is planned: one message a router a step.
+
+Where the engine takes steps ahead, step k + 1 is planned and submitted before the results of step k
+are there, and its rows follow samples that are still on the device:
+
+    plan k | plan k + 1 | wait for k, apply k | plan k + 2 | wait for k + 1, apply k + 1 | ...
+
+Roles are called by this loop only, never amid a plan. A page that is given back while a step is on
+its way comes free when that step is done (see `worker.returns`), so no step writes what is
+another's.
 
 An error of one row is that row's news. An exception out of a step is a fault of the whole engine
 (a device error, a broken pool): nothing that it wrote can be trusted, so it leaves `run`, ends the
@@ -19,10 +27,12 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from engine.step import RowWork
+from engine.step import RowResult, RowWork
 from worker.config import StepLimits
 from worker.observer import Observer
+from worker.returns import PageReturns
 from worker.role import Roles
 from worker.step_runner import StepRunner
 
@@ -31,6 +41,15 @@ log = logging.getLogger(__name__)
 Command = Callable[[float], None]
 _SMOOTHING = 0.1  # weight of the newest step in the moving average
 _LEAST_NAP_S = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class _Flight:
+    """A step that was submitted and whose results were not taken."""
+
+    work: list[RowWork]
+    results: asyncio.Task[list[RowResult]]
+    submitted_s: float
 
 
 class StepLoop:
@@ -42,16 +61,19 @@ class StepLoop:
         runner: StepRunner,
         limits: StepLimits,
         *,
+        returns: PageReturns,
         ship: Callable[[float], None],
         observer: Observer,
     ) -> None:
         self._roles = roles
         self._runner = runner
         self._limits = limits
+        self._returns = returns
         self._ship = ship
         self._observer = observer
         self._commands: deque[Command] = deque()
         self._wake = asyncio.Event()
+        self._last_done_s = 0.0
         self.step_s = 0.0  # moving average
         self.n_steps = 0
 
@@ -65,17 +87,23 @@ class StepLoop:
         self._wake.set()
 
     async def run(self) -> None:
-        """Until cancelled. Raises what an engine step raised."""
+        """Until cancelled. Raises what an engine step raised, in a group."""
         loop = asyncio.get_running_loop()
-        while True:
-            self._wake.clear()
-            self._between_steps(loop.time())
-            work = self._plan(loop.time())
-            self._ship(loop.time())
-            if work:
-                await self._step(work)
-            else:
-                await self._sleep()
+        flying: deque[_Flight] = deque()
+        async with asyncio.TaskGroup() as steps:
+            while True:
+                self._wake.clear()
+                self._between_steps(loop.time())
+                work = self._plan(loop.time())
+                self._ship(loop.time())
+                if work:
+                    self._returns.on_submitted()
+                    results = steps.create_task(self._runner.run(work))
+                    flying.append(_Flight(work, results, loop.time()))
+                if flying and (not work or len(flying) > self._runner.steps_ahead):
+                    await self._land(flying.popleft())
+                elif not flying:
+                    await self._sleep()
 
     def _between_steps(self, now: float) -> None:
         while self._commands:
@@ -93,17 +121,19 @@ class StepLoop:
             work += share
         return work
 
-    async def _step(self, work: list[RowWork]) -> None:
-        loop = asyncio.get_running_loop()
-        started_s = loop.time()
-        results = await self._runner.run(work)
-        now = loop.time()
+    async def _land(self, flight: _Flight) -> None:
+        """Wait for the oldest step and take its results."""
+        work = flight.work
+        results = await flight.results
+        now = asyncio.get_running_loop().time()
         assert [r.row for r in results] == [w.row for w in work], "results of other rows"
+        self._returns.on_done()
         by_number = {result.row: result for result in results}
         for role in self._roles.all:
             role.apply(by_number, now)
         self.n_steps += 1
-        took_s = now - started_s
+        took_s = now - max(flight.submitted_s, self._last_done_s)
+        self._last_done_s = now
         weight = _SMOOTHING if self.n_steps > 1 else 1.0
         self.step_s += weight * (took_s - self.step_s)
         self._observer.on_step(took_s, sum(row.n_new for row in work))

@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Protocol
 
 from engine.step import Engine, RowResult, RowWork
 
 
 class StepRunner(Protocol):
-    """One step at a time. What `run` raises is a fault of the engine as a whole, never of a row."""
+    """Steps in the order in which `run` is called. What it raises is a fault of the engine as a
+    whole, never of a row."""
+
+    steps_ahead: int  # how many calls of `run` may be on their way besides the oldest
 
     async def run(self, work: Sequence[RowWork]) -> list[RowResult]: ...
 
@@ -21,18 +25,27 @@ class StepRunner(Protocol):
 
 
 class ThreadStepRunner:
-    """Steps on one thread of their own, so that the event loop goes on meanwhile."""
+    """Steps on a thread of their own, so that the event loop goes on meanwhile.
+
+    Another thread waits for results, so that a step can be submitted while one is computed.
+    """
 
     def __init__(self, engine: Engine) -> None:
+        self.steps_ahead = engine.steps_ahead
         self._engine = engine
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine-step")
+        self._submits = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine-step")
+        self._waits = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine-wait")
 
     async def run(self, work: Sequence[RowWork]) -> list[RowResult]:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, self._engine.run, work)
+        if not self.steps_ahead:
+            return await loop.run_in_executor(self._submits, self._engine.run, work)
+        step = await loop.run_in_executor(self._submits, self._engine.submit, work)
+        return await loop.run_in_executor(self._waits, step.result)
 
     async def close(self) -> None:
-        await asyncio.to_thread(self._thread.shutdown, wait=True)
+        for thread in (self._submits, self._waits):
+            await asyncio.to_thread(thread.shutdown, wait=True)
 
 
 class TimedEngine(Engine, Protocol):
@@ -45,14 +58,29 @@ class TimedStepRunner:
     """Sleeps for as long as a step would take, then computes it: the double for virtual time.
 
     The pages are written at the very end: whoever frees a page amid a step is found out.
+    `steps_ahead` plays a device that queues steps: it resolves rows that follow.
     """
 
-    def __init__(self, engine: TimedEngine) -> None:
+    def __init__(self, engine: TimedEngine, *, steps_ahead: int = 0) -> None:
+        self.steps_ahead = steps_ahead
         self._engine = engine
+        self._turn = asyncio.Lock()  # fair: steps take it in the order of submission
+        self._sampled: dict[int, int] = {}  # by row, in the newest step that is done
 
     async def run(self, work: Sequence[RowWork]) -> list[RowResult]:
-        await asyncio.sleep(self._engine.step_time_s(work))
-        return self._engine.run(work)
+        async with self._turn:
+            known = [self._resolve(row) for row in work]
+            await asyncio.sleep(self._engine.step_time_s(known))
+            results = self._engine.run(known)
+        self._sampled = {r.row: r.tokens[0].token for r in results if r.tokens}
+        return results
+
+    def _resolve(self, row: RowWork) -> RowWork:
+        """The row with all of its tokens, as they were when it was submitted."""
+        if not row.follows:
+            return row
+        tokens = [*row.token_ids[: row.n_known], self._sampled.get(row.row, 0)]
+        return replace(row, token_ids=tokens, follows=False)
 
     async def close(self) -> None:
         """Nothing runs on."""

@@ -55,7 +55,9 @@ class Worker:
         self._registry = Registry(config.sessions)
         self._drained = asyncio.Event()
         observer = observer or Nobody()
-        self._steps = StepLoop(roles, runner, config.limits, ship=self._ship, observer=observer)
+        self._steps = StepLoop(
+            roles, runner, config.limits, returns=site.returns, ship=self._ship, observer=observer
+        )
         self._peers = Peers(site, roles, wire, wake=self._steps.wake)
         self._commands = Commands(site, roles, self._registry, self._steps, self._peers)
         self._sessions = Sessions(

@@ -99,6 +99,7 @@ def load_cuda_engine(
         max_context_tokens=context,
         vocab_size=arch.vocab_size,
         eos_token_ids=arch.eos_token_ids,
+        indexes_answers=not config.exact,  # decode writes other bits than a prompt's chunks
     )
     return CudaEngine(
         spec, model, memory, latest=latest, table_pages=table_pages, exact=config.exact

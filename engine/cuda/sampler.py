@@ -61,7 +61,7 @@ class DeviceSampler:
             if token >= self._vocab_size:
                 return f"logit_bias names token {token}; the vocabulary has {self._vocab_size}"
         if work.params.repetition_penalty != 1.0:
-            ids = np.asarray(work.token_ids, np.int64)
+            ids = np.asarray(work.token_ids[: work.n_known], np.int64)
             if ids.min() < 0 or ids.max() >= self._vocab_size:
                 return f"a token of the row is outside the vocabulary of {self._vocab_size}"
         return ""
@@ -132,7 +132,7 @@ class DeviceSampler:
         """`[vocab]` float32: how often each token occurs in the row from `first` on; the newest
         may be known to the device alone."""
         work, device = row.work, inputs.ids.device
-        known = upload(list(work.token_ids[first:]), np.int64, device)
+        known = upload(list(work.token_ids[first : work.n_known]), np.int64, device)
         if work.follows:
             newest = inputs.ids[row.place : row.place + 1].long()
             known = torch.cat([known, newest])

@@ -28,6 +28,9 @@ class TimedCpuEngine:
         self._engine = engine
         self.spec = engine.spec
         self.pool = engine.pool
+        self.device_pool = engine.device_pool
+        self.steps_ahead = engine.steps_ahead
+        self.submit = engine.submit
         self.run = engine.run
         self.close = engine.close
 

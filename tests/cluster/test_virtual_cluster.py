@@ -29,6 +29,9 @@ def play(shape: Shape, scene: Scene, seed: int = 0) -> None:
         runner.run(main())
 
 
+AHEAD = pytest.mark.parametrize("steps_ahead", [0, 1])
+
+
 def make_jobs(n: int, seed: int, *, most_tokens: int = 60) -> list[Job]:
     source = random.Random(seed)
     return [
@@ -60,25 +63,27 @@ async def ask_all(cluster: VirtualCluster, jobs: list[Job]) -> None:
     "roles", [("p", "d"), ("p", "p", "d", "d"), ("pd",), ("pd", "pd"), ("pd", "p", "d")]
 )
 @pytest.mark.parametrize("sender_writes", [False, True])
+@AHEAD
 def test_every_topology_answers_a_crowd_and_gives_every_page_back(
-    roles: tuple[str, ...], sender_writes: bool
+    roles: tuple[str, ...], sender_writes: bool, steps_ahead: int
 ) -> None:
     async def scene(cluster: VirtualCluster) -> None:
         await ask_all(cluster, make_jobs(32, seed=1))
         await cluster.settle()
 
-    play(Shape(roles=roles, sender_writes=sender_writes), scene)
+    play(Shape(roles=roles, sender_writes=sender_writes, steps_ahead=steps_ahead), scene)
 
 
 @pytest.mark.parametrize("roles", [("p", "d"), ("pd",)])
+@AHEAD
 def test_a_crowd_that_outgrows_the_pool_is_preempted_and_still_answered(
-    roles: tuple[str, ...],
+    roles: tuple[str, ...], steps_ahead: int
 ) -> None:
     async def scene(cluster: VirtualCluster) -> None:
         await ask_all(cluster, make_jobs(24, seed=2, most_tokens=200))
         await cluster.settle()
 
-    play(Shape(roles=roles, n_pages=40), scene)
+    play(Shape(roles=roles, n_pages=40, steps_ahead=steps_ahead), scene)
 
 
 def test_lossy_corrupting_transfers_cost_attempts_and_never_a_token() -> None:
@@ -92,7 +97,8 @@ def test_lossy_corrupting_transfers_cost_attempts_and_never_a_token() -> None:
 
 
 @pytest.mark.parametrize("seed", range(16))
-def test_workers_that_die_and_return_at_random_cost_no_token(seed: int) -> None:
+@AHEAD
+def test_workers_that_die_and_return_at_random_cost_no_token(seed: int, steps_ahead: int) -> None:
     async def client(cluster: VirtualCluster, jobs: list[Job]) -> None:
         for job in jobs:
             assert ids(await cluster.ask(*job)) == expected(job)
@@ -108,7 +114,8 @@ def test_workers_that_die_and_return_at_random_cost_no_token(seed: int) -> None:
         assert cluster.kills >= 2
         await cluster.settle(within_s=10.0)
 
-    play(Shape(roles=("p", "p", "d", "d"), sender_writes=bool(seed % 2)), scene, seed)
+    shape = Shape(roles=("p", "p", "d", "d"), sender_writes=bool(seed % 2), steps_ahead=steps_ahead)
+    play(shape, scene, seed)
 
 
 def test_streams_that_are_cut_at_random_cost_no_token_and_hardly_an_attempt() -> None:

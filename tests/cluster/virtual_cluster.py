@@ -56,6 +56,7 @@ class Shape:
     decode_rows: int = 16
     transfer_faults: Faults = field(default_factory=Faults)
     sender_writes: bool = False
+    steps_ahead: int = 0
 
 
 @dataclass
@@ -191,7 +192,8 @@ class VirtualCluster:
             landings={"memory": self._fabric.landing(site.epoch, engine.pool)},
             transports=("memory",),
         )
-        return Worker(config, site, Roles(decode_role, prefill_role), TimedStepRunner(engine), wire)
+        runner = TimedStepRunner(engine, steps_ahead=self.shape.steps_ahead)
+        return Worker(config, site, Roles(decode_role, prefill_role), runner, wire)
 
     async def _announce(self, worker: Worker) -> None:
         announcer = Announcer(worker, metrics_port=None)

@@ -44,6 +44,7 @@ class Town:
     workers: dict[str, Worker] = field(default_factory=dict)
     lives: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     peer_links: list[PeerLink] = field(default_factory=list)
+    steps_ahead: int = 0
 
     def add(
         self,
@@ -80,7 +81,8 @@ class Town:
             landings={"memory": self.fabric.landing(site.epoch, fake.pool)},
             transports=("memory",),
         )
-        worker = Worker(config, site, Roles(decode_role, prefill_role), TimedStepRunner(fake), wire)
+        runner = TimedStepRunner(fake, steps_ahead=self.steps_ahead)
+        worker = Worker(config, site, Roles(decode_role, prefill_role), runner, wire)
         worker.endpoint = worker_id
         self.workers[worker_id] = worker
         self.lives[worker_id] = self.tasks.create_task(worker.run())
@@ -209,11 +211,14 @@ class Play(Protocol):
     ) -> None: ...
 
 
-@pytest.fixture
-def play() -> Play:
+@pytest.fixture(params=[0, 1], ids=["in turn", "a step ahead"])
+def play(request: pytest.FixtureRequest) -> Play:
+    steps_ahead: int = request.param
+
     def run(scene: Scene, *, faults: Faults | None = None, sender_writes: bool = False) -> None:
         async def main() -> None:
             async with build_town(faults, sender_writes) as town:
+                town.steps_ahead = steps_ahead
                 await scene(town)
 
         with virtual_time_runner() as runner:

@@ -8,6 +8,7 @@ from typing import cast
 
 import pytest
 
+from engine.allocator import PageAllocator
 from engine.step import RowResult, RowWork
 from tests.worker.conftest import Play, Town
 from twolane.params import SamplingParams
@@ -15,6 +16,7 @@ from twolane.testing.virtual_time import virtual_time_runner
 from worker.attempt_id import AttemptId
 from worker.config import StepLimits
 from worker.observer import Nobody
+from worker.returns import PageReturns
 from worker.role import DecodeSide, Roles
 from worker.rows import Row
 from worker.step_loop import StepLoop
@@ -44,6 +46,8 @@ class IdleRole:
 
 
 class NoRunner:
+    steps_ahead = 0
+
     async def run(self, work: Sequence[RowWork]) -> list[RowResult]:
         raise AssertionError("there was no work")
 
@@ -53,7 +57,10 @@ class NoRunner:
 
 def ask_for(role: IdleRole, seconds: float) -> int:
     roles = Roles(decode=cast(DecodeSide, role))
-    loop = StepLoop(roles, NoRunner(), StepLimits(), ship=lambda now: None, observer=Nobody())
+    returns = PageReturns(PageAllocator(1))
+    loop = StepLoop(
+        roles, NoRunner(), StepLimits(), returns=returns, ship=lambda now: None, observer=Nobody()
+    )
 
     async def main() -> int:
         task = asyncio.create_task(loop.run())
@@ -139,8 +146,8 @@ def test_row_that_fails_amid_its_answer_indexes_none_of_it(
         monkeypatch.setattr(worker._runner, "run", run)
         town.router.assign(A, range(32), prefill=worker, decode=worker, params=PARAMS)
         await town.router.wait_for(lambda: "FAILED" in town.router.kinds(A))
-        assert worker.load().pages.cached == 2, "the prompt's two pages, computed by a sound step"
         await town.settle(0.1)
+        assert worker.load().pages.cached == 2, "the prompt's two pages, computed by a sound step"
 
     play(scene)
 

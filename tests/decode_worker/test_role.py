@@ -7,7 +7,7 @@ import pytest
 from decode_worker.config import DecodeConfig
 from decode_worker.role import DecodeRole
 from engine.fake import FakeEngine, FakeEngineConfig, expected_answer
-from engine.step import SampledToken
+from engine.step import RowResult, SampledToken
 from twolane.params import SamplingParams
 from twolane.v1 import worker_pb2
 from worker.config import StepLimits, WorkerConfig
@@ -141,3 +141,38 @@ def test_row_that_outgrows_the_pool_is_refused_before_it_waits(site: Site) -> No
     with pytest.raises(RowRefusedError) as refusal:
         DecodeRole(site).check_fits(row(site, 80, growth_tokens=60))
     assert refusal.value.reason == "too_large"
+
+
+def test_a_row_is_planned_again_while_its_token_is_being_sampled(site: Site) -> None:
+    role = DecodeRole(site)
+    one = hand_over(site, role, row(site))
+    known = list(one.token_ids)
+    first, second = role.plan(64, 0.0), role.plan(64, 0.0)
+    assert [(w.start, w.follows) for w in first + second] == [(16, False), (17, True)]
+    for share, token in ((first, 40), (second, 41)):
+        role.apply({one.number: RowResult(one.number, (SampledToken(token),))}, 0.0)
+        assert [w.row for w in share] == [one.number]
+    assert one.token_ids == [*known, 40, 41]
+    assert one.n_ahead == 0
+
+
+def test_a_row_whose_token_ends_it_by_length_is_not_planned_again(site: Site) -> None:
+    role = DecodeRole(site)
+    one = hand_over(site, role, row(site))
+    while one.n_tokens - one.n_prompt < PARAMS.max_tokens - 1:
+        step(site, role)
+    assert len(role.plan(64, 0.0)) == 1
+    assert role.plan(64, 0.0) == []
+
+
+def test_pages_of_a_row_cancelled_amid_a_step_stay_until_that_step_is_done(site: Site) -> None:
+    role = DecodeRole(site)
+    one = hand_over(site, role, row(site))
+    role.plan(64, 0.0)
+    site.returns.on_submitted()
+    assert role.cancel(one.attempt, 0.0)
+    assert site.pages.counts().used == len(one.pages)
+    site.returns.on_done()
+    role.apply({one.number: RowResult(one.number, (SampledToken(4),))}, 0.0)
+    assert site.pages.counts().used == 0
+    assert one.token_ids[-1] != 4

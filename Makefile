@@ -77,8 +77,9 @@ proto-drift: $(PROTO_INSTALLED)
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks
 
-test-gpu: $(INSTALLED)
-	$(BIN)/pytest -m gpu tests/gpu
+# With the Python that is active, whose torch fits the card: nothing is installed here.
+test-gpu:
+	$(PYTHON) -m pytest -c tests/gpu/pytest.ini --rootdir . tests/gpu
 
 soak: $(INSTALLED)
 	$(BIN)/pytest -m soak

@@ -29,13 +29,16 @@ class Powerhouse:
 
 @contextmanager
 def open_engine(spec: ModelSpec, *, name: str, is_shared: bool) -> Iterator[Powerhouse]:
-    """Load the model; close everything at the end. Raises `StartError` with the engine's words."""
-    load = _FakeLoader if spec.engine == "fake" else _CpuLoader
+    """Load the model; close everything at the end. Raises `StartError` with the engine's words.
+
+    A GPU's pool is in its own memory, shared or not.
+    """
+    load = _FakeLoader if spec.engine == "fake" else _ModelLoader
     memory = None
     try:
         loader = load(spec)
-        _check_pages(loader.n_pages, spec.page_tokens)
-        if is_shared:
+        _check_pages(loader.n_pages, loader.page_tokens)
+        if is_shared and loader.pool_bytes:
             memory = create_pool_memory(loader.pool_bytes, name)
         engine = loader.load(memory.array.data if memory is not None else None)
     except (EngineError, OSError, MemoryError) as error:
@@ -58,14 +61,18 @@ def _check_pages(n_pages: int, page_tokens: int) -> None:
         )
 
 
-class _CpuLoader:
+class _ModelLoader:
+    """`pool_bytes`: how much host memory the pool takes; none for an engine on a GPU."""
+
     def __init__(self, spec: ModelSpec) -> None:
         import torch  # a fake engine does without
 
         from engine.architecture import read_architecture
-        from engine.config import EngineConfig
+        from engine.config import CPU_PAGE_TOKENS, GPU_PAGE_TOKENS, EngineConfig
+        from engine.load import pick_device
         from engine.pool import PoolShape
 
+        device = pick_device(spec.device)
         self._config = EngineConfig(
             model_dir=Path(spec.model_dir),
             model_name=spec.name,
@@ -76,20 +83,28 @@ class _CpuLoader:
             exact=spec.exact,
             threads=spec.threads,
             max_context_tokens=spec.max_context_tokens,
+            device=device,
+            load_format=spec.load_format,
         )
+        self.pool_bytes = 0
+        if device == "cuda":
+            self.page_tokens = spec.page_tokens or GPU_PAGE_TOKENS
+            self.n_pages = spec.n_pages or MIN_PAGES  # or as many as the card has room for
+            return
+        self.page_tokens = spec.page_tokens or CPU_PAGE_TOKENS
         arch = read_architecture(self._config.model_dir)
         shape = PoolShape(
             layers=arch.layers,
             kv_heads=arch.kv_heads,
             head_dim=arch.head_dim,
-            page_tokens=spec.page_tokens,
+            page_tokens=self.page_tokens,
             dtype=getattr(torch, spec.dtype),
         )
         self.n_pages = self._config.pages_for(shape.page_bytes)
         self.pool_bytes = self.n_pages * shape.page_bytes
 
     def load(self, memory: memoryview | None) -> Engine:
-        from engine.cpu import load_engine
+        from engine.load import load_engine
 
         return load_engine(self._config, pool_memory=memory)
 
@@ -100,14 +115,15 @@ class _FakeLoader:
     def __init__(self, spec: ModelSpec) -> None:
         facts = json.loads((Path(spec.model_dir) / "config.json").read_text(encoding="utf-8"))
         limit = int(facts["max_position_embeddings"])
-        if spec.page_tokens % 16:
-            raise StartError(f"page_tokens is {spec.page_tokens}; it must be a multiple of 16")
-        page_bytes = FakeEngineConfig(page_tokens=spec.page_tokens).page_bytes
+        self.page_tokens = page_tokens = spec.page_tokens or FakeEngineConfig().page_tokens
+        if page_tokens % 16:
+            raise StartError(f"page_tokens is {page_tokens}; it must be a multiple of 16")
+        page_bytes = FakeEngineConfig(page_tokens=page_tokens).page_bytes
         from_bytes = (spec.kv_bytes or 0) // page_bytes
         self._config = FakeEngineConfig(
             model=spec.name,
             n_pages=spec.n_pages or from_bytes or FAKE_PAGES,
-            page_tokens=spec.page_tokens,
+            page_tokens=page_tokens,
             vocab_size=int(facts["vocab_size"]),
             first_token=min(3, int(facts["vocab_size"]) - 1),  # ids before are special, mostly
             max_context_tokens=min(spec.max_context_tokens or limit, limit),

@@ -26,10 +26,17 @@ MODEL_OPTIONS = [
     ),
     click.option(
         "--engine",
-        type=click.Choice(["cpu", "fake"]),
-        default="cpu",
+        type=click.Choice(["model", "fake"]),
+        default="model",
         show_default=True,
         help="`fake` answers nonsense without computing.",
+    ),
+    click.option(
+        "--device",
+        type=click.Choice(["auto", "cpu", "cuda"]),
+        default="auto",
+        show_default=True,
+        help="Where the model runs; auto: on a GPU where there is one.",
     ),
     click.option(
         "--dtype",
@@ -43,9 +50,16 @@ MODEL_OPTIONS = [
     click.option("--pages", type=_AT_LEAST_1, help="KV pages of each worker."),
     click.option("--kv-bytes", type=_AT_LEAST_1, help="Instead of --pages: memory of each worker."),
     click.option(
-        "--page-tokens", type=_AT_LEAST_1, default=16, show_default=True, help="Tokens of a page."
+        "--page-tokens", type=_AT_LEAST_1, help="Tokens of a page: 16 on a CPU, 64 on a GPU."
     ),
     click.option("--threads", type=_AT_LEAST_1, help="Compute threads of each worker."),
+    click.option(
+        "--load-format",
+        type=click.Choice(["safetensors", "random"]),
+        default="safetensors",
+        show_default=True,
+        help="`random` weights are for benchmarks.",
+    ),
     click.option("--max-context-tokens", type=_AT_LEAST_1, help="Less than the model's own limit."),
 ]
 LIMIT_OPTIONS = [
@@ -113,6 +127,7 @@ def model_spec(given: dict[str, Any], *, n_workers: int) -> ModelSpec:
         model_dir=str(model_dir),
         name=name,
         engine=given["engine"],
+        device=given["device"],
         dtype=given["dtype"],
         exact=given["exact"],
         n_pages=given["pages"],
@@ -120,6 +135,7 @@ def model_spec(given: dict[str, Any], *, n_workers: int) -> ModelSpec:
         page_tokens=given["page_tokens"],
         threads=given["threads"] or max(1, cores // max(1, n_workers)),
         max_context_tokens=given["max_context_tokens"],
+        load_format=given["load_format"],
     )
 
 

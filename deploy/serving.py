@@ -81,6 +81,11 @@ async def _serving_worker(spec: WorkerSpec) -> AsyncIterator[Where]:
 
     is_shared = DECODE in spec.roles and "shm" in spec.transports
     with open_engine(spec.model, name=spec.name, is_shared=is_shared) as power:
+        if power.engine.device_pool is not None and len(spec.roles) < 2:
+            raise StartError(
+                f"a {spec.roles[0]} worker moves pages, which a GPU's cannot yet: start workers "
+                "with both roles (colocated), or --device cpu"
+            )
         pool, config = power.engine.pool, transport_config(spec)
         try:
             landings = open_landings(spec.epoch, pool, config, power.memory)

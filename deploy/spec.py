@@ -16,19 +16,22 @@ TRANSPORTS = ("shm", "unix", "tcp")
 class ModelSpec:
     """A model and the engine that runs it. `n_pages` or `kv_bytes`, or neither (the default).
 
-    `engine` is `cpu`, or `fake`: the double that needs no torch and answers nonsense quickly.
+    `engine` is `model`, or `fake`: the double that needs no torch and answers nonsense quickly.
+    `device` is `cpu`, `cuda`, or `auto`: a GPU where there is one.
     """
 
     model_dir: str
     name: str
-    engine: str = "cpu"
+    engine: str = "model"
+    device: str = "auto"
     dtype: str = "float32"
     exact: bool = False
     n_pages: int | None = None
     kv_bytes: int | None = None
-    page_tokens: int = 16
+    page_tokens: int | None = None  # None: 16 on a CPU, 64 on a GPU
     threads: int = 1
     max_context_tokens: int | None = None
+    load_format: str = "safetensors"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

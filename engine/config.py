@@ -10,6 +10,7 @@ from engine.errors import EngineConfigError
 DTYPES = ("float32", "bfloat16")
 DEVICES = ("auto", "cpu", "cuda")
 LOAD_FORMATS = ("safetensors", "random")
+CPU_PAGE_TOKENS, GPU_PAGE_TOKENS = 16, 64  # where none are given
 DEFAULT_KV_BYTES = 256 << 20
 MAX_THREADS = 256
 

@@ -12,7 +12,7 @@ from engine.attention import Attention
 from engine.batch import pack
 from engine.checkpoint import Checkpoint, weights_revision
 from engine.complaint import complaint
-from engine.config import EngineConfig
+from engine.config import CPU_PAGE_TOKENS, EngineConfig
 from engine.fingerprint import model_fingerprint
 from engine.model import Model, matrices
 from engine.pool import KVPool, PoolShape
@@ -20,8 +20,6 @@ from engine.sampler import Sampler
 from engine.step import ByteArray, DevicePool, DoneStep, EngineSpec, RowResult, RowWork, Step
 from engine.tiles import Product, TiledProduct, plain_product
 from engine.weights import Progress, load_weights, random_weights
-
-CPU_PAGE_TOKENS = 16
 
 
 class CpuEngine:

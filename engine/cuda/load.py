@@ -6,7 +6,7 @@ import torch
 
 from engine.architecture import Architecture, read_architecture
 from engine.checkpoint import Checkpoint, weights_revision
-from engine.config import EngineConfig
+from engine.config import GPU_PAGE_TOKENS, EngineConfig
 from engine.cuda.engine import CudaEngine
 from engine.cuda.memory import RawMemory
 from engine.cuda.model import CudaModel
@@ -20,7 +20,6 @@ from engine.pool import PoolShape
 from engine.step import EngineSpec
 from engine.weights import Progress, Weights, load_weights, random_weights
 
-GPU_PAGE_TOKENS = 64
 KV_SHARE = 0.9  # of the memory that weights leave free, where no size is given
 SPARE_BYTES = 4 << 30  # activations, graphs, libraries
 

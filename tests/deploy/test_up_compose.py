@@ -126,14 +126,14 @@ def test_the_fake_engine_speaks_the_models_vocabulary_on_a_shared_pool() -> None
 
 
 def test_the_cpu_engine_has_the_pages_that_were_asked_for() -> None:
-    cpu = replace(FAKE, engine="cpu", n_pages=3, max_context_tokens=64)
+    cpu = replace(FAKE, engine="model", device="cpu", n_pages=3, max_context_tokens=64)
     for is_shared in (False, True):
         with open_engine(cpu, name="w", is_shared=is_shared) as power:
             assert power.engine.pool.shape[0] == power.engine.spec.n_pages == 3
             assert power.engine.spec.max_context_tokens == 64
 
 
-@pytest.mark.parametrize("engine", ["cpu", "fake"])
+@pytest.mark.parametrize("engine", ["model", "fake"])
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -162,14 +162,14 @@ def start_local(
     decode: int | None = None,
     colocated: int = 0,
     launcher: str = "process",
-    engine: str = "cpu",
+    engine: str = "model",
     start_timeout_s: float = 90.0,
     **options: Option,
 ) -> Iterator[LocalCluster]:
     """A cluster that answers, on a free port; it is stopped at the end of the block.
 
     `model`: None for the bundled one, a directory, or an id of the Hugging Face Hub. Without
-    counts: one prefill and one decode worker. `launcher`: "process" or "ray". `engine`: "cpu", or
+    counts: one prefill and one decode worker. `launcher`: "process" or "ray". `engine`: "model", or
     "fake" for quick nonsense. `options` are those of `twolane up`: page_tokens=16,
     exact=True, transport=["tcp"], lease_s=3.0, …
 

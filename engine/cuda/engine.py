@@ -24,6 +24,7 @@ from engine.cuda.packing import pack_decode, pack_mixed
 from engine.cuda.plans import MAX_ROWS, bucket_for
 from engine.cuda.sampler import DeviceSampler, Fresh, Sampled, upload
 from engine.cuda.shares import Pass, split_passes
+from engine.cuda.stages import stage
 from engine.cuda.step import CudaStep, Outcome, TopTables
 from engine.step import (
     ByteArray,
@@ -108,7 +109,8 @@ class CudaEngine:
         n_sampled = n_top = 0
         for what in split_passes(sound, exact=self._exact):
             inputs, logits, sampled, nths = self._run_pass(what)
-            self._sampler.refine(logits, inputs, self._fresh, sampled)
+            with stage("refine", self._device):
+                self._sampler.refine(logits, inputs, self._fresh, sampled)
             n = len(sampled)
             if n:
                 self._collect(sampled, n_sampled)
@@ -118,10 +120,10 @@ class CudaEngine:
             for i, (row, nth) in enumerate(zip(sampled, nths, strict=True)):
                 places[row.work.row] = place = n_sampled + i
                 wanted = row.work.params.top_logprobs
-                top = (n_top + listed.index(row), wanted) if wanted else None
+                top = (n_top, wanted) if wanted else None
+                n_top += top is not None
                 outcomes[nth] = Outcome(row.work.row, "", place, wanted is not None, top)
             n_sampled += n
-            n_top += len(listed)
         self._places = places
         tables = self._tables(tops)
         host = self._to_host(self._latest)
@@ -135,24 +137,28 @@ class CudaEngine:
         """Launch one pass: its inputs, logits, sampled rows, and their places in the step."""
         page_tokens, n_decode = self.spec.page_tokens, len(what.decode)
         if not what.chunks:
-            packed = pack_decode(
-                what.decode, bucket_for(n_decode), self._places,
-                table_pages=self._table_pages, page_tokens=page_tokens, pinned=self._pinned,
-            )  # fmt: skip
-            inputs, logits = self._graphs.run(packed)
+            with stage("pack", self._device):
+                packed = pack_decode(
+                    what.decode, bucket_for(n_decode), self._places,
+                    table_pages=self._table_pages, page_tokens=page_tokens, pinned=self._pinned,
+                )  # fmt: skip
+            with stage("decode", self._device):
+                inputs, logits = self._graphs.run(packed)
             shares = [(i, i, share) for i, share in enumerate(what.decode) if share.samples]
         else:
-            packed = pack_mixed(
-                what, self._places,
-                windows=self._model.windows,
-                block_tokens=self._model.prefill_config.block_tokens,
-                table_pages=self._table_pages, page_tokens=page_tokens, pinned=self._pinned,
-            )  # fmt: skip
-            inputs = DeviceInputs(packed.shape, self._device)
-            inputs.load(packed)
-            logits = self._model.forward(inputs, n_decode)
-            if len(logits):
-                self._sampler.draw(logits, inputs, self._fresh)
+            with stage("pack", self._device):
+                packed = pack_mixed(
+                    what, self._places,
+                    windows=self._model.windows,
+                    block_tokens=self._model.prefill_config.block_tokens,
+                    table_pages=self._table_pages, page_tokens=page_tokens, pinned=self._pinned,
+                )  # fmt: skip
+            with stage("mixed", self._device):
+                inputs = DeviceInputs(packed.shape, self._device)
+                inputs.load(packed)
+                logits = self._model.forward(inputs, n_decode)
+                if len(logits):
+                    self._sampler.draw(logits, inputs, self._fresh)
             wanted = [share for share in what.all if share.samples]
             places: list[int] = packed["wanted"].tolist()
             shares = [(i, places[i], share) for i, share in enumerate(wanted)]

@@ -21,7 +21,7 @@ from engine.cuda.inputs import DeviceInputs
 from engine.cuda.memory import RawMemory
 from engine.cuda.model import CudaModel
 from engine.cuda.packing import pack_decode, pack_mixed
-from engine.cuda.plans import MAX_ROWS, bucket_for
+from engine.cuda.plans import MAX_ROWS, STEP_ROWS, bucket_for
 from engine.cuda.sampler import DeviceSampler, Fresh, Sampled, upload
 from engine.cuda.shares import Pass, split_passes
 from engine.cuda.stages import stage
@@ -86,7 +86,7 @@ class CudaEngine:
         if not sound:
             self._places = {}
             return DoneStep([RowResult(w.row, error=e) for w, e in zip(work, errors, strict=True)])
-        assert len(sound) <= MAX_ROWS, f"{len(sound)} rows in a step; at most {MAX_ROWS}"
+        assert len(sound) <= STEP_ROWS, f"{len(sound)} rows in a step; at most {STEP_ROWS}"
         outcomes = [Outcome(row.row, error) for row, error in zip(work, errors, strict=True)]
         with torch.inference_mode(), self._on_stream():
             return self._launch(sound, outcomes)
@@ -107,7 +107,7 @@ class CudaEngine:
         places: dict[int, int] = {}
         tops: list[tuple[torch.Tensor, torch.Tensor]] = []
         n_sampled = n_top = 0
-        for what in split_passes(sound, exact=self._exact):
+        for what in split_passes(sound, exact=self._exact, most_rows=MAX_ROWS):
             inputs, logits, sampled, nths = self._run_pass(what)
             with stage("refine", self._device):
                 self._sampler.refine(logits, inputs, self._fresh, sampled)

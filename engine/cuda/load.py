@@ -10,7 +10,7 @@ from engine.config import GPU_PAGE_TOKENS, EngineConfig
 from engine.cuda.engine import CudaEngine
 from engine.cuda.memory import RawMemory
 from engine.cuda.model import CudaModel
-from engine.cuda.plans import MAX_ROWS, DecodePlans
+from engine.cuda.plans import STEP_ROWS, DecodePlans
 from engine.cuda.products import Products
 from engine.errors import EngineConfigError
 from engine.fingerprint import model_fingerprint
@@ -61,7 +61,7 @@ def load_cuda_engine(
             page_tokens=page_tokens,
         )
         table_pages = -(-context // (4 * page_tokens)) * 4  # rows of 16 bytes: one kernel for all
-        latest = torch.zeros(2, MAX_ROWS, dtype=torch.int32, device=device)
+        latest = torch.zeros(2, STEP_ROWS, dtype=torch.int32, device=device)
         model = CudaModel(
             arch,
             weights,

@@ -14,7 +14,8 @@ BUCKETS: tuple[int, ...] = (
     *range(1, 17), *range(20, 33, 4), *range(40, 65, 8), *range(80, 129, 16), *range(160, 257, 32),
     *range(320, 513, 64), *range(640, 1025, 128),
 )  # fmt: skip
-MAX_ROWS = BUCKETS[-1]
+MAX_ROWS = BUCKETS[-1]  # of one pass
+STEP_ROWS = 4 * MAX_ROWS  # of a step, in as many passes as that takes
 EXACT_ITEM_TOKENS = 1024  # keys of an item in exact mode, whatever the batch
 
 

@@ -48,8 +48,9 @@ class Pass:
         return self.decode + self.chunks
 
 
-def split_passes(rows: Sequence[tuple[int, RowWork]], *, exact: bool) -> list[Pass]:
-    """The passes of a step, in order; `rows` are (place in the step, work)."""
+def split_passes(rows: Sequence[tuple[int, RowWork]], *, exact: bool, most_rows: int) -> list[Pass]:
+    """The passes of a step, in order, each of at most most_rows rows; `rows` are (place in the
+    step, work)."""
     passes: list[Pass] = []
 
     def at(i: int) -> Pass:
@@ -69,4 +70,13 @@ def split_passes(rows: Sequence[tuple[int, RowWork]], *, exact: bool) -> list[Pa
         first = work.start + n_read
         for position in range(first, end):
             at(position - first + bool(n_read)).decode.append(Share(nth, work, position, 1))
-    return passes
+    return [part for whole in passes for part in _cut(whole, most_rows)]
+
+
+def _cut(whole: Pass, most_rows: int) -> list[Pass]:
+    """Rows of one pass do not depend on each other: they can come one after the other."""
+    rows, n_decode = whole.all, len(whole.decode)
+    return [
+        Pass(rows[at : min(at + most_rows, n_decode)], rows[max(at, n_decode) : at + most_rows])
+        for at in range(0, len(rows), most_rows)
+    ]

@@ -161,4 +161,16 @@ MUTANTS = (
             "test_two_workers_that_disagree_on_a_token_fail_the_attempt",
         ),
     ),
+    Mutant(
+        "amid a step",
+        "worker/returns.py",
+        "if self._n_done == self._n_submitted:",
+        "if True:",
+        (
+            "tests/worker/test_returns.py::"
+            "test_pages_wait_for_the_last_step_that_was_submitted_before",
+            "tests/decode_worker/test_role.py::"
+            "test_pages_of_a_row_cancelled_amid_a_step_stay_until_that_step_is_done",
+        ),
+    ),
 )

@@ -136,6 +136,7 @@ def cases() -> dict[str, Callable[[], None]]:
 
     from engine.kernels.decode_attention import decode_attention
     from engine.kernels.decode_plan import allocate_plan, plan_decode
+    from engine.kernels.embed import embed
     from engine.kernels.gemv import gemv
     from engine.kernels.norm import rms_norm
     from engine.kernels.page_copy import copy_pages
@@ -172,6 +173,7 @@ def cases() -> dict[str, Callable[[], None]]:
         "prefill overlapped": lambda: launch_overlapped(
             queries, view, 1, tables, tables, window=0, stages=4, **attention
         ),
+        "embed": lambda: embed(ints, ints, ints, rows, out=rows, pdl=True),
         "norm": lambda: rms_norm(rows, rows[0], out=rows, epsilon=1e-5, residual=rows, pdl=True),
         "rope": lambda: rope_write(
             zeros(4, 6144), view, 1, ints, ints.long(), angles, angles, queries=queries

@@ -55,7 +55,7 @@ def test_decode_brings_whole_pages_by_tensor_copies_and_edges_by_wide_ones(
     assert 2 * fact["shared_bytes"] <= 227 * 1024  # two programs share a multiprocessor
 
 
-@pytest.mark.parametrize("name", ["norm", "rope", "silu", "copy", "gemv"])
+@pytest.mark.parametrize("name", ["embed", "norm", "rope", "silu", "copy", "gemv"])
 def test_streaming_kernels_access_sixteen_bytes_at_a_time(built: Facts, name: str) -> None:
     (fact,) = built[name]
     assert fact["wide_copies"] > 0

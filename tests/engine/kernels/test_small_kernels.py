@@ -8,6 +8,7 @@ pytest.importorskip("triton")
 
 import torch
 
+from engine.kernels.embed import embed, reference_embed
 from engine.kernels.gemv import GemvConfig, gemv
 from engine.kernels.norm import reference_rms_norm, rms_norm
 from engine.kernels.page_copy import copy_pages
@@ -109,3 +110,15 @@ def test_small_products_match_float64_and_rows_keep_their_bits(rows: int) -> Non
     alone = torch.empty(1, 10)
     gemv(x[-1:], weight, out=alone, bias=bias, config=config)
     assert torch.equal(alone[0], out[-1])
+
+
+def test_embed_looks_up_known_and_just_sampled_tokens() -> None:
+    embedding = torch.randn(9, 1100)
+    ids = torch.tensor([4, 0, 0, 8], dtype=torch.int32)
+    follow = torch.tensor([-1, 2, 1, -1], dtype=torch.int32)
+    latest = torch.tensor([3, -1, 7], dtype=torch.int32)  # -1: nothing could be sampled
+    expected = reference_embed(ids, follow, latest, embedding)
+    out = torch.full((4, 1100), torch.nan)
+    embed(ids, follow, latest, embedding, out=out)
+    assert torch.equal(out, expected)
+    assert ids.tolist() == [4, 7, 0, 8]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from decode_worker.config import DecodeConfig
 from decode_worker.role import DecodeRole
 from deploy.engines import Powerhouse
 from deploy.given import with_given
 from deploy.launcher import StartError
-from deploy.spec import DECODE, PREFILL, LimitsSpec, TimingSpec, WorkerSpec
+from deploy.spec import DECODE, PREFILL, LimitsSpec, ModelSpec, TimingSpec, WorkerSpec
 from kvtransfer.config import LeaseConfig, ReceiverConfig, SenderConfig
 from kvtransfer.transports.base import Landing
 from kvtransfer.transports.registry import OutletOpener, TransportConfig
@@ -51,6 +52,19 @@ def build_worker(
     )
     runner = ThreadStepRunner(power.engine)
     return Worker(config, site, Roles(decode, prefill), runner, wire, observer=metrics)
+
+
+def on_device(spec: WorkerSpec) -> ModelSpec:
+    """The model with its device settled as far as the roles do: no transport reaches into a GPU's
+    pool yet, so a worker with one role computes on the CPU. Raises `StartError`."""
+    if len(spec.roles) > 1 or spec.model.engine == "fake" or spec.model.device == "cpu":
+        return spec.model
+    if spec.model.device == "cuda":
+        raise StartError(
+            f"a {spec.roles[0]} worker moves pages, and those of a GPU cannot be moved yet: start "
+            "workers with both roles (colocated), or --device cpu"
+        )
+    return replace(spec.model, device="cpu")
 
 
 def worker_config(spec: WorkerSpec) -> WorkerConfig:

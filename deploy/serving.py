@@ -72,7 +72,7 @@ async def _serving_router(spec: RouterSpec) -> AsyncIterator[Where]:
 
 @asynccontextmanager
 async def _serving_worker(spec: WorkerSpec) -> AsyncIterator[Where]:
-    from deploy.compose_worker import build_worker, transport_config
+    from deploy.compose_worker import build_worker, on_device, transport_config
     from deploy.engines import open_engine
     from kvtransfer.transports.registry import open_landings
     from worker.links import PeerDialer
@@ -80,12 +80,7 @@ async def _serving_worker(spec: WorkerSpec) -> AsyncIterator[Where]:
     from worker.server import WorkerServer
 
     is_shared = DECODE in spec.roles and "shm" in spec.transports
-    with open_engine(spec.model, name=spec.name, is_shared=is_shared) as power:
-        if power.engine.device_pool is not None and len(spec.roles) < 2:
-            raise StartError(
-                f"a {spec.roles[0]} worker moves pages, which a GPU's cannot yet: start workers "
-                "with both roles (colocated), or --device cpu"
-            )
+    with open_engine(on_device(spec), name=spec.name, is_shared=is_shared) as power:
         pool, config = power.engine.pool, transport_config(spec)
         try:
             landings = open_landings(spec.epoch, pool, config, power.memory)

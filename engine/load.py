@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import torch
 
 from engine.config import EngineConfig
@@ -11,13 +13,17 @@ from engine.weights import Progress
 
 
 def pick_device(device: str) -> str:
-    """`cpu` or `cuda`. Raises EngineConfigError where a GPU is asked for and there is none."""
-    has_gpu = torch.cuda.is_available()
-    if device == "cuda" and not has_gpu:
-        raise EngineConfigError("device is 'cuda'; this machine has no CUDA device that torch sees")
-    if device == "auto":
-        return "cuda" if has_gpu else "cpu"
-    return device
+    """`cpu` or `cuda`. Raises EngineConfigError where a GPU is asked for and cannot be used."""
+    if device == "cpu":
+        return device
+    missing = ""
+    if not torch.cuda.is_available():
+        missing = "torch sees no CUDA device"
+    elif find_spec("triton") is None:
+        missing = "triton is not installed"
+    if missing and device == "cuda":
+        raise EngineConfigError(f"device is 'cuda'; {missing} here")
+    return "cpu" if missing else "cuda"
 
 
 def load_engine(

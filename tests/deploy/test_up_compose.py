@@ -4,6 +4,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -11,6 +12,7 @@ from deploy.bundled import model_path
 from deploy.compose_router import router_config
 from deploy.compose_worker import (
     lease_config,
+    on_device,
     prefill_config,
     receiver_config,
     step_limits,
@@ -19,7 +21,7 @@ from deploy.compose_worker import (
 from deploy.engines import open_engine
 from deploy.launcher import StartError
 from deploy.options import limits_spec
-from deploy.spec import ClusterSpec, LimitsSpec, ModelSpec, TimingSpec
+from deploy.spec import ClusterSpec, LimitsSpec, ModelSpec, TimingSpec, WorkerSpec
 from deploy.up_command import up
 from kvtransfer.config import ReceiverConfig
 from worker.config import StepLimits
@@ -149,5 +151,41 @@ def test_an_engine_that_cannot_be_made_says_why(
     with (
         pytest.raises(StartError, match=message),
         open_engine(spec, name="w", is_shared=True),
+    ):
+        pass
+
+
+def worker_on(device: str, *roles: str) -> WorkerSpec:
+    model = replace(FAKE, engine="model", device=device)
+    return WorkerSpec(worker_id="w", epoch=1, roles=roles, model=model, routers=())
+
+
+@pytest.mark.parametrize(
+    ("device", "roles", "expected"),
+    [
+        ("auto", ("prefill", "decode"), "auto"),
+        ("cuda", ("prefill", "decode"), "cuda"),
+        ("auto", ("decode",), "cpu"),
+        ("cpu", ("prefill",), "cpu"),
+    ],
+)
+def test_a_worker_with_one_role_computes_where_its_pages_can_be_moved(
+    device: str, roles: tuple[str, ...], expected: str
+) -> None:
+    assert on_device(worker_on(device, *roles)).device == expected
+
+
+def test_a_worker_with_one_role_refuses_a_gpu_that_was_asked_for() -> None:
+    with pytest.raises(StartError, match="colocated"):
+        on_device(worker_on("cuda", "prefill"))
+
+
+def test_a_gpu_that_is_not_there_is_refused() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("it is there")
+    gpu = replace(FAKE, engine="model", device="cuda")
+    with (
+        pytest.raises(StartError, match="no CUDA device"),
+        open_engine(gpu, name="w", is_shared=False),
     ):
         pass

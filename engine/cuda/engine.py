@@ -115,8 +115,9 @@ class CudaEngine:
             if n:
                 self._collect(sampled, n_sampled)
             listed = [row for row in sampled if row.work.params.top_logprobs]
-            if listed:
-                tops.append(self._likeliest(logits, listed))
+            # The library's softmax of a row can depend on how many rows come along.
+            groups = [[row] for row in listed] if self._exact else [listed] * bool(listed)
+            tops += [self._likeliest(logits, group) for group in groups]
             for i, (row, nth) in enumerate(zip(sampled, nths, strict=True)):
                 places[row.work.row] = place = n_sampled + i
                 wanted = row.work.params.top_logprobs

@@ -51,7 +51,9 @@ demo: $(INSTALLED)
 check: lint
 	$(BIN)/pytest -q tests/checks
 
+# Without triton the tests of kernels would skip.
 test: lint
+	$(BIN)/python -c 'import triton'
 	$(BIN)/pytest
 
 lint: $(INSTALLED) proto-drift

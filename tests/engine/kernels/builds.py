@@ -19,7 +19,7 @@ from unittest import mock
 import triton
 from triton._C.libtriton import native_specialize_impl
 from triton.backends.compiler import GPUTarget
-from triton.backends.nvidia.compiler import CUDABackend
+from triton.backends.nvidia.compiler import CUDABackend, get_ptxas
 from triton.compiler import ASTSource
 from triton.experimental.gluon._runtime import GluonASTSource
 from triton.runtime.jit import JITFunction
@@ -117,7 +117,7 @@ def facts(compiled: Any) -> Build:
 
 
 def _assemble(ptx: str) -> str:
-    tool = Path(triton.__file__).parent / "backends/nvidia/bin/ptxas"
+    tool = get_ptxas(TARGET.arch).path
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "kernel.ptx"
         source.write_text(ptx)

@@ -22,10 +22,11 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
-    tma,
     warpgroup_mma,
     warpgroup_mma_wait,
 )
+
+from engine.kernels.gluon_names import async_load, barrier
 
 
 @gluon.jit
@@ -99,12 +100,10 @@ def _fetch(
                 plane = ((page * LAYERS + layer) * 2) * KV_HEADS + query_head // GROUP
                 mbarrier.wait(key_free.index(slot), free)
                 mbarrier.expect(key_full.index(slot), descriptor.block_type.nbytes)
-                tma.async_copy_global_to_shared(
-                    descriptor, [plane * PAGE, 0], key_full.index(slot), keys.index(slot)
-                )
+                async_load(descriptor, [plane * PAGE, 0], key_full.index(slot), keys.index(slot))
                 mbarrier.wait(value_free.index(slot), free)
                 mbarrier.expect(value_full.index(slot), descriptor.block_type.nbytes)
-                tma.async_copy_global_to_shared(
+                async_load(
                     descriptor, [(plane + KV_HEADS) * PAGE, 0],
                     value_full.index(slot), values.index(slot),
                 )  # fmt: skip
@@ -219,7 +218,7 @@ def _attend(
             cleaned = held.load(WIDE)
             held.store(gl.where((place < n_valid)[:, None], cleaned, gl.zeros_like(cleaned)))
             fence_async_shared()
-            gl.thread_barrier()
+            barrier()
         answer = warpgroup_mma(p, held, answer)
         mbarrier.arrive(value_free.index(slot))
         total = gl.where(total > 0, total, 1.0)  # 0 in rows past the end

@@ -131,7 +131,8 @@ def _assemble(ptx: str) -> str:
 
 
 def cases() -> dict[str, Callable[[], None]]:
-    """A launch of each kernel as the engine makes it for Llama-3.1-8B, by name."""
+    """A launch of each kernel as the engine makes it for Llama-3.1-8B, by name; of attention also
+    for other heads."""
     import torch
 
     from engine.kernels.decode_attention import decode_attention
@@ -140,7 +141,7 @@ def cases() -> dict[str, Callable[[], None]]:
     from engine.kernels.gemv import gemv
     from engine.kernels.norm import rms_norm
     from engine.kernels.page_copy import copy_pages
-    from engine.kernels.prefill_attention import PrefillConfig, prefill_attention
+    from engine.kernels.prefill_attention import PrefillConfig, config_for, prefill_attention
     from engine.kernels.prefill_overlapped import launch_overlapped
     from engine.kernels.rope_write import rope_write
     from engine.kernels.sample import sample
@@ -160,7 +161,7 @@ def cases() -> dict[str, Callable[[], None]]:
     angles = zeros(9, 128, dtype=torch.float32)
     general = PrefillConfig(block_tokens=64, warps=4, stages=3)
     attention: dict[str, Any] = {"out": queries, "scale": 0.1}
-    return {
+    made: dict[str, Callable[[], None]] = {
         "plan": lambda: plan_decode(plan, ints, tables, page_tokens=64),
         "decode": lambda: decode_attention(queries, view, 1, tables, plan, **attention),
         "decode window": lambda: decode_attention(
@@ -170,13 +171,23 @@ def cases() -> dict[str, Callable[[], None]]:
         "prefill": lambda: prefill_attention(
             queries, view, 1, tables, tables, config=general, **attention
         ),
+        "prefill window": lambda: prefill_attention(
+            queries, view, 1, tables, tables, config=general, window=99, **attention
+        ),
         "prefill overlapped": lambda: launch_overlapped(
             queries, view, 1, tables, tables, window=0, stages=4, **attention
+        ),
+        "prefill overlapped window": lambda: launch_overlapped(
+            queries, view, 1, tables, tables, window=99, stages=4, **attention
         ),
         "embed": lambda: embed(ints, ints, ints, rows, out=rows, pdl=True),
         "norm": lambda: rms_norm(rows, rows[0], out=rows, epsilon=1e-5, residual=rows, pdl=True),
         "rope": lambda: rope_write(
             zeros(4, 6144), view, 1, ints, ints.long(), angles, angles, queries=queries
+        ),
+        "rope norm bias": lambda: rope_write(
+            zeros(4, 6144), view, 1, ints, ints.long(), angles, angles, queries=queries,
+            bias=zeros(6144), query_norm=zeros(128), key_norm=zeros(128),
         ),
         "silu": lambda: silu_mul(zeros(4, 28672), out=zeros(4, 14336)),
         "sample": lambda: sample(
@@ -184,7 +195,27 @@ def cases() -> dict[str, Callable[[], None]]:
         ),
         "copy": lambda: copy_pages(1 << 20, 1 << 21, ints, ints, page_bytes=8 << 20),
         "gemv": lambda: gemv(rows[:1], zeros(64, 4096), out=zeros(1, 64), pdl=True),
-    }
+        "gemv two": lambda: gemv(rows[:2], zeros(64, 4096), out=zeros(2, 64)),
+    }  # fmt: skip
+
+    def other(heads: int, kv_heads: int, dim: int) -> None:
+        q, group = zeros(4, heads, dim), heads // kv_heads
+        held = allocate_view(
+            2, layers=2, kv_heads=kv_heads, head_dim=dim, dtype=torch.bfloat16, device="cpu"
+        )
+        items = allocate_plan(
+            4, max_items=8, kv_heads=kv_heads, group=group, head_dim=dim, device="cpu"
+        )
+        made[f"decode {dim}"] = lambda: decode_attention(
+            q, held, 1, tables, items, out=q, scale=0.1
+        )
+        made[f"prefill {dim}"] = lambda: prefill_attention(
+            q, held, 1, tables, tables, config=config_for(held), out=q, scale=0.1
+        )
+
+    for heads, kv_heads, dim in ((28, 4, 64), (8, 8, 80), (12, 4, 96), (8, 1, 256)):
+        other(heads, kv_heads, dim)
+    return made
 
 
 def main() -> None:

@@ -1,11 +1,14 @@
 """The engine on this GPU, a step at a time, against the card's own ceilings and vLLM's figures.
 
-    python -m benchmarks.engine [--points decode:1x128,prefill:1x2048] [--exact] [--profile DIR]
+    python -m benchmarks.engine [--points decode:1x128,prefill:1x2048] [--mix] [--startup]
+                                [--exact] [--profile DIR]
 
 A random model in the shape of Llama-3.1-8B, bf16, pages filled with random data. No worker, no
 network: steps are submitted as a worker does it, one ahead of what is known. A decode point is the
 median gap between the results of consecutive steps; a prefill point runs from the first submission
-to the first tokens. The ceilings are measured first, in the same run.
+to the first tokens. The ceilings are measured first, in the same run. `--mix` adds 1,000 requests
+offline through the colocated worker loop (`engine_mix`), `--startup` the time to the first token of
+new processes (`engine_start`).
 
 roofline = sum over products and attentions of max(bytes / read rate, operations / matmul rate)
 """
@@ -17,7 +20,8 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -25,13 +29,15 @@ from typing import Any
 
 import torch
 
+from benchmarks.engine_mix import measure_mix
+from benchmarks.engine_start import measure_starts
 from benchmarks.kernels import measure_ceilings
 from benchmarks.results import RESULTS, save
 from engine.config import EngineConfig
 from engine.cuda.engine import CudaEngine
 from engine.cuda.load import load_cuda_engine
 from engine.cuda.memory import tensor_of
-from engine.step import Page, RowWork, Step
+from engine.step import Engine, EngineSpec, Page, RowWork, Step
 from twolane.params import SamplingParams
 
 SHAPE = {
@@ -59,7 +65,7 @@ VLLM_MS = {
 HEADS, KV_HEADS, DIM, HIDDEN, WIDE, LAYERS, VOCAB = 32, 8, 128, 4096, 14336, 32, 128_256
 PRODUCTS = ((6144, HIDDEN), (HIDDEN, HIDDEN), (2 * WIDE, HIDDEN), (HIDDEN, WIDE))
 PAGE_TOKENS, STEP_TOKENS, DECODE_STEPS = 64, 8192, 60
-N_PAGES = 4800
+N_PAGES, MIX_PAGES = 4800, 12_800  # what the points need; what a card of 140 GB has room for
 GREEDY = SamplingParams(temperature=0.0, max_tokens=1 << 20, ignore_eos=True)
 
 
@@ -98,16 +104,17 @@ class Point:
 class Rows:
     """Rows with pages of their own; `work(i)` is the share of row i in the next step."""
 
-    def __init__(self, point: Point) -> None:
+    def __init__(self, point: Point, spec: EngineSpec) -> None:
         self.point = point
         most = point.tokens + (DECODE_STEPS + 8 if point.kind == "decode" else 0)
-        n_pages = -(-most // PAGE_TOKENS)
-        order = torch.randperm(N_PAGES, generator=torch.Generator().manual_seed(1)).tolist()
+        n_pages = -(-most // spec.page_tokens)
+        assert point.rows * n_pages <= spec.n_pages, "the pool is too small for the point"
+        order = torch.randperm(spec.n_pages, generator=torch.Generator().manual_seed(1)).tolist()
         self.pages = [
             [Page(page) for page in order[i * n_pages : (i + 1) * n_pages]]
             for i in range(point.rows)
         ]
-        ids = torch.randint(3, VOCAB, (point.tokens + 1,)).tolist()
+        ids = torch.randint(3, spec.vocab_size, (point.tokens + 1,)).tolist()
         self.tokens = [ids[:] for _ in range(point.rows)]
 
     def decode(self, *, ahead: bool = False) -> list[RowWork]:
@@ -143,15 +150,16 @@ class Rows:
         return steps
 
 
-def decode_s(engine: CudaEngine, point: Point) -> list[float]:
-    """Seconds between the results of consecutive steps, each submitted one ahead."""
-    rows = Rows(point)
+def decode_s(engine: Engine, point: Point, n_steps: int = DECODE_STEPS) -> list[float]:
+    """Seconds between the results of consecutive steps, each submitted one ahead; the first few
+    gaps, while the queue fills, do not count."""
+    rows = Rows(point, engine.spec)
     for _ in range(2):  # capture, then once more
         _check(engine.run(rows.decode()))
     gaps: list[float] = []
     before: Step = engine.submit(rows.decode())
     last = time.perf_counter()
-    for _ in range(1, DECODE_STEPS):
+    for _ in range(1, n_steps):
         following = engine.submit(rows.decode(ahead=True))
         rows.took(_check(before.result()))
         now = time.perf_counter()
@@ -161,8 +169,9 @@ def decode_s(engine: CudaEngine, point: Point) -> list[float]:
     return gaps[3:]
 
 
-def prefill_s(engine: CudaEngine, point: Point, repeats: int) -> list[float]:
-    rows = Rows(point)
+def prefill_s(engine: Engine, point: Point, repeats: int) -> list[float]:
+    """Seconds of a whole prefill, `repeats` times after a first that does not count."""
+    rows = Rows(point, engine.spec)
     times: list[float] = []
     for _ in range(repeats + 1):
         started = time.perf_counter()
@@ -181,7 +190,7 @@ def _check(results: Sequence[Any]) -> list[int]:
     return [result.tokens[0].token for result in results if result.tokens]
 
 
-def measure(engine: CudaEngine, point: Point, read: float, matmul: float) -> dict[str, Any]:
+def measure(engine: Engine, point: Point, read: float, matmul: float) -> dict[str, Any]:
     if point.kind == "decode":
         times = decode_s(engine, point)
     else:
@@ -208,14 +217,21 @@ def measure(engine: CudaEngine, point: Point, read: float, matmul: float) -> dic
     return row
 
 
-def load(exact: bool) -> tuple[CudaEngine, float]:
-    """The engine with random pages, and the seconds it took to load."""
+@contextmanager
+def shape_folder() -> Iterator[Path]:
+    """A model directory with SHAPE's configuration and nothing else."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(SHAPE))
+        yield Path(folder)
+
+
+def load(exact: bool, n_pages: int) -> tuple[CudaEngine, float]:
+    """The engine with random pages, and the seconds it took to load."""
+    with shape_folder() as folder:
         started = time.perf_counter()
         engine = load_cuda_engine(
             EngineConfig(
-                model_dir=Path(folder), dtype="bfloat16", n_pages=N_PAGES, load_format="random",
+                model_dir=folder, dtype="bfloat16", n_pages=n_pages, load_format="random",
                 exact=exact, page_tokens=PAGE_TOKENS,
             )
         )  # fmt: skip
@@ -234,7 +250,10 @@ def main() -> int:
     parser.add_argument("--points", default=",".join(VLLM_MS))
     parser.add_argument("--exact", action="store_true", help="exact mode, for its cost")
     parser.add_argument("--profile", type=Path, help="write a trace of each point into this folder")
+    parser.add_argument("--mix", action="store_true", help="1,000 requests offline, too")
+    parser.add_argument("--startup", action="store_true", help="starts of new processes, too")
     parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--commit", help="of this code, where it is no checkout of git")
     args = parser.parse_args()
     if not torch.cuda.is_available():
         print("no CUDA device: nothing to measure")
@@ -243,45 +262,52 @@ def main() -> int:
     begun = time.perf_counter()
     ceilings = measure_ceilings()
     torch.cuda.empty_cache()
-    engine, loaded_s = load(args.exact)
+    figures: dict[str, Any] = {"exact": args.exact, "ceilings": ceilings.rows[0]}
+    if args.startup:  # while nothing else is on the card
+        with shape_folder() as folder:
+            figures["startup"] = measure_starts(
+                folder, device="cuda", dtype="bfloat16", n_pages=N_PAGES, exact=args.exact
+            )
+    engine, loaded_s = load(args.exact, MIX_PAGES if args.mix else N_PAGES)
     started = time.perf_counter()
-    _check(engine.run(Rows(Point("decode", 1, 128)).decode()))
+    _check(engine.run(Rows(Point("decode", 1, 128), engine.spec).decode()))
     first_s = time.perf_counter() - started
     print(f"loaded in {loaded_s:.1f} s, first decode step (compiles) {first_s:.1f} s", flush=True)
     rows = []
-    for text in args.points.split(","):
+    for text in filter(None, args.points.split(",")):
         point = Point.parse(text)
         rows.append(measure(engine, point, ceilings.read, ceilings.matmul))
         if args.profile is not None:
             profile(engine, point, args.profile)
-    figures = {
-        "exact": args.exact,
-        "ceilings": ceilings.rows[0],
+    if args.mix:
+        figures["mix"] = measure_mix(engine)
+    figures |= {
         "load_s": round(loaded_s, 2),
         "first_step_s": round(first_s, 2),
         "took_s": round(time.perf_counter() - begun, 1),
         "points": rows,
     }
     name = "engine_exact" if args.exact else "engine"
-    print("saved", save(name, figures, folder=args.out))
+    print("saved", save(name, figures, folder=args.out, commit=args.commit))
     return 0
 
 
-def profile(engine: CudaEngine, point: Point, folder: Path) -> None:
+def profile(engine: Engine, point: Point, folder: Path) -> None:
     """A trace of a few steps, to be opened in a browser (chrome://tracing, Perfetto), and a table
     of where the device's time went."""
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as recording
 
     folder.mkdir(parents=True, exist_ok=True)
-    rows = Rows(point)
-    with recording(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as trace:
+    rows = Rows(point, engine.spec)
+    device = [ProfilerActivity.CUDA] if torch.cuda.is_available() else []
+    with recording(activities=[ProfilerActivity.CPU, *device]) as trace:
         for _ in range(3):
             work = rows.decode() if point.kind == "decode" else rows.prefill()[0]
             engine.run(work)
     name = f"{point.kind}_{point.rows}x{point.tokens}"
     trace.export_chrome_trace(str(folder / f"{name}.json"))
-    table = trace.key_averages().table(sort_by="self_cuda_time_total", row_limit=16)
+    table = trace.key_averages().table(sort_by="self_device_time_total", row_limit=16)
     (folder / f"{name}.txt").write_text(table)
 
 

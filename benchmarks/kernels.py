@@ -344,6 +344,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default=",".join(SECTIONS))
     parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--commit", help="of this code, where it is no checkout of git")
     args = parser.parse_args()
     if not torch.cuda.is_available():
         print("no CUDA device: nothing to measure")
@@ -353,7 +354,7 @@ def main() -> int:
     for name in args.only.split(","):
         SECTIONS[name](table)
         torch.cuda.empty_cache()
-    print("saved", save("kernels", {"rows": table.rows}, folder=args.out))
+    print("saved", save("kernels", {"rows": table.rows}, folder=args.out, commit=args.commit))
     return 0
 
 

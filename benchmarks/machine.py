@@ -27,11 +27,14 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
-def describe_commit() -> dict[str, Any]:
-    """The commit of the code that runs, and whether files besides saved results differ from it."""
+def describe_commit(told: str | None = None) -> dict[str, Any]:
+    """The commit of the code that runs, and whether files besides saved results differ from it.
+    Where git does not know, what was `told`: then nobody knows of differences."""
     commit = _output("git", "rev-parse", "HEAD")
+    if not commit:
+        return {"commit": told, "dirty": None}
     changed = _output("git", "status", "--porcelain", "--", ".", ":!benchmarks/results")
-    return {"commit": commit or None, "dirty": bool(changed) if commit else None}
+    return {"commit": commit, "dirty": bool(changed)}
 
 
 def describe_versions() -> dict[str, str]:

@@ -27,15 +27,21 @@ class Plot(Protocol):
 
 
 def save(
-    name: str, figures: Mapping[str, Any], *, plot: Plot | None = None, folder: Path = RESULTS
+    name: str,
+    figures: Mapping[str, Any],
+    *,
+    plot: Plot | None = None,
+    folder: Path = RESULTS,
+    commit: str | None = None,
 ) -> Path:
     """Write NAME.json (and NAME.png), replacing an earlier result of that name; returns the JSON's
-    path. Units stand in the figures' names. A NaN or an infinity is a ValueError: write None."""
+    path. Units stand in the figures' names. A NaN or an infinity is a ValueError: write None.
+    `commit` is for code that is no checkout of git, and counts only there."""
     document = {
         "name": name,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": shlex.join(["python", *sys.orig_argv[1:]]),
-        **describe_commit(),
+        **describe_commit(commit),
         "machine": describe_machine(),
         "versions": {"python": platform.python_version(), **describe_versions()},
         "figures": figures,

@@ -1,0 +1,106 @@
+"""Requests through a worker's own step loop, both roles on one engine: no network, no router.
+
+jobs --> PrefillRole --> DecodeRole --> answers         StepLoop, ThreadStepRunner: the worker's
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from decode_worker.role import DecodeRole
+from engine.step import Engine
+from prefill_worker.config import PrefillConfig
+from prefill_worker.role import PrefillRole
+from twolane.params import SamplingParams
+from twolane.v1 import worker_pb2
+from worker.config import StepLimits, WorkerConfig
+from worker.news import Item
+from worker.role import Roles
+from worker.rows import Row
+from worker.site import Site
+from worker.step_loop import StepLoop
+from worker.step_runner import ThreadStepRunner
+
+_Kind = worker_pb2.RowEvent
+_GOES_WELL = {_Kind.KIND_HANDED_OVER, _Kind.KIND_JOINED, _Kind.KIND_FINISHED}
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One request: what to read, and how to answer."""
+
+    token_ids: Sequence[int]
+    params: SamplingParams
+
+
+@dataclass(slots=True)
+class Steps:
+    """Implements `worker.observer.Observer`: what the loop's steps were."""
+
+    seconds: list[float] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+
+    def on_step(self, seconds: float, positions: int) -> None:
+        self.seconds.append(seconds)
+        self.positions.append(positions)
+
+    def on_news(self, item: Item) -> None: ...
+
+
+async def answer_all(
+    engine: Engine, jobs: Sequence[Job], limits: StepLimits, *, steps: Steps | None = None
+) -> list[list[int]]:
+    """The answers, in order of the jobs, which are all there from the start.
+
+    Room for a whole answer is reserved before a row starts, so none is preempted. Whatever ends a
+    row but its last token raises RuntimeError, in a group.
+    """
+    site = Site(WorkerConfig(worker_id="offline", limits=limits), engine)
+    decode = DecodeRole(site)
+    queue = PrefillConfig(queue_limit=max(1, len(jobs)))
+    prefill = PrefillRole(site, queue, adopter=decode)
+    said: list[dict[int, int]] = [{} for _ in jobs]
+    left = len(jobs)
+    over = asyncio.Event()
+
+    def ship(now: float) -> None:
+        nonlocal left
+        for item in site.news.take():
+            if isinstance(item, worker_pb2.TokenEvent):
+                said[int(item.key.request_id)][item.index] = item.token_id
+            elif item.kind not in _GOES_WELL or item.message:
+                raise RuntimeError(f"request {item.key.request_id} ended early: {item}")
+            elif item.kind == _Kind.KIND_FINISHED:
+                left -= 1
+        if not left:
+            over.set()
+
+    runner = ThreadStepRunner(engine)
+    loop = StepLoop(
+        Roles(decode, prefill), runner, limits,
+        returns=site.returns, ship=ship, observer=steps or Steps(),
+    )  # fmt: skip
+    now = asyncio.get_running_loop().time()
+    for nth, job in enumerate(jobs):
+        prefill.accept(_row(site, nth, job, now), now)
+    try:
+        async with asyncio.TaskGroup() as group:
+            life = group.create_task(loop.run())
+            await over.wait()
+            life.cancel()
+    finally:
+        await runner.close()
+    return [[tokens[index] for index in sorted(tokens)] for tokens in said]
+
+
+def _row(site: Site, nth: int, job: Job, now: float) -> Row:
+    assign = worker_pb2.Assign(
+        key=worker_pb2.AttemptKey(request_id=str(nth), attempt=1),
+        roles=[worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE],
+        token_ids=job.token_ids,
+        n_prompt=len(job.token_ids),
+        growth_tokens=job.params.max_tokens,
+    )
+    return Row(assign, job.params, site.spec, number=site.next_number(), arrived_s=now)

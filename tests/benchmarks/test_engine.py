@@ -1,0 +1,64 @@
+"""The engine benchmark without a card: its arithmetic, and its way of driving an engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton")
+
+import torch
+
+from benchmarks.engine import VLLM_MS, Point, decode_s, prefill_s, profile
+from engine.config import EngineConfig
+from engine.cuda.load import load_cuda_engine
+from engine.step import Engine
+from tests.benchmarks.tiny import write_tiny_config
+
+READ, MATMUL = 4.45e12, 809e12  # an H200's
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Engine:
+    config = EngineConfig(
+        model_dir=write_tiny_config(tmp_path), n_pages=16, load_format="random", exact=False
+    )
+    return load_cuda_engine(config, device=torch.device("cpu"))
+
+
+def test_the_points_are_those_that_vllm_was_measured_at() -> None:
+    decode = {(1, 128), (1, 4096), *((n, 1024) for n in (8, 32, 64, 128, 256)), (64, 4096)}
+    prefill = {(1, 512), (1, 2048), (1, 8192), (16, 2048), (32, 4096)}
+    points = [Point.parse(name) for name in VLLM_MS]
+    assert {(p.rows, p.tokens) for p in points if p.kind == "decode"} == decode
+    assert {(p.rows, p.tokens) for p in points if p.kind == "prefill"} == prefill
+    assert len(points) == len(decode) + len(prefill)
+
+
+@pytest.mark.parametrize(
+    ("name", "floor_ms"),
+    [
+        # 15.0 GB of weights and 128 KiB of keys and values a token, at 4.45 TB/s
+        ("decode:1x128", 3.4), ("decode:64x1024", 5.5), ("decode:64x4096", 11.2),
+        # at 256 rows the products are bound by operations: 4.7 ms, and 8.0 ms of keys and values
+        ("decode:256x1024", 12.7),
+        # 14.0 GFLOP a token, and 4 * 4,096 a layer and pair of positions, at 809 TFLOP/s
+        ("prefill:1x2048", 36.8), ("prefill:16x2048", 16 * 36.8),
+    ],
+)  # fmt: skip
+def test_rooflines_are_those_worked_out_by_hand(name: str, floor_ms: float) -> None:
+    assert Point.parse(name).roofline_s(READ, MATMUL) * 1e3 == pytest.approx(floor_ms, rel=0.04)
+
+
+@pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
+def test_points_are_measured_a_step_ahead(engine: Engine) -> None:
+    assert len(decode_s(engine, Point("decode", 2, 20), 6)) == 2
+    assert len(prefill_s(engine, Point("prefill", 2, 70), 2)) == 2
+
+
+@pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
+def test_a_profile_is_a_trace_and_a_table(engine: Engine, tmp_path: Path) -> None:
+    profile(engine, Point("decode", 1, 5), tmp_path / "traces")
+    assert "traceEvents" in (tmp_path / "traces/decode_1x5.json").read_text()
+    assert "Self CPU" in (tmp_path / "traces/decode_1x5.txt").read_text()

@@ -255,12 +255,19 @@ def _decode_kernel(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeConfig:
-    """How the kernel is built. Defaults are the best measured on an H200."""
+    """How the kernel is built. Defaults are the best measured on an H200 for 16-bit pools."""
 
     warps: int = 4
     stages: int = 3
     tensor_copy: bool = True
     merge_rows: int = 64  # partial answers of one head weighed at a time
+
+
+def config_for(view: KVView) -> DecodeConfig:
+    """What fits: at 32 bits a value, one plane of keys and one of values fill the shared memory."""
+    if view.values.itemsize == 4:
+        return DecodeConfig(warps=8, stages=1)
+    return DecodeConfig()
 
 
 def decode_attention(
@@ -286,7 +293,7 @@ def decode_attention(
 
     Asserted: shapes, dense heads, int32 tables, page_tokens that a product can take.
     """
-    config = config or DecodeConfig()
+    config = config or config_for(view)
     rows, heads, head_dim = queries.shape
     group = heads // view.kv_heads
     assert head_dim == view.head_dim

@@ -209,7 +209,7 @@ def config_for(view: KVView) -> PrefillConfig:
     """The best measured on an H200; what fits where nothing was measured."""
     values = view.values
     if values.dtype == torch.float32:  # plain multiply-adds: no tensor cores at this precision
-        return PrefillConfig(block_tokens=16, warps=4, stages=1)
+        return PrefillConfig(block_tokens=16, warps=8, stages=1)
     if can_overlap(view) and torch.cuda.get_device_capability(values.device)[0] == 9:
         return PrefillConfig(block_tokens=BLOCK_TOKENS, warps=8, stages=4, overlapped=True)
     if view.head_dim > 128:

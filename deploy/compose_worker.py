@@ -26,6 +26,8 @@ from worker.step_runner import ThreadStepRunner
 from worker.wire import Wire
 from worker.worker import Worker
 
+# A card of today reads 2,048 tokens in 50 ms, nearly at its best rate: no answer waits longer.
+GPU_STEP_LIMITS = StepLimits(step_tokens=2048, decode_rows=256)
 _LEAST_REATTACH_S, _LEAST_LANDING_S = 0.2, 0.5
 
 
@@ -37,7 +39,7 @@ def build_worker(
     metrics: WorkerMetrics,
 ) -> Worker:
     """A worker with the spec's roles on that engine. Nothing runs yet."""
-    config = worker_config(spec)
+    config = worker_config(spec, on_gpu=power.engine.device_pool is not None)
     site = Site(config, power.engine, epoch=spec.epoch)
     decode = prefill = None
     if DECODE in spec.roles:
@@ -67,7 +69,7 @@ def on_device(spec: WorkerSpec) -> ModelSpec:
     return replace(spec.model, device="cpu")
 
 
-def worker_config(spec: WorkerSpec) -> WorkerConfig:
+def worker_config(spec: WorkerSpec, *, on_gpu: bool = False) -> WorkerConfig:
     timing = spec.timing
     return WorkerConfig(
         worker_id=spec.worker_id,
@@ -77,7 +79,7 @@ def worker_config(spec: WorkerSpec) -> WorkerConfig:
         routers=spec.routers,
         announce_every_s=timing.heartbeat_s,
         drain_for_s=timing.stop_grace_s,
-        limits=step_limits(spec.limits),
+        limits=step_limits(spec.limits, GPU_STEP_LIMITS if on_gpu else StepLimits()),
         sessions=SessionConfig(
             load_every_s=timing.heartbeat_s,
             load_least_s=min(SessionConfig().load_least_s, timing.heartbeat_s),
@@ -87,9 +89,9 @@ def worker_config(spec: WorkerSpec) -> WorkerConfig:
     )
 
 
-def step_limits(limits: LimitsSpec) -> StepLimits:
-    """Where only the positions of a step are given, decode rows leave room for prefill."""
-    usual = StepLimits()
+def step_limits(limits: LimitsSpec, usual: StepLimits) -> StepLimits:
+    """`usual` where nothing is given. Where only the positions of a step are, decode rows leave
+    room for prefill."""
     step_tokens = limits.step_tokens or max(usual.step_tokens, 2 * (limits.decode_rows or 0))
     decode_rows = limits.decode_rows or min(usual.decode_rows, step_tokens // 2)
     if not 1 <= decode_rows < step_tokens:

@@ -69,14 +69,15 @@ class _ModelLoader:
 
         from engine.architecture import read_architecture
         from engine.config import CPU_PAGE_TOKENS, GPU_PAGE_TOKENS, EngineConfig
-        from engine.load import pick_device
+        from engine.load import pick_device, pick_dtype
         from engine.pool import PoolShape
 
         device = pick_device(spec.device)
+        dtype = pick_dtype(spec.dtype, device)
         self._config = EngineConfig(
             model_dir=Path(spec.model_dir),
             model_name=spec.name,
-            dtype=spec.dtype,
+            dtype=dtype,
             n_pages=spec.n_pages,
             kv_bytes=spec.kv_bytes,
             page_tokens=spec.page_tokens,
@@ -98,7 +99,7 @@ class _ModelLoader:
             kv_heads=arch.kv_heads,
             head_dim=arch.head_dim,
             page_tokens=self.page_tokens,
-            dtype=getattr(torch, spec.dtype),
+            dtype=getattr(torch, dtype),
         )
         self.n_pages = self._config.pages_for(shape.page_bytes)
         self.pool_bytes = self.n_pages * shape.page_bytes

@@ -40,9 +40,10 @@ MODEL_OPTIONS = [
     ),
     click.option(
         "--dtype",
-        type=click.Choice(["float32", "bfloat16"]),
-        default="float32",
+        type=click.Choice(["auto", "float32", "bfloat16"]),
+        default="auto",
         show_default=True,
+        help="Of weights and KV pages; auto: bfloat16 on a GPU, float32 on a CPU.",
     ),
     click.option(
         "--exact", is_flag=True, help="Same request, same bits: alone or in a crowd, on any path."

@@ -72,11 +72,12 @@ class Progress:
 def _headline(cluster: ClusterSpec) -> str:
     """bundled (float32, exact): 2 prefill + 2 decode workers; Ctrl-C stops it"""
     model = cluster.model
-    precision = f"{model.dtype}, exact" if model.exact else model.dtype
+    kind = [model.dtype] * (model.dtype != "auto") + ["exact"] * model.exact
+    precision = f" ({', '.join(kind)})" if kind else ""
     counts = [("prefill", cluster.prefill), ("decode", cluster.decode)]
     counts.append(("colocated", cluster.colocated))
     workers = " + ".join(f"{n} {kind}" for kind, n in counts if n)
-    return f"{escape(model.name)} ({precision}): {workers} workers; Ctrl-C stops it"
+    return f"{escape(model.name)}{precision}: {workers} workers; Ctrl-C stops it"
 
 
 def _facts(event: Event) -> str:

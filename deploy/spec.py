@@ -17,14 +17,15 @@ class ModelSpec:
     """A model and the engine that runs it. `n_pages` or `kv_bytes`, or neither (the default).
 
     `engine` is `model`, or `fake`: the double that needs no torch and answers nonsense quickly.
-    `device` is `cpu`, `cuda`, or `auto`: a GPU where there is one.
+    `device` is `cpu`, `cuda`, or `auto`: a GPU where there is one. `dtype` is one of
+    `engine.config.DTYPES`, or `auto`: bfloat16 on a GPU, float32 on a CPU.
     """
 
     model_dir: str
     name: str
     engine: str = "model"
     device: str = "auto"
-    dtype: str = "float32"
+    dtype: str = "auto"
     exact: bool = False
     n_pages: int | None = None
     kv_bytes: int | None = None

@@ -26,6 +26,17 @@ def pick_device(device: str) -> str:
     return "cpu" if missing else "cuda"
 
 
+def pick_dtype(dtype: str, device: str) -> str:
+    """What `auto` means on a `cpu` or on `cuda`; other names stay.
+
+    bfloat16 on a GPU: checkpoints come in it, and float32 has no tensor cores and twice the bytes.
+    float32 on a CPU, as many have no arithmetic for less.
+    """
+    if dtype != "auto":
+        return dtype
+    return "bfloat16" if device == "cuda" else "float32"
+
+
 def load_engine(
     config: EngineConfig,
     *,

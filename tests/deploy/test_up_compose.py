@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from deploy.bundled import model_path
 from deploy.compose_router import router_config
 from deploy.compose_worker import (
+    GPU_STEP_LIMITS,
     lease_config,
     on_device,
     prefill_config,
@@ -23,6 +24,7 @@ from deploy.launcher import StartError
 from deploy.options import limits_spec
 from deploy.spec import ClusterSpec, LimitsSpec, ModelSpec, TimingSpec, WorkerSpec
 from deploy.up_command import up
+from engine.load import pick_dtype
 from kvtransfer.config import ReceiverConfig
 from worker.config import StepLimits
 
@@ -101,7 +103,31 @@ def test_any_lease_makes_a_sound_configuration(lease_s: float, heartbeat_s: floa
 def test_one_limit_of_a_step_makes_room_for_the_other(
     limits: LimitsSpec, expected: StepLimits
 ) -> None:
-    assert step_limits(limits) == expected
+    assert step_limits(limits, StepLimits()) == expected
+
+
+def test_a_worker_on_a_gpu_takes_more_at_a_time_unless_told_otherwise() -> None:
+    (spec,) = ClusterSpec(model=FAKE, prefill=0, decode=0, colocated=1).workers("h:1")
+    assert worker_config(spec).limits == StepLimits()
+    assert worker_config(spec, on_gpu=True).limits == GPU_STEP_LIMITS
+    told = replace(spec, limits=LimitsSpec(decode_rows=4))
+    expected = replace(GPU_STEP_LIMITS, decode_rows=4)
+    assert worker_config(told, on_gpu=True).limits == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "device", "expected"),
+    [
+        ("auto", "cpu", "float32"),
+        ("auto", "cuda", "bfloat16"),
+        ("float32", "cuda", "float32"),
+        ("bfloat16", "cpu", "bfloat16"),
+    ],
+)
+def test_a_dtype_that_is_not_given_is_the_devices_own(
+    given: str, device: str, expected: str
+) -> None:
+    assert pick_dtype(given, device) == expected
 
 
 @pytest.mark.parametrize(
@@ -109,7 +135,7 @@ def test_one_limit_of_a_step_makes_room_for_the_other(
 )
 def test_a_step_without_room_for_prefill_is_refused(limits: LimitsSpec) -> None:
     with pytest.raises(StartError, match="room"):
-        step_limits(limits)
+        step_limits(limits, StepLimits())
 
 
 @pytest.mark.parametrize("name", ["lease_s", "suspicion_s"])

@@ -11,14 +11,19 @@ from engine.errors import EngineConfigError
 from engine.step import Engine
 from engine.weights import Progress
 
+LEAST_CAPABILITY = (9, 0)  # Hopper's
+
 
 def pick_device(device: str) -> str:
-    """`cpu` or `cuda`. Raises EngineConfigError where a GPU is asked for and cannot be used."""
+    """`cpu` or `cuda`. Raises EngineConfigError where a GPU is asked for and cannot be used: the
+    kernels are written for Hopper, and an older one cannot run all of them."""
     if device == "cpu":
         return device
     missing = ""
     if not torch.cuda.is_available():
         missing = "torch sees no CUDA device"
+    elif torch.cuda.get_device_capability() < LEAST_CAPABILITY:
+        missing = f"{torch.cuda.get_device_name()} is older than Hopper"
     elif find_spec("triton") is None:
         missing = "triton is not installed"
     if missing and device == "cuda":

@@ -46,7 +46,8 @@ class RawMemory:
         self.tensor = torch.empty(0, dtype=torch.uint8)
         driver, self._driver = self._driver, None
         status = driver.cuMemFree_v2(ctypes.c_uint64(self.address))
-        assert status == 0, f"cuMemFree: CUDA error {status}"
+        if status:
+            raise RuntimeError(f"cuMemFree of {self.n_bytes} bytes: CUDA error {status}")
 
 
 def tensor_of(pool: DevicePool) -> torch.Tensor:

@@ -13,6 +13,9 @@ The two groups hold 64 queries each, and drift apart: one's products cover the o
 Queries stay in registers: from shared memory, 64-key products would read faster than it can serve.
 A program stays on its multiprocessor and takes one tile and head after the other; its fetching warp
 is pages ahead, in the next tile while the groups end this one.
+
+No interpreter runs Gluon: without a card only the build can be checked, and the general kernel is
+interpreted in its place.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,13 +12,16 @@ pytest.importorskip("triton")
 
 import torch
 
+from benchmarks import engine as benchmark
 from benchmarks.engine import VLLM_MS, Point, decode_s, prefill_s, profile
+from benchmarks.kernels import Table
 from engine.config import EngineConfig
 from engine.cuda.load import load_cuda_engine
 from engine.step import Engine
 from tests.benchmarks.tiny import write_tiny_config
 
 READ, MATMUL = 4.45e12, 809e12  # an H200's
+ROWS = benchmark.Rows
 
 
 @pytest.fixture
@@ -62,3 +67,30 @@ def test_a_profile_is_a_trace_and_a_table(engine: Engine, tmp_path: Path) -> Non
     profile(engine, Point("decode", 1, 5), tmp_path / "traces")
     assert "traceEvents" in (tmp_path / "traces/decode_1x5.json").read_text()
     assert "Self CPU" in (tmp_path / "traces/decode_1x5.txt").read_text()
+
+
+@pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
+def test_a_run_saves_ceilings_points_mix_starts_and_the_commit(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = Table(READ, MATMUL, [{"name": "ceilings", "read_tb_per_s": 4.45}])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(benchmark, "measure_ceilings", lambda: table)
+    monkeypatch.setattr(benchmark, "measure_starts", lambda folder, **_: {"cold_s": 9.0})
+    monkeypatch.setattr(benchmark, "measure_mix", lambda engine: {"time_s": 30.0})
+    monkeypatch.setattr(benchmark, "load", lambda exact, n_pages: (engine, 1.0))
+    monkeypatch.setattr(benchmark, "Rows", lambda point, spec: ROWS(Point("decode", 1, 9), spec))
+    options = ["--points", "prefill:1x512", "--mix", "--startup", "--commit", "abc"]
+    monkeypatch.setattr(sys, "argv", ["engine", *options, "--out", str(tmp_path)])
+    assert benchmark.main() == 0
+    saved = json.loads((tmp_path / "engine.json").read_text())
+    assert saved["commit"]
+    figures = saved["figures"]
+    assert figures["ceilings"]["read_tb_per_s"] == 4.45
+    assert (figures["startup"], figures["mix"]) == ({"cold_s": 9.0}, {"time_s": 30.0})
+    (point,) = figures["points"]
+    assert point["name"] == "prefill:1x512"
+    assert point["of_vllm"] == pytest.approx(point["time_ms"] / 14.8, abs=0.001)
+    assert point["share_of_roofline"] == pytest.approx(
+        point["roofline_ms"] / point["time_ms"], abs=0.001
+    )

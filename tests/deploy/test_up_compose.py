@@ -24,7 +24,6 @@ from deploy.launcher import StartError
 from deploy.options import limits_spec
 from deploy.spec import ClusterSpec, LimitsSpec, ModelSpec, TimingSpec, WorkerSpec
 from deploy.up_command import up
-from engine.load import pick_dtype
 from kvtransfer.config import ReceiverConfig
 from worker.config import StepLimits
 
@@ -113,21 +112,6 @@ def test_a_worker_on_a_gpu_takes_more_at_a_time_unless_told_otherwise() -> None:
     told = replace(spec, limits=LimitsSpec(decode_rows=4))
     expected = replace(GPU_STEP_LIMITS, decode_rows=4)
     assert worker_config(told, on_gpu=True).limits == expected
-
-
-@pytest.mark.parametrize(
-    ("given", "device", "expected"),
-    [
-        ("auto", "cpu", "float32"),
-        ("auto", "cuda", "bfloat16"),
-        ("float32", "cuda", "float32"),
-        ("bfloat16", "cpu", "bfloat16"),
-    ],
-)
-def test_a_dtype_that_is_not_given_is_the_devices_own(
-    given: str, device: str, expected: str
-) -> None:
-    assert pick_dtype(given, device) == expected
 
 
 @pytest.mark.parametrize(

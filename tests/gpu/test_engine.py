@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -37,12 +37,31 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_answers_are_those_of_transformers(family: str, model_dir: Callable[[str], Path]) -> None:
+    assert_like_transformers(model_dir(family), LENGTHS)
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim"),
+    [(14, 2, 64), (4, 4, 80), (6, 2, 96), (8, 2, 128), (7, 1, 128), (2, 1, 256)],
+)
+def test_answers_of_every_head_shape_are_those_of_transformers(
+    heads: int, kv_heads: int, head_dim: int, tmp_path: Path
+) -> None:
+    write_random_model(
+        tmp_path, "qwen3", seed=3, hidden_size=128, heads=heads, kv_heads=kv_heads,
+        head_dim=head_dim,
+    )  # fmt: skip
+    assert_like_transformers(tmp_path, (1, 64, 65, 130))
+
+
+def assert_like_transformers(directory: Path, lengths: Sequence[int]) -> None:
+    """Greedy answers in float32, and the log-probabilities of the likeliest tokens."""
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(model_dir(family), dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
     model = model.eval().cuda()
-    engine = engine_of(model_dir(family))
-    rows = [Row(i, prompt_of(length), GREEDY) for i, length in enumerate(LENGTHS)]
+    engine = engine_of(directory)
+    rows = [Row(i, prompt_of(length), GREEDY) for i, length in enumerate(lengths)]
     answer_all(engine, rows, 6, chunk=lambda: 100)
     for row in rows:
         with torch.inference_mode():

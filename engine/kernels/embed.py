@@ -41,7 +41,7 @@ def embed(
     embedding: torch.Tensor,
     *,
     out: torch.Tensor,
-    pdl: bool = False,
+    pdl: int = 0,
 ) -> None:
     """ids, follow [n] int32 -> out `[n, width]`: row i is `embedding[latest[follow[i]]]`, or
     `embedding[ids[i]]` where follow[i] is -1. `ids` is overwritten with what was looked up."""

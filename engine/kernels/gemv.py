@@ -89,7 +89,7 @@ def gemv(
     out: torch.Tensor,
     bias: torch.Tensor | None = None,
     config: GemvConfig | None = None,
-    pdl: bool = False,
+    pdl: int = 0,
 ) -> None:
     """x `[rows, in]` times weight `[out, in]` transposed -> out `[rows, out]` dense; 1 to 8 rows.
 

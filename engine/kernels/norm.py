@@ -52,7 +52,7 @@ def rms_norm(
     out: torch.Tensor,
     epsilon: float,
     residual: torch.Tensor | None = None,
-    pdl: bool = False,
+    pdl: int = 0,
 ) -> None:
     """x `[n, width]` (rows may be strided) -> out `[n, width]` dense; arithmetic in float32.
 

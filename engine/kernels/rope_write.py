@@ -120,7 +120,7 @@ def rope_write(
     query_norm: torch.Tensor | None = None,
     key_norm: torch.Tensor | None = None,
     epsilon: float = 1e-6,
-    pdl: bool = False,
+    pdl: int = 0,
 ) -> None:
     """qkv `[n, (heads + 2 kv_heads) * head_dim]` -> queries `[n, heads, head_dim]` dense, and keys
     and values into the pool at `slots` [n] int64 = page * page_tokens + place; -1 writes nothing.

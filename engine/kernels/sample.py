@@ -140,7 +140,7 @@ def sample(
     *,
     tokens: torch.Tensor,
     logprobs: torch.Tensor,
-    pdl: bool = False,
+    pdl: int = 0,
 ) -> None:
     """logits `[n, vocab]` of any float dtype (rows may be strided), -inf where a token is banned.
 

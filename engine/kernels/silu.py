@@ -25,7 +25,7 @@ def _silu_kernel(gate_up, out, width, BLOCK: tl.constexpr, PDL: tl.constexpr):
     tl.store(out + row * width + column, gate / (1.0 + tl.exp(-gate)) * up, mask=keep)
 
 
-def silu_mul(gate_up: torch.Tensor, *, out: torch.Tensor, pdl: bool = False) -> None:
+def silu_mul(gate_up: torch.Tensor, *, out: torch.Tensor, pdl: int = 0) -> None:
     """gate_up `[n, 2 * width]` (gate, up) -> out `[n, width]`, both dense; float32 arithmetic.
 
     For 16-byte accesses, width must be a multiple of 16.

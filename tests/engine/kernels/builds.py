@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -25,6 +26,7 @@ from triton.experimental.gluon._runtime import GluonASTSource
 from triton.runtime.jit import JITFunction
 
 TARGET = GPUTarget("cuda", 90, 32)
+STREAMED_ROWS = (8, 32, 64, 128)
 
 
 @dataclass(frozen=True)
@@ -146,6 +148,8 @@ def cases() -> dict[str, Callable[[], None]]:
     from engine.kernels.rope_write import rope_write
     from engine.kernels.sample import sample
     from engine.kernels.silu import silu_mul
+    from engine.kernels.skinny import PartialSums, skinny
+    from engine.kernels.skinny_plan import config_for as cut_for
     from engine.kernels.view import FP8, allocate_view
 
     def zeros(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
@@ -161,9 +165,21 @@ def cases() -> dict[str, Callable[[], None]]:
     angles = zeros(9, 128, dtype=torch.float32)
     general = PrefillConfig(block_tokens=64, warps=4, stages=3)
     attention: dict[str, Any] = {"out": queries, "scale": 0.1}
+    sums = PartialSums("cpu")
+
+    def streamed(n: int, outer: int, inner: int, *, gated: bool = False) -> None:
+        """As for all outputs, with the weights of the first few."""
+        skinny(
+            zeros(n, inner), zeros(128 * (1 + gated), inner), out=zeros(n, 128), sums=sums,
+            gated=gated, config=cut_for(n, outer, inner, gated=gated), general=False, pdl=True,
+        )  # fmt: skip
+
     made: dict[str, Callable[[], None]] = {
         "plan": lambda: plan_decode(plan, ints, tables, page_tokens=64),
         "decode": lambda: decode_attention(queries, view, 1, tables, plan, **attention),
+        "decode overlapping": lambda: decode_attention(
+            queries, view, 1, tables, plan, pdl=True, **attention
+        ),
         "decode window": lambda: decode_attention(
             queries, view, 1, tables, plan, window=99, **attention
         ),
@@ -194,6 +210,16 @@ def cases() -> dict[str, Callable[[], None]]:
             zeros(4, 128_256), floats, ints.long(), ints, ints, tokens=ints, logprobs=floats
         ),
         "copy": lambda: copy_pages(1 << 20, 1 << 21, ints, ints, page_bytes=8 << 20),
+        **{f"streamed qkv {n}": partial(streamed, n, 6144, 4096) for n in STREAMED_ROWS},
+        **{f"streamed head {n}": partial(streamed, n, 128_256, 4096) for n in STREAMED_ROWS},
+        **{
+            f"streamed gated {n}": partial(streamed, n, 14336, 4096, gated=True)
+            for n in STREAMED_ROWS
+        },
+        "products general": lambda: skinny(
+            rows, zeros(128, 4096), out=zeros(4, 128), sums=sums,
+            config=cut_for(4, 128, 4096), general=True, pdl=True,
+        ),
         "gemv": lambda: gemv(rows[:1], zeros(64, 4096), out=zeros(1, 64), pdl=True),
         "gemv two": lambda: gemv(rows[:2], zeros(64, 4096), out=zeros(2, 64)),
     }  # fmt: skip

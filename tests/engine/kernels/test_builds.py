@@ -69,7 +69,7 @@ def test_decode_brings_whole_pages_by_tensor_copies_and_edges_by_wide_ones(built
         assert fact["tensor_copies"] > 0, fact
 
 
-@pytest.mark.parametrize("name", ["decode", "decode window", "decode fp8"])
+@pytest.mark.parametrize("name", ["decode", "decode overlapping", "decode window", "decode fp8"])
 def test_two_programs_of_decode_share_a_multiprocessor(built: Facts, name: str) -> None:
     (fact,) = built[name]
     assert 2 * fact["shared_bytes"] <= SHARED_BYTES
@@ -78,4 +78,19 @@ def test_two_programs_of_decode_share_a_multiprocessor(built: Facts, name: str) 
 def test_kernels_access_sixteen_bytes_at_a_time(built: Facts) -> None:
     for fact in of(built, ""):
         assert fact["narrow_vectors"] == 0, fact
-        assert fact["wide_copies"] > 0 or fact["name"] in FEW_WORDS, fact
+        wide = fact["wide_copies"] + fact["tensor_copies"]
+        assert wide > 0 or fact["name"] in FEW_WORDS, fact
+
+
+def test_streamed_products_bring_both_sides_by_tensor_copies_and_leave_room_beside_them(
+    built: Facts,
+) -> None:
+    streamed = of(built, "streamed")
+    assert len(streamed) == 12
+    for fact in streamed:
+        assert fact["wgmma"] > 0, fact
+        assert fact["mma"] == 0, fact
+        assert fact["tensor_copies"] >= 5, fact
+        # Room for a norm's program, which the next launch needs while this one still runs.
+        assert fact["shared_bytes"] <= 215 * 1024, fact
+        assert fact["registers"] <= 136, fact

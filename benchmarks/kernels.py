@@ -23,9 +23,11 @@ import triton.language as tl
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.results import RESULTS, save
+from engine.cuda.products import Products
 from engine.kernels.decode_attention import decode_attention
 from engine.kernels.decode_plan import DecodePlan, allocate_plan, items_for, plan_decode
 from engine.kernels.gemv import gemv
+from engine.kernels.launch import APART, OVERLAP
 from engine.kernels.norm import rms_norm
 from engine.kernels.page_copy import copy_pages
 from engine.kernels.prefill_attention import config_for, prefill_attention
@@ -33,6 +35,7 @@ from engine.kernels.prefill_plan import plan_prefill
 from engine.kernels.rope_write import rope_write
 from engine.kernels.sample import sample
 from engine.kernels.silu import silu_mul
+from engine.kernels.skinny import PartialSums, skinny
 from engine.kernels.view import FP8, KVView, allocate_view
 from engine.rope import Rope
 
@@ -248,77 +251,64 @@ def bench_small(table: Table) -> None:
 
 
 def bench_products(table: Table) -> None:
+    sums = PartialSums("cuda")
     for name, (outer, inner) in {**PRODUCTS, "head": (VOCAB, HIDDEN)}.items():
         weights = [randn(outer, inner) for _ in range(max(2, (1 << 29) // (outer * inner * 2)))]
         n_bytes = float(weights[0].nbytes)
-        for rows in (1, 2, 8, 64):
+        for rows in (1, 2, 8, 32, 64, 128):
             x, out = randn(rows, inner), empty(rows, outer)
             calls: list[Call] = [partial(torch.mm, x, w.t(), out=out) for w in weights]
             table.add(f"cublas {name} {rows}", calls, n_bytes=n_bytes)
+            calls = [partial(skinny, x, w, out=out, sums=sums) for w in weights]
+            table.add(f"streamed {name} {rows}", calls, n_bytes=n_bytes)
             if rows <= 2:
                 calls = [partial(gemv, x, w, out=out) for w in weights]
                 table.add(f"gemv {name} {rows}", calls, n_bytes=n_bytes)
 
 
 class DecodeStep:
-    """All kernels and products of a decode step in their order: what an engine has left to lose.
-
-    gemv for one row, where launches overlap throughout; cuBLAS beyond.
-    """
+    """All kernels and products of a decode step in their order: what an engine has left to lose."""
 
     def __init__(self, batch: int, context: int, weights: list[dict[str, torch.Tensor]]) -> None:
-        self.alone = batch == 1
         self.weights = weights
+        self.products = Products(exact=False)
         self.pool = Pool(batch, context, layers=LAYERS)
         self.plan = self.pool.plan()
         self.norm = randn(HIDDEN)
         self.cos, self.sin = (torch.from_numpy(t).cuda() for t in Rope(500000.0).tables(8192, DIM))
         self.x, self.residual, self.normed = (randn(batch, HIDDEN) for _ in range(3))
-        self.qkv, self.queries, self.seen = (
-            empty(batch, QKV), empty(batch, HEADS, DIM), empty(batch, HEADS, DIM)
-        )  # fmt: skip
-        self.gate_up, self.thin = empty(batch, 2 * WIDE), empty(batch, WIDE)
-        self.logits = empty(batch, VOCAB)
+        self.queries, self.seen = (empty(batch, HEADS, DIM) for _ in range(2))
         self.positions = self.pool.lengths - 1
         self.slots = self.pool.tables[:, -1].long() * 64 + self.positions % 64
         self.zeros = torch.zeros_like(self.positions)
         self.floats = torch.zeros(batch, device="cuda")
 
     def run(self) -> None:
-        view, tables, alone = self.pool.view, self.pool.tables, self.alone
+        view, tables, x = self.pool.view, self.pool.tables, self.x
         plan_decode(self.plan, self.pool.lengths, tables, page_tokens=64)
         for i, w in enumerate(self.weights[:-1]):
-            self._add_norm()
-            self._product(self.normed, w["qkv"], self.qkv)
+            self._add_norm(x)
+            qkv = self.products(self.normed, w["qkv"], None, pdl=OVERLAP)
             rope_write(
-                self.qkv, view, i, self.positions, self.slots, self.cos, self.sin,
-                queries=self.queries, pdl=alone,
+                qkv, view, i, self.positions, self.slots, self.cos, self.sin,
+                queries=self.queries, pdl=OVERLAP,
             )  # fmt: skip
             decode_attention(
-                self.queries, view, i, tables, self.plan, out=self.seen, scale=SCALE, pdl=alone
+                self.queries, view, i, tables, self.plan, out=self.seen, scale=SCALE, pdl=OVERLAP
             )
-            self._product(self.seen.view(-1, HIDDEN), w["out"], self.x)
-            self._add_norm()
-            self._product(self.normed, w["gate_up"], self.gate_up)
-            silu_mul(self.gate_up, out=self.thin, pdl=alone)
-            self._product(self.thin, w["down"], self.x)
-        self._add_norm()
-        self._product(self.normed, self.weights[-1]["head"], self.logits)
+            x = self.products(self.seen.view(-1, HIDDEN), w["out"], None, pdl=OVERLAP)
+            self._add_norm(x)
+            thin = self.products.gated(self.normed, w["gate_up"], None, pdl=OVERLAP)
+            x = self.products(thin, w["down"], None, pdl=OVERLAP)
+        self._add_norm(x)
+        logits = self.products(self.normed, self.weights[-1]["head"], None, pdl=OVERLAP)
         sample(
-            self.logits, self.floats, self.zeros.long(), self.zeros, self.zeros,
-            tokens=self.zeros.clone(), logprobs=self.floats.clone(), pdl=alone,
+            logits, self.floats, self.zeros.long(), self.zeros, self.zeros,
+            tokens=self.zeros.clone(), logprobs=self.floats.clone(), pdl=APART,
         )  # fmt: skip
 
-    def _add_norm(self) -> None:
-        rms_norm(
-            self.x, self.norm, out=self.normed, epsilon=1e-5, residual=self.residual, pdl=self.alone
-        )
-
-    def _product(self, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
-        if self.alone:
-            gemv(x, weight, out=out, pdl=True)
-        else:
-            torch.mm(x, weight.t(), out=out)
+    def _add_norm(self, x: torch.Tensor) -> None:
+        rms_norm(x, self.norm, out=self.normed, epsilon=1e-5, residual=self.residual, pdl=OVERLAP)
 
 
 def bench_step(table: Table) -> None:

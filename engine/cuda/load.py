@@ -12,8 +12,10 @@ from engine.cuda.memory import RawMemory
 from engine.cuda.model import CudaModel
 from engine.cuda.plans import STEP_ROWS, DecodePlans
 from engine.cuda.products import Products
+from engine.cuda.tuning import USUAL, Tuning
 from engine.errors import EngineConfigError
 from engine.fingerprint import model_fingerprint
+from engine.kernels.launch import APART
 from engine.kernels.view import KVView
 from engine.model import matrices
 from engine.pool import PoolShape
@@ -25,7 +27,11 @@ SPARE_BYTES = 4 << 30  # activations, graphs, libraries
 
 
 def load_cuda_engine(
-    config: EngineConfig, *, device: torch.device | None = None, progress: Progress | None = None
+    config: EngineConfig,
+    *,
+    device: torch.device | None = None,
+    progress: Progress | None = None,
+    tuning: Tuning = USUAL,
 ) -> CudaEngine:
     """Read a model onto the device. Raises ModelLoadError, EngineConfigError or MemoryError.
 
@@ -38,7 +44,7 @@ def load_cuda_engine(
     page_tokens = config.page_tokens or GPU_PAGE_TOKENS
     with torch.inference_mode():
         weights, revision = _weights(config, arch, dtype, device, progress)
-        products = Products(exact=config.exact)
+        products = Products(exact=config.exact, tuning=tuning)
         if config.exact:
             # A sum that is split is added up in an order of the library's choosing.
             torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
@@ -76,7 +82,7 @@ def load_cuda_engine(
             ),
             latest=latest[0],
             max_context_tokens=context,
-            exact=config.exact,
+            overlap=APART if config.exact else tuning.overlap,
         )
         if device.type == "cuda":
             torch.cuda.synchronize(device)  # the engine's stream does not wait for this one

@@ -4,7 +4,7 @@ A layer, over n packed tokens of which the first d are decode rows:
 
     residual -> norm -> qkv product -> bias, norms, rope, write to pages -> attention -> product
         `-----------------------------------------------------------------------------> +
-             -> norm -> gate, up product -> silu * -> down product -> + (in the next norm)
+             -> norm -> gate, up product with silu * -> down product -> + (in the next norm)
 
 The residual stream has the weights' dtype; what is computed between its roundings is float32.
 Nothing here waits for the device, so a CUDA graph can hold all of it.
@@ -21,10 +21,10 @@ from engine.cuda.products import Products
 from engine.kernels.decode_attention import decode_attention
 from engine.kernels.decode_plan import DecodePlan, plan_decode
 from engine.kernels.embed import embed
+from engine.kernels.launch import APART
 from engine.kernels.norm import rms_norm
 from engine.kernels.prefill_attention import PrefillConfig, config_for, prefill_attention
 from engine.kernels.rope_write import rope_write
-from engine.kernels.silu import silu_mul
 from engine.kernels.view import KVView
 from engine.weights import LayerWeights, Weights
 
@@ -42,8 +42,9 @@ class CudaModel:
         plans: DecodePlans,
         latest: torch.Tensor,
         max_context_tokens: int,
-        exact: bool,
+        overlap: int,
     ) -> None:
+        """`overlap`: how launches of a decode step follow each other (`engine.kernels.launch`)."""
         self.arch = arch
         self.weights = weights
         self.view = view
@@ -52,7 +53,7 @@ class CudaModel:
         self._products = products
         self._plans = plans
         self._latest = latest
-        self._may_overlap = view.values.is_cuda and not exact
+        self._overlap = overlap if view.values.is_cuda else APART
         cos, sin = arch.rope.tables(max_context_tokens, arch.head_dim)
         device = view.values.device
         self._cos = torch.from_numpy(cos).to(device)
@@ -62,7 +63,7 @@ class CudaModel:
         """Write keys and values of all tokens into the pool; return the logits `[s, vocab]` of the
         tokens that `inputs.wanted` names (all of them in a step of decode rows only)."""
         arch, n = self.arch, inputs.shape.tokens
-        pdl = n == 1 and n_decode == 1 and self._may_overlap
+        pdl = self._overlap if n == n_decode else APART
         plans = self._plan(inputs, n_decode)
         weights, eps = self.weights, arch.norm_eps
         residual = weights.embedding.new_empty(n, arch.hidden_size)
@@ -74,9 +75,7 @@ class CudaModel:
             seen = self._attention(i, layer, normed, inputs, n_decode, plans, pdl)
             out = self._products(seen, layer.out, layer.out_bias, pdl=pdl)
             self._add_norm(out, residual, layer.post_norm, normed, pdl)
-            wide = self._products(normed, layer.gate_up, layer.gate_up_bias, pdl=pdl)
-            thin = wide.new_empty(n, arch.intermediate_size)
-            silu_mul(wide, out=thin, pdl=pdl)
+            thin = self._products.gated(normed, layer.gate_up, layer.gate_up_bias, pdl=pdl)
             out = self._products(thin, layer.down, layer.down_bias, pdl=pdl)
         assert out is not None, "a model without layers"
         if inputs.shape.sampled == 0:
@@ -108,7 +107,7 @@ class CudaModel:
         residual: torch.Tensor,
         weight: torch.Tensor,
         normed: torch.Tensor,
-        pdl: bool,
+        pdl: int,
     ) -> None:
         """residual += out; normed = its norm."""
         eps = self.arch.norm_eps
@@ -125,7 +124,7 @@ class CudaModel:
         inputs: DeviceInputs,
         n_decode: int,
         plans: dict[int, DecodePlan],
-        pdl: bool,
+        pdl: int,
     ) -> torch.Tensor:
         """`[n, heads * head_dim]`: what each token saw in layer i."""
         arch, view, window = self.arch, self.view, self.arch.windows[i]

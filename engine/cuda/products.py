@@ -1,13 +1,20 @@
-"""Products with weights: by the library, by our own kernel for a row or two, or in exact tiles."""
+"""Products with weights: by kernels of our own for few rows, by the library, or in exact tiles."""
 
 from __future__ import annotations
 
 import torch
 
+from engine.cuda.tuning import USUAL, Tuning
 from engine.kernels.gemv import gemv
+from engine.kernels.silu import silu_mul
+from engine.kernels.skinny import PartialSums, can_stream, skinny
+from engine.kernels.skinny_plan import SkinnyConfig, config_for, pad_rows
 from engine.tiles import TiledProduct
 
-GEMV_ROWS = 2  # up to here our own is quicker than cuBLAS
+STREAMED_ROWS = 128  # up to here our own is quicker than cuBLAS
+# Measured on an H200 where `config_for` guesses wrong: by rows padded, outputs (units, where
+# gated), inputs, gated. None: cuBLAS is quicker.
+MEASURED: dict[tuple[int, int, int, bool], SkinnyConfig | None] = {}
 # Rows of a tile in exact mode: 128 is the reference, as cuBLAS splits no sums there.
 EXACT_HEIGHTS = (16, 32, 64, 128, 256, 512, 1024, 2048)
 EXACT_REFERENCE = 128
@@ -16,11 +23,16 @@ EXACT_REFERENCE = 128
 class Products:
     """x `[n, in]` times a weight `[out, in]` transposed, plus a bias: a new `[n, out]`.
 
-    With `exact`, a row's bits do not depend on n. Weights must be probed first then.
+    With `exact`, a row's bits do not depend on n. Weights must be probed first then. Calls must
+    be on one stream.
     """
 
-    def __init__(self, *, exact: bool) -> None:
+    def __init__(self, *, exact: bool, tuning: Tuning = USUAL) -> None:
         self._tiled = TiledProduct(EXACT_HEIGHTS, EXACT_REFERENCE) if exact else None
+        self._tuning = tuning
+        self._sums: PartialSums | None = None
+        self._cores = 1
+        self._configs: dict[tuple[int, int, int, bool], SkinnyConfig | None] = {}
 
     def probe(self, weight: torch.Tensor) -> None:
         """Exact mode: find out which tiles treat rows alike."""
@@ -28,16 +40,67 @@ class Products:
             self._tiled.probe(weight)
 
     def __call__(
-        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, pdl: bool
+        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, pdl: int
     ) -> torch.Tensor:
-        """`pdl`: the launch may overlap the end of the one before; of one row only."""
+        """`pdl`: the launch may overlap the end of the one before, where the kernel is ours."""
         if self._tiled is not None:
             out = self._tiled(x, weight)
             return out if bias is None else out.add_(bias)
-        if len(x) <= GEMV_ROWS and x.is_cuda:
+        if len(x) <= self._tuning.gemv_rows and x.is_cuda and not self._tuning.library_products:
             out = x.new_empty(len(x), len(weight))
             gemv(x, weight, out=out, bias=bias, pdl=pdl)
             return out
+        config = self._config(x, len(weight), gated=False)
+        if config is not None:
+            return self._stream(x, weight, bias, config, gated=False, pdl=pdl)
         if bias is None:
             return torch.mm(x, weight.t())
         return torch.addmm(bias, x, weight.t())
+
+    def gated(
+        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, pdl: int
+    ) -> torch.Tensor:
+        """silu(gate) * up of weight `[2 * units, in]` (gates, ups): a new `[n, units]`."""
+        units = len(weight) // 2
+        config = self._config(x, units, gated=True) if len(x) > self._tuning.gemv_rows else None
+        if config is not None:
+            return self._stream(x, weight, bias, config, gated=True, pdl=pdl)
+        wide = self(x, weight, bias, pdl=pdl)
+        thin = wide.new_empty(len(wide), units)
+        silu_mul(wide, out=thin, pdl=pdl)
+        return thin
+
+    def _config(self, x: torch.Tensor, n_out: int, *, gated: bool) -> SkinnyConfig | None:
+        """How our own kernel takes it; None where it does not, or is not the quicker one."""
+        rows, inner = x.shape
+        if self._tiled is not None or self._tuning.library_products or rows > STREAMED_ROWS:
+            return None
+        if inner % 8 or not can_stream(x):
+            return None
+        key = (pad_rows(rows), n_out, inner, gated)
+        if key not in self._configs:
+            if self._sums is None:
+                self._sums = PartialSums(x.device)
+                if x.is_cuda:
+                    device = torch.cuda.get_device_properties(x.device)
+                    self._cores = device.multi_processor_count
+            guess = config_for(
+                *key[:3], gated=gated, cores=self._cores, ring_bytes=self._tuning.ring_bytes
+            )
+            self._configs[key] = MEASURED.get(key, guess)
+        return self._configs[key]
+
+    def _stream(
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        config: SkinnyConfig,
+        *,
+        gated: bool,
+        pdl: int,
+    ) -> torch.Tensor:
+        assert self._sums is not None
+        out = x.new_empty(len(x), len(weight) // (2 if gated else 1))
+        skinny(x, weight, out=out, sums=self._sums, bias=bias, gated=gated, config=config, pdl=pdl)
+        return out

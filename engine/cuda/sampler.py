@@ -72,7 +72,7 @@ class DeviceSampler:
         sample(
             logits, inputs.temperatures, inputs.seeds, inputs.samples, inputs.index,
             tokens=fresh.tokens[:n], logprobs=fresh.logprobs[:n],
-            pdl=n == 1 and logits.is_cuda and not self._exact,
+            pdl=logits.is_cuda and not self._exact,
         )  # fmt: skip
 
     def refine(

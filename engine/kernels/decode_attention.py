@@ -134,6 +134,48 @@ def _merge(
     tl.store(out + heads[:, None] * HEAD_DIM + dim[None, :], answer, mask=keep)
 
 
+@triton.jit
+def _ask_ahead(
+    values,
+    tables,
+    items,
+    n_items,
+    layer,
+    head,
+    max_items,
+    table_stride,
+    LAYERS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    PAGE: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    PLANE: tl.constexpr,
+    RECORD: tl.constexpr,
+    AHEAD: tl.constexpr,
+):
+    """Have the first pages of this program's first item brought to the second-level cache.
+
+    The plan is older than the launch before this one, and so are all keys but a row's newest: those
+    are written in that cache, too.
+    """
+    line: tl.constexpr = 128 // (values.dtype.element_ty.primitive_bitwidth // 8)
+    place = tl.arange(0, PAGE * HEAD_DIM // line) * line
+    item = tl.program_id(1)
+    record = items + tl.minimum(item, max_items - 1) * RECORD
+    table = tables + tl.load(record) * table_stride
+    begin = tl.load(record + 1)
+    end = tl.load(record + 2)
+    if item < tl.load(n_items):
+        for i in tl.static_range(AHEAD):
+            page = tl.load(table + tl.minimum(begin + i, end - 1))
+            plane = ((page * LAYERS + layer) * 2) * KV_HEADS + head
+            for kind in tl.static_range(2):
+                at = values + (plane + kind * KV_HEADS).to(tl.int64) * PLANE + place
+                tl.inline_asm_elementwise(
+                    "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [at],
+                    dtype=tl.int32, is_pure=False, pack=1,
+                )  # fmt: skip
+
+
 @triton.jit(do_not_specialize=["layer", "window", "max_items", "table_stride"])
 def _decode_kernel(
     queries,
@@ -168,10 +210,16 @@ def _decode_kernel(
     TENSOR_COPY: tl.constexpr,
     FP8: tl.constexpr,
     STAGES: tl.constexpr,
+    AHEAD: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    ready(PDL)
     head = tl.program_id(0)
+    if PDL and AHEAD > 0:
+        _ask_ahead(
+            values, tables, items, n_items, layer, head, max_items, table_stride,
+            LAYERS, KV_HEADS, PAGE, HEAD_DIM, PLANE, RECORD, AHEAD,
+        )  # fmt: skip
+    ready(PDL)
     query = tl.arange(0, GROUP_PAD)
     dim = tl.arange(0, DIM_PAD)
     heads = head * GROUP + query
@@ -261,6 +309,7 @@ class DecodeConfig:
     stages: int = 3
     tensor_copy: bool = True
     merge_rows: int = 64  # partial answers of one head weighed at a time
+    ahead: int = 2  # pages asked for before the wait, where launches overlap
 
 
 def config_for(view: KVView) -> DecodeConfig:
@@ -282,14 +331,15 @@ def decode_attention(
     window: int = 0,
     programs: int = 0,
     config: DecodeConfig | None = None,
-    pdl: bool = False,
+    pdl: int = 0,
 ) -> None:
     """queries `[rows, heads, head_dim]` (rows may be strided), out `[rows, heads, head_dim]` dense.
 
     `tables` [rows, any] int32: the pages of each row in order; what lies past a row's length is not
     read. `plan` was filled by `plan_decode` for the same lengths and window. Rows of length 0 are
     left as they are. `scale` multiplies the scores. `programs` 0: one for each item that the plan
-    has room for; fewer walk the items in turn. Query head h reads kv head h // group.
+    has room for; fewer walk the items in turn. Query head h reads kv head h // group. With `pdl`,
+    tables and plan must be older than the launch before this one.
 
     Asserted: shapes, dense heads, int32 tables, page_tokens that a product can take.
     """
@@ -309,6 +359,8 @@ def decode_attention(
     fp8 = view.has_scales
     tensor_copy = config.tensor_copy and view.has_descriptor and view.values.itemsize <= 2
     descriptor = view.descriptor(dim_pad) if tensor_copy else view.values
+    lines = view.page_tokens * head_dim * view.values.itemsize // 128
+    ahead = config.ahead if lines & (lines - 1) == 0 else 0  # a plane's cache lines at once
     _decode_kernel[(view.kv_heads, programs or plan.max_items)](
         queries,
         out,
@@ -342,6 +394,7 @@ def decode_attention(
         TENSOR_COPY=tensor_copy,
         FP8=fp8,
         STAGES=config.stages,
+        AHEAD=ahead,
         PDL=pdl,
         num_warps=config.warps,
         num_stages=config.stages,

@@ -1,0 +1,74 @@
+"""Which kernel takes a product, on the CPU: the streamed one in its general form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton")
+
+import torch
+
+from engine.kernels.silu import reference_silu_mul
+
+
+@pytest.fixture
+def streaming(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Products of any dtype and device stream; the rows of each that did."""
+    import engine.cuda.products as products
+    from engine.kernels.skinny import skinny
+
+    rows: list[int] = []
+
+    def noting(x: torch.Tensor, *args: Any, **options: Any) -> None:
+        rows.append(len(x))
+        skinny(x, *args, **options)
+
+    monkeypatch.setattr(products, "can_stream", lambda x: True)
+    monkeypatch.setattr(products, "skinny", noting)
+    return rows
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_products_of_few_rows_stream_and_of_many_do_not(biased: bool, streaming: list[int]) -> None:
+    from engine.cuda.products import STREAMED_ROWS, Products
+
+    products = Products(exact=False)
+    weight = torch.randn(2 * 72, 40)
+    bias = torch.randn(2 * 72) if biased else None
+    for n in (3, 17, STREAMED_ROWS + 1):
+        x = torch.randn(n, 40)
+        expected = x.double() @ weight.double().T + (bias.double() if bias is not None else 0)
+        got = products(x, weight, bias, pdl=0)
+        assert torch.allclose(got.double(), expected, atol=1e-4), n
+        got = products.gated(x, weight, bias, pdl=0)
+        assert torch.allclose(got.double(), reference_silu_mul(expected), atol=1e-4), n
+    assert streaming == [3, 3, 17, 17]
+
+
+def test_measured_choices_come_before_guesses(
+    streaming: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import engine.cuda.products as module
+
+    monkeypatch.setitem(module.MEASURED, (8, 64, 40, False), None)
+    products = module.Products(exact=False)
+    x, weight = torch.randn(5, 40), torch.randn(64, 40)
+    products(x, weight, None, pdl=0)
+    assert streaming == []
+    products(torch.randn(9, 40), weight, None, pdl=0)
+    assert streaming == [9]
+
+
+def test_neither_exact_nor_library_products_stream(streaming: list[int]) -> None:
+    from engine.cuda.products import Products
+    from engine.cuda.tuning import Tuning
+
+    weight = torch.randn(64, 40)
+    library = Products(exact=False, tuning=Tuning(library_products=True))
+    for products in (Products(exact=True), library):
+        products.probe(weight)
+        products(torch.randn(5, 40), weight, None, pdl=0)
+        products.gated(torch.randn(5, 40), weight, None, pdl=0)
+    assert streaming == []

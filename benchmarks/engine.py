@@ -1,7 +1,8 @@
 """The engine on this GPU, a step at a time, against the card's own ceilings and vLLM's figures.
 
     python -m benchmarks.engine [--points decode:1x128,prefill:1x2048] [--mix] [--startup]
-                                [--exact] [--profile DIR]
+                                [--exact] [--profile DIR] [--library-products] [--gemv-rows 0]
+                                [--ring-kib 144] [--overlap 0|1|2]
 
 A random model in the shape of Llama-3.1-8B, bf16, pages filled with random data. No worker, no
 network: steps are submitted as a worker does it, one ahead of what is known. A decode point is the
@@ -22,7 +23,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -37,6 +38,7 @@ from engine.config import EngineConfig
 from engine.cuda.engine import CudaEngine
 from engine.cuda.load import load_cuda_engine
 from engine.cuda.memory import tensor_of
+from engine.cuda.tuning import USUAL, Tuning
 from engine.step import Engine, EngineSpec, Page, RowWork, Step
 from twolane.params import SamplingParams
 
@@ -225,7 +227,7 @@ def shape_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
-def load(exact: bool, n_pages: int) -> tuple[CudaEngine, float]:
+def load(exact: bool, n_pages: int, tuning: Tuning) -> tuple[CudaEngine, float]:
     """The engine with random pages, and the seconds it took to load."""
     with shape_folder() as folder:
         started = time.perf_counter()
@@ -233,7 +235,8 @@ def load(exact: bool, n_pages: int) -> tuple[CudaEngine, float]:
             EngineConfig(
                 model_dir=folder, dtype="bfloat16", n_pages=n_pages, load_format="random",
                 exact=exact, page_tokens=PAGE_TOKENS,
-            )
+            ),
+            tuning=tuning,
         )  # fmt: skip
         torch.cuda.synchronize()
         loaded_s = time.perf_counter() - started
@@ -245,6 +248,12 @@ def load(exact: bool, n_pages: int) -> tuple[CudaEngine, float]:
     return engine, loaded_s
 
 
+def _changes(tuning: Tuning) -> str:
+    """For a file's name: what is set otherwise than usual."""
+    usual, found = asdict(USUAL), asdict(tuning)
+    return "".join(f"_{name}_{int(found[name])}" for name in found if found[name] != usual[name])
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--points", default=",".join(VLLM_MS))
@@ -254,6 +263,11 @@ def main() -> int:
     parser.add_argument("--startup", action="store_true", help="starts of new processes, too")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--commit", help="of this code, where it is no checkout of git")
+    other = parser.add_argument_group("to compare", "see engine.cuda.tuning")
+    other.add_argument("--library-products", action="store_true")
+    other.add_argument("--gemv-rows", type=int, default=USUAL.gemv_rows)
+    other.add_argument("--ring-kib", type=int, default=USUAL.ring_bytes >> 10)
+    other.add_argument("--overlap", type=int, default=USUAL.overlap, choices=(0, 1, 2))
     args = parser.parse_args()
     if not torch.cuda.is_available():
         print("no CUDA device: nothing to measure")
@@ -262,13 +276,21 @@ def main() -> int:
     begun = time.perf_counter()
     ceilings = measure_ceilings()
     torch.cuda.empty_cache()
-    figures: dict[str, Any] = {"exact": args.exact, "ceilings": ceilings.rows[0]}
+    tuning = Tuning(
+        library_products=args.library_products,
+        gemv_rows=args.gemv_rows,
+        ring_bytes=args.ring_kib << 10,
+        overlap=args.overlap,
+    )
+    figures: dict[str, Any] = {
+        "exact": args.exact, "tuning": asdict(tuning), "ceilings": ceilings.rows[0],
+    }  # fmt: skip
     if args.startup:  # while nothing else is on the card
         with shape_folder() as folder:
             figures["startup"] = measure_starts(
                 folder, device="cuda", dtype="bfloat16", n_pages=N_PAGES, exact=args.exact
             )
-    engine, loaded_s = load(args.exact, MIX_PAGES if args.mix else N_PAGES)
+    engine, loaded_s = load(args.exact, MIX_PAGES if args.mix else N_PAGES, tuning)
     started = time.perf_counter()
     _check(engine.run(Rows(Point("decode", 1, 128), engine.spec).decode()))
     first_s = time.perf_counter() - started
@@ -287,7 +309,7 @@ def main() -> int:
         "took_s": round(time.perf_counter() - begun, 1),
         "points": rows,
     }
-    name = "engine_exact" if args.exact else "engine"
+    name = "engine" + "_exact" * args.exact + _changes(tuning)
     print("saved", save(name, figures, folder=args.out, commit=args.commit))
     return 0
 

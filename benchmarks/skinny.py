@@ -41,7 +41,8 @@ from benchmarks.kernels import (
     time_s,
 )
 from benchmarks.results import RESULTS, save
-from engine.kernels.decode_attention import DecodeConfig, decode_attention
+from engine.kernels.decode_attention import decode_attention
+from engine.kernels.decode_config import DecodeConfig
 from engine.kernels.decode_plan import allocate_plan, items_for, plan_decode
 from engine.kernels.gemv import gemv
 from engine.kernels.rope_write import rope_write

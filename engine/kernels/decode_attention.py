@@ -9,21 +9,25 @@ all of them left: no second launch. The merge adds in the order of the items, wh
 
 A group's queries are padded to 16 rows, what the tensor cores take at least. Turned around, with
 keys as the tall side, wgmma could serve, but it was no faster (memory is what binds), and Triton
-3.6 compiles it to reads outside of shared memory where a masked page follows the loop.
+3.6 compiles it to reads outside of shared memory where a masked page follows the loop. FP8 pools,
+where instructions bind, are read that way all the same: see `decode_turned`.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
 
 import math
-from dataclasses import dataclass
 
 import torch
 import triton
 import triton.language as tl
 
+from engine.kernels.decode_ahead import ask_ahead, pages_ahead
+from engine.kernels.decode_config import DecodeConfig, config_for
+from engine.kernels.decode_merge import merge_items
 from engine.kernels.decode_plan import RECORD, DecodePlan
+from engine.kernels.decode_turned import launch_turned
 from engine.kernels.launch import ready
-from engine.kernels.plane import load_plane, load_scales
+from engine.kernels.plane import load_plane
 from engine.kernels.view import KVView
 
 
@@ -38,7 +42,6 @@ def _attend(
     answer,
     values,
     descriptor,
-    scales,
     layer,
     head,
     scale,
@@ -50,7 +53,6 @@ def _attend(
     PLANE: tl.constexpr,
     MASKED: tl.constexpr,
     TENSOR_COPY: tl.constexpr,
-    FP8: tl.constexpr,
 ):
     """Take in the slots low .. high - 1 of one page. best, total: [G]; answer: [G, DIM_PAD]."""
     plane = ((page * LAYERS + layer) * 2) * KV_HEADS + head
@@ -62,14 +64,7 @@ def _attend(
         values, descriptor, plane + KV_HEADS, low, high,
         PAGE, HEAD_DIM, DIM_PAD, PLANE, MASKED, TENSOR_COPY,
     )  # fmt: skip
-    if FP8:
-        keys = keys.to(queries.dtype)
-        held = held.to(queries.dtype)
-        key_scales = load_scales(scales, plane, low, high, PAGE, HEAD_DIM, PLANE)
-        value_scales = load_scales(scales, plane + KV_HEADS, low, high, PAGE, HEAD_DIM, PLANE)
     scores = tl.dot(queries, tl.trans(keys), input_precision="ieee")
-    if FP8:
-        scores = scores * key_scales[None, :]
     if MASKED:
         slot = tl.arange(0, PAGE)
         keep = (slot >= low) & (slot < high)
@@ -78,102 +73,10 @@ def _attend(
     weights = tl.exp2(scores * scale - higher[:, None])
     shrink = tl.exp2(best - higher)
     total = total * shrink + tl.sum(weights, 1)
-    if FP8:
-        weights = weights * value_scales[None, :]
     answer = answer * shrink[:, None]
     weights = weights.to(held.dtype)
     answer = tl.dot(weights, held, answer, input_precision="ieee")
     return higher, total, answer
-
-
-@triton.jit
-def _merge(
-    partial_out,
-    partial_lse,
-    out,
-    first,
-    n,
-    head,
-    KV_HEADS: tl.constexpr,
-    GROUP: tl.constexpr,
-    GROUP_PAD: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    DIM_PAD: tl.constexpr,
-    AT_ONCE: tl.constexpr,
-):
-    """Weigh a row's partial answers by their log-sum-exp, in the order of the items.
-
-    The reads bypass the first-level cache: other programs have just written what is read.
-    """
-    nth = tl.arange(0, AT_ONCE)
-    query = tl.arange(0, GROUP_PAD)
-    dim = tl.arange(0, DIM_PAD)
-    heads = head * GROUP + query
-    best = tl.full([GROUP_PAD], float("-inf"), tl.float32)
-    total = tl.zeros([GROUP_PAD], tl.float32)
-    answer = tl.zeros([GROUP_PAD, DIM_PAD], tl.float32)
-    for j in range(0, n, AT_ONCE):
-        keep = (j + nth < n)[:, None] & (query < GROUP)[None, :]
-        at = (first + j + nth)[:, None] * (KV_HEADS * GROUP) + heads[None, :]
-        lse = tl.load(partial_lse + at, mask=keep, other=float("-inf"), cache_modifier=".cg")
-        parts = tl.load(
-            partial_out + at.to(tl.int64)[:, :, None] * HEAD_DIM + dim[None, None, :],
-            mask=keep[:, :, None] & (dim < HEAD_DIM)[None, None, :],
-            other=0.0,
-            cache_modifier=".cg",
-        )
-        higher = tl.maximum(best, tl.max(lse, 0))
-        level = tl.where(query < GROUP, higher, 0.0)
-        weight = tl.exp2(lse - level[None, :])
-        shrink = tl.exp2(best - level)
-        total = total * shrink + tl.sum(weight, 0)
-        answer = answer * shrink[:, None] + tl.sum(parts * weight[:, :, None], 0)
-        best = higher
-    answer = answer / tl.where(query < GROUP, total, 1.0)[:, None]
-    keep = (query < GROUP)[:, None] & (dim < HEAD_DIM)[None, :]
-    tl.store(out + heads[:, None] * HEAD_DIM + dim[None, :], answer, mask=keep)
-
-
-@triton.jit
-def _ask_ahead(
-    values,
-    tables,
-    items,
-    n_items,
-    layer,
-    head,
-    max_items,
-    table_stride,
-    LAYERS: tl.constexpr,
-    KV_HEADS: tl.constexpr,
-    PAGE: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    PLANE: tl.constexpr,
-    RECORD: tl.constexpr,
-    AHEAD: tl.constexpr,
-):
-    """Have the first pages of this program's first item brought to the second-level cache.
-
-    The plan is older than the launch before this one, and so are all keys but a row's newest: those
-    are written in that cache, too.
-    """
-    line: tl.constexpr = 128 // (values.dtype.element_ty.primitive_bitwidth // 8)
-    place = tl.arange(0, PAGE * HEAD_DIM // line) * line
-    item = tl.program_id(1)
-    record = items + tl.minimum(item, max_items - 1) * RECORD
-    table = tables + tl.load(record) * table_stride
-    begin = tl.load(record + 1)
-    end = tl.load(record + 2)
-    if item < tl.load(n_items):
-        for i in tl.static_range(AHEAD):
-            page = tl.load(table + tl.minimum(begin + i, end - 1))
-            plane = ((page * LAYERS + layer) * 2) * KV_HEADS + head
-            for kind in tl.static_range(2):
-                at = values + (plane + kind * KV_HEADS).to(tl.int64) * PLANE + place
-                tl.inline_asm_elementwise(
-                    "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [at],
-                    dtype=tl.int32, is_pure=False, pack=1,
-                )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["layer", "window", "max_items", "table_stride"])
@@ -182,7 +85,6 @@ def _decode_kernel(
     out,
     values,
     descriptor,
-    scales,
     tables,
     items,
     n_items,
@@ -208,14 +110,13 @@ def _decode_kernel(
     RECORD: tl.constexpr,
     WINDOWED: tl.constexpr,
     TENSOR_COPY: tl.constexpr,
-    FP8: tl.constexpr,
     STAGES: tl.constexpr,
     AHEAD: tl.constexpr,
     PDL: tl.constexpr,
 ):
     head = tl.program_id(0)
     if PDL and AHEAD > 0:
-        _ask_ahead(
+        ask_ahead(
             values, tables, items, n_items, layer, head, max_items, table_stride,
             LAYERS, KV_HEADS, PAGE, HEAD_DIM, PLANE, RECORD, AHEAD,
         )  # fmt: skip
@@ -242,8 +143,6 @@ def _decode_kernel(
                 mask=mine,
                 other=0.0,
             )
-            if FP8:
-                q = q.to(tl.float16)  # e4m3 converts to it in hardware, without loss
             best = tl.full([GROUP_PAD], float("-inf"), tl.float32)
             total = tl.zeros([GROUP_PAD], tl.float32)
             answer = tl.zeros([GROUP_PAD, DIM_PAD], tl.float32)
@@ -255,8 +154,8 @@ def _decode_kernel(
                 if (lowest > begin * PAGE) & (begin < whole_end):
                     best, total, answer = _attend(
                         page, lowest - begin * PAGE, PAGE,
-                        q, best, total, answer, values, descriptor, scales, layer, head, scale,
-                        LAYERS, KV_HEADS, PAGE, HEAD_DIM, DIM_PAD, PLANE, True, TENSOR_COPY, FP8,
+                        q, best, total, answer, values, descriptor, layer, head, scale,
+                        LAYERS, KV_HEADS, PAGE, HEAD_DIM, DIM_PAD, PLANE, True, TENSOR_COPY,
                     )  # fmt: skip
                     whole_begin = begin + 1
                     page = tl.load(table + tl.minimum(whole_begin, end - 1))
@@ -266,8 +165,8 @@ def _decode_kernel(
                 next_page = tl.load(table + tl.minimum(i + 1, end - 1))
                 best, total, answer = _attend(
                     page, 0, PAGE,
-                    q, best, total, answer, values, descriptor, scales, layer, head, scale,
-                    LAYERS, KV_HEADS, PAGE, HEAD_DIM, DIM_PAD, PLANE, False, TENSOR_COPY, FP8,
+                    q, best, total, answer, values, descriptor, layer, head, scale,
+                    LAYERS, KV_HEADS, PAGE, HEAD_DIM, DIM_PAD, PLANE, False, TENSOR_COPY,
                 )  # fmt: skip
                 page = next_page
             if whole_end < end:
@@ -276,8 +175,8 @@ def _decode_kernel(
                     low = tl.maximum(tl.maximum(length - window, 0) - whole_end * PAGE, 0)
                 best, total, answer = _attend(
                     page, low, length - whole_end * PAGE,
-                    q, best, total, answer, values, descriptor, scales, layer, head, scale,
-                    LAYERS, KV_HEADS, PAGE, HEAD_DIM, DIM_PAD, PLANE, True, TENSOR_COPY, FP8,
+                    q, best, total, answer, values, descriptor, layer, head, scale,
+                    LAYERS, KV_HEADS, PAGE, HEAD_DIM, DIM_PAD, PLANE, True, TENSOR_COPY,
                 )  # fmt: skip
             answer = answer / total[:, None]
             place = heads[:, None] * HEAD_DIM + dim[None, :]
@@ -294,29 +193,11 @@ def _decode_kernel(
                 counter = counters + row * KV_HEADS + head
                 if tl.atomic_add(counter, 1, sem="acq_rel") == row_items - 1:
                     tl.debug_barrier()
-                    _merge(
+                    merge_items(
                         partial_out, partial_lse, row_out, first_item, row_items, head,
                         KV_HEADS, GROUP, MERGE_PAD, HEAD_DIM, DIM_PAD, AT_ONCE,
                     )  # fmt: skip
                     tl.store(counter, 0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecodeConfig:
-    """How the kernel is built. Defaults are the best measured on an H200 for 16-bit pools."""
-
-    warps: int = 4
-    stages: int = 3
-    tensor_copy: bool = True
-    merge_rows: int = 64  # partial answers of one head weighed at a time
-    ahead: int = 2  # pages asked for before the wait, where launches overlap
-
-
-def config_for(view: KVView) -> DecodeConfig:
-    """What fits: at 32 bits a value, one plane of keys and one of values fill the shared memory."""
-    if view.values.itemsize == 4:
-        return DecodeConfig(warps=8, stages=1)
-    return DecodeConfig()
 
 
 def decode_attention(
@@ -356,17 +237,20 @@ def decode_attention(
     assert tables.stride(1) == 1
     assert len(tables) >= rows
     dim_pad = triton.next_power_of_2(head_dim)
-    fp8 = view.has_scales
+    if view.has_scales:
+        launch_turned(
+            queries, view, layer, tables, plan,
+            out=out, scale=scale / math.log(2), window=window, programs=programs, config=config,
+            pdl=pdl,
+        )  # fmt: skip
+        return
     tensor_copy = config.tensor_copy and view.has_descriptor and view.values.itemsize <= 2
     descriptor = view.descriptor(dim_pad) if tensor_copy else view.values
-    lines = view.page_tokens * head_dim * view.values.itemsize // 128
-    ahead = config.ahead if lines & (lines - 1) == 0 else 0  # a plane's cache lines at once
     _decode_kernel[(view.kv_heads, programs or plan.max_items)](
         queries,
         out,
         view.values,
         descriptor,
-        view.scales,
         tables,
         plan.items,
         plan.total,
@@ -392,9 +276,8 @@ def decode_attention(
         RECORD=RECORD,
         WINDOWED=window > 0,
         TENSOR_COPY=tensor_copy,
-        FP8=fp8,
         STAGES=config.stages,
-        AHEAD=ahead,
+        AHEAD=pages_ahead(view, config.ahead),
         PDL=pdl,
         num_warps=config.warps,
         num_stages=config.stages,

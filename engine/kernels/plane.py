@@ -50,3 +50,18 @@ def load_scales(
     slot = tl.arange(0, PAGE)
     at = scales + (plane.to(tl.int64) * PLANE + PAGE * HEAD_DIM) // 4 + slot
     return tl.load(at, mask=(slot >= low) & (slot < high), other=0.0)
+
+
+@triton.jit
+def load_turned(
+    values,
+    plane,
+    PAGE: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    DIM_PAD: tl.constexpr,
+    PLANE: tl.constexpr,
+):
+    """A plane of an FP8 pool's values `[DIM_PAD, PAGE]`; what is past HEAD_DIM reads as 0."""
+    dim = tl.arange(0, DIM_PAD)[:, None]
+    at = values + plane.to(tl.int64) * PLANE + dim * PAGE + tl.arange(0, PAGE)[None, :]
+    return tl.load(at, mask=dim < HEAD_DIM, other=0.0)

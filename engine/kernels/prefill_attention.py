@@ -23,8 +23,7 @@ import torch
 import triton
 import triton.language as tl
 
-from engine.kernels.launch import ready
-from engine.kernels.plane import load_plane, load_scales
+from engine.kernels.plane import load_plane, load_scales, load_turned
 from engine.kernels.prefill_overlapped import BLOCK_TOKENS, can_overlap, launch_overlapped
 from engine.kernels.prefill_plan import TILE_RECORD
 from engine.kernels.view import KVView
@@ -63,14 +62,20 @@ def _weighed(
     DIM_PAD: tl.constexpr, PLANE: tl.constexpr, MASKED: tl.constexpr, TENSOR_COPY: tl.constexpr,
     FP8: tl.constexpr,
 ):  # fmt: skip
-    """`answer` plus weights @ the page's values; values of slots from n_valid on are not read."""
+    """`answer` plus weights @ the page's values; values of slots from n_valid on count as 0."""
     plane = ((page * LAYERS + layer) * 2 + 1) * KV_HEADS + head
-    held = load_plane(
-        values, descriptor, plane, 0, n_valid, PAGE, HEAD_DIM, DIM_PAD, PLANE, MASKED, TENSOR_COPY
-    )
     if FP8:
         weights *= load_scales(scales, plane, 0, n_valid, PAGE, HEAD_DIM, PLANE)[None, :]
-        held = held.to(tl.float16)
+        if TENSOR_COPY:
+            turned = descriptor.load([plane * (PLANE // PAGE), 0])
+        else:
+            turned = load_turned(values, plane, PAGE, HEAD_DIM, DIM_PAD, PLANE)
+        held = tl.trans(turned.to(tl.float16))
+    else:
+        held = load_plane(
+            values, descriptor, plane, 0, n_valid,
+            PAGE, HEAD_DIM, DIM_PAD, PLANE, MASKED, TENSOR_COPY,
+        )  # fmt: skip
     return tl.dot(weights.to(held.dtype), held, answer, input_precision="ieee")
 
 
@@ -80,6 +85,7 @@ def _prefill_kernel(
     out,
     values,
     descriptor,
+    held_descriptor,
     scales,
     tables,
     tiles,
@@ -101,9 +107,7 @@ def _prefill_kernel(
     TENSOR_COPY: tl.constexpr,
     FP8: tl.constexpr,
     STAGES: tl.constexpr,
-    PDL: tl.constexpr,
 ):
-    ready(PDL)
     query_head = tl.program_id(0)
     head = query_head // GROUP
     record = tiles + tl.program_id(1) * RECORD
@@ -147,7 +151,7 @@ def _prefill_kernel(
             shrink = tl.exp2(best - level)
             total = total * shrink + tl.sum(weights, 1)
             answer = _weighed(
-                weights, page, keys_end - i * PAGE, values, descriptor, scales, layer, head,
+                weights, page, keys_end - i * PAGE, values, held_descriptor, scales, layer, head,
                 answer * shrink[:, None],
                 LAYERS, KV_HEADS, PAGE, HEAD_DIM, DIM_PAD, PLANE, False, TENSOR_COPY, FP8,
             )  # fmt: skip
@@ -166,7 +170,7 @@ def _prefill_kernel(
         shrink = tl.exp2(best - higher)
         total = total * shrink + tl.sum(weights, 1)
         answer = _weighed(
-            weights, page, PAGE, values, descriptor, scales, layer, head,
+            weights, page, PAGE, values, held_descriptor, scales, layer, head,
             answer * shrink[:, None],
             LAYERS, KV_HEADS, PAGE, HEAD_DIM, DIM_PAD, PLANE, False, TENSOR_COPY, FP8,
         )  # fmt: skip
@@ -184,7 +188,7 @@ def _prefill_kernel(
         shrink = tl.exp2(best - level)
         total = total * shrink + tl.sum(weights, 1)
         answer = _weighed(
-            weights, page, keys_end - i * PAGE, values, descriptor, scales, layer, head,
+            weights, page, keys_end - i * PAGE, values, held_descriptor, scales, layer, head,
             answer * shrink[:, None],
             LAYERS, KV_HEADS, PAGE, HEAD_DIM, DIM_PAD, PLANE, True, TENSOR_COPY, FP8,
         )  # fmt: skip
@@ -214,6 +218,8 @@ def config_for(view: KVView) -> PrefillConfig:
         return PrefillConfig(block_tokens=BLOCK_TOKENS, warps=8, stages=4, overlapped=True)
     if view.head_dim > 128:
         return PrefillConfig(block_tokens=128, warps=8, stages=2)
+    if view.has_scales:  # not measured yet: twice the queries for each page that is widened
+        return PrefillConfig(block_tokens=128, warps=8, stages=3)
     return PrefillConfig(block_tokens=64, warps=4, stages=3)
 
 
@@ -228,7 +234,6 @@ def prefill_attention(
     scale: float,
     window: int = 0,
     config: PrefillConfig | None = None,
-    pdl: bool = False,
 ) -> None:
     """queries `[n, heads, head_dim]` of packed rows (tokens may be strided), out the same, dense.
 
@@ -259,11 +264,16 @@ def prefill_attention(
         return
     dim_pad = triton.next_power_of_2(head_dim)
     tensor_copy = config.tensor_copy and view.has_descriptor and view.values.itemsize <= 2
+    descriptor = view.descriptor(dim_pad) if tensor_copy else view.values
+    held_descriptor = descriptor
+    if tensor_copy and view.has_scales:
+        held_descriptor = view.turned_descriptor()
     _prefill_kernel[(heads, len(tiles))](
         queries,
         out,
         view.values,
-        view.descriptor(dim_pad) if tensor_copy else view.values,
+        descriptor,
+        held_descriptor,
         view.scales,
         tables,
         tiles,
@@ -285,8 +295,6 @@ def prefill_attention(
         TENSOR_COPY=tensor_copy,
         FP8=view.has_scales,
         STAGES=config.stages,
-        PDL=pdl,
         num_warps=config.warps,
         num_stages=config.stages,
-        launch_pdl=pdl,
     )

@@ -7,10 +7,11 @@ from engine.kernels.view import KVView
 
 def gather(view: KVView, layer: int, pages: list[int], n: int) -> tuple[torch.Tensor, torch.Tensor]:
     """A row's first n keys and values, each `[kv_heads, n, head_dim]` float64."""
-    planes = view.planes()[pages, layer].double()  # [pages, 2, kv_heads, page_tokens, head_dim]
+    parts = [part[pages, layer].double() for part in view.parts()]  # [pages, kv_heads, tokens, dim]
     if view.has_scales:
-        planes = planes * view.plane_scales()[pages, layer].double()[..., None]
-    held = planes.permute(1, 2, 0, 3, 4).flatten(2, 3)[:, :, :n]
+        scales = view.plane_scales()[pages, layer].double()[..., None]
+        parts = [part * scales[:, i] for i, part in enumerate(parts)]
+    held = [part.transpose(0, 1).flatten(1, 2)[:, :n] for part in parts]
     return held[0], held[1]
 
 

@@ -27,6 +27,12 @@ def _normed(low, high, weight, half_dim, at_half, epsilon, HALF: tl.constexpr):
     return low * scale * low_weight[None, :], high * scale * high_weight[None, :]
 
 
+@triton.jit
+def _size(x):
+    """|x|, and infinity for NaN, which a maximum would pass over."""
+    return tl.where(x == x, tl.abs(x), float("inf"))
+
+
 @triton.jit(do_not_specialize=["layer"])
 def _rope_write_kernel(
     qkv,
@@ -93,17 +99,23 @@ def _rope_write_kernel(
         page = (slot // PAGE).to(tl.int64)
         kv_head = head - HEADS  # values follow keys here as they do in a page
         plane = (page * LAYERS + layer) * (2 * KV_HEADS) + kv_head
-        place = (plane * PLANE + (slot % PAGE) * HEAD_DIM)[:, None] + half_dim[None, :]
+        at_slot = (plane * PLANE + (slot % PAGE) * HEAD_DIM)[:, None] + half_dim[None, :]
+        to_high = HALF
         cached = keep & (kv_head >= 0)[:, None]
         if FP8:
-            largest = tl.maximum(tl.max(tl.abs(new_low), 1), tl.max(tl.abs(new_high), 1))
-            scale = tl.maximum(largest, 1e-12) / FP8_MAX
+            largest = tl.maximum(tl.max(_size(new_low), 1), tl.max(_size(new_high), 1))
+            sound = largest < float("inf")
+            scale = tl.where(sound, tl.maximum(largest, 1e-12) / FP8_MAX, float("nan"))
             at_scale = (plane * PLANE + PAGE * HEAD_DIM) // 4 + slot % PAGE
             tl.store(scales + at_scale, scale, mask=is_head & (kv_head >= 0))
-            new_low = new_low / scale[:, None]
-            new_high = new_high / scale[:, None]
-        tl.store(values + place, new_low.to(values.dtype.element_ty), mask=cached)
-        tl.store(values + place + HALF, new_high.to(values.dtype.element_ty), mask=cached)
+            # What is not finite makes the scale so, and never a byte that spells NaN.
+            new_low = tl.where(sound[:, None], new_low / scale[:, None], 0.0)
+            new_high = tl.where(sound[:, None], new_high / scale[:, None], 0.0)
+            turned = (plane * PLANE + slot % PAGE)[:, None] + half_dim[None, :] * PAGE
+            at_slot = tl.where(is_value, turned, at_slot)
+            to_high = tl.where(is_value, HALF * PAGE, HALF)
+        tl.store(values + at_slot, new_low.to(values.dtype.element_ty), mask=cached)
+        tl.store(values + at_slot + to_high, new_high.to(values.dtype.element_ty), mask=cached)
 
 
 def rope_write(
@@ -127,7 +139,8 @@ def rope_write(
 
     `positions` [n] integers; `cos` and `sin` `[positions, head_dim]` float32 as `Rope.tables` makes
     them (sin signed in its first half). Order: bias, norm of queries and keys (both or neither),
-    rotation by halves, rounding. An FP8 pool gets one scale a token and head: its largest / 448.
+    rotation by halves, rounding. An FP8 pool gets one scale a token and head: its largest / 448,
+    or NaN where not all is finite.
     """
     n = len(qkv)
     heads, head_dim = queries.shape[1:]

@@ -2,7 +2,8 @@
 
 import torch
 
-from engine.kernels.decode_attention import DecodeConfig, decode_attention
+from engine.kernels.decode_attention import decode_attention
+from engine.kernels.decode_config import DecodeConfig
 from engine.kernels.decode_plan import allocate_plan, plan_decode
 from engine.kernels.prefill_attention import PrefillConfig, config_for, prefill_attention
 from engine.kernels.prefill_plan import plan_prefill
@@ -16,7 +17,8 @@ NO_PAGE = 10**6  # far outside of any pool here: reading it would fault
 class PagedRows:
     """Row i has `starts[i]` cached and `lengths[i]` new tokens, in scattered pages.
 
-    Slots past a row's end hold NaN, table entries past its pages NO_PAGE.
+    Slots past a row's end hold NaN (of an FP8 pool: their scales do, and the values are the
+    largest), table entries past its pages NO_PAGE.
     """
 
     def __init__(
@@ -46,14 +48,15 @@ class PagedRows:
             dtype=kv_dtype or dtype,
             device=device,
         )
-        for page in self.view.planes():  # page by page: a card's pool is larger than its room
-            page.copy_(torch.randn(page.shape, generator=source, device=device))
+        for part in self.view.parts():
+            for page in part:  # page by page: a card's pool is larger than its room
+                page.copy_(torch.randn(page.shape, generator=source, device=device))
         if self.view.has_scales:
             scales = self.view.plane_scales()
             scales.copy_(torch.rand(scales.shape, generator=source, device=device) + 0.5)
         for own, end in zip(self.pages, self.ends, strict=True):
             if end % 64:
-                self.view.planes()[own[-1], :, :, :, end % 64 :] = torch.nan
+                self._poison(own[-1], end % 64)
         width = max(1, *counts)
         padded = [own + [NO_PAGE] * (width - len(own)) for own in self.pages]
         self.tables = torch.tensor(padded, dtype=torch.int32, device=device)
@@ -61,6 +64,12 @@ class PagedRows:
         self.queries = torch.randn(shape, generator=source, device=device).to(dtype)
         self.scale = head_dim**-0.5
         self.device = device
+
+    def _poison(self, page: int, used: int) -> None:
+        for part in self.view.parts():
+            part[page, :, :, used:] = 448.0 if self.view.has_scales else torch.nan
+        if self.view.has_scales:
+            self.view.plane_scales()[page, ..., used:] = torch.nan
 
     @property
     def ends(self) -> list[int]:
@@ -106,7 +115,9 @@ class PagedRows:
         assert not plan.counters.any(), "a merge left its counter behind"
         return out
 
-    def prefill(self, *, window: int = 0, config: PrefillConfig | None = None) -> torch.Tensor:
+    def prefill(
+        self, *, window: int = 0, config: PrefillConfig | None = None, layer: int = LAYER
+    ) -> torch.Tensor:
         """Prefill attention of all new tokens, into poisoned memory."""
         config = config or config_for(self.view)
         tiles = plan_prefill(
@@ -116,7 +127,7 @@ class PagedRows:
         prefill_attention(
             self.queries,
             self.view,
-            LAYER,
+            layer,
             self.tables,
             torch.from_numpy(tiles).to(self.device),
             out=out,

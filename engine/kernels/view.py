@@ -5,6 +5,11 @@
                                                  and begins at plane * plane_values
 
 A page of all layers is one contiguous run, scales included, so moving a page moves its scales.
+
+In an FP8 pool a plane of values is turned, `[head_dim, page_tokens]`: so both products of attention
+find what they sum over in consecutive bytes, as Hopper's FP8 products want it. Each token and head
+has a float32 scale, and no byte of such a plane ever spells NaN: a value that is not finite is
+stored as 0 under a scale that is NaN. Slots past a row's end may thus be read, and weighed with 0.
 """
 
 from dataclasses import dataclass
@@ -12,8 +17,9 @@ from dataclasses import dataclass
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from engine.fp8 import FP8
+
 SCALE_BYTES = 4  # one float32 a token and head, behind the values of an FP8 plane
-FP8 = torch.float8_e4m3fn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +67,21 @@ class KVView:
         return self.values.view(torch.float32) if self.has_scales else self.values
 
     def planes(self) -> torch.Tensor:
-        """`[pages, layers, 2, kv_heads, page_tokens, head_dim]`, a view (values, not scales)."""
+        """`[pages, layers, 2, kv_heads, page_tokens, head_dim]`, a view; not of an FP8 pool."""
+        assert not self.has_scales
+        return self._planes()
+
+    def parts(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values `[pages, layers, kv_heads, page_tokens, head_dim]`, views, not scaled."""
+        planes = self._planes()
+        keys, held = planes[:, :, 0], planes[:, :, 1]
+        if self.has_scales:
+            turned = (*held.shape[:3], self.head_dim, self.page_tokens)
+            strides = (*held.stride()[:3], self.page_tokens, 1)
+            held = held.as_strided(turned, strides).transpose(3, 4)
+        return keys, held
+
+    def _planes(self) -> torch.Tensor:
         plane = self.page_tokens * self.head_dim
         shape = (self.n_pages, self.layers, 2, self.kv_heads)
         held = self.values.view(*shape, self.plane_values)[..., :plane]
@@ -76,7 +96,8 @@ class KVView:
     @property
     def has_descriptor(self) -> bool:
         """Whether planes lie on a grid of rows, as the tensor copy engine wants them."""
-        return self.plane_values % self.head_dim == 0 and self.head_dim <= 256
+        on_grid = self.plane_values % self.head_dim == 0 and self.head_dim <= 256
+        return on_grid and (not self.has_scales or self.plane_values % self.page_tokens == 0)
 
     def descriptor(self, dim_pad: int) -> TensorDescriptor:
         """One 2-D descriptor over the whole pool: rows of head_dim, a block is one plane.
@@ -86,6 +107,20 @@ class KVView:
         rows = self.values.numel() // self.head_dim
         box = [self.page_tokens, dim_pad]
         return TensorDescriptor(self.values, [rows, self.head_dim], [self.head_dim, 1], box)
+
+    def turned_descriptor(self) -> TensorDescriptor:
+        """The same of an FP8 pool's values: rows of page_tokens, a block is one turned plane."""
+        assert self.has_scales
+        rows = self.values.numel() // self.page_tokens
+        box = [self.head_dim, self.page_tokens]
+        return TensorDescriptor(self.values, [rows, self.page_tokens], [self.page_tokens, 1], box)
+
+    def scales_descriptor(self) -> TensorDescriptor:
+        """A row is as long as a plane's scales; `page_tokens * head_dim / 4 / page_tokens` rows
+        into a plane lie its own."""
+        scales = self.scales
+        shape = [scales.numel() // self.page_tokens, self.page_tokens]
+        return TensorDescriptor(scales, shape, [self.page_tokens, 1], [1, self.page_tokens])
 
 
 def allocate_view(

@@ -8,9 +8,9 @@ pytest.importorskip("triton")
 
 import torch
 
-from engine.kernels.decode_attention import DecodeConfig
+from engine.fp8 import FP8
+from engine.kernels.decode_config import DecodeConfig, Fp8Products
 from engine.kernels.testing import PagedRows, relative_error
-from engine.kernels.view import FP8
 
 pytestmark = pytest.mark.gpu
 
@@ -64,10 +64,34 @@ def test_every_way_to_build_it_matches_float64(tensor_copy: bool, warps: int) ->
     assert error < BOUNDS[torch.bfloat16]
 
 
-@pytest.mark.parametrize("head_dim", [128, 80])
-def test_an_fp8_pool_is_read_with_its_scales(head_dim: int) -> None:
-    case = rows(around_edges(), heads=8, kv_heads=2, head_dim=head_dim, kv_dtype=FP8)
-    assert relative_error(case.decode(max_items=40), case.expected()) < BOUNDS[torch.bfloat16]
+@pytest.mark.parametrize("products", Fp8Products)
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), SHAPES)
+def test_an_fp8_pool_is_read_with_its_scales(
+    heads: int, kv_heads: int, head_dim: int, products: Fp8Products
+) -> None:
+    case = rows(around_edges(), heads=heads, kv_heads=kv_heads, head_dim=head_dim, kv_dtype=FP8)
+    got = case.decode(config=DecodeConfig(products=products), max_items=60)
+    assert relative_error(got, case.expected()) < BOUNDS[torch.bfloat16]
+
+
+@pytest.mark.parametrize("window", [1, 64, 65, 400])
+@pytest.mark.parametrize("stages", [1, 2, 4])
+def test_a_window_over_an_fp8_pool_hides_what_lies_before_it(window: int, stages: int) -> None:
+    case = rows(around_edges(), heads=8, kv_heads=2, head_dim=128, kv_dtype=FP8)
+    got = case.decode(window=window, config=DecodeConfig(stages=stages), max_items=40)
+    assert relative_error(got, case.expected(window=window)) < BOUNDS[torch.bfloat16]
+
+
+def test_fixed_splits_of_an_fp8_pool_give_a_row_the_same_bits_in_any_company() -> None:
+    lengths = [*around_edges(), 5000]
+    case = rows(lengths, heads=8, kv_heads=2, head_dim=128, kv_dtype=FP8)
+    crowd = case.decode(fixed_pages=4, max_items=200, programs=40)
+    assert relative_error(crowd, case.expected()) < BOUNDS[torch.bfloat16]
+    queries, tables = case.queries, case.tables
+    for order in ([15], [7], [15, 0, 3]):
+        case.starts, case.lengths = [lengths[i] - 1 for i in order], [1] * len(order)
+        case.queries, case.tables = queries[order], tables[order]
+        assert torch.equal(case.decode(fixed_pages=4, max_items=200), crowd[order])
 
 
 def test_three_hundred_rows_and_one_of_32k() -> None:

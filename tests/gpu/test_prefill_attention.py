@@ -8,9 +8,11 @@ pytest.importorskip("triton")
 
 import torch
 
+from engine.fp8 import FP8
 from engine.kernels.prefill_attention import PrefillConfig
 from engine.kernels.testing import PagedRows, relative_error
-from engine.kernels.view import FP8
+from engine.kernels.view import allocate_view
+from engine.kernels.widen import widen_pages
 
 pytestmark = pytest.mark.gpu
 
@@ -53,6 +55,21 @@ def test_an_fp8_pool_is_read_with_its_scales() -> None:
     case = chunks(heads=8, kv_heads=2, head_dim=128, kv_dtype=FP8)
     error = relative_error(case.prefill(), case.expected())
     assert error < BOUNDS[torch.bfloat16]
+
+
+def test_an_fp8_pool_may_be_widened_first() -> None:
+    case = chunks(heads=8, kv_heads=2, head_dim=128, kv_dtype=FP8)
+    expected = case.expected()
+    rows, pages = len(case.ends), case.tables.shape[1]
+    wide = allocate_view(
+        rows * pages, layers=1, kv_heads=2, head_dim=128, dtype=torch.bfloat16, device="cuda"
+    )
+    wide.values.fill_(torch.nan)
+    ends = torch.tensor(case.ends, dtype=torch.int32, device="cuda")
+    widen_pages(case.view, 1, case.tables, ends, out=wide)
+    case.view = wide
+    case.tables = torch.arange(rows * pages, dtype=torch.int32, device="cuda").view(rows, pages)
+    assert relative_error(case.prefill(layer=0), expected) < BOUNDS[torch.bfloat16]
 
 
 @pytest.mark.parametrize("tensor_copy", [True, False])

@@ -137,7 +137,9 @@ def cases() -> dict[str, Callable[[], None]]:
     for other heads."""
     import torch
 
+    from engine.fp8 import FP8, Fp8Rows
     from engine.kernels.decode_attention import decode_attention
+    from engine.kernels.decode_config import DecodeConfig, Fp8Products
     from engine.kernels.decode_plan import allocate_plan, plan_decode
     from engine.kernels.embed import embed
     from engine.kernels.gemv import gemv
@@ -145,15 +147,20 @@ def cases() -> dict[str, Callable[[], None]]:
     from engine.kernels.page_copy import copy_pages
     from engine.kernels.prefill_attention import PrefillConfig, config_for, prefill_attention
     from engine.kernels.prefill_overlapped import launch_overlapped
+    from engine.kernels.quantise import quantise_rows
     from engine.kernels.rope_write import rope_write
     from engine.kernels.sample import sample
     from engine.kernels.silu import silu_mul
     from engine.kernels.skinny import PartialSums, skinny
     from engine.kernels.skinny_plan import config_for as cut_for
-    from engine.kernels.view import FP8, allocate_view
+    from engine.kernels.view import allocate_view
+    from engine.kernels.widen import widen_pages
 
     def zeros(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
         return torch.zeros(*shape, dtype=dtype)
+
+    def small(n: int, width: int) -> Fp8Rows:
+        return Fp8Rows.empty(n, width)
 
     options: dict[str, Any] = {"layers": 2, "kv_heads": 8, "head_dim": 128, "device": "cpu"}
     view = allocate_view(2, dtype=torch.bfloat16, **options)
@@ -163,6 +170,7 @@ def cases() -> dict[str, Callable[[], None]]:
     tables = zeros(4, 16, dtype=torch.int32)
     plan = allocate_plan(4, max_items=8, kv_heads=8, group=4, head_dim=128, device="cpu")
     angles = zeros(9, 128, dtype=torch.float32)
+    halves = DecodeConfig(products=Fp8Products.HALVES)
     general = PrefillConfig(block_tokens=64, warps=4, stages=3)
     attention: dict[str, Any] = {"out": queries, "scale": 0.1}
     sums = PartialSums("cpu")
@@ -183,7 +191,29 @@ def cases() -> dict[str, Callable[[], None]]:
         "decode window": lambda: decode_attention(
             queries, view, 1, tables, plan, window=99, **attention
         ),
-        "decode fp8": lambda: decode_attention(queries, fp8, 1, tables, plan, **attention),
+        "turned": lambda: decode_attention(queries, fp8, 1, tables, plan, **attention),
+        "turned overlapping": lambda: decode_attention(
+            queries, fp8, 1, tables, plan, pdl=True, **attention
+        ),
+        "turned window": lambda: decode_attention(
+            queries, fp8, 1, tables, plan, window=99, **attention
+        ),
+        "turned halves": lambda: decode_attention(
+            queries, fp8, 1, tables, plan, config=halves, **attention
+        ),
+        "prefill fp8": lambda: prefill_attention(
+            queries, fp8, 1, tables, tables, config=general, **attention
+        ),
+        "widen": lambda: widen_pages(
+            fp8,
+            1,
+            tables,
+            ints,
+            out=allocate_view(4, dtype=torch.bfloat16, **options | {"layers": 1}),
+        ),
+        "rope fp8": lambda: rope_write(
+            zeros(4, 6144), fp8, 1, ints, ints.long(), angles, angles, queries=queries
+        ),
         "prefill": lambda: prefill_attention(
             queries, view, 1, tables, tables, config=general, **attention
         ),
@@ -220,6 +250,13 @@ def cases() -> dict[str, Callable[[], None]]:
             rows, zeros(128, 4096), out=zeros(4, 128), sums=sums,
             config=cut_for(4, 128, 4096), general=True, pdl=True,
         ),
+        "norm fp8": lambda: rms_norm(
+            rows, rows[0], out=small(4, 4096), epsilon=1e-5, residual=rows
+        ),
+        "silu fp8": lambda: silu_mul(zeros(4, 28672), out=small(4, 14336)),
+        "quantise": lambda: quantise_rows(rows, out=small(4, 4096)),
+        "gemv fp8": lambda: gemv(rows[:1], small(64, 4096), out=zeros(1, 64), pdl=True),
+        "gemv fp8 2": lambda: gemv(rows[:2], small(64, 4096), out=zeros(2, 64)),
         "gemv": lambda: gemv(rows[:1], zeros(64, 4096), out=zeros(1, 64), pdl=True),
         "gemv two": lambda: gemv(rows[:2], zeros(64, 4096), out=zeros(2, 64)),
     }  # fmt: skip

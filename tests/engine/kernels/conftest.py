@@ -39,3 +39,11 @@ def interpreted() -> Iterator[set[str]]:
 
     with mock.patch.object(InterpretedFunction, "run", noted):
         yield names
+
+
+@pytest.fixture(autouse=True)
+def sound_casts() -> Iterator[None]:
+    from tests.engine.interpreter import sound_fp8_casts
+
+    with sound_fp8_casts():
+        yield

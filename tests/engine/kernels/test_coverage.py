@@ -24,4 +24,4 @@ def test_kernels_are_told_from_the_functions_that_they_call() -> None:
     assert found["_decode_kernel"]
     assert found["_row_kernel"]
     assert not found["overlapped_kernel"]  # in Gluon
-    assert not found.keys() & {"ready", "load_plane", "_attend", "_merge", "_task", "_fetch"}
+    assert not found.keys() & {"ready", "load_plane", "_attend", "merge_items", "_task", "_fetch"}

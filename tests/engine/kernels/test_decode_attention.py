@@ -8,10 +8,10 @@ pytest.importorskip("triton")
 
 import torch
 
-from engine.kernels.decode_attention import DecodeConfig
+from engine.fp8 import FP8
+from engine.kernels.decode_config import DecodeConfig, Fp8Products
 from engine.kernels.decode_plan import allocate_plan, items_for, plan_decode, reference_plan
 from engine.kernels.testing import PagedRows, relative_error
-from engine.kernels.view import FP8
 
 
 def rows(lengths: list[int], **options: Any) -> PagedRows:
@@ -45,9 +45,37 @@ def test_both_ways_to_load_match_float64(tensor_copy: bool) -> None:
     assert relative_error(case.decode(config=config), case.expected()) < 2e-3
 
 
-def test_an_fp8_pool_is_read_with_its_scales() -> None:
-    case = rows([130, 64], dtype=torch.float16, kv_dtype=FP8)
+@pytest.mark.parametrize("products", Fp8Products)
+@pytest.mark.parametrize("tensor_copy", [True, False])
+def test_an_fp8_pool_is_read_with_its_scales(products: Fp8Products, tensor_copy: bool) -> None:
+    case = rows([130, 64, 1], head_dim=64, dtype=torch.float16, kv_dtype=FP8)
+    config = DecodeConfig(products=products, tensor_copy=tensor_copy)
+    assert relative_error(case.decode(config=config), case.expected()) < 2e-3
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim"), [(7, 1, 64), (2, 2, 80), (3, 1, 96), (12, 1, 128)]
+)
+def test_head_shapes_of_an_fp8_pool_match_float64(heads: int, kv_heads: int, head_dim: int) -> None:
+    case = rows([70], heads=heads, kv_heads=kv_heads, head_dim=head_dim, kv_dtype=FP8)
     assert relative_error(case.decode(), case.expected()) < 2e-3
+
+
+@pytest.mark.parametrize("window", [1, 63, 64, 65, 130])
+def test_a_window_over_an_fp8_pool_hides_what_lies_before_it(window: int) -> None:
+    case = rows([40, 64, 200], kv_dtype=FP8)
+    assert relative_error(case.decode(window=window), case.expected(window=window)) < 2e-3
+
+
+def test_a_sink_does_not_silence_the_pages_after_it() -> None:
+    case = rows([400], heads=1, kv_heads=1, head_dim=64, kv_dtype=FP8)
+    keys, held = case.view.parts()
+    first = case.pages[0][0]
+    query = case.queries[0, 0]
+    keys[first, 1, 0, 0] = (query / query.norm() * 8).to(FP8)
+    case.view.plane_scales()[first, 1, 0, 0, 0] = 2.5  # its score is some 20 above the others'
+    held[first, 1, 0] = 0.0
+    assert relative_error(case.decode(), case.expected()) < 5e-3
 
 
 def test_few_programs_walk_all_items() -> None:

@@ -6,10 +6,13 @@ pytest.importorskip("triton")
 
 import torch
 
+from engine.fp8 import FP8
 from engine.kernels.prefill_attention import PrefillConfig
 from engine.kernels.prefill_plan import plan_prefill
+from engine.kernels.reference import gather
 from engine.kernels.testing import PagedRows, relative_error
-from engine.kernels.view import FP8
+from engine.kernels.view import allocate_view
+from engine.kernels.widen import widen_pages
 
 
 @pytest.mark.parametrize("start", [0, 1, 63, 64, 130])
@@ -43,6 +46,25 @@ def test_both_ways_to_load_match_float64(tensor_copy: bool) -> None:
 def test_an_fp8_pool_is_read_with_its_scales() -> None:
     case = PagedRows([70], [65], dtype=torch.float16, kv_dtype=FP8)
     assert relative_error(case.prefill(), case.expected()) < 3e-3
+
+
+@pytest.mark.parametrize("head_dim", [64, 80])
+def test_pages_are_widened_in_the_order_of_the_rows(head_dim: int) -> None:
+    case = PagedRows([70, 0], [65, 3], dtype=torch.float32, kv_dtype=FP8, head_dim=head_dim)
+    out = allocate_view(
+        6, layers=1, kv_heads=2, head_dim=head_dim, dtype=torch.float32, device="cpu"
+    )
+    out.values.fill_(7.0)
+    lengths = torch.tensor(case.ends, dtype=torch.int32)
+    widen_pages(case.view, 1, case.tables, lengths, out=out)
+    for row, end in enumerate(case.ends):
+        expected = gather(case.view, 1, case.pages[row], end)
+        found = gather(out, 0, [3 * row, 3 * row + 1, 3 * row + 2], 3 * 64)
+        for ours, theirs in zip(found, expected, strict=True):
+            assert torch.allclose(ours[:, :end], theirs, rtol=1e-6)
+            last = -(-end // 64) * 64
+            assert not ours[:, end:last].any()
+            assert torch.all(ours[:, last:] == 7.0)
 
 
 def test_the_costliest_tiles_come_first_and_cover_every_token_once() -> None:

@@ -8,13 +8,14 @@ pytest.importorskip("triton")
 
 import torch
 
+from engine.fp8 import FP8
 from engine.kernels.embed import embed, reference_embed
 from engine.kernels.gemv import GemvConfig, gemv
 from engine.kernels.norm import reference_rms_norm, rms_norm
 from engine.kernels.page_copy import copy_pages
 from engine.kernels.rope_write import reference_rope, rope_write
 from engine.kernels.silu import reference_silu_mul, silu_mul
-from engine.kernels.view import FP8, allocate_view
+from engine.kernels.view import allocate_view
 from engine.rope import Rope
 
 
@@ -82,8 +83,23 @@ def test_fp8_pages_get_a_scale_for_each_token_and_head() -> None:
     queries = torch.empty(1, 2, 16)
     rope_write(qkv, view, 0, torch.tensor([8]), torch.tensor([5]), cos, sin, queries=queries)
     _, keys, values = reference_rope(qkv, torch.tensor([8]), cos, sin, heads=2, kv_heads=2)
-    held = view.planes()[0, 0, :, :, 5].double() * view.plane_scales()[0, 0, :, :, 5][..., None]
-    assert_close(held, torch.stack([keys[0], values[0]]), 0.05)
+    scales = view.plane_scales()[0, 0, :, :, 5].double()
+    for i, (part, expected) in enumerate(zip(view.parts(), (keys, values), strict=True)):
+        held = part[0, 0, :, 5].double() * scales[i, :, None]
+        assert_close(held, expected[0], 0.03)
+        assert scales[i].mul(448).allclose(expected[0].abs().amax(-1), rtol=1e-6)
+
+
+@pytest.mark.parametrize("broken", [float("nan"), float("inf"), -float("inf")])
+def test_no_byte_of_an_fp8_page_spells_nan(broken: float) -> None:
+    view = allocate_view(1, layers=1, kv_heads=2, head_dim=16, dtype=FP8, device="cpu")
+    qkv = torch.randn(1, (2 + 4) * 16)
+    qkv[0, 3 * 16 + 4] = qkv[0, 4 * 16 + 9] = broken  # of one key head, and of one value head
+    cos, sin = (torch.from_numpy(t) for t in Rope(10000.0).tables(9, 16))
+    queries = torch.empty(1, 2, 16)
+    rope_write(qkv, view, 0, torch.tensor([8]), torch.tensor([5]), cos, sin, queries=queries)
+    assert view.plane_scales()[0, 0, :, :, 5].isnan().tolist() == [[False, True], [True, False]]
+    assert not any(part.float().isnan().any() for part in view.parts())
 
 
 def test_scattered_pages_arrive_and_nothing_else_changes() -> None:

@@ -1,0 +1,66 @@
+"""FP8 (e4m3) rows with a float32 scale each: weights by output, activations by token.
+
+row = values * scale        scale = the row's largest / 448, so that nothing overflows
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+FP8 = torch.float8_e4m3fn
+LARGEST = 448.0  # of e4m3
+SMALLEST_SCALE = 1e-12  # of a row of zeros, whose scale must not be 0
+
+
+@dataclass(frozen=True, slots=True)
+class Fp8Rows:
+    """`values` [rows, width] e4m3, dense; `scales` [rows] float32. Owns neither."""
+
+    values: torch.Tensor
+    scales: torch.Tensor
+
+    @classmethod
+    def empty(cls, rows: int, width: int, *, device: torch.device | None = None) -> Fp8Rows:
+        """Not initialised; on torch's default device where none is named."""
+        values = torch.empty(rows, width, dtype=FP8, device=device)
+        return cls(values, torch.empty(rows, dtype=torch.float32, device=device))
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.values.shape
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def dim(self) -> int:
+        return 2
+
+    def split(self, sizes: Sequence[int]) -> list[Fp8Rows]:
+        """Runs of rows, views."""
+        parts = zip(
+            torch.split(self.values, list(sizes)),
+            torch.split(self.scales, list(sizes)),
+            strict=True,
+        )
+        return [Fp8Rows(values, scales) for values, scales in parts]
+
+    def copy_(self, source: torch.Tensor | Fp8Rows) -> None:
+        """Take in rows of the same shape; those that are not FP8 yet are rounded to it."""
+        if isinstance(source, Fp8Rows):
+            self.values.copy_(source.values)
+            self.scales.copy_(source.scales)
+            return
+        wide = source.to(self.values.device).float()
+        scales = (wide.abs().amax(-1) / LARGEST).clamp(min=SMALLEST_SCALE)
+        self.scales.copy_(scales)
+        self.values.copy_((wide / scales[:, None]).to(FP8))
+
+    def wide(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """What they stand for, a new `[rows, width]`."""
+        return (self.values.float() * self.scales[:, None]).to(dtype)
+
+
+Matrix = torch.Tensor | Fp8Rows

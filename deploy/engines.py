@@ -86,6 +86,8 @@ class _ModelLoader:
             max_context_tokens=spec.max_context_tokens,
             device=device,
             load_format=spec.load_format,
+            weights=spec.weights,
+            kv_dtype=spec.kv_dtype,
         )
         self.pool_bytes = 0
         if device == "cuda":

@@ -62,6 +62,20 @@ MODEL_OPTIONS = [
         help="`random` weights are for benchmarks.",
     ),
     click.option("--max-context-tokens", type=_AT_LEAST_1, help="Less than the model's own limit."),
+    click.option(
+        "--weights",
+        type=click.Choice(["auto", "fp8"]),
+        default="auto",
+        show_default=True,
+        help="fp8: rounded to FP8 as they are loaded; auto: as the model has them. On a GPU.",
+    ),
+    click.option(
+        "--kv-dtype",
+        type=click.Choice(["auto", "fp8"]),
+        default="auto",
+        show_default=True,
+        help="fp8: keys and values in FP8, half the memory; auto: as --dtype says. On a GPU.",
+    ),
 ]
 LIMIT_OPTIONS = [
     click.option(
@@ -137,6 +151,8 @@ def model_spec(given: dict[str, Any], *, n_workers: int) -> ModelSpec:
         threads=given["threads"] or max(1, cores // max(1, n_workers)),
         max_context_tokens=given["max_context_tokens"],
         load_format=given["load_format"],
+        weights=given["weights"],
+        kv_dtype=given["kv_dtype"],
     )
 
 

@@ -33,6 +33,8 @@ class ModelSpec:
     threads: int = 1
     max_context_tokens: int | None = None
     load_format: str = "safetensors"
+    weights: str = "auto"  # or `fp8`: rounded to it as they are loaded
+    kv_dtype: str = "auto"  # or `fp8`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import CheckpointError, UnsupportedModelError
+from engine.quantisation import stores_fp8
 from engine.rope import Rope, read_rope
 
 # Per family, as transformers has them: whose biases are fixed, and what an absent key means.
@@ -43,6 +44,7 @@ class Architecture:
     tied_embeddings: bool
     max_position: int
     eos_token_ids: tuple[int, ...]
+    stores_fp8: bool = False  # the checkpoint's layers have FP8 matrices, each with its scales
 
     @property
     def group(self) -> int:
@@ -63,10 +65,6 @@ def read_architecture(model_dir: Path) -> Architecture:
     family = FAMILIES.get(names[0] if names else "")
     if family is None:
         raise UnsupportedModelError(f"{kind} is not supported; {', '.join(FAMILIES)} are")
-    if raw.get("quantization_config"):
-        raise UnsupportedModelError(
-            "quantised checkpoints are not supported; bf16 and f32 ones are"
-        )
     if raw.get("hidden_act", "silu") != "silu":
         raise UnsupportedModelError(f"hidden_act {raw['hidden_act']} is not supported; silu is")
     heads, hidden = _size(raw, "num_attention_heads"), _size(raw, "hidden_size")
@@ -95,6 +93,7 @@ def read_architecture(model_dir: Path) -> Architecture:
         tied_embeddings=bool(raw.get("tie_word_embeddings", False)),
         max_position=max_position,
         eos_token_ids=_eos_token_ids(raw, model_dir),
+        stores_fp8=stores_fp8(raw),
     )
 
 

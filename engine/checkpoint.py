@@ -12,6 +12,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from engine.errors import CheckpointError
+from engine.fp8 import FP8, Fp8Rows, Matrix
 
 # Left in some checkpoints by older tools; nothing is lost by not reading them.
 IGNORED_SUFFIX = ".rotary_emb.inv_freq"
@@ -29,6 +30,7 @@ class Checkpoint:
     def __init__(self, model_dir: Path) -> None:
         self.files = shard_files(model_dir)
         self._open: dict[str, Any] = {}  # tensor name -> the handle of its shard
+        self._scales_read: set[str] = set()
         for path in self.files:
             try:
                 handle = safe_open(str(path), framework="pt")
@@ -49,8 +51,9 @@ class Checkpoint:
     def __contains__(self, name: str) -> bool:
         return name in self._open
 
-    def copy_into(self, name: str, target: torch.Tensor) -> None:
-        """Copy one tensor, cast to the target's dtype; its shape must be the target's."""
+    def copy_into(self, name: str, target: Matrix) -> None:
+        """Copy one tensor, cast to the target's dtype; its shape must be the target's. An FP8
+        matrix comes with its scales, or as what they stand for where the target is not FP8."""
         handle = self._open.get(name)
         if handle is None:
             raise CheckpointError(f"tensor {name} is missing from {self._where()}")
@@ -60,13 +63,34 @@ class Checkpoint:
                 f"tensor {name} has shape {shape}; config.json asks for {list(target.shape)}"
             )
         source = handle.get_tensor(name)
+        if source.dtype == FP8:
+            rows = Fp8Rows(source, self._scales(name, len(source)))
+            if isinstance(target, Fp8Rows):
+                target.copy_(rows)
+            else:
+                target.copy_(rows.wide())
+            return
         if not source.is_floating_point() or source.dtype.itemsize < 2:
             raise CheckpointError(f"tensor {name} is {source.dtype}; float weights are supported")
         target.copy_(source)
 
+    def _scales(self, name: str, rows: int) -> torch.Tensor:
+        """`[rows]` float32: those of an FP8 matrix, which the checkpoint has by row or once."""
+        scale = f"{name}_scale"
+        handle = self._open.get(scale)
+        if handle is None:
+            raise CheckpointError(f"tensor {name} is FP8; its {scale} is missing")
+        held: torch.Tensor = handle.get_tensor(scale)
+        if held.numel() not in (1, rows) or not held.is_floating_point():
+            raise CheckpointError(
+                f"tensor {scale} has shape {list(held.shape)}; 1 or {rows} scales belong to {name}"
+            )
+        self._scales_read.add(scale)
+        return held.float().reshape(-1).expand(rows)
+
     def refuse_extras(self, used: Iterable[str]) -> None:
         """Raise for tensors that nobody read: the model has parts that would be left out."""
-        extra = sorted(set(self._open) - set(used))
+        extra = sorted(set(self._open) - set(used) - self._scales_read)
         extra = [name for name in extra if not name.endswith(IGNORED_SUFFIX)]
         if extra:
             shown = ", ".join(extra[:4])

@@ -10,9 +10,13 @@ from engine.errors import EngineConfigError
 DTYPES = ("float32", "bfloat16")
 DEVICES = ("auto", "cpu", "cuda")
 LOAD_FORMATS = ("safetensors", "random")
+WEIGHTS = ("auto", "fp8")
+KV_DTYPES = ("auto", "fp8")
+FP8_PAGE_TOKENS = 64  # pages of FP8 hold a multiple of so many
 CPU_PAGE_TOKENS, GPU_PAGE_TOKENS = 16, 64  # where none are given
 DEFAULT_KV_BYTES = 256 << 20
 MAX_THREADS = 256
+NOT_EXACT = "products of FP8 weights depend on the batch: exact mode needs weights of another dtype"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +29,10 @@ class EngineConfig:
     number of compute threads: engines that share a process should agree on it.
     `device` auto is cuda where there is one. `page_tokens` None is 16 on a CPU and 64 on a GPU.
     `max_context_tokens` None means the model's own limit. `seed` is that of random weights.
+
+    `weights` fp8 rounds the layers' matrices to FP8 as they are loaded; auto takes them as they are
+    stored. `kv_dtype` fp8 keeps keys and values in FP8; auto in `dtype`. Either needs a GPU (a CPU
+    reads FP8 checkpoints into `dtype`), and products of FP8 weights are not exact.
     """
 
     model_dir: Path
@@ -39,6 +47,8 @@ class EngineConfig:
     max_context_tokens: int | None = None
     load_format: str = "safetensors"
     seed: int = 0
+    weights: str = "auto"
+    kv_dtype: str = "auto"
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
@@ -46,6 +56,7 @@ class EngineConfig:
         if self.load_format not in LOAD_FORMATS:
             known = " or ".join(LOAD_FORMATS)
             raise EngineConfigError(f"load_format is {self.load_format!r}; it must be {known}")
+        self._check_fp8()
         if self.n_pages is not None and self.kv_bytes is not None:
             raise EngineConfigError("n_pages and kv_bytes both say how large the pool is: give one")
         for name in ("n_pages", "kv_bytes", "max_context_tokens"):
@@ -61,6 +72,19 @@ class EngineConfig:
             )
         if not 1 <= self.threads <= MAX_THREADS:
             raise EngineConfigError(f"threads is {self.threads}; it must be 1 to {MAX_THREADS}")
+
+    def _check_fp8(self) -> None:
+        if self.weights not in WEIGHTS:
+            raise EngineConfigError(f"weights is {self.weights!r}; it must be auto or fp8")
+        if self.kv_dtype not in KV_DTYPES:
+            raise EngineConfigError(f"kv_dtype is {self.kv_dtype!r}; it must be auto or fp8")
+        if self.weights == "fp8" and self.exact:
+            raise EngineConfigError(NOT_EXACT)
+        if self.kv_dtype == "fp8" and (self.page_tokens or FP8_PAGE_TOKENS) % FP8_PAGE_TOKENS:
+            raise EngineConfigError(
+                f"page_tokens is {self.page_tokens}; with kv_dtype fp8 it must be a multiple of "
+                f"{FP8_PAGE_TOKENS}"
+            )
 
     def pages_for(self, page_bytes: int) -> int:
         """How many pages of that size the pool holds; at least one must fit."""

@@ -13,6 +13,7 @@ from engine.batch import pack
 from engine.checkpoint import Checkpoint, weights_revision
 from engine.complaint import complaint
 from engine.config import CPU_PAGE_TOKENS, EngineConfig
+from engine.errors import EngineConfigError
 from engine.fingerprint import model_fingerprint
 from engine.model import Model, matrices
 from engine.pool import KVPool, PoolShape
@@ -95,6 +96,8 @@ def load_engine(
     outlive the engine); `progress(tensors read, tensors in all)` is called along the way. Sets the
     process's thread count. Raises ModelLoadError or EngineConfigError.
     """
+    if config.weights == "fp8" or config.kv_dtype == "fp8":
+        raise EngineConfigError("weights and kv_dtype fp8 need a GPU; here they must be auto")
     arch = read_architecture(config.model_dir)
     context = config.context_for(arch.max_position)
     page_tokens = config.page_tokens or CPU_PAGE_TOKENS

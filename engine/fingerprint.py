@@ -20,8 +20,11 @@ def model_fingerprint(
     threads: int,
     attention: str,
     device: str = "cpu",
+    fp8_weights: bool = False,
+    kv_dtype: str = "auto",
 ) -> str:
-    """SHA-256 (hex) over the canonical architecture, the weights' revision and the dtype.
+    """SHA-256 (hex) over the canonical architecture, the weights' revision, the dtype, and what of
+    weights, keys and values is FP8.
 
     In exact mode also over what exactness holds per: kind of device, thread count, torch build and
     the attention's way to add up. Outside it those may differ between two sides.
@@ -30,6 +33,8 @@ def model_fingerprint(
         "architecture": asdict(arch),
         "revision": revision,
         "dtype": dtype,
+        "weights": "fp8" if fp8_weights else dtype,
+        "kv_dtype": dtype if kv_dtype == "auto" else kv_dtype,
     }
     if exact:
         facts["exact"] = {

@@ -10,6 +10,9 @@ def describe_layout(
 ) -> str:
     """The page is `[layers, 2 (keys, values), kv_heads, page_tokens, head_dim]` of dtype, C order.
 
+    With dtype float8_e4m3fn values are turned, `[head_dim, page_tokens]`, and behind the keys or
+    values of each head come their `[page_tokens]` float32 scales.
+
     Canonical: equal facts give equal text (sorted keys, no spaces).
     """
     facts = {

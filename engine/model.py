@@ -16,6 +16,7 @@ from engine.architecture import Architecture
 from engine.attention import Attention
 from engine.attention_plan import plan_attention
 from engine.batch import PackedRows
+from engine.fp8 import Matrix
 from engine.pool import KVPool
 from engine.tiles import Product
 from engine.weights import LayerWeights, Weights
@@ -78,9 +79,8 @@ class Model:
         """`[n, hidden]` of `forward` -> `[n, vocab]` float32."""
         return self._linear(self._norm(hidden, self.weights.norm), self.weights.head, None).float()
 
-    def _linear(
-        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
-    ) -> torch.Tensor:
+    def _linear(self, x: torch.Tensor, weight: Matrix, bias: torch.Tensor | None) -> torch.Tensor:
+        assert isinstance(weight, torch.Tensor), "a CPU's weights are wide"
         out = self._product(x.to(self._dtype), weight)
         return out if bias is None else out.add_(bias)
 
@@ -124,7 +124,9 @@ class Model:
 
 
 def matrices(weights: Weights) -> Iterator[torch.Tensor]:
-    """Every weight that a product takes: what a probe must see."""
+    """Every weight that a product takes: what a probe must see. None of them is FP8."""
     for layer in weights.layers:
-        yield from (layer.qkv, layer.out, layer.gate_up, layer.down)
+        for matrix in (layer.qkv, layer.out, layer.gate_up, layer.down):
+            assert isinstance(matrix, torch.Tensor)
+            yield matrix
     yield weights.head

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 from engine.errors import EngineConfigError
+from engine.fp8 import FP8
 from engine.layout import describe_layout
 from engine.step import ByteArray
 
@@ -19,7 +20,10 @@ TILE_TOKENS = 64  # attention adds up keys in tiles of this many positions, what
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolShape:
-    """A page is `[layers, 2, kv_heads, page_tokens, head_dim]`: one contiguous run of bytes."""
+    """A page is `[layers, 2, kv_heads, page_tokens, head_dim]`: one contiguous run of bytes.
+
+    Of FP8, each `[page_tokens, head_dim]` has its `[page_tokens]` float32 scales behind it.
+    """
 
     layers: int
     kv_heads: int
@@ -29,8 +33,9 @@ class PoolShape:
 
     @property
     def page_bytes(self) -> int:
-        values = 2 * self.layers * self.kv_heads * self.page_tokens * self.head_dim
-        return values * self.dtype.itemsize
+        tokens = 2 * self.layers * self.kv_heads * self.page_tokens
+        scale_bytes = 4 if self.dtype == FP8 else 0
+        return tokens * (self.head_dim * self.dtype.itemsize + scale_bytes)
 
     @property
     def layout(self) -> str:

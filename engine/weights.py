@@ -9,6 +9,7 @@ import torch
 
 from engine.architecture import Architecture
 from engine.checkpoint import Checkpoint
+from engine.fp8 import Fp8Rows, Matrix
 
 Progress = Callable[[int, int], None]  # (tensors read, tensors in all)
 
@@ -17,20 +18,20 @@ Progress = Callable[[int, int], None]  # (tensors read, tensors in all)
 class LayerWeights:
     """One layer. Matrices are `[out, in]`, as checkpoints have them; absent parts are None.
 
-    Norms are float32, all else of the model's dtype.
+    Norms are float32, all else of the model's dtype, but for matrices in FP8.
     """
 
     input_norm: torch.Tensor
-    qkv: torch.Tensor  # [(heads + 2 kv_heads) * head_dim, hidden]: queries, keys, values
+    qkv: Matrix  # [(heads + 2 kv_heads) * head_dim, hidden]: queries, keys, values
     qkv_bias: torch.Tensor | None
     q_norm: torch.Tensor | None
     k_norm: torch.Tensor | None
-    out: torch.Tensor  # [hidden, heads * head_dim]
+    out: Matrix  # [hidden, heads * head_dim]
     out_bias: torch.Tensor | None
     post_norm: torch.Tensor
-    gate_up: torch.Tensor  # [2 * intermediate, hidden]: gate, up
+    gate_up: Matrix  # [2 * intermediate, hidden]: gate, up
     gate_up_bias: torch.Tensor | None
-    down: torch.Tensor  # [hidden, intermediate]
+    down: Matrix  # [hidden, intermediate]
     down_bias: torch.Tensor | None
 
 
@@ -49,14 +50,15 @@ class _Part:
     """Where one tensor of a checkpoint goes: a slice of a fused parameter."""
 
     name: str
-    target: torch.Tensor
+    target: Matrix
 
 
 class _Builder:
     """Allocates parameters and remembers which tensor of the checkpoint fills which slice."""
 
-    def __init__(self, dtype: torch.dtype) -> None:
+    def __init__(self, dtype: torch.dtype, *, fp8: bool) -> None:
         self.dtype = dtype
+        self.fp8 = fp8
         self.parts: list[_Part] = []
 
     def param(
@@ -74,8 +76,13 @@ class _Builder:
         qkv, qkv_sizes = [f"{attn}.{x}_proj" for x in "qkv"], [q_size, kv_size, kv_size]
         gate_up, gate_up_sizes = [f"{mlp}.{x}_proj" for x in ("gate", "up")], [wide, wide]
 
-        def matrix(names: list[str], sizes: list[int], width: int) -> torch.Tensor:
-            return self.param([f"{name}.weight" for name in names], sizes, width)
+        def matrix(names: list[str], sizes: list[int], width: int) -> Matrix:
+            names = [f"{name}.weight" for name in names]
+            if not self.fp8:
+                return self.param(names, sizes, width)
+            whole = Fp8Rows.empty(sum(sizes), width)
+            self.parts += map(_Part, names, whole.split(sizes))
+            return whole
 
         def bias(names: list[str], sizes: list[int], has: bool) -> torch.Tensor | None:
             return self.param([f"{name}.bias" for name in names], sizes) if has else None
@@ -99,8 +106,8 @@ class _Builder:
         )
 
 
-def _allocate(arch: Architecture, dtype: torch.dtype) -> tuple[Weights, list[_Part]]:
-    builder = _Builder(dtype)
+def _allocate(arch: Architecture, dtype: torch.dtype, *, fp8: bool) -> tuple[Weights, list[_Part]]:
+    builder = _Builder(dtype, fp8=fp8)
     embedding = builder.param(["model.embed_tokens.weight"], [arch.vocab_size], arch.hidden_size)
     layers = tuple(builder.layer(arch, i) for i in range(arch.layers))
     norm = builder.param(["model.norm.weight"], [arch.hidden_size], dtype=torch.float32)
@@ -115,10 +122,13 @@ def load_weights(
     checkpoint: Checkpoint,
     dtype: torch.dtype,
     progress: Progress | None = None,
+    *,
+    fp8: bool = False,
 ) -> Weights:
-    """Read every parameter, cast to dtype, to torch's default device. `progress` is called after
-    each. Raises CheckpointError for a missing, extra or misshapen tensor."""
-    weights, parts = _allocate(arch, dtype)
+    """Read every parameter, cast to dtype, to torch's default device; with `fp8`, the layers'
+    matrices as FP8, rounded to it where they are not stored so. `progress` is called after each.
+    Raises CheckpointError for a missing, extra or misshapen tensor."""
+    weights, parts = _allocate(arch, dtype, fp8=fp8)
     for i, part in enumerate(parts):
         checkpoint.copy_into(part.name, part.target)
         if progress is not None:
@@ -128,14 +138,16 @@ def load_weights(
     return weights
 
 
-def random_weights(arch: Architecture, dtype: torch.dtype, seed: int) -> Weights:
+def random_weights(
+    arch: Architecture, dtype: torch.dtype, seed: int, *, fp8: bool = False
+) -> Weights:
     """Parameters drawn from a seed on torch's default device: the same on every worker with that
     kind of device.
 
     Norms lie around 1, biases and matrices around 0, so that each of them matters and activations
     keep their size over many layers.
     """
-    weights, parts = _allocate(arch, dtype)
+    weights, parts = _allocate(arch, dtype, fp8=fp8)
     device = weights.embedding.device
     source = torch.Generator(device).manual_seed(seed)
     for part in parts:

@@ -1,6 +1,7 @@
 """How a page's bytes are laid out. Two sides move pages only between equal layouts.
 
-page = [layers, 2 (keys, values), kv_heads, page_tokens, head_dim] of dtype, one contiguous run
+page = [layers, 2 (keys, values), kv_heads, page_tokens, head_dim] of dtype, one contiguous run;
+of float8_e4m3fn each head's keys, and its values, are followed by a float32 scale a token
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import json
 from dataclasses import dataclass, fields
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "uint8": 1}
+SCALE_BYTES = {"float8_e4m3fn": 4}  # a token and head
 
 
 class LayoutError(ValueError):
@@ -31,8 +33,8 @@ class Layout:
 
     @property
     def page_bytes(self) -> int:
-        elements = self.layers * 2 * self.kv_heads * self.page_tokens * self.head_dim
-        return elements * DTYPE_BYTES[self.dtype]
+        tokens = self.layers * 2 * self.kv_heads * self.page_tokens
+        return tokens * (self.head_dim * DTYPE_BYTES[self.dtype] + SCALE_BYTES.get(self.dtype, 0))
 
 
 def parse_layout(text: str) -> Layout:

@@ -151,7 +151,7 @@ class CudaEngine:
                 packed = pack_mixed(
                     what, self._places,
                     windows=self._model.windows,
-                    block_tokens=self._model.prefill_config.block_tokens,
+                    block_tokens=self._model.chunks.config.block_tokens,
                     table_pages=self._table_pages, page_tokens=page_tokens, pinned=self._pinned,
                 )  # fmt: skip
             with stage("mixed", self._device):

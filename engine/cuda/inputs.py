@@ -38,13 +38,15 @@ _FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class InputShape:
-    """Counts of tokens, rows, sampled rows and of each window's tiles; pages that a table holds."""
+    """Counts of tokens, rows, sampled rows and of each window's tiles; pages that a table holds,
+    and the most that a chunk's row has."""
 
     tokens: int
     rows: int
     sampled: int
     table_pages: int
     tiles: tuple[int, ...] = ()
+    chunk_pages: int = 0
 
     @property
     def fields(self) -> list[tuple[str, str, tuple[int, ...]]]:

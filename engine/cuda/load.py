@@ -6,7 +6,7 @@ import torch
 
 from engine.architecture import Architecture, read_architecture
 from engine.checkpoint import Checkpoint, weights_revision
-from engine.config import GPU_PAGE_TOKENS, EngineConfig
+from engine.config import GPU_PAGE_TOKENS, NOT_EXACT, EngineConfig
 from engine.cuda.engine import CudaEngine
 from engine.cuda.memory import RawMemory
 from engine.cuda.model import CudaModel
@@ -15,7 +15,7 @@ from engine.cuda.products import Products
 from engine.cuda.tuning import USUAL, Tuning
 from engine.errors import EngineConfigError
 from engine.fingerprint import model_fingerprint
-from engine.kernels.launch import APART
+from engine.fp8 import FP8
 from engine.kernels.view import KVView
 from engine.model import matrices
 from engine.pool import PoolShape
@@ -23,6 +23,7 @@ from engine.step import EngineSpec
 from engine.weights import Progress, Weights, load_weights, random_weights
 
 KV_SHARE = 0.9  # of the memory that weights leave free, where no size is given
+FP8_WIDTH = 16  # widths of FP8 products are multiples of it
 SPARE_BYTES = 4 << 30  # activations, graphs, libraries
 
 
@@ -42,9 +43,11 @@ def load_cuda_engine(
     context = config.context_for(arch.max_position)
     dtype: torch.dtype = getattr(torch, config.dtype)
     page_tokens = config.page_tokens or GPU_PAGE_TOKENS
+    fp8 = _has_fp8_weights(config, arch, device)
+    kv_dtype = FP8 if config.kv_dtype == "fp8" else dtype
     with torch.inference_mode():
-        weights, revision = _weights(config, arch, dtype, device, progress)
-        products = Products(exact=config.exact, tuning=tuning)
+        weights, revision = _weights(config, arch, dtype, device, progress, fp8=fp8)
+        products = Products(exact=config.exact, dtype=dtype, tuning=tuning)
         if config.exact:
             # A sum that is split is added up in an order of the library's choosing.
             torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
@@ -55,12 +58,12 @@ def load_cuda_engine(
             kv_heads=arch.kv_heads,
             head_dim=arch.head_dim,
             page_tokens=page_tokens,
-            dtype=dtype,
+            dtype=kv_dtype,
         )
         n_pages = _n_pages(config, shape.page_bytes, device)
         memory = RawMemory(n_pages * shape.page_bytes, device)
         view = KVView(
-            values=memory.tensor.view(dtype),
+            values=memory.tensor.view(kv_dtype),
             layers=arch.layers,
             kv_heads=arch.kv_heads,
             head_dim=arch.head_dim,
@@ -82,7 +85,8 @@ def load_cuda_engine(
             ),
             latest=latest[0],
             max_context_tokens=context,
-            overlap=APART if config.exact else tuning.overlap,
+            exact=config.exact,
+            overlap=tuning.overlap,
         )
         if device.type == "cuda":
             torch.cuda.synchronize(device)  # the engine's stream does not wait for this one
@@ -96,6 +100,8 @@ def load_cuda_engine(
             threads=1,
             attention="triton",
             device=_device_name(device),
+            fp8_weights=fp8,
+            kv_dtype=config.kv_dtype,
         ),
         n_pages=n_pages,
         page_tokens=page_tokens,
@@ -117,16 +123,34 @@ def _weights(
     dtype: torch.dtype,
     device: torch.device,
     progress: Progress | None,
+    *,
+    fp8: bool,
 ) -> tuple[Weights, str]:
     with device:
         if config.load_format == "random":
             revision = f"random {config.seed} {device.type}"
-            return random_weights(arch, dtype, config.seed), revision
+            return random_weights(arch, dtype, config.seed, fp8=fp8), revision
         with Checkpoint(config.model_dir) as checkpoint:
             return (
-                load_weights(arch, checkpoint, dtype, progress),
+                load_weights(arch, checkpoint, dtype, progress, fp8=fp8),
                 weights_revision(checkpoint.files),
             )
+
+
+def _has_fp8_weights(config: EngineConfig, arch: Architecture, device: torch.device) -> bool:
+    """Whether products are to be FP8. Raises EngineConfigError where they cannot be."""
+    if config.weights == "auto" and not arch.stores_fp8:
+        return False
+    if config.exact:
+        raise EngineConfigError(NOT_EXACT)
+    if device.type == "cuda" and config.dtype != "bfloat16":
+        raise EngineConfigError(f"FP8 weights need dtype bfloat16; it is {config.dtype}")
+    for width in (arch.hidden_size, arch.intermediate_size, arch.heads * arch.head_dim):
+        if width % FP8_WIDTH:
+            raise EngineConfigError(
+                f"FP8 weights need widths that are multiples of {FP8_WIDTH}; one is {width}"
+            )
+    return True
 
 
 def _n_pages(config: EngineConfig, page_bytes: int, device: torch.device) -> int:

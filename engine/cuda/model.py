@@ -15,15 +15,16 @@ from __future__ import annotations
 import torch
 
 from engine.architecture import Architecture
+from engine.cuda.chunks import ChunkAttention, Scratch
 from engine.cuda.inputs import DeviceInputs
 from engine.cuda.plans import DecodePlans
 from engine.cuda.products import Products
+from engine.fp8 import Fp8Rows, Matrix
 from engine.kernels.decode_attention import decode_attention
 from engine.kernels.decode_plan import DecodePlan, plan_decode
 from engine.kernels.embed import embed
 from engine.kernels.launch import APART
 from engine.kernels.norm import rms_norm
-from engine.kernels.prefill_attention import PrefillConfig, config_for, prefill_attention
 from engine.kernels.rope_write import rope_write
 from engine.kernels.view import KVView
 from engine.weights import LayerWeights, Weights
@@ -42,18 +43,20 @@ class CudaModel:
         plans: DecodePlans,
         latest: torch.Tensor,
         max_context_tokens: int,
+        exact: bool,
         overlap: int,
     ) -> None:
-        """`overlap`: how launches of a decode step follow each other (`engine.kernels.launch`)."""
+        """`overlap`: how launches of a decode step follow each other (`engine.kernels.launch`);
+        in exact mode, apart."""
         self.arch = arch
         self.weights = weights
         self.view = view
         self.windows = tuple(sorted(set(arch.windows)))
-        self.prefill_config: PrefillConfig = config_for(view)
+        self.chunks = ChunkAttention(view, weights.embedding.dtype, exact=exact)
         self._products = products
         self._plans = plans
         self._latest = latest
-        self._overlap = overlap if view.values.is_cuda else APART
+        self._overlap = overlap if view.values.is_cuda and not exact else APART
         cos, sin = arch.rope.tables(max_context_tokens, arch.head_dim)
         device = view.values.device
         self._cos = torch.from_numpy(cos).to(device)
@@ -65,14 +68,16 @@ class CudaModel:
         arch, n = self.arch, inputs.shape.tokens
         pdl = self._overlap if n == n_decode else APART
         plans = self._plan(inputs, n_decode)
+        scratch = self.chunks.scratch(inputs, n_decode)
         weights, eps = self.weights, arch.norm_eps
         residual = weights.embedding.new_empty(n, arch.hidden_size)
         embed(inputs.ids, inputs.follow, self._latest, weights.embedding, out=residual, pdl=pdl)
-        normed = torch.empty_like(residual)
+        fp8 = isinstance(weights.layers[0].qkv, Fp8Rows)
+        normed = self._products.rows_like(residual, arch.hidden_size, fp8=fp8)
         out: torch.Tensor | None = None  # of the part before, not yet added
         for i, layer in enumerate(weights.layers):
             self._add_norm(out, residual, layer.input_norm, normed, pdl)
-            seen = self._attention(i, layer, normed, inputs, n_decode, plans, pdl)
+            seen = self._attention(i, layer, normed, inputs, n_decode, plans, scratch, pdl)
             out = self._products(seen, layer.out, layer.out_bias, pdl=pdl)
             self._add_norm(out, residual, layer.post_norm, normed, pdl)
             thin = self._products.gated(normed, layer.gate_up, layer.gate_up_bias, pdl=pdl)
@@ -83,7 +88,7 @@ class CudaModel:
         if n_decode < n:  # of a chunk, at most the last token is wanted
             out = out.index_select(0, inputs.wanted)
             residual = residual.index_select(0, inputs.wanted)
-            normed = torch.empty_like(residual)
+        normed = torch.empty_like(residual)
         rms_norm(out, weights.norm, out=normed, epsilon=eps, residual=residual, pdl=pdl)
         return self._products(normed, weights.head, None, pdl=pdl)
 
@@ -106,7 +111,7 @@ class CudaModel:
         out: torch.Tensor | None,
         residual: torch.Tensor,
         weight: torch.Tensor,
-        normed: torch.Tensor,
+        normed: Matrix,
         pdl: int,
     ) -> None:
         """residual += out; normed = its norm."""
@@ -120,10 +125,11 @@ class CudaModel:
         self,
         i: int,
         layer: LayerWeights,
-        normed: torch.Tensor,
+        normed: Matrix,
         inputs: DeviceInputs,
         n_decode: int,
         plans: dict[int, DecodePlan],
+        scratch: Scratch | None,
         pdl: int,
     ) -> torch.Tensor:
         """`[n, heads * head_dim]`: what each token saw in layer i."""
@@ -144,9 +150,9 @@ class CudaModel:
                 programs=self._plans.programs, pdl=pdl,
             )  # fmt: skip
         if n_decode < n:
-            prefill_attention(
-                queries[n_decode:], view, i, inputs.tables[n_decode:],
-                inputs.tiles[self.windows.index(window)],
-                out=seen[n_decode:], scale=scale, window=window, config=self.prefill_config,
+            self.chunks(
+                queries[n_decode:], i, inputs, n_decode,
+                inputs.tiles[self.windows.index(window)], scratch,
+                out=seen[n_decode:], scale=scale, window=window,
             )  # fmt: skip
         return seen.view(n, -1)

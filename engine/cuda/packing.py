@@ -61,6 +61,7 @@ def pack_mixed(
         len(sampled),
         table_pages,
         tuple(len(table) for table in tiles),
+        max(-(-share.end // page_tokens) for share in chunks),
     )
     host = HostInputs(shape, pinned=pinned)
     _write_decode(host, what.decode, latest, page_tokens)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from engine.cuda.fp8_products import fp8_product
 from engine.cuda.tuning import USUAL, Tuning
+from engine.fp8 import Fp8Rows, Matrix
 from engine.kernels.gemv import gemv
 from engine.kernels.silu import silu_mul
 from engine.kernels.skinny import PartialSums, can_stream, skinny
@@ -23,11 +25,19 @@ EXACT_REFERENCE = 128
 class Products:
     """x `[n, in]` times a weight `[out, in]` transposed, plus a bias: a new `[n, out]`.
 
-    With `exact`, a row's bits do not depend on n. Weights must be probed first then. Calls must
-    be on one stream.
+    With `exact`, a row's bits do not depend on n. Weights must be probed first then, and wide.
+    FP8 weights take FP8 rows, too; what they give is of `dtype`. Calls must be on one stream.
+
+        rows      1 to 2               to 128                          beyond
+        wide      gemv                 streamed (`skinny`)             cuBLAS
+        FP8       gemv, rows wide      torch's scaled product, of rows in FP8
+        exact     tiles of the library's, whatever the rows
     """
 
-    def __init__(self, *, exact: bool, tuning: Tuning = USUAL) -> None:
+    def __init__(
+        self, *, exact: bool, dtype: torch.dtype = torch.bfloat16, tuning: Tuning = USUAL
+    ) -> None:
+        self._dtype = dtype
         self._tiled = TiledProduct(EXACT_HEIGHTS, EXACT_REFERENCE) if exact else None
         self._tuning = tuning
         self._sums: PartialSums | None = None
@@ -40,16 +50,20 @@ class Products:
             self._tiled.probe(weight)
 
     def __call__(
-        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, pdl: int
+        self, x: Matrix, weight: Matrix, bias: torch.Tensor | None, *, pdl: int
     ) -> torch.Tensor:
         """`pdl`: the launch may overlap the end of the one before, where the kernel is ours."""
-        if self._tiled is not None:
-            out = self._tiled(x, weight)
-            return out if bias is None else out.add_(bias)
-        if len(x) <= self._tuning.gemv_rows and x.is_cuda and not self._tuning.library_products:
+        if isinstance(x, torch.Tensor) and self._is_for_gemv(x):
             out = x.new_empty(len(x), len(weight))
             gemv(x, weight, out=out, bias=bias, pdl=pdl)
             return out
+        if isinstance(weight, Fp8Rows):
+            out = fp8_product(x, weight, dtype=self._dtype, pdl=pdl)
+            return out if bias is None else out.add_(bias)
+        assert isinstance(x, torch.Tensor), "FP8 rows are for FP8 weights"
+        if self._tiled is not None:
+            out = self._tiled(x, weight)
+            return out if bias is None else out.add_(bias)
         config = self._config(x, len(weight), gated=False)
         if config is not None:
             return self._stream(x, weight, bias, config, gated=False, pdl=pdl)
@@ -57,18 +71,31 @@ class Products:
             return torch.mm(x, weight.t())
         return torch.addmm(bias, x, weight.t())
 
-    def gated(
-        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, pdl: int
-    ) -> torch.Tensor:
-        """silu(gate) * up of weight `[2 * units, in]` (gates, ups): a new `[n, units]`."""
+    def gated(self, x: Matrix, weight: Matrix, bias: torch.Tensor | None, *, pdl: int) -> Matrix:
+        """silu(gate) * up of weight `[2 * units, in]` (gates, ups): new rows `[n, units]`, FP8
+        where the next product of such weights takes them."""
         units = len(weight) // 2
-        config = self._config(x, units, gated=True) if len(x) > self._tuning.gemv_rows else None
-        if config is not None:
-            return self._stream(x, weight, bias, config, gated=True, pdl=pdl)
+        if isinstance(x, torch.Tensor) and isinstance(weight, torch.Tensor):
+            config = None if self._is_for_gemv(x) else self._config(x, units, gated=True)
+            if config is not None:
+                return self._stream(x, weight, bias, config, gated=True, pdl=pdl)
         wide = self(x, weight, bias, pdl=pdl)
-        thin = wide.new_empty(len(wide), units)
+        thin = self.rows_like(wide, units, fp8=isinstance(weight, Fp8Rows))
         silu_mul(wide, out=thin, pdl=pdl)
         return thin
+
+    def rows_like(self, x: torch.Tensor, width: int, *, fp8: bool) -> Matrix:
+        """As many rows as x, not initialised, as products of weights (FP8 ones or wide) take them
+        best: whoever makes the rows can round them on the way."""
+        if fp8 and not self._is_for_gemv(x):
+            return Fp8Rows.empty(len(x), width, device=x.device)
+        return x.new_empty(len(x), width)
+
+    def _is_for_gemv(self, x: torch.Tensor) -> bool:
+        tuning = self._tuning
+        if self._tiled is not None or tuning.library_products or not x.is_cuda:
+            return False
+        return len(x) <= tuning.gemv_rows
 
     def _config(self, x: torch.Tensor, n_out: int, *, gated: bool) -> SkinnyConfig | None:
         """How our own kernel takes it; None where it does not, or is not the quicker one."""

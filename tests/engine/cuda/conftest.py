@@ -1,6 +1,7 @@
 """The GPU engine in Triton's interpreter, on the CPU: every path but graphs, with tiny models."""
 
 import os
+from collections.abc import Iterator
 
 import pytest
 
@@ -15,3 +16,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if str(item.path).startswith(here):
             item.add_marker(pytest.mark.filterwarnings(NUMPY))
             item.add_marker(pytest.mark.filterwarnings(NAN))
+
+
+@pytest.fixture(autouse=True)
+def sound_casts() -> Iterator[None]:
+    from tests.engine.interpreter import sound_fp8_casts
+
+    with sound_fp8_casts():
+        yield

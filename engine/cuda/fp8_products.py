@@ -1,0 +1,36 @@
+"""Products of FP8 weights and FP8 rows: cuBLAS or CUTLASS by way of torch.
+
+    out[i, j] = sum over k of x[i, k] * weight[j, k]    * x.scales[i] * weight.scales[j]
+
+Rows come as FP8 from the kernel that made them (norm, silu), or are rounded here. For a row or two
+`Products` has another kernel: weights are all that moves then, and rows stay wide, losing nothing.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from engine.fp8 import Fp8Rows
+from engine.kernels.quantise import quantise_rows
+
+FAST = True  # sums inside the tensor cores, not lifted to float32 registers every 128 terms
+
+
+def fp8_product(
+    x: torch.Tensor | Fp8Rows, weight: Fp8Rows, *, dtype: torch.dtype, pdl: int
+) -> torch.Tensor:
+    """x `[n, in]` times `[out, in]` transposed: a new `[n, out]` of `dtype`."""
+    if not isinstance(x, Fp8Rows):
+        rows = Fp8Rows.empty(len(x), x.shape[1], device=x.device)
+        quantise_rows(x, out=rows, pdl=pdl)
+        x = rows
+    if x.values.device.type != "cuda":
+        return torch.mm(x.wide(), weight.wide().t()).to(dtype)
+    return torch._scaled_mm(
+        x.values,
+        weight.values.t(),
+        scale_a=x.scales[:, None],
+        scale_b=weight.scales[None, :],
+        out_dtype=dtype,
+        use_fast_accum=FAST,
+    )

@@ -23,16 +23,19 @@ import torch
 from tokenizers import Tokenizer
 
 from benchmarks.recall_backends import Backend, TransformersBackend
+from benchmarks.recall_engine import EngineBackend
 from benchmarks.results import RESULTS, save
 from deploy.bundled import model_path
 from deploy.bundled.corpus import held_out_stories
 from deploy.bundled.markup import END
 from deploy.bundled.records import recall_prompt
 from deploy.bundled.stories import Split
+from engine.config import EngineConfig
 
 CONTEXT_TOKENS = 4096
 MAX_ANSWER_TOKENS = 16
 STORIES = 1_000
+KV_BYTES = 2 << 30  # of our own engine's pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +164,20 @@ def measure(backend: Backend, tokenizer: Tokenizer, seed: int, share: float) -> 
     return {"suites": suites, "stories": stories, "story_perplexity": perplexity}
 
 
+def _backend(given: argparse.Namespace, tokenizer: Tokenizer) -> Backend:
+    if given.backend == "transformers":
+        dtype, fp8_kv = getattr(torch, given.dtype), given.kv_dtype == "fp8"
+        return TransformersBackend(given.model, given.device, dtype, given.batch, fp8_kv=fp8_kv)
+    config = EngineConfig(
+        model_dir=given.model, device=given.device, dtype=given.dtype, exact=False,
+        kv_bytes=KV_BYTES, weights=given.weights, kv_dtype=given.kv_dtype,
+        threads=torch.get_num_threads(),
+    )  # fmt: skip
+    end = tokenizer.token_to_id(END)
+    assert end is not None, f"the tokenizer does not know {END}"
+    return EngineBackend(config, given.batch, end)
+
+
 def main() -> None:
     """Parse the command line, measure, print, save."""
     parser = argparse.ArgumentParser(description="Measure recall and perplexity of a model.")
@@ -172,11 +189,13 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=32, help="rows of one batch")
     parser.add_argument("--name", default="recall", help="the result is saved as NAME.json")
     parser.add_argument("--folder", type=Path, default=RESULTS, help="where to save it")
+    parser.add_argument("--backend", choices=("transformers", "engine"), default="transformers")
+    parser.add_argument("--weights", choices=("auto", "fp8"), default="auto", help="of our engine")
+    parser.add_argument("--kv-dtype", choices=("auto", "fp8"), default="auto")
     given = parser.parse_args()
 
     tokenizer = Tokenizer.from_file(str(given.model / "tokenizer.json"))
-    dtype = getattr(torch, given.dtype)
-    backend = TransformersBackend(given.model, given.device, dtype, given.batch)
+    backend = _backend(given, tokenizer)
     weights = (given.model / "model.safetensors").read_bytes()
     started_s = time.monotonic()
     figures = {

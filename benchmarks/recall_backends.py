@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, DynamicCache
+
+from engine.fp8 import Fp8Rows
 
 
 class Backend(Protocol):
@@ -24,11 +26,37 @@ class Backend(Protocol):
         ...
 
 
-class TransformersBackend:
-    """Hugging Face transformers on `device`, batches padded to their longest prompt."""
+class RoundedCache(DynamicCache):  # type: ignore[misc]  # transformers has no types
+    """Keys and values are rounded to FP8 as an FP8 pool rounds them: a scale a token and head."""
 
-    def __init__(self, directory: Path, device: str, dtype: torch.dtype, batch_rows: int) -> None:
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        rounded = []
+        for states in (key_states, value_states):
+            rows = Fp8Rows.empty(states[..., 0].numel(), states.shape[-1], device=states.device)
+            rows.copy_(states.reshape(rows.shape))
+            rounded.append(rows.wide(states.dtype).view(states.shape))
+        both: tuple[torch.Tensor, torch.Tensor] = super().update(*rounded, *args, **kwargs)
+        return both
+
+
+class TransformersBackend:
+    """Hugging Face transformers on `device`, batches padded to their longest prompt. With
+    `fp8_kv`, what it caches is rounded to FP8."""
+
+    def __init__(
+        self,
+        directory: Path,
+        device: str,
+        dtype: torch.dtype,
+        batch_rows: int,
+        *,
+        fp8_kv: bool = False,
+    ) -> None:
         self.name = f"transformers {dtype} on {device}".replace("torch.", "")
+        self.name += ", kv rounded to fp8" * fp8_kv
+        self.cache = RoundedCache if fp8_kv else DynamicCache
         self.batch_rows = batch_rows
         self.model: Any = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype).to(device)
         self.model.eval()
@@ -52,6 +80,7 @@ class TransformersBackend:
                 attention_mask=torch.tensor(mask, device=self.model.device),
                 max_new_tokens=max_tokens,
                 do_sample=False,
+                past_key_values=self.cache(),
             )
             for index, row in zip(batch, output[:, width:].tolist(), strict=True):
                 stop = row.index(self.end) + 1 if self.end in row else len(row)
@@ -66,7 +95,11 @@ class TransformersBackend:
             width = max(len(sequences[index]) for index in batch)
             rows = [list(sequences[i]) + [self.pad] * (width - len(sequences[i])) for i in batch]
             tokens = torch.tensor(rows, device=self.model.device)
-            logits = self.model(input_ids=tokens, use_cache=False).logits[:, :-1].float()
+            logits = (
+                self.model(input_ids=tokens, use_cache=True, past_key_values=self.cache())
+                .logits[:, :-1]
+                .float()
+            )
             chosen = logits.log_softmax(-1).gather(-1, tokens[:, 1:, None]).squeeze(-1)
             for index, values in zip(batch, chosen.tolist(), strict=True):
                 results[index] = values[: len(sequences[index]) - 1]

@@ -13,15 +13,24 @@ pytest.importorskip("triton")
 import torch
 
 from benchmarks import engine as benchmark
-from benchmarks.engine import VLLM_MS, Point, decode_s, prefill_s, profile
+from benchmarks.engine import VLLM_MS, profile
+from benchmarks.engine_points import (
+    DECODE_STEPS,
+    Point,
+    Rates,
+    Rows,
+    Stored,
+    decode_s,
+    pages_for,
+    prefill_s,
+)
 from benchmarks.kernels import Table
 from engine.config import EngineConfig
 from engine.cuda.load import load_cuda_engine
 from engine.step import Engine
 from tests.benchmarks.tiny import write_tiny_config
 
-READ, MATMUL = 4.45e12, 809e12  # an H200's
-ROWS = benchmark.Rows
+H200 = Rates(read=4.45e12, matmul=809e12, fp8_matmul=1500e12)
 
 
 @pytest.fixture
@@ -53,13 +62,33 @@ def test_the_points_are_those_that_vllm_was_measured_at() -> None:
     ],
 )  # fmt: skip
 def test_rooflines_are_those_worked_out_by_hand(name: str, floor_ms: float) -> None:
-    assert Point.parse(name).roofline_s(READ, MATMUL) * 1e3 == pytest.approx(floor_ms, rel=0.04)
+    assert Point.parse(name).roofline_s(H200) * 1e3 == pytest.approx(floor_ms, rel=0.04)
+
+
+@pytest.mark.parametrize(
+    ("name", "stored", "floor_ms"),
+    [
+        # 7.0 GB of layers' weights and a head of 1.05
+        ("decode:1x128", Stored(weights="fp8"), 1.81),
+        # 132 bytes instead of 256 a token and head, at 4,126 tokens
+        ("decode:64x4096", Stored(kv_dtype="fp8"), 3.37 + 4.01),
+        ("prefill:1x2048", Stored(weights="fp8"), 20.5),
+    ],
+)
+def test_what_is_stored_as_fp8_counts_as_such(name: str, stored: Stored, floor_ms: float) -> None:
+    point = Point.parse(name)
+    assert point.roofline_s(H200, stored=stored) * 1e3 == pytest.approx(floor_ms, rel=0.04)
+
+
+def test_the_pool_has_room_for_each_point_alone() -> None:
+    assert pages_for([Point("decode", 3, 64 - DECODE_STEPS), Point("prefill", 2, 65)]) == 6
+    assert pages_for(map(Point.parse, VLLM_MS)) * 8 < 40_000, "40 GB at 8 MiB a page"
 
 
 @pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
 def test_points_are_measured_a_step_ahead(engine: Engine) -> None:
-    assert len(decode_s(engine, Point("decode", 2, 20), 6)) == 2
-    assert len(prefill_s(engine, Point("prefill", 2, 70), 2)) == 2
+    assert len(decode_s(engine, Rows(Point("decode", 2, 20), engine.spec), 6)) == 2
+    assert prefill_s(engine, Rows(Point("prefill", 2, 70), engine.spec)) > 0
 
 
 @pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
@@ -73,13 +102,13 @@ def test_a_profile_is_a_trace_and_a_table(engine: Engine, tmp_path: Path) -> Non
 def test_a_run_saves_ceilings_points_mix_starts_and_the_commit(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = Table(READ, MATMUL, [{"name": "ceilings", "read_tb_per_s": 4.45}])
+    table = Table(H200.read, H200.matmul, [{"name": "ceilings", "read_tb_per_s": 4.45}])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(benchmark, "measure_ceilings", lambda: table)
     monkeypatch.setattr(benchmark, "measure_starts", lambda folder, **_: {"cold_s": 9.0})
     monkeypatch.setattr(benchmark, "measure_mix", lambda engine: {"time_s": 30.0})
-    monkeypatch.setattr(benchmark, "load", lambda exact, n_pages, tuning: (engine, 1.0))
-    monkeypatch.setattr(benchmark, "Rows", lambda point, spec: ROWS(Point("decode", 1, 9), spec))
+    monkeypatch.setattr(benchmark, "load", lambda config, tuning: engine)
+    monkeypatch.setattr(benchmark, "Rows", lambda point, spec: Rows(Point("decode", 1, 9), spec))
     options = ["--points", "prefill:1x512", "--mix", "--startup", "--commit", "abc"]
     monkeypatch.setattr(sys, "argv", ["engine", *options, "--out", str(tmp_path)])
     assert benchmark.main() == 0

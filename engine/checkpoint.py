@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 
 from engine.errors import CheckpointError
 from engine.fp8 import FP8, Fp8Rows, Matrix
+from engine.ranks.shard import Cut
 
 # Left in some checkpoints by older tools; nothing is lost by not reading them.
 IGNORED_SUFFIX = ".rotary_emb.inv_freq"
@@ -51,20 +52,27 @@ class Checkpoint:
     def __contains__(self, name: str) -> bool:
         return name in self._open
 
-    def copy_into(self, name: str, target: Matrix) -> None:
-        """Copy one tensor, cast to the target's dtype; its shape must be the target's. An FP8
-        matrix comes with its scales, or as what they stand for where the target is not FP8."""
+    def copy_into(self, name: str, target: Matrix, cut: Cut | None = None) -> None:
+        """Copy one tensor, cast to the target's dtype; its shape must be the target's. With `cut`,
+        only that part of it is read. An FP8 matrix comes with its scales, or as what they stand for
+        where the target is not FP8."""
         handle = self._open.get(name)
         if handle is None:
             raise CheckpointError(f"tensor {name} is missing from {self._where()}")
-        shape = list(handle.get_slice(name).get_shape())
-        if shape != list(target.shape):
-            raise CheckpointError(
-                f"tensor {name} has shape {shape}; config.json asks for {list(target.shape)}"
-            )
-        source = handle.get_tensor(name)
+        held = handle.get_slice(name)
+        shape, wanted = list(held.get_shape()), list(target.shape)
+        if cut is not None:
+            wanted = list(cut.whole_shape(tuple(wanted)))
+        if shape != wanted:
+            raise CheckpointError(f"tensor {name} has shape {shape}; config.json asks for {wanted}")
+        if cut is None:
+            source = handle.get_tensor(name)
+        else:
+            span = slice(cut.start, cut.start + cut.size)
+            source = held[span] if cut.dim == 0 else held[:, span]
         if source.dtype == FP8:
-            rows = Fp8Rows(source, self._scales(name, len(source)))
+            scales = self._scales(name, shape[0])
+            rows = Fp8Rows(source, cut.of(scales) if cut is not None and cut.dim == 0 else scales)
             if isinstance(target, Fp8Rows):
                 target.copy_(rows)
             else:

@@ -16,6 +16,7 @@ FP8_PAGE_TOKENS = 64  # pages of FP8 hold a multiple of so many
 CPU_PAGE_TOKENS, GPU_PAGE_TOKENS = 16, 64  # where none are given
 DEFAULT_KV_BYTES = 256 << 20
 MAX_THREADS = 256
+MAX_RANKS = 8
 NOT_EXACT = "products of FP8 weights depend on the batch: exact mode needs weights of another dtype"
 
 
@@ -33,6 +34,10 @@ class EngineConfig:
     `weights` fp8 rounds the layers' matrices to FP8 as they are loaded; auto takes them as they are
     stored. `kv_dtype` fp8 keeps keys and values in FP8; auto in `dtype`. Either needs a GPU (a CPU
     reads FP8 checkpoints into `dtype`), and products of FP8 weights are not exact.
+
+    `tensor_parallel` ranks share the model, each with `threads`, or a GPU, and a pool of `n_pages`
+    or `kv_bytes` of its own (see `engine.ranks`); exactness holds for equal numbers of ranks. On
+    GPUs, `peer_sums` lets them add up small tensors through each other's memory; else NCCL does.
     """
 
     model_dir: Path
@@ -49,6 +54,8 @@ class EngineConfig:
     seed: int = 0
     weights: str = "auto"
     kv_dtype: str = "auto"
+    tensor_parallel: int = 1
+    peer_sums: bool = True
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
@@ -72,6 +79,10 @@ class EngineConfig:
             )
         if not 1 <= self.threads <= MAX_THREADS:
             raise EngineConfigError(f"threads is {self.threads}; it must be 1 to {MAX_THREADS}")
+        if not 1 <= self.tensor_parallel <= MAX_RANKS:
+            raise EngineConfigError(
+                f"tensor_parallel is {self.tensor_parallel}; it must be 1 to {MAX_RANKS}"
+            )
 
     def _check_fp8(self) -> None:
         if self.weights not in WEIGHTS:

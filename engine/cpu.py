@@ -17,6 +17,8 @@ from engine.errors import EngineConfigError
 from engine.fingerprint import model_fingerprint
 from engine.model import Model, matrices
 from engine.pool import KVPool, PoolShape
+from engine.ranks.collective import Alone, Collective
+from engine.ranks.shard import Shard
 from engine.sampler import Sampler
 from engine.step import ByteArray, DevicePool, DoneStep, EngineSpec, RowResult, RowWork, Step
 from engine.tiles import Product, TiledProduct, plain_product
@@ -89,8 +91,9 @@ def load_engine(
     *,
     pool_memory: memoryview | None = None,
     progress: Progress | None = None,
+    ranks: Collective | None = None,
 ) -> CpuEngine:
-    """Read a model and make an engine of it.
+    """Read a model and make an engine of it; with `ranks`, of one rank's part of it.
 
     `pool_memory`: a writable buffer of at least n_pages * page_bytes to use as the pool (it must
     outlive the engine); `progress(tensors read, tensors in all)` is called along the way. Sets the
@@ -102,37 +105,42 @@ def load_engine(
     context = config.context_for(arch.max_position)
     page_tokens = config.page_tokens or CPU_PAGE_TOKENS
     dtype: torch.dtype = getattr(torch, config.dtype)
+    ranks = ranks or Alone()
+    shard = Shard(ranks.rank, ranks.ranks)
+    local = shard.local(arch)
     use_threads(config.threads)
     with torch.inference_mode():
         if config.load_format == "random":
             revision = f"random {config.seed}"
-            weights = random_weights(arch, dtype, config.seed)
+            weights = random_weights(arch, dtype, config.seed, shard=shard)
         else:
             with Checkpoint(config.model_dir) as checkpoint:
                 revision = weights_revision(checkpoint.files)
-                weights = load_weights(arch, checkpoint, dtype, progress)
+                weights = load_weights(arch, checkpoint, dtype, progress, shard=shard)
         product: Product = plain_product
         if config.exact:
             product = tiled = TiledProduct()
             for weight in matrices(weights):
                 tiled.probe(weight)
         attention = Attention(
-            group=arch.group, head_dim=arch.head_dim, exact=config.exact, threads=config.threads
+            group=local.group, head_dim=arch.head_dim, exact=config.exact, threads=config.threads
         )
         model = Model(
-            arch,
+            local,
             weights,
             product=product,
             attention=attention,
             max_context_tokens=context,
             fused_silu=config.threads == 1 or not config.exact,
+            ranks=ranks,
         )
     shape = PoolShape(
         layers=arch.layers,
-        kv_heads=arch.kv_heads,
+        kv_heads=local.kv_heads,
         head_dim=arch.head_dim,
         page_tokens=page_tokens,
         dtype=dtype,
+        ranks=ranks.ranks,
     )
     n_pages = config.pages_for(shape.page_bytes)
     pool = KVPool(shape, n_pages, memory=pool_memory)
@@ -145,6 +153,7 @@ def load_engine(
             exact=config.exact,
             threads=config.threads,
             attention=attention.name,
+            ranks=ranks.ranks,
         ),
         n_pages=n_pages,
         page_tokens=page_tokens,

@@ -22,12 +22,13 @@ def model_fingerprint(
     device: str = "cpu",
     fp8_weights: bool = False,
     kv_dtype: str = "auto",
+    ranks: int = 1,
 ) -> str:
     """SHA-256 (hex) over the canonical architecture, the weights' revision, the dtype, and what of
     weights, keys and values is FP8.
 
-    In exact mode also over what exactness holds per: kind of device, thread count, torch build and
-    the attention's way to add up. Outside it those may differ between two sides.
+    In exact mode also over what exactness holds per: kind of device, thread count, torch build,
+    the attention's way to add up, number of ranks. Outside it those may differ between two sides.
     """
     facts: dict[str, object] = {
         "architecture": asdict(arch),
@@ -44,5 +45,7 @@ def model_fingerprint(
             "torch": torch.__version__,
             "attention": attention,
         }
+        if ranks > 1:
+            facts["ranks"] = ranks
     text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()

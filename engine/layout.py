@@ -6,20 +6,26 @@ import json
 
 
 def describe_layout(
-    *, dtype: str, page_tokens: int, layers: int, kv_heads: int, head_dim: int
+    *, dtype: str, page_tokens: int, layers: int, kv_heads: int, head_dim: int, ranks: int = 1
 ) -> str:
     """The page is `[layers, 2 (keys, values), kv_heads, page_tokens, head_dim]` of dtype, C order.
 
     With dtype float8_e4m3fn values are turned, `[head_dim, page_tokens]`, and behind the keys or
     values of each head come their `[page_tokens]` float32 scales.
 
-    Canonical: equal facts give equal text (sorted keys, no spaces).
+    With several ranks, each has a pool of such pages: `kv_heads` are one rank's. Which heads these
+    are follows from the number of ranks and of the model's heads, which is in its fingerprint; so
+    equal texts mean that rank i of one side can take the pages of rank i of the other.
+
+    Canonical: equal facts give equal text (sorted keys, no spaces; `ranks` only where several).
     """
-    facts = {
+    facts: dict[str, str | int] = {
         "dtype": dtype,
         "head_dim": head_dim,
         "kv_heads": kv_heads,
         "layers": layers,
         "page_tokens": page_tokens,
     }
+    if ranks > 1:
+        facts["ranks"] = ranks
     return json.dumps(facts, sort_keys=True, separators=(",", ":"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.util import find_spec
 
 import torch
@@ -48,9 +49,17 @@ def load_engine(
     pool_memory: memoryview | None = None,
     progress: Progress | None = None,
 ) -> Engine:
-    """`engine.cpu.load_engine` or `engine.cuda.load.load_cuda_engine`; a GPU's pool is its own, so
-    `pool_memory` is for a CPU only."""
-    if pick_device(config.device) == "cpu":
+    """`engine.cpu.load_engine` or `engine.cuda.load.load_cuda_engine`, or a group of such; pools of
+    a GPU, and of ranks, are their own: `pool_memory` is for one rank on a CPU only."""
+    device = pick_device(config.device)
+    if config.tensor_parallel > 1:
+        if pool_memory is not None:
+            raise EngineConfigError("ranks have pools of their own, not in pool_memory")
+        _check_cards(device, config.tensor_parallel)
+        from engine.ranks.start import start_ranks
+
+        return start_ranks(replace(config, device=device), progress=progress)
+    if device == "cpu":
         from engine.cpu import load_engine as load_cpu_engine
 
         return load_cpu_engine(config, pool_memory=pool_memory, progress=progress)
@@ -59,3 +68,9 @@ def load_engine(
     from engine.cuda.load import load_cuda_engine
 
     return load_cuda_engine(config, progress=progress)
+
+
+def _check_cards(device: str, ranks: int) -> None:
+    found = torch.cuda.device_count() if device == "cuda" else ranks
+    if found < ranks:
+        raise EngineConfigError(f"tensor_parallel is {ranks}; {found} GPUs can be seen here")

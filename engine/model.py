@@ -18,6 +18,7 @@ from engine.attention_plan import plan_attention
 from engine.batch import PackedRows
 from engine.fp8 import Matrix
 from engine.pool import KVPool
+from engine.ranks.collective import Collective
 from engine.tiles import Product
 from engine.weights import LayerWeights, Weights
 
@@ -25,7 +26,10 @@ MLP_TOKENS = 256  # at a time: the widest activations stay in a core's cache
 
 
 class Model:
-    """Weights, and the ways to multiply and attend that decide whether rows are independent."""
+    """Weights, and the ways to multiply and attend that decide whether rows are independent.
+
+    Of one rank among several, `arch` and `weights` are its part (see `engine.ranks.shard`).
+    """
 
     def __init__(
         self,
@@ -36,9 +40,11 @@ class Model:
         attention: Attention,
         max_context_tokens: int,
         fused_silu: bool,
+        ranks: Collective,
     ) -> None:
         self.arch = arch
         self.weights = weights
+        self._ranks = ranks
         self._product = product
         self._attention = attention
         self._fused_silu = fused_silu
@@ -71,13 +77,18 @@ class Model:
             queries, keys, values = self._heads(qkv.float(), layer, cos, sin)
             pool.write(i, slots, keys.to(self._dtype), values.to(self._dtype))
             seen = self._attention(queries, pool, i, plans[arch.windows[i]])
-            x += self._linear(seen, layer.out, layer.out_bias)
-            x += self._mlp(self._norm(x, layer.post_norm), layer)
+            x += self._sum(self._linear(seen, layer.out, layer.out_bias))
+            x += self._sum(self._mlp(self._norm(x, layer.post_norm), layer))
         return x.index_select(0, wanted)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """`[n, hidden]` of `forward` -> `[n, vocab]` float32."""
-        return self._linear(self._norm(hidden, self.weights.norm), self.weights.head, None).float()
+        part = self._linear(self._norm(hidden, self.weights.norm), self.weights.head, None)
+        return self._ranks.all_gather(part)[:, : self.arch.vocab_size].float()
+
+    def _sum(self, part: torch.Tensor) -> torch.Tensor:
+        """What all ranks' heads, or widths, add up to; float32 where there are several."""
+        return part if self._ranks.ranks == 1 else self._ranks.all_reduce(part.float())
 
     def _linear(self, x: torch.Tensor, weight: Matrix, bias: torch.Tensor | None) -> torch.Tensor:
         assert isinstance(weight, torch.Tensor), "a CPU's weights are wide"

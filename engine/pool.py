@@ -23,6 +23,7 @@ class PoolShape:
     """A page is `[layers, 2, kv_heads, page_tokens, head_dim]`: one contiguous run of bytes.
 
     Of FP8, each `[page_tokens, head_dim]` has its `[page_tokens]` float32 scales behind it.
+    `ranks` have such a pool each, with their own heads; all counts here are one rank's.
     """
 
     layers: int
@@ -30,6 +31,7 @@ class PoolShape:
     head_dim: int
     page_tokens: int
     dtype: torch.dtype
+    ranks: int = 1
 
     @property
     def page_bytes(self) -> int:
@@ -45,6 +47,7 @@ class PoolShape:
             layers=self.layers,
             kv_heads=self.kv_heads,
             head_dim=self.head_dim,
+            ranks=self.ranks,
         )
 
 

@@ -10,6 +10,7 @@ import torch
 from engine.architecture import Architecture
 from engine.checkpoint import Checkpoint
 from engine.fp8 import Fp8Rows, Matrix
+from engine.ranks.shard import WHOLE, Cut, Shard
 
 Progress = Callable[[int, int], None]  # (tensors read, tensors in all)
 
@@ -18,7 +19,8 @@ Progress = Callable[[int, int], None]  # (tensors read, tensors in all)
 class LayerWeights:
     """One layer. Matrices are `[out, in]`, as checkpoints have them; absent parts are None.
 
-    Norms are float32, all else of the model's dtype, but for matrices in FP8.
+    Norms are float32, all else of the model's dtype, but for matrices in FP8. Of a rank among
+    several, sizes are those of its part (see `engine.ranks.shard`).
     """
 
     input_norm: torch.Tensor
@@ -37,84 +39,128 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """All parameters. With tied embeddings, `head` is the embedding's own memory."""
+    """All parameters. With tied embeddings, `head` is the embedding's own memory, if it can be."""
 
     embedding: torch.Tensor  # [vocab, hidden]
     layers: tuple[LayerWeights, ...]
     norm: torch.Tensor
-    head: torch.Tensor  # [vocab, hidden]
+    head: torch.Tensor  # [vocab, hidden], or a rank's rows of it
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Where one tensor of a checkpoint goes: a slice of a fused parameter."""
+    """Where one tensor of a checkpoint, or a cut of it, goes: a slice of a fused parameter."""
 
     name: str
     target: Matrix
+    cut: Cut | None = None
 
 
 class _Builder:
     """Allocates parameters and remembers which tensor of the checkpoint fills which slice."""
 
-    def __init__(self, dtype: torch.dtype, *, fp8: bool) -> None:
+    def __init__(self, dtype: torch.dtype, shard: Shard, *, fp8: bool) -> None:
         self.dtype = dtype
+        self.shard = shard
         self.fp8 = fp8
         self.parts: list[_Part] = []
 
     def param(
         self, names: list[str], sizes: list[int], *tail: int, dtype: torch.dtype | None = None
     ) -> torch.Tensor:
+        """Of whole tensors, one behind the other."""
         whole = torch.empty(sum(sizes), *tail, dtype=dtype or self.dtype)
         slices = torch.split(whole, sizes)
         self.parts += [_Part(name, part) for name, part in zip(names, slices, strict=True)]
         return whole
 
+    def rows(self, names: list[str], cuts: list[Cut]) -> torch.Tensor:
+        """Of some elements of each vector, one behind the other."""
+        sizes = [cut.size for cut in cuts]
+        whole = torch.empty(sum(sizes), dtype=self.dtype)
+        self.parts += map(_Part, names, torch.split(whole, sizes), cuts)
+        return whole
+
+    def matrix(self, names: list[str], cuts: list[Cut], width: int) -> Matrix:
+        """Of some rows of each matrix `[any, width]`, one behind the other."""
+        sizes = [cut.size for cut in cuts]
+        whole = self._empty(sum(sizes), width)
+        self.parts += map(_Part, names, whole.split(sizes), cuts)
+        return whole
+
+    def columns(self, name: str, rows: int, width: int) -> Matrix:
+        """Of this rank's columns of one matrix `[rows, width]`."""
+        cut = self.shard.part(width, dim=1)
+        whole = self._empty(rows, cut.size)
+        self.parts.append(_Part(name, whole, cut))
+        return whole
+
+    def _empty(self, rows: int, width: int) -> Matrix:
+        if self.fp8:
+            return Fp8Rows.empty(rows, width)
+        return torch.empty(rows, width, dtype=self.dtype)
+
+    def added_bias(self, name: str, size: int) -> torch.Tensor | None:
+        """Of what ranks add up: rank 0 alone holds it (others read it, and drop it)."""
+        whole = self.param([f"{name}.bias"], [size])
+        return whole if self.shard.rank == 0 else None
+
     def layer(self, arch: Architecture, i: int) -> LayerWeights:
         attn, mlp = f"model.layers.{i}.self_attn", f"model.layers.{i}.mlp"
-        hidden, wide = arch.hidden_size, arch.intermediate_size
-        q_size, kv_size = arch.heads * arch.head_dim, arch.kv_heads * arch.head_dim
-        qkv, qkv_sizes = [f"{attn}.{x}_proj" for x in "qkv"], [q_size, kv_size, kv_size]
-        gate_up, gate_up_sizes = [f"{mlp}.{x}_proj" for x in ("gate", "up")], [wide, wide]
+        hidden, wide, q_size = arch.hidden_size, arch.intermediate_size, arch.heads * arch.head_dim
+        kv_cut, wide_cut = self.shard.kv_part(arch), self.shard.part(wide)
+        qkv, qkv_cuts = (
+            [f"{attn}.{x}_proj" for x in "qkv"], [self.shard.part(q_size), kv_cut, kv_cut]
+        )  # fmt: skip
+        gate_up, gate_up_cuts = [f"{mlp}.{x}_proj" for x in ("gate", "up")], [wide_cut, wide_cut]
 
-        def matrix(names: list[str], sizes: list[int], width: int) -> Matrix:
-            names = [f"{name}.weight" for name in names]
-            if not self.fp8:
-                return self.param(names, sizes, width)
-            whole = Fp8Rows.empty(sum(sizes), width)
-            self.parts += map(_Part, names, whole.split(sizes))
-            return whole
+        def matrix(names: list[str], cuts: list[Cut]) -> Matrix:
+            return self.matrix([f"{name}.weight" for name in names], cuts, hidden)
 
-        def bias(names: list[str], sizes: list[int], has: bool) -> torch.Tensor | None:
-            return self.param([f"{name}.bias" for name in names], sizes) if has else None
+        def bias(names: list[str], cuts: list[Cut], has: bool) -> torch.Tensor | None:
+            return self.rows([f"{name}.bias" for name in names], cuts) if has else None
 
         def norm(name: str, size: int) -> torch.Tensor:
             return self.param([f"{name}.weight"], [size], dtype=torch.float32)
 
         return LayerWeights(
             input_norm=norm(f"model.layers.{i}.input_layernorm", hidden),
-            qkv=matrix(qkv, qkv_sizes, hidden),
-            qkv_bias=bias(qkv, qkv_sizes, arch.qkv_bias),
+            qkv=matrix(qkv, qkv_cuts),
+            qkv_bias=bias(qkv, qkv_cuts, arch.qkv_bias),
             q_norm=norm(f"{attn}.q_norm", arch.head_dim) if arch.qk_norm else None,
             k_norm=norm(f"{attn}.k_norm", arch.head_dim) if arch.qk_norm else None,
-            out=matrix([f"{attn}.o_proj"], [hidden], q_size),
-            out_bias=bias([f"{attn}.o_proj"], [hidden], arch.out_bias),
+            out=self.columns(f"{attn}.o_proj.weight", hidden, q_size),
+            out_bias=self.added_bias(f"{attn}.o_proj", hidden) if arch.out_bias else None,
             post_norm=norm(f"model.layers.{i}.post_attention_layernorm", hidden),
-            gate_up=matrix(gate_up, gate_up_sizes, hidden),
-            gate_up_bias=bias(gate_up, gate_up_sizes, arch.mlp_bias),
-            down=matrix([f"{mlp}.down_proj"], [hidden], wide),
-            down_bias=bias([f"{mlp}.down_proj"], [hidden], arch.mlp_bias),
+            gate_up=matrix(gate_up, gate_up_cuts),
+            gate_up_bias=bias(gate_up, gate_up_cuts, arch.mlp_bias),
+            down=self.columns(f"{mlp}.down_proj.weight", hidden, wide),
+            down_bias=self.added_bias(f"{mlp}.down_proj", hidden) if arch.mlp_bias else None,
         )
 
+    def head(self, arch: Architecture, embedding: torch.Tensor) -> torch.Tensor:
+        """This rank's rows of the head, zeros where the vocabulary has ended."""
+        cut, rows = self.shard.vocab_part(arch.vocab_size), self.shard.vocab_rows(arch.vocab_size)
+        if arch.tied_embeddings and cut.size == rows:
+            return cut.of(embedding)
+        name = EMBEDDING if arch.tied_embeddings else HEAD
+        whole = torch.zeros(rows, arch.hidden_size, dtype=self.dtype)
+        self.parts.append(_Part(name, whole[: cut.size], cut))
+        return whole
 
-def _allocate(arch: Architecture, dtype: torch.dtype, *, fp8: bool) -> tuple[Weights, list[_Part]]:
-    builder = _Builder(dtype, fp8=fp8)
-    embedding = builder.param(["model.embed_tokens.weight"], [arch.vocab_size], arch.hidden_size)
+
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+
+
+def _allocate(
+    arch: Architecture, dtype: torch.dtype, shard: Shard, *, fp8: bool
+) -> tuple[Weights, list[_Part]]:
+    shard.check(arch)
+    builder = _Builder(dtype, shard, fp8=fp8)
+    embedding = builder.param([EMBEDDING], [arch.vocab_size], arch.hidden_size)
     layers = tuple(builder.layer(arch, i) for i in range(arch.layers))
     norm = builder.param(["model.norm.weight"], [arch.hidden_size], dtype=torch.float32)
-    head = embedding
-    if not arch.tied_embeddings:
-        head = builder.param(["lm_head.weight"], [arch.vocab_size], arch.hidden_size)
-    return Weights(embedding, layers, norm, head), builder.parts
+    return Weights(embedding, layers, norm, builder.head(arch, embedding)), builder.parts
 
 
 def load_weights(
@@ -123,40 +169,53 @@ def load_weights(
     dtype: torch.dtype,
     progress: Progress | None = None,
     *,
+    shard: Shard = WHOLE,
     fp8: bool = False,
 ) -> Weights:
-    """Read every parameter, cast to dtype, to torch's default device; with `fp8`, the layers'
-    matrices as FP8, rounded to it where they are not stored so. `progress` is called after each.
-    Raises CheckpointError for a missing, extra or misshapen tensor."""
-    weights, parts = _allocate(arch, dtype, fp8=fp8)
+    """Read a rank's parameters, cast to dtype, to torch's default device: its part of every tensor,
+    and no more; with `fp8`, the layers' matrices as FP8, rounded to it where they are not stored
+    so. `progress` is called after each. Raises CheckpointError for a missing, extra or misshapen
+    tensor, EngineConfigError for a model that does not divide."""
+    weights, parts = _allocate(arch, dtype, shard, fp8=fp8)
     for i, part in enumerate(parts):
-        checkpoint.copy_into(part.name, part.target)
+        checkpoint.copy_into(part.name, part.target, part.cut)
         if progress is not None:
             progress(i + 1, len(parts))
-    used = {part.name for part in parts} | ({"lm_head.weight"} if arch.tied_embeddings else set())
+    used = {part.name for part in parts} | ({HEAD} if arch.tied_embeddings else set())
     checkpoint.refuse_extras(used)
     return weights
 
 
 def random_weights(
-    arch: Architecture, dtype: torch.dtype, seed: int, *, fp8: bool = False
+    arch: Architecture,
+    dtype: torch.dtype,
+    seed: int,
+    *,
+    shard: Shard = WHOLE,
+    fp8: bool = False,
 ) -> Weights:
     """Parameters drawn from a seed on torch's default device: the same on every worker with that
-    kind of device.
+    kind of device, and a rank's are its part of the same.
 
     Norms lie around 1, biases and matrices around 0, so that each of them matters and activations
     keep their size over many layers.
     """
-    weights, parts = _allocate(arch, dtype, fp8=fp8)
+    weights, parts = _allocate(arch, dtype, shard, fp8=fp8)
     device = weights.embedding.device
     source = torch.Generator(device).manual_seed(seed)
     for part in parts:
-        drawn = torch.randn(part.target.shape, generator=source, device=device)
+        cut, shape = part.cut, tuple(part.target.shape)
+        if part.name == EMBEDDING and cut is not None:  # the head's, of tied ones
+            part.target.copy_(cut.of(weights.embedding))
+            continue
+        drawn = torch.randn(
+            cut.whole_shape(shape) if cut else shape, generator=source, device=device
+        )
         if part.name.endswith("norm.weight"):
             drawn = 1 + 0.1 * drawn
-        elif part.target.dim() == 2 and "embed" not in part.name:
-            drawn *= part.target.shape[1] ** -0.5
+        elif drawn.dim() == 2 and "embed" not in part.name:
+            drawn *= drawn.shape[1] ** -0.5
         else:
             drawn *= 0.1
-        part.target.copy_(drawn)
+        part.target.copy_(cut.of(drawn) if cut else drawn)
     return weights

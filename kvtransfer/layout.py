@@ -2,6 +2,9 @@
 
 page = [layers, 2 (keys, values), kv_heads, page_tokens, head_dim] of dtype, one contiguous run;
 of float8_e4m3fn each head's keys, and its values, are followed by a float32 scale a token
+
+A side that computes on several ranks has a pool of such pages on each, with that rank's heads: page
+p of a request is page p of every rank. Two such sides fit if they have equally many.
 """
 
 from __future__ import annotations
@@ -23,8 +26,9 @@ class LayoutError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """One plane of pages."""
+    """One plane of pages: of one rank, where there are several."""
 
+    ranks: int
     dtype: str
     page_tokens: int
     layers: int
@@ -45,6 +49,7 @@ def parse_layout(text: str) -> Layout:
         raise LayoutError("layout", f"not JSON: {error}") from error
     if not isinstance(raw, dict):
         raise LayoutError("layout", "not an object")
+    raw = {"ranks": 1, **raw}  # told only where there are several
     names = [field.name for field in fields(Layout)]
     for name in names:
         if name not in raw:
@@ -54,7 +59,7 @@ def parse_layout(text: str) -> Layout:
             raise LayoutError(name, "unknown")
     if raw["dtype"] not in DTYPE_BYTES:
         raise LayoutError("dtype", f"{raw['dtype']!r} is none of {', '.join(DTYPE_BYTES)}")
-    for name in names[1:]:
+    for name in (name for name in names if name != "dtype"):
         if type(raw[name]) is not int or not 1 <= raw[name] <= 1 << 20:
             raise LayoutError(name, f"{raw[name]!r} is no positive count")
     return Layout(**raw)

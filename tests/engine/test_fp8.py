@@ -19,6 +19,7 @@ from engine.errors import CheckpointError, EngineConfigError, UnsupportedModelEr
 from engine.fingerprint import model_fingerprint
 from engine.fp8 import FP8, Fp8Rows
 from engine.pool import PoolShape
+from engine.ranks.shard import Shard
 from engine.testing import write_random_model
 from engine.weights import load_weights
 from kvtransfer.layout import parse_layout
@@ -86,6 +87,30 @@ def test_fp8_checkpoints_are_read_with_their_scales(
             qkv = load_weights(arch, checkpoint, torch.float32, fp8=fp8).layers[0].qkv
         assert isinstance(qkv, Fp8Rows) == fp8
         assert torch.equal(qkv.wide() if isinstance(qkv, Fp8Rows) else qkv, expected)
+
+
+@pytest.mark.parametrize("by_row", [False, True])
+def test_ranks_read_their_parts_of_an_fp8_checkpoint(by_row: bool, llama: Path) -> None:
+    wide = quantise(llama, PLAIN, by_row=by_row)
+    attention, mlp = "model.layers.0.self_attn", "model.layers.0.mlp"
+    arch = read_architecture(llama)
+    with Checkpoint(llama) as checkpoint:
+        held = [
+            load_weights(arch, checkpoint, torch.float32, shard=Shard(i, 2), fp8=True).layers[0]
+            for i in range(2)
+        ]
+    queries = arch.heads // 2 * arch.head_dim
+    found = {
+        f"{attention}.q_proj.weight": ([part.qkv for part in held], 0, slice(queries)),
+        f"{mlp}.up_proj.weight": (
+            [part.gate_up for part in held], 0, slice(arch.intermediate_size // 2, None)
+        ),
+        f"{attention}.o_proj.weight": ([part.out for part in held], 1, slice(None)),
+        f"{mlp}.down_proj.weight": ([part.down for part in held], 1, slice(None)),
+    }  # fmt: skip
+    for name, (matrices, dim, rows) in found.items():
+        parts = [m.wide()[rows] for m in matrices if isinstance(m, Fp8Rows)]
+        assert torch.equal(torch.cat(parts, dim), wide[name]), name
 
 
 def test_a_cpu_serves_an_fp8_checkpoint_in_its_own_dtype(llama: Path) -> None:

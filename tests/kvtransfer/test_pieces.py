@@ -43,6 +43,13 @@ def test_mismatch_names_the_field(name: str) -> None:
     assert mismatch(parse_layout(TEXT), parse_layout(TEXT)) is None
 
 
+def test_a_side_with_another_number_of_ranks_is_refused_naming_them() -> None:
+    two = parse_layout(json.dumps({**FIELDS, "kv_heads": 1, "ranks": 2}))
+    assert mismatch(two, parse_layout(json.dumps({**FIELDS, "kv_heads": 1, "ranks": 4}))) == "ranks"
+    assert mismatch(two, parse_layout(TEXT)) == "ranks"
+    assert mismatch(two, two) is None
+
+
 @pytest.mark.parametrize(
     ("text", "field"),
     [

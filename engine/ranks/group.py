@@ -1,0 +1,279 @@
+"""Several ranks as one engine: every step goes to all of them, the results come from rank 0.
+
+    loading --> ready --> closed
+       |          |
+       `--> lost <'         a rank died, failed, disagreed or is silent: all are killed, at once
+
+All ranks are children, none lives in this process. One that waits for a dead peer inside NCCL
+never comes back: a process of its own can be killed, a thread of ours would stay, and its device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from engine.errors import (
+    CheckpointError,
+    EngineConfigError,
+    RankLostError,
+    UnsupportedModelError,
+)
+from engine.ranks.channel import Channel, Kind
+from engine.ranks.messages import StepWriter, decode_results, read_head
+from engine.step import ByteArray, DevicePool, DoneStep, EngineSpec, RowResult, RowWork, Step
+
+log = logging.getLogger(__name__)
+
+CLOSE_GRACE_S = 10.0
+SILENT_AFTER_S = 120.0  # a step may compile kernels first
+_DEATH_S = 5.0  # for a process whose stream has ended to be gone
+
+Progress = Callable[[int, int], None]  # (tensors read, tensors in all)
+
+
+@dataclass(slots=True)
+class Member:
+    """A rank's process, and our end of its channel."""
+
+    rank: int
+    process: subprocess.Popen[bytes]
+    channel: Channel
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A step on its way: who has answered so far."""
+
+    digests: dict[int, int] = field(default_factory=dict)
+    body: bytes = b""
+    landed: threading.Event = field(default_factory=threading.Event)
+
+
+class RankGroup:
+    """Implements `engine.step.Engine`. Made by `engine.ranks.start.start_ranks`.
+
+    `submit`, `run` and a step's `result` raise RankLostError once a rank is lost, within moments of
+    its death; `on_lost` is called then, too, whether or not a step is on its way.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        folder: Path,
+        *,
+        progress: Progress | None = None,
+        silent_after_s: float = SILENT_AFTER_S,
+    ) -> None:
+        self.steps_ahead = 0
+        self.device_pool: DevicePool | None = None  # each rank's is its own
+        self._members = members
+        self.folder = folder
+        self._progress = progress
+        self._silent_after_s = silent_after_s
+        self._writer = StepWriter()
+        self._number = 0
+        self._flying: dict[int, _Flight] = {}
+        self._facts: dict[int, dict[str, Any]] = {}
+        self._lock = threading.Lock()
+        self._is_ready = threading.Event()  # or lost
+        self._is_closing = False
+        self._losses: list[Exception] = []  # not empty: the group is lost
+        self._listeners: list[Callable[[Exception], None]] = []
+        self._readers = [
+            threading.Thread(target=self._read, args=(m,), name=f"rank-{m.rank}", daemon=True)
+            for m in members
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def start(self, what: dict[str, Any]) -> None:
+        """Tell every rank its place and what to load."""
+        for member in self._members:
+            place = {**what["place"], "rank": member.rank}
+            self._send(member, Kind.START, json.dumps({**what, "place": place}).encode())
+
+    def wait_ready(self) -> None:
+        """Until every rank has loaded its part. Raises what kept one from it."""
+        self._is_ready.wait()
+        if self._losses:
+            self.close()  # all last words are in
+            raise next(
+                (error for error in self._losses if not isinstance(error, RankLostError)),
+                self._losses[0],
+            )
+        facts = [self._facts[m.rank] for m in self._members]
+        for member, fact in zip(self._members, facts, strict=True):
+            if fact != facts[0]:
+                error = RankLostError(member.rank, "made another engine than rank 0")
+                self.close()
+                raise error
+        spec = dict(facts[0]["spec"])
+        spec["eos_token_ids"] = tuple(spec["eos_token_ids"])
+        self.spec = EngineSpec(**spec)
+        self.pool: ByteArray = np.zeros((0, self.spec.page_bytes), np.uint8)
+        self.steps_ahead = facts[0]["steps_ahead"]
+
+    def submit(self, work: Sequence[RowWork]) -> Step:
+        """See `engine.step.Engine.submit`."""
+        assert not self._is_closing, "the engine is closed"
+        if not work:
+            return DoneStep([])
+        flight = _Flight()
+        with self._lock:
+            if self._losses:
+                raise self._losses[0]
+            self._number += 1
+            number = self._number
+            self._flying[number] = flight
+        message = self._writer.encode(number, work)
+        for member in self._members:
+            self._send(member, Kind.STEP, message)
+        return _GroupStep(self, number, flight)
+
+    def run(self, work: Sequence[RowWork]) -> list[RowResult]:
+        """`submit` and wait."""
+        return self.submit(work).result()
+
+    def on_lost(self, listener: Callable[[Exception], None]) -> None:
+        """Call it, on any thread, when a rank is lost; at once if one is already."""
+        with self._lock:
+            self._listeners.append(listener)
+            losses = self._losses[:1]
+        for error in losses:
+            listener(error)
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the ranks' processes, in order."""
+        return [member.process.pid for member in self._members]
+
+    def close(self) -> None:
+        """Let the ranks end, kill those that do not; then none is left. May be called twice."""
+        self._is_closing = True
+        for member in self._members:
+            if member.process.returncode is None:
+                self._send(member, Kind.CLOSE)
+        for member in self._members:
+            try:
+                member.process.wait(0 if self._losses else CLOSE_GRACE_S)
+            except subprocess.TimeoutExpired:
+                member.process.kill()
+                member.process.wait()
+        for reader in self._readers:
+            if reader is not threading.current_thread():
+                reader.join()
+        for member in self._members:
+            member.channel.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    # -- inside -----------------------------------------------------------------------------
+
+    def wait_for(self, number: int, flight: _Flight) -> list[RowResult]:
+        if not flight.landed.wait(self._silent_after_s):
+            text = f"has not answered for {self._silent_after_s:g} s"
+            for member in self._members:
+                if member.rank not in flight.digests:
+                    self._lose(RankLostError(member.rank, text))
+        with self._lock:
+            self._flying.pop(number, None)
+            if len(flight.digests) < len(self._members):
+                raise self._losses[0]
+        for rank, found in flight.digests.items():
+            if found != flight.digests[0]:
+                error = RankLostError(rank, f"disagrees with rank 0 about step {number}")
+                self._lose(error)
+                raise error
+        return decode_results(flight.body)
+
+    def _send(self, member: Member, kind: Kind, body: bytes = b"") -> None:
+        with contextlib.suppress(OSError):  # its reader sees the same, and says how it died
+            member.channel.send(kind, body)
+
+    def _read(self, member: Member) -> None:
+        """One rank's frames, until its stream ends."""
+        while (frame := member.channel.receive()) is not None:
+            kind, body = frame
+            if kind is Kind.RESULT:
+                self._land(member.rank, body)
+            elif kind is Kind.PROGRESS:
+                if self._progress is not None:
+                    self._progress(*json.loads(body))
+            elif kind is Kind.READY:
+                with self._lock:
+                    self._facts[member.rank] = json.loads(body)
+                    if len(self._facts) == len(self._members):
+                        self._is_ready.set()
+            else:
+                assert kind is Kind.FAILED, kind
+                self._lose(_error_of(member.rank, *json.loads(body)))
+        if not self._is_closing:
+            self._lose(RankLostError(member.rank, _ending(member.process)))
+
+    def _land(self, rank: int, body: bytes) -> None:
+        number, found = read_head(body)
+        with self._lock:
+            flight = self._flying.get(number)
+            if flight is None:
+                return
+            flight.digests[rank] = found
+            if rank == 0:
+                flight.body = body
+            if len(flight.digests) == len(self._members):
+                flight.landed.set()
+
+    def _lose(self, error: Exception) -> None:
+        """Kill all ranks and wake whoever waits for them. Later errors are consequences, mostly."""
+        with self._lock:
+            self._losses.append(error)
+            if len(self._losses) > 1:
+                return
+            listeners, flights = list(self._listeners), list(self._flying.values())
+        log.error("%s", error)
+        for member in self._members:
+            member.process.kill()
+        for flight in flights:
+            flight.landed.set()
+        self._is_ready.set()
+        for listener in listeners:
+            listener(error)
+
+
+@dataclass(frozen=True, slots=True)
+class _GroupStep:
+    group: RankGroup
+    number: int
+    flight: _Flight
+
+    def result(self) -> list[RowResult]:
+        return self.group.wait_for(self.number, self.flight)
+
+
+def _error_of(rank: int, kind: str, text: str) -> Exception:
+    """What a rank said with its last word. Errors of an engine keep their class."""
+    known = {
+        error.__name__: error
+        for error in (EngineConfigError, UnsupportedModelError, CheckpointError, MemoryError)
+    }
+    if kind in known:
+        return known[kind](text)
+    return RankLostError(rank, f"failed ({kind}: {text})")
+
+
+def _ending(process: subprocess.Popen[bytes]) -> str:
+    try:
+        code = process.wait(_DEATH_S)
+    except subprocess.TimeoutExpired:
+        return "closed its channel"
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"

@@ -1,0 +1,46 @@
+"""How a rank's process joins the others, and the engine that it then loads."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from engine.config import EngineConfig
+from engine.ranks.collective import Collective, LibraryCollective
+from engine.ranks.place import Place
+from engine.step import Engine
+from engine.weights import Progress
+
+JOIN_TIMEOUT = timedelta(minutes=5)
+
+
+def load_rank(config: EngineConfig, place: Place, progress: Progress) -> Engine:
+    """Join the ranks that meet in the place's file, over gloo, and load a rank's engine.
+
+    Takes this process: the group is torch's default one.
+    """
+    from engine.cpu import load_engine
+
+    return load_engine(config, progress=progress, ranks=join("gloo", place, in_order=True))
+
+
+def join(
+    backend: str, place: Place, *, in_order: bool, device: torch.device | None = None
+) -> Collective:
+    """Make this process a rank of torch's default group; see `LibraryCollective`."""
+    # Ranks are processes of one machine: gloo need not look for an address of it.
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    # Whether a rank is alive is seen by its group, sooner than by NCCL's threads.
+    os.environ.setdefault("TORCH_NCCL_ENABLE_MONITORING", "0")
+    dist.init_process_group(
+        backend,
+        store=dist.FileStore(place.store, place.ranks),  # type: ignore[attr-defined]
+        rank=place.rank,
+        world_size=place.ranks,
+        timeout=JOIN_TIMEOUT,
+        device_id=device,
+    )
+    return LibraryCollective(in_order=in_order)

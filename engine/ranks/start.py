@@ -1,0 +1,58 @@
+"""Starting the ranks of a group."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from engine.config import EngineConfig
+from engine.ranks.channel import Channel
+from engine.ranks.group import SILENT_AFTER_S, Member, Progress, RankGroup
+
+MEMBER_COMMAND = (sys.executable, "-m", "engine.ranks.member")
+
+
+def start_ranks(
+    config: EngineConfig,
+    *,
+    progress: Progress | None = None,
+    silent_after_s: float = SILENT_AFTER_S,
+    command: Sequence[str] = MEMBER_COMMAND,
+) -> RankGroup:
+    """Start `config.tensor_parallel` ranks and wait until each has loaded its part of the model.
+
+    `config.device` is settled: `cpu`, or `cuda`, where rank i takes the i-th GPU that this process
+    can see. Raises what an engine raises, or RankLostError; nothing is left running then. Another
+    `command` must behave like `engine.ranks.member`; tests pass doubles.
+    """
+    folder = Path(tempfile.mkdtemp(prefix=f"twolane-{os.getpid()}-"))
+    facts = asdict(config) | {"model_dir": str(config.model_dir)}
+    members: list[Member] = []
+    for rank in range(config.tensor_parallel):
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = subprocess.Popen(
+                [*command, str(theirs.fileno())],
+                env=_environment(),
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+            )
+        members.append(Member(rank, process, Channel(ours)))
+    group = RankGroup(members, folder, progress=progress, silent_after_s=silent_after_s)
+    place = {"ranks": len(members), "store": str(folder / "store")}
+    group.start({"config": facts, "place": place})
+    group.wait_ready()
+    return group
+
+
+def _environment() -> dict[str, str]:
+    """Ours, with what makes the ranks import the code that we run, wherever we found it."""
+    root = str(Path(__file__).parents[2])
+    others = os.environ.get("PYTHONPATH")
+    return os.environ | {"PYTHONPATH": f"{root}{os.pathsep}{others}" if others else root}

@@ -1,0 +1,178 @@
+"""A group as its driver sees it: lock-step, deaths, ends. Real processes around fake engines."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from engine.config import EngineConfig
+from engine.errors import CheckpointError, RankLostError
+from engine.fake import FakeEngine, FakeEngineConfig
+from engine.ranks.group import RankGroup
+from engine.ranks.start import start_ranks
+from engine.step import Engine, Page, RowWork
+from twolane.params import SamplingParams
+
+FAKE = (sys.executable, str(Path(__file__).with_name("fake_member.py")))
+ROW = RowWork(7, [5, 6, 7], 0, 3, [Page(2)], 3, SamplingParams(temperature=0.0), True)
+
+
+def start(fault: str = "", *, ranks: int = 2, silent_after_s: float = 60.0) -> RankGroup:
+    config = EngineConfig(model_dir=Path("m"), model_name=fault, tensor_parallel=ranks)
+    return start_ranks(config, silent_after_s=silent_after_s, command=FAKE)
+
+
+@contextmanager
+def group(fault: str = "", *, ranks: int = 2, silent_after_s: float = 60.0) -> Iterator[RankGroup]:
+    made = start(fault, ranks=ranks, silent_after_s=silent_after_s)
+    try:
+        yield made
+    finally:
+        made.close()
+        assert not alive(made.pids)
+        assert not made.folder.exists()
+
+
+def alive(pids: list[int]) -> list[int]:
+    return [pid for pid in pids if psutil.pid_exists(pid)]
+
+
+def gone_within(pids: list[int], seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        states = [psutil.Process(pid).status() for pid in pids if psutil.pid_exists(pid)]
+        if all(state == psutil.STATUS_ZOMBIE for state in states):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_a_group_answers_what_one_engine_answers() -> None:
+    alone = FakeEngine(FakeEngineConfig(n_pages=8))
+    with group(ranks=4) as ranks:
+        assert isinstance(ranks, Engine)
+        assert (ranks.spec, ranks.steps_ahead) == (alone.spec, 0)
+        for _ in range(3):
+            assert ranks.run([ROW]) == alone.run([ROW])
+        assert ranks.run([]) == []
+
+
+def test_steps_may_be_submitted_before_results_are_taken() -> None:
+    alone = FakeEngine(FakeEngineConfig(n_pages=8))
+    with group() as ranks:
+        steps = [ranks.submit([ROW]) for _ in range(5)]
+        assert [step.result() for step in reversed(steps)] == [alone.run([ROW])] * 5
+
+
+def test_a_row_that_cannot_be_computed_fails_alone_on_every_rank() -> None:
+    alone = FakeEngine(FakeEngineConfig(n_pages=8))
+    strange = [
+        RowWork(1, [2**40], 0, 1, [Page(3)], 1, SamplingParams(), True),
+        RowWork(3, [-5], 0, 1, [], 1, SamplingParams(logit_bias={2**31 - 1: 1.0}), True),
+    ]
+    with group() as ranks:
+        results = ranks.run([*strange, ROW])
+        assert [bool(result.error) for result in results] == [True, True, False]
+        assert results == alone.run([*strange, ROW])
+        assert ranks.run([ROW]) == alone.run([ROW])
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(
+    ("fault", "complaint"),
+    [
+        ("dies in step", "rank {} exited with 3"),
+        ("raises in step", r"rank {} failed \(RuntimeError: out of luck\)"),
+    ],
+)
+def test_a_rank_that_breaks_in_a_step_ends_it_and_all_others(
+    fault: str, complaint: str, rank: int
+) -> None:
+    with group(f"{fault}:{rank}") as ranks:
+        began = time.monotonic()
+        with pytest.raises(RankLostError, match=complaint.format(rank)) as error:
+            ranks.run([ROW])
+        assert error.value.rank == rank
+        assert gone_within(ranks.pids, 3)
+        with pytest.raises(RankLostError):
+            ranks.submit([ROW])
+        assert time.monotonic() - began < 5
+
+
+def test_a_rank_killed_while_another_waits_ends_the_step_within_moments() -> None:
+    with group("hangs in step:0") as ranks:
+        step = ranks.submit([ROW])
+        began = time.monotonic()
+        os.kill(ranks.pids[1], signal.SIGKILL)
+        with pytest.raises(RankLostError, match="rank 1 was killed by SIGKILL"):
+            step.result()
+        assert time.monotonic() - began < 3
+
+
+def test_a_rank_killed_while_nothing_runs_is_told_at_once() -> None:
+    heard: list[Exception] = []
+    with group() as ranks:
+        ranks.on_lost(heard.append)
+        assert not heard
+        os.kill(ranks.pids[0], signal.SIGKILL)
+        assert gone_within(ranks.pids, 3)
+        ranks.on_lost(heard.append)
+    assert [str(error).split(";")[0] for error in heard] == ["rank 0 was killed by SIGKILL"] * 2
+
+
+def test_a_rank_that_is_silent_for_too_long_is_lost() -> None:
+    with (
+        group("hangs in step:1", silent_after_s=0.5) as ranks,
+        pytest.raises(RankLostError, match=r"rank 1 has not answered for 0\.5 s"),
+    ):
+        ranks.run([ROW])
+
+
+def test_ranks_that_sample_different_tokens_are_found_out() -> None:
+    with (
+        group("samples otherwise:1") as ranks,
+        pytest.raises(RankLostError, match="rank 1 disagrees with rank 0 about step 1"),
+    ):
+        ranks.run([ROW])
+
+
+def test_why_a_rank_could_not_load_is_told_in_its_own_words() -> None:
+    before = set(psutil.Process().children())
+    with pytest.raises(CheckpointError, match="tensor x is missing"):
+        start("cannot load:1")
+    with pytest.raises(RankLostError, match="rank 0 exited with 4"):
+        start("dies at load:0")
+    with pytest.raises(RankLostError, match="rank 1 made another engine"):
+        start("makes another:1")
+    assert set(psutil.Process().children()) == before
+
+
+def test_ranks_end_with_the_process_that_started_them() -> None:
+    code = (
+        "import sys, time; sys.path.insert(0, sys.argv[1]); import test_group as t; "
+        "g = t.start('hangs in step:0'); g.submit([t.ROW]); print(*g.pids, flush=True); "
+        "time.sleep(60)"
+    )
+    command = [sys.executable, "-c", code, str(Path(__file__).parent)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as driver:
+        assert driver.stdout is not None
+        pids = [int(pid) for pid in driver.stdout.readline().split()]
+        assert len(alive(pids)) == 2
+        driver.kill()
+    assert gone_within(pids, 3)
+
+
+def test_a_closed_group_has_no_process_and_may_be_closed_again() -> None:
+    ranks = start()
+    ranks.close()
+    assert not alive(ranks.pids)
+    ranks.close()

@@ -1,0 +1,77 @@
+"""The whole path on a CPU: processes that meet over gloo, load their parts, and compute."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from engine.config import EngineConfig
+from engine.errors import CheckpointError, EngineConfigError, RankLostError
+from engine.load import load_engine
+from engine.ranks.group import RankGroup
+from engine.step import Page, RowWork, SampledToken
+from twolane.params import SamplingParams
+
+ModelDir = Callable[[str], Path]
+GREEDY = SamplingParams(temperature=0.0, top_logprobs=2)
+PROMPT = [(37 * i) % 250 + 3 for i in range(40)]
+
+
+@pytest.mark.parametrize(("family", "ranks"), [("llama", 2), ("qwen2", 4)])
+def test_processes_answer_what_one_engine_answers_and_end_when_one_is_killed(
+    family: str, ranks: int, model_dir: ModelDir, answer: Callable[..., list[SampledToken]]
+) -> None:
+    """qwen2 has fewer key-value heads than ranks here."""
+    config = EngineConfig(model_dir=model_dir(family), n_pages=8, device="cpu")
+    expected = answer(load_engine(config), PROMPT, GREEDY, 8)
+    told: list[tuple[int, int]] = []
+    several = EngineConfig(
+        model_dir=model_dir(family), n_pages=8, device="cpu", tensor_parallel=ranks
+    )
+    group = load_engine(several, progress=lambda *pair: told.append(pair))
+    assert isinstance(group, RankGroup)
+    try:
+        assert told[-1][0] == told[-1][1] > 0
+        pages = [Page(i) for i in range(8)]
+        found = answer(group, PROMPT, GREEDY, 8, pages=pages)
+        assert [t.token for t in found] == [t.token for t in expected]
+        assert [t.logprob for t in found] == pytest.approx([t.logprob for t in expected], abs=1e-4)
+        # Stopped, rank 1 leaves the others waiting for it inside a sum.
+        os.kill(group.pids[1], signal.SIGSTOP)
+        step = group.submit([RowWork(0, PROMPT, 0, 40, pages, 40, GREEDY, True)])
+        time.sleep(0.3)
+        began = time.monotonic()
+        os.kill(group.pids[1], signal.SIGKILL)
+        with pytest.raises(RankLostError, match="rank 1 was killed by SIGKILL"):
+            step.result()
+        assert time.monotonic() - began < 5
+    finally:
+        group.close()
+    assert not any(psutil.pid_exists(pid) for pid in group.pids)
+
+
+def test_what_no_rank_can_load_is_told_as_one_engine_tells_it(
+    model_dir: ModelDir, tmp_path: Path
+) -> None:
+    nowhere = EngineConfig(model_dir=tmp_path, device="cpu", tensor_parallel=2)
+    with pytest.raises(CheckpointError, match=r"config\.json is missing"):
+        load_engine(nowhere)
+    assert not psutil.Process().children()
+
+
+def test_ranks_bring_their_own_pools(model_dir: ModelDir) -> None:
+    config = EngineConfig(model_dir=model_dir("llama"), device="cpu", tensor_parallel=2)
+    with pytest.raises(EngineConfigError, match="pools of their own"):
+        load_engine(config, pool_memory=memoryview(bytearray(1 << 20)))
+
+
+@pytest.mark.parametrize("ranks", [0, 9])
+def test_counts_of_ranks_that_make_no_sense_are_refused(ranks: int) -> None:
+    with pytest.raises(EngineConfigError, match=f"tensor_parallel is {ranks}"):
+        EngineConfig(model_dir=Path("m"), tensor_parallel=ranks)

@@ -26,6 +26,7 @@ from engine.cuda.sampler import DeviceSampler, Fresh, Sampled, upload
 from engine.cuda.shares import Pass, split_passes
 from engine.cuda.stages import stage
 from engine.cuda.step import CudaStep, Outcome, TopTables
+from engine.cuda.sums import RankSums
 from engine.step import (
     ByteArray,
     DevicePool,
@@ -51,6 +52,7 @@ class CudaEngine:
         latest: torch.Tensor,
         table_pages: int,
         exact: bool,
+        sums: RankSums | None = None,
     ) -> None:
         device = memory.device
         self.spec = spec
@@ -65,7 +67,12 @@ class CudaEngine:
         self._table_pages = table_pages
         self._pinned = device.type == "cuda"
         self._stream = torch.cuda.Stream(device) if self._pinned else None  # type: ignore[no-untyped-call]
-        self._sampler = DeviceSampler(spec.vocab_size, spec.eos_token_ids, exact=exact)
+        self._sampler = DeviceSampler(
+            spec.vocab_size,
+            spec.eos_token_ids,
+            exact=exact,
+            agreed=None if sums is None else sums.agreed,
+        )
         self._latest = latest  # [2, rows]: tokens, bits of log-probabilities
         fresh = torch.zeros_like(latest)
         self._fresh_bits = fresh

@@ -10,15 +10,20 @@ from engine.config import GPU_PAGE_TOKENS, NOT_EXACT, EngineConfig
 from engine.cuda.engine import CudaEngine
 from engine.cuda.memory import RawMemory
 from engine.cuda.model import CudaModel
+from engine.cuda.peers import share_buffers
 from engine.cuda.plans import STEP_ROWS, DecodePlans
 from engine.cuda.products import Products
+from engine.cuda.sums import RankSums
 from engine.cuda.tuning import USUAL, Tuning
 from engine.errors import EngineConfigError
 from engine.fingerprint import model_fingerprint
 from engine.fp8 import FP8
+from engine.kernels.rank_sum import MAX_WIDTH
 from engine.kernels.view import KVView
 from engine.model import matrices
 from engine.pool import PoolShape
+from engine.ranks.collective import Alone, Collective, least
+from engine.ranks.shard import Shard
 from engine.step import EngineSpec
 from engine.weights import Progress, Weights, load_weights, random_weights
 
@@ -33,8 +38,10 @@ def load_cuda_engine(
     device: torch.device | None = None,
     progress: Progress | None = None,
     tuning: Tuning = USUAL,
+    ranks: Collective | None = None,
 ) -> CudaEngine:
-    """Read a model onto the device. Raises ModelLoadError, EngineConfigError or MemoryError.
+    """Read a model onto the device; with `ranks`, one rank's part of it. Raises ModelLoadError,
+    EngineConfigError or MemoryError.
 
     `progress(tensors read, tensors in all)` is called along the way.
     """
@@ -43,10 +50,13 @@ def load_cuda_engine(
     context = config.context_for(arch.max_position)
     dtype: torch.dtype = getattr(torch, config.dtype)
     page_tokens = config.page_tokens or GPU_PAGE_TOKENS
-    fp8 = _has_fp8_weights(config, arch, device)
+    ranks = ranks or Alone()
+    shard = Shard(ranks.rank, ranks.ranks)
+    local = shard.local(arch)
+    fp8 = _has_fp8_weights(config, local, device)
     kv_dtype = FP8 if config.kv_dtype == "fp8" else dtype
     with torch.inference_mode():
-        weights, revision = _weights(config, arch, dtype, device, progress, fp8=fp8)
+        weights, revision = _weights(config, arch, dtype, device, progress, shard, fp8=fp8)
         products = Products(exact=config.exact, dtype=dtype, tuning=tuning)
         if config.exact:
             # A sum that is split is added up in an order of the library's choosing.
@@ -55,29 +65,31 @@ def load_cuda_engine(
                 products.probe(weight)
         shape = PoolShape(
             layers=arch.layers,
-            kv_heads=arch.kv_heads,
+            kv_heads=local.kv_heads,
             head_dim=arch.head_dim,
             page_tokens=page_tokens,
             dtype=kv_dtype,
+            ranks=ranks.ranks,
         )
-        n_pages = _n_pages(config, shape.page_bytes, device)
+        sums = _sums(ranks, arch, dtype, device, peer_sums=config.peer_sums)
+        n_pages = least(ranks, _n_pages(config, shape.page_bytes, device), device)
         memory = RawMemory(n_pages * shape.page_bytes, device)
         view = KVView(
             values=memory.tensor.view(kv_dtype),
             layers=arch.layers,
-            kv_heads=arch.kv_heads,
+            kv_heads=local.kv_heads,
             head_dim=arch.head_dim,
             page_tokens=page_tokens,
         )
         table_pages = -(-context // (4 * page_tokens)) * 4  # rows of 16 bytes: one kernel for all
         latest = torch.zeros(2, STEP_ROWS, dtype=torch.int32, device=device)
         model = CudaModel(
-            arch,
+            local,
             weights,
             view,
             products=products,
             plans=DecodePlans(
-                arch,
+                local,
                 page_tokens=page_tokens,
                 table_pages=table_pages,
                 exact=config.exact,
@@ -87,6 +99,7 @@ def load_cuda_engine(
             max_context_tokens=context,
             exact=config.exact,
             overlap=tuning.overlap,
+            sums=sums,
         )
         if device.type == "cuda":
             torch.cuda.synchronize(device)  # the engine's stream does not wait for this one
@@ -102,6 +115,7 @@ def load_cuda_engine(
             device=_device_name(device),
             fp8_weights=fp8,
             kv_dtype=config.kv_dtype,
+            ranks=ranks.ranks,
         ),
         n_pages=n_pages,
         page_tokens=page_tokens,
@@ -113,8 +127,24 @@ def load_cuda_engine(
         indexes_answers=not config.exact,  # decode writes other bits than a prompt's chunks
     )
     return CudaEngine(
-        spec, model, memory, latest=latest, table_pages=table_pages, exact=config.exact
+        spec, model, memory, latest=latest, table_pages=table_pages, exact=config.exact, sums=sums
     )
+
+
+def _sums(
+    ranks: Collective,
+    arch: Architecture,
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    peer_sums: bool,
+) -> RankSums | None:
+    if ranks.ranks == 1:
+        return None
+    peers = None
+    if peer_sums and device.type == "cuda" and arch.hidden_size <= MAX_WIDTH:
+        peers = share_buffers(ranks, width=arch.hidden_size, dtype=dtype, device=device)
+    return RankSums(ranks, peers)
 
 
 def _weights(
@@ -123,16 +153,17 @@ def _weights(
     dtype: torch.dtype,
     device: torch.device,
     progress: Progress | None,
+    shard: Shard,
     *,
     fp8: bool,
 ) -> tuple[Weights, str]:
     with device:
         if config.load_format == "random":
             revision = f"random {config.seed} {device.type}"
-            return random_weights(arch, dtype, config.seed, fp8=fp8), revision
+            return random_weights(arch, dtype, config.seed, shard=shard, fp8=fp8), revision
         with Checkpoint(config.model_dir) as checkpoint:
             return (
-                load_weights(arch, checkpoint, dtype, progress, fp8=fp8),
+                load_weights(arch, checkpoint, dtype, progress, shard=shard, fp8=fp8),
                 weights_revision(checkpoint.files),
             )
 

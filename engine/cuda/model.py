@@ -19,6 +19,7 @@ from engine.cuda.chunks import ChunkAttention, Scratch
 from engine.cuda.inputs import DeviceInputs
 from engine.cuda.plans import DecodePlans
 from engine.cuda.products import Products
+from engine.cuda.sums import RankSums
 from engine.fp8 import Fp8Rows, Matrix
 from engine.kernels.decode_attention import decode_attention
 from engine.kernels.decode_plan import DecodePlan, plan_decode
@@ -31,7 +32,10 @@ from engine.weights import LayerWeights, Weights
 
 
 class CudaModel:
-    """Weights and pool of one device; `latest` [any] int32 holds what the last step sampled."""
+    """Weights and pool of one device; `latest` [any] int32 holds what the last step sampled.
+
+    With `sums`, of one rank among several: `arch` and `weights` are its part.
+    """
 
     def __init__(
         self,
@@ -45,11 +49,13 @@ class CudaModel:
         max_context_tokens: int,
         exact: bool,
         overlap: int,
+        sums: RankSums | None = None,
     ) -> None:
         """`overlap`: how launches of a decode step follow each other (`engine.kernels.launch`);
         in exact mode, apart."""
         self.arch = arch
         self.weights = weights
+        self._sums = sums
         self.view = view
         self.windows = tuple(sorted(set(arch.windows)))
         self.chunks = ChunkAttention(view, weights.embedding.dtype, exact=exact)
@@ -69,7 +75,7 @@ class CudaModel:
         pdl = self._overlap if n == n_decode else APART
         plans = self._plan(inputs, n_decode)
         scratch = self.chunks.scratch(inputs, n_decode)
-        weights, eps = self.weights, arch.norm_eps
+        weights = self.weights
         residual = weights.embedding.new_empty(n, arch.hidden_size)
         embed(inputs.ids, inputs.follow, self._latest, weights.embedding, out=residual, pdl=pdl)
         fp8 = isinstance(weights.layers[0].qkv, Fp8Rows)
@@ -89,8 +95,9 @@ class CudaModel:
             out = out.index_select(0, inputs.wanted)
             residual = residual.index_select(0, inputs.wanted)
         normed = torch.empty_like(residual)
-        rms_norm(out, weights.norm, out=normed, epsilon=eps, residual=residual, pdl=pdl)
-        return self._products(normed, weights.head, None, pdl=pdl)
+        self._add_norm(out, residual, weights.norm, normed, pdl)
+        logits = self._products(normed, weights.head, None, pdl=pdl)
+        return logits if self._sums is None else self._sums.logits(logits, arch.vocab_size)
 
     def _plan(self, inputs: DeviceInputs, n_decode: int) -> dict[int, DecodePlan]:
         if not n_decode:
@@ -114,10 +121,12 @@ class CudaModel:
         normed: Matrix,
         pdl: int,
     ) -> None:
-        """residual += out; normed = its norm."""
+        """residual += out, of all ranks; normed = its norm."""
         eps = self.arch.norm_eps
         if out is None:
             rms_norm(residual, weight, out=normed, epsilon=eps, pdl=pdl)
+        elif self._sums is not None:
+            self._sums.add_norm(out, residual, weight, out=normed, epsilon=eps, pdl=pdl)
         else:
             rms_norm(out, weight, out=normed, epsilon=eps, residual=residual, pdl=pdl)
 

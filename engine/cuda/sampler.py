@@ -6,7 +6,7 @@ afterwards, with torch operations on copies of their logits, and overwrite what 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 
 from engine.cuda.inputs import DeviceInputs
+from engine.kernels.launch import APART, OVERLAP
 from engine.kernels.sample import NOT_FINITE, sample
 from engine.logits import leaves_logits_alone
 from engine.step import RowWork
@@ -48,12 +49,24 @@ class Fresh:
 
 
 class DeviceSampler:
-    """Samples rows of one vocabulary. `exact`: a row's bits depend on that row alone."""
+    """Samples rows of one vocabulary. `exact`: a row's bits depend on that row alone.
 
-    def __init__(self, vocab_size: int, eos_token_ids: Sequence[int], *, exact: bool) -> None:
+    Ranks of a model sample alike, each for itself; `agreed` makes sure of it where library sums
+    decided.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        eos_token_ids: Sequence[int],
+        *,
+        exact: bool,
+        agreed: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    ) -> None:
         self._vocab_size = vocab_size
         self._eos_token_ids = tuple(eos_token_ids)
         self._exact = exact
+        self._agreed = agreed
 
     def complaint(self, work: RowWork) -> str:
         """Why the row's parameters do not fit the vocabulary, or nothing."""
@@ -72,7 +85,8 @@ class DeviceSampler:
         sample(
             logits, inputs.temperatures, inputs.seeds, inputs.samples, inputs.index,
             tokens=fresh.tokens[:n], logprobs=fresh.logprobs[:n],
-            pdl=logits.is_cuda and not self._exact,
+            # A library puts ranks' logits side by side on a stream of its own.
+            pdl=OVERLAP if logits.is_cuda and self._agreed is None and not self._exact else APART,
         )  # fmt: skip
 
     def refine(
@@ -98,6 +112,8 @@ class DeviceSampler:
             changed, inputs.temperatures[at], inputs.seeds[at], inputs.samples[at],
             inputs.index[at], tokens=tokens, logprobs=logprobs,
         )  # fmt: skip
+        if self._agreed is not None:
+            tokens = self._agreed(tokens)
         broken = fresh.tokens[at] == NOT_FINITE
         tokens = tokens.masked_fill(broken, NOT_FINITE)
         chosen = tokens.clamp(min=0).long()[:, None]

@@ -18,13 +18,22 @@ JOIN_TIMEOUT = timedelta(minutes=5)
 
 
 def load_rank(config: EngineConfig, place: Place, progress: Progress) -> Engine:
-    """Join the ranks that meet in the place's file, over gloo, and load a rank's engine.
+    """Join the ranks that meet in the place's file, over gloo or NCCL, and load a rank's engine.
 
-    Takes this process: the group is torch's default one.
+    Takes this process: the group is torch's default one, the GPU the rank-th that can be seen.
     """
-    from engine.cpu import load_engine
+    collective: Collective
+    if config.device == "cpu":
+        from engine.cpu import load_engine
 
-    return load_engine(config, progress=progress, ranks=join("gloo", place, in_order=True))
+        collective = join("gloo", place, in_order=True)
+        return load_engine(config, progress=progress, ranks=collective)
+    from engine.cuda.load import load_cuda_engine
+
+    device = torch.device("cuda", place.rank)
+    torch.cuda.set_device(device)
+    collective = join("nccl", place, in_order=config.exact, device=device)
+    return load_cuda_engine(config, device=device, progress=progress, ranks=collective)
 
 
 def join(

@@ -9,7 +9,7 @@ from typing import Any
 
 from engine.config import EngineConfig
 from engine.cuda.engine import CudaEngine
-from engine.step import Page, RowWork, SampledToken, Step
+from engine.step import Engine, Page, RowWork, SampledToken, Step
 from twolane.params import SamplingParams
 
 PAGES_A_ROW = 16
@@ -43,7 +43,7 @@ class Row:
 
 
 def answer_all(
-    engine: CudaEngine, rows: list[Row], n: int, *, chunk: Callable[[], int], ahead: bool = True
+    engine: Engine, rows: list[Row], n: int, *, chunk: Callable[[], int], ahead: bool = True
 ) -> None:
     """Run the rows together, a step ahead of what is known, until each has n tokens."""
     before: tuple[Step, list[RowWork]] | None = None

@@ -148,6 +148,7 @@ def cases() -> dict[str, Callable[[], None]]:
     from engine.kernels.prefill_attention import PrefillConfig, config_for, prefill_attention
     from engine.kernels.prefill_overlapped import launch_overlapped
     from engine.kernels.quantise import quantise_rows
+    from engine.kernels.rank_sum import PeerBuffers, rank_sum, rank_sum_norm
     from engine.kernels.rope_write import rope_write
     from engine.kernels.sample import sample
     from engine.kernels.silu import silu_mul
@@ -172,6 +173,11 @@ def cases() -> dict[str, Callable[[], None]]:
     angles = zeros(9, 128, dtype=torch.float32)
     halves = DecodeConfig(products=Fp8Products.HALVES)
     general = PrefillConfig(block_tokens=64, warps=4, stages=3)
+    wide = zeros(4, 8192)
+    peers = PeerBuffers(
+        rank=1, addresses=zeros(4, dtype=torch.int64),
+        counts=zeros(128, dtype=torch.int32), width=8192,
+    )  # fmt: skip
     attention: dict[str, Any] = {"out": queries, "scale": 0.1}
     sums = PartialSums("cpu")
 
@@ -257,6 +263,10 @@ def cases() -> dict[str, Callable[[], None]]:
         "quantise": lambda: quantise_rows(rows, out=small(4, 4096)),
         "gemv fp8": lambda: gemv(rows[:1], small(64, 4096), out=zeros(1, 64), pdl=True),
         "gemv fp8 2": lambda: gemv(rows[:2], small(64, 4096), out=zeros(2, 64)),
+        "rank sum": lambda: rank_sum(wide, peers, out=wide),
+        "rank sum norm": lambda: rank_sum_norm(
+            wide, wide[0], peers, residual=wide, out=wide, epsilon=1e-5, pdl=True
+        ),
         "gemv": lambda: gemv(rows[:1], zeros(64, 4096), out=zeros(1, 64), pdl=True),
         "gemv two": lambda: gemv(rows[:2], zeros(64, 4096), out=zeros(2, 64)),
     }  # fmt: skip

@@ -1,0 +1,67 @@
+"""What ranks on GPUs add up: in one shot while rows are few, by the library otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from engine.fp8 import Matrix
+from engine.kernels.launch import APART
+from engine.kernels.norm import rms_norm
+from engine.kernels.rank_sum import PeerBuffers, rank_sum, rank_sum_norm
+from engine.ranks.collective import Collective
+
+# Bytes of a sum up to which one shot is quicker than NCCL, by number of ranks: everybody reads from
+# everybody, so the more there are, the sooner a ring wins (benchmarks/rank_sum.py measures it).
+ONE_SHOT_BYTES: Mapping[int, int] = {2: 2 << 20, 3: 1 << 20, 4: 1 << 20}
+
+
+class RankSums:
+    """Sums for the layers of one rank's model, which all ranks take in the same order.
+
+    `peers` None: always by the library. With `exact`, the library's sums must be in rank order (see
+    `LibraryCollective`), as those in one shot are.
+    """
+
+    def __init__(self, ranks: Collective, peers: PeerBuffers | None) -> None:
+        self._ranks = ranks
+        self._peers = peers
+        self._one_shot_bytes = ONE_SHOT_BYTES.get(ranks.ranks, 512 << 10)
+
+    def add_norm(
+        self,
+        part: torch.Tensor,
+        residual: torch.Tensor,
+        weight: torch.Tensor,
+        *,
+        out: Matrix,
+        epsilon: float,
+        pdl: int,
+    ) -> None:
+        """residual += the sum of all ranks' `part`; out = the norm of it."""
+        peers = self._peers if self._in_one_shot(part) else None
+        if peers is not None and isinstance(out, torch.Tensor):
+            rank_sum_norm(part, weight, peers, residual=residual, out=out, epsilon=epsilon, pdl=pdl)
+            return
+        if peers is not None:
+            rank_sum(part, peers, out=part, pdl=pdl)
+            whole = part
+        else:
+            whole = self._ranks.all_reduce(part)
+            pdl = APART  # the library adds up on a stream of its own, which this one waits for
+        rms_norm(whole, weight, out=out, epsilon=epsilon, residual=residual, pdl=pdl)
+
+    def logits(self, part: torch.Tensor, vocab_size: int) -> torch.Tensor:
+        """`[n, vocab]` from every rank's columns of it; rows may be strided."""
+        return self._ranks.all_gather(part)[:, :vocab_size]
+
+    def agreed(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Rank 0's tokens `[n]`: where they were chosen by library sums, whose last bits it may
+        add up in any order."""
+        return self._ranks.all_gather(tokens)[: len(tokens)]
+
+    def _in_one_shot(self, part: torch.Tensor) -> bool:
+        if self._peers is None or len(part) > self._peers.rows:
+            return False
+        return part.numel() * part.itemsize <= self._one_shot_bytes

@@ -1,0 +1,26 @@
+"""A rank whose GPU engine runs on the CPU, in Triton's interpreter; the ranks meet over gloo."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import torch
+
+from engine.config import EngineConfig
+from engine.cuda.load import load_cuda_engine
+from engine.ranks.joining import join
+from engine.ranks.member import main
+from engine.ranks.place import Place
+from engine.step import Engine
+from tests.engine.interpreter import sound_fp8_casts
+
+
+def load(config: EngineConfig, place: Place, progress: Callable[[int, int], None]) -> Engine:
+    ranks = join("gloo", place, in_order=True)
+    return load_cuda_engine(config, device=torch.device("cpu"), ranks=ranks, progress=progress)
+
+
+if __name__ == "__main__":
+    with sound_fp8_casts():
+        main(int(sys.argv[1]), load)

@@ -58,7 +58,15 @@ def build_worker(
 
 def on_device(spec: WorkerSpec) -> ModelSpec:
     """The model with its device settled as far as the roles do: no transport reaches into a GPU's
-    pool yet, so a worker with one role computes on the CPU. Raises `StartError`."""
+    pool yet, nor into those of several ranks, so a worker with one role computes in one process on
+    the CPU. Raises `StartError`."""
+    if spec.model.tensor_parallel > 1 and spec.model.engine == "fake":
+        raise StartError("a fake engine has no ranks: leave --tensor-parallel out")
+    if spec.model.tensor_parallel > 1 and len(spec.roles) == 1:
+        raise StartError(
+            f"a {spec.roles[0]} worker moves pages, and those of several ranks cannot be moved "
+            "yet: start workers with both roles (colocated), or leave --tensor-parallel out"
+        )
     if len(spec.roles) > 1 or spec.model.engine == "fake" or spec.model.device == "cpu":
         return spec.model
     if spec.model.device == "cuda":

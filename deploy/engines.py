@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +14,7 @@ from deploy.launcher import StartError
 from deploy.spec import ModelSpec
 from engine.errors import EngineError
 from engine.fake import FakeEngine, FakeEngineConfig
+from engine.ranks.group import RankGroup
 from engine.step import Engine
 from kvtransfer.transports.pool_memory import PoolMemory, create_pool_memory
 
@@ -25,6 +28,24 @@ class Powerhouse:
 
     engine: Engine
     memory: PoolMemory | None
+
+    async def watch(self) -> None:
+        """Never returns. Raises what ends an engine that lives in processes of its own, as soon as
+        one of them is lost: also while no step is on its way."""
+        loop = asyncio.get_running_loop()
+        lost: asyncio.Future[None] = loop.create_future()
+
+        def tell(error: Exception) -> None:
+            if not lost.done():
+                lost.set_exception(error)
+
+        def tell_loop(error: Exception) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and nobody listens
+                loop.call_soon_threadsafe(tell, error)
+
+        if isinstance(self.engine, RankGroup):
+            self.engine.on_lost(tell_loop)
+        await lost
 
 
 @contextmanager
@@ -62,7 +83,7 @@ def _check_pages(n_pages: int, page_tokens: int) -> None:
 
 
 class _ModelLoader:
-    """`pool_bytes`: how much host memory the pool takes; none for an engine on a GPU."""
+    """`pool_bytes`: how much host memory the pool takes; none for an engine on a GPU, or ranks."""
 
     def __init__(self, spec: ModelSpec) -> None:
         import torch  # a fake engine does without
@@ -71,6 +92,7 @@ class _ModelLoader:
         from engine.config import CPU_PAGE_TOKENS, GPU_PAGE_TOKENS, EngineConfig
         from engine.load import pick_device, pick_dtype
         from engine.pool import PoolShape
+        from engine.ranks.shard import Shard
 
         device = pick_device(spec.device)
         dtype = pick_dtype(spec.dtype, device)
@@ -88,6 +110,7 @@ class _ModelLoader:
             load_format=spec.load_format,
             weights=spec.weights,
             kv_dtype=spec.kv_dtype,
+            tensor_parallel=spec.tensor_parallel,
         )
         self.pool_bytes = 0
         if device == "cuda":
@@ -98,13 +121,14 @@ class _ModelLoader:
         arch = read_architecture(self._config.model_dir)
         shape = PoolShape(
             layers=arch.layers,
-            kv_heads=arch.kv_heads,
+            kv_heads=Shard(0, spec.tensor_parallel).local(arch).kv_heads,
             head_dim=arch.head_dim,
             page_tokens=self.page_tokens,
             dtype=getattr(torch, dtype),
         )
         self.n_pages = self._config.pages_for(shape.page_bytes)
-        self.pool_bytes = self.n_pages * shape.page_bytes
+        if spec.tensor_parallel == 1:
+            self.pool_bytes = self.n_pages * shape.page_bytes
 
     def load(self, memory: memoryview | None) -> Engine:
         from engine.load import load_engine

@@ -39,6 +39,13 @@ MODEL_OPTIONS = [
         help="Where the model runs; auto: on a GPU where there is one.",
     ),
     click.option(
+        "--tensor-parallel",
+        type=click.IntRange(1, 8),
+        default=1,
+        show_default=True,
+        help="GPUs that share each worker's model; on a CPU, processes.",
+    ),
+    click.option(
         "--dtype",
         type=click.Choice(["auto", "float32", "bfloat16"]),
         default="auto",
@@ -137,7 +144,7 @@ def model_spec(given: dict[str, Any], *, n_workers: int) -> ModelSpec:
     if given["pages"] is not None and given["kv_bytes"] is not None:
         raise click.UsageError("--pages and --kv-bytes both say how large the pool is: give one")
     name, model_dir = find_model(given["model"])
-    cores = len(os.sched_getaffinity(0))
+    cores, ranks = len(os.sched_getaffinity(0)), given["tensor_parallel"]
     return ModelSpec(
         model_dir=str(model_dir),
         name=name,
@@ -148,7 +155,8 @@ def model_spec(given: dict[str, Any], *, n_workers: int) -> ModelSpec:
         n_pages=given["pages"],
         kv_bytes=given["kv_bytes"],
         page_tokens=given["page_tokens"],
-        threads=given["threads"] or max(1, cores // max(1, n_workers)),
+        threads=given["threads"] or max(1, cores // max(1, n_workers * ranks)),
+        tensor_parallel=ranks,
         max_context_tokens=given["max_context_tokens"],
         load_format=given["load_format"],
         weights=given["weights"],

@@ -94,6 +94,7 @@ class ProcessLauncher:
                     stderr=STDOUT,
                     pass_fds=[write_fd],
                     start_new_session=True,
+                    env=_environment(spec),
                 )
         except BaseException:
             os.close(read_fd)
@@ -106,6 +107,13 @@ class ProcessLauncher:
         """None: another incarnation has taken its place, so it is dead."""
         process = self._processes.get(handle.name)
         return process if process is not None and process.pid == handle.pid else None
+
+
+def _environment(spec: ProcessSpec) -> dict[str, str] | None:
+    """Ours; a worker with GPUs of its own sees no others."""
+    if isinstance(spec, RouterSpec) or not spec.devices:
+        return None
+    return os.environ | {"CUDA_VISIBLE_DEVICES": ",".join(spec.devices)}
 
 
 async def _kill(process: Process) -> None:

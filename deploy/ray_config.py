@@ -10,7 +10,7 @@ from pathlib import Path
 OBJECT_STORE_BYTES = 80 * 1024 * 1024  # the least that Ray takes; nothing of ours goes there
 
 
-def start_ray(temp_dir: Path, *, n_actors: int) -> None:
+def start_ray(temp_dir: Path, *, n_actors: int, n_gpus: int) -> None:
     """Start a Ray for this process alone: on the loopback, behind a token, with its files in
     `temp_dir`. Blocks for seconds. It ends with `ray.shutdown()` or with this process."""
     # Ray would keep a token in the home directory otherwise, and tell us about it.
@@ -24,6 +24,7 @@ def start_ray(temp_dir: Path, *, n_actors: int) -> None:
     ray.init(
         address="local",  # never somebody else's, whatever RAY_ADDRESS says
         num_cpus=n_actors,  # so many processes are started at once and wait for our actors
+        num_gpus=n_gpus,  # it hides them from actors that ask for none
         object_store_memory=OBJECT_STORE_BYTES,
         include_dashboard=False,
         log_to_driver=False,

@@ -36,9 +36,11 @@ class RayLauncher:
     """Ray starts with the first process and ends with `close`, which waits for a start that is
     under way. Logs go to `<log_dir>/<name>.log`, all files of Ray itself to `temp_dir`."""
 
-    def __init__(self, log_dir: Path, temp_dir: Path, *, n_actors: int) -> None:
+    def __init__(self, log_dir: Path, temp_dir: Path, *, n_actors: int, n_gpus: int = 0) -> None:
+        """`n_gpus` are Ray's to give away: so many as all workers together ask for."""
         self._log_dir = log_dir.absolute()
         self._temp_dir = temp_dir
+        self._n_gpus = n_gpus
         self._n_actors = n_actors
         self._starting: asyncio.Task[Any] | None = None
         self._processes: dict[str, _Process] = {}  # the latest incarnation of each name
@@ -49,7 +51,8 @@ class RayLauncher:
             await self._kill(self._processes.pop(spec.name))  # one incarnation at a time
         log = self._log_dir / f"{spec.name}.log"
         kind = "router" if isinstance(spec, RouterSpec) else "worker"
-        actor = actor_class.remote()
+        devices = () if isinstance(spec, RouterSpec) else spec.devices
+        actor = actor_class.options(num_gpus=len(devices)).remote()
         process = self._watch(actor, await _call(actor.pid.remote(), spec.name, log))
         try:
             ready = await _call(
@@ -95,7 +98,9 @@ class RayLauncher:
         """The actor class of a Ray that runs. The first caller starts it, all wait."""
         if self._starting is None:
             self._starting = asyncio.create_task(
-                asyncio.to_thread(start_ray, self._temp_dir, n_actors=self._n_actors)
+                asyncio.to_thread(
+                    start_ray, self._temp_dir, n_actors=self._n_actors, n_gpus=self._n_gpus
+                )
             )
         try:
             await asyncio.shield(self._starting)

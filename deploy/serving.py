@@ -83,7 +83,8 @@ async def _serving_worker(spec: WorkerSpec) -> AsyncIterator[Where]:
     with open_engine(on_device(spec), name=spec.name, is_shared=is_shared) as power:
         pool, config = power.engine.pool, transport_config(spec)
         try:
-            landings = open_landings(spec.epoch, pool, config, power.memory)
+            # A GPU's pages, and those of ranks, are in no memory that a transport could write to.
+            landings = open_landings(spec.epoch, pool, config, power.memory) if pool.size else {}
         except OSError as error:
             raise _cannot_listen(spec.host) from error
         dialer, metrics = PeerDialer(), WorkerMetrics()
@@ -92,8 +93,10 @@ async def _serving_worker(spec: WorkerSpec) -> AsyncIterator[Where]:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(_run(server, spec), name="server")
+                watch = tasks.create_task(power.watch(), name="engine")
                 await server.started.wait()
                 yield Where(worker.endpoint, f"{spec.host}:{server.metrics_port}")
+                watch.cancel()
                 server.stop()
         finally:
             await dialer.close()

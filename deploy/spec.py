@@ -18,7 +18,8 @@ class ModelSpec:
 
     `engine` is `model`, or `fake`: the double that needs no torch and answers nonsense quickly.
     `device` is `cpu`, `cuda`, or `auto`: a GPU where there is one. `dtype` is one of
-    `engine.config.DTYPES`, or `auto`: bfloat16 on a GPU, float32 on a CPU.
+    `engine.config.DTYPES`, or `auto`: bfloat16 on a GPU, float32 on a CPU. A worker computes on
+    `tensor_parallel` GPUs, or processes of `threads` threads each.
     """
 
     model_dir: str
@@ -35,6 +36,7 @@ class ModelSpec:
     load_format: str = "safetensors"
     weights: str = "auto"  # or `fp8`: rounded to it as they are loaded
     kv_dtype: str = "auto"  # or `fp8`
+    tensor_parallel: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +102,8 @@ class RouterSpec:
 class WorkerSpec:
     """One incarnation of a worker: `worker_id` survives a restart, `epoch` never does.
 
-    The roles are `prefill`, `decode`, or both (colocated).
+    The roles are `prefill`, `decode`, or both (colocated). `devices` are the GPUs that it may see,
+    as CUDA_VISIBLE_DEVICES names them; empty: those that its launcher sees.
     """
 
     worker_id: str
@@ -113,6 +116,7 @@ class WorkerSpec:
     transports: tuple[str, ...] = TRANSPORTS
     timing: TimingSpec = field(default_factory=TimingSpec)
     limits: LimitsSpec = field(default_factory=LimitsSpec)
+    devices: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -140,6 +144,7 @@ class ClusterSpec:
     transports: tuple[str, ...] = TRANSPORTS
     timing: TimingSpec = field(default_factory=TimingSpec)
     limits: LimitsSpec = field(default_factory=LimitsSpec)
+    devices: tuple[str, ...] = ()  # GPUs to share out among the workers (`deploy.devices`)
 
     @property
     def n_workers(self) -> int:
@@ -162,6 +167,7 @@ class ClusterSpec:
             + [("decode", i, (DECODE,)) for i in range(self.decode)]
             + [("colocated", i, (PREFILL, DECODE)) for i in range(self.colocated)]
         )
+        each = self.model.tensor_parallel
         return [
             WorkerSpec(
                 worker_id=f"{kind}-{i}",
@@ -172,8 +178,9 @@ class ClusterSpec:
                 transports=self.transports,
                 timing=self.timing,
                 limits=self.limits,
+                devices=self.devices[nth * each : (nth + 1) * each],
             )
-            for kind, i, roles in kinds
+            for nth, (kind, i, roles) in enumerate(kinds)
         ]
 
 

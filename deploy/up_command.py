@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 from rich.console import Console
 
+from deploy.devices import devices_for, visible_devices
 from deploy.events import Event, Kind
 from deploy.launcher import Launcher, StartError
 from deploy.options import (
@@ -71,6 +73,7 @@ def up(scratch: Path, /, **given: Any) -> None:
     tell: Callable[[Event], None] = partial(_print_json, out)
     try:
         cluster = _cluster_spec(given)
+        cluster = replace(cluster, devices=devices_for(cluster, visible_devices()))
         log_dir.mkdir(parents=True, exist_ok=True)
         with _prints_to(log_dir / "launcher.log"):
             if not given["as_json"]:
@@ -146,7 +149,8 @@ def _launcher(kind: str, cluster: ClusterSpec, log_dir: Path, scratch: Path) -> 
     from deploy.ray_launcher import RayLauncher  # Ray takes a second to import
 
     # Not below the log directory: Ray's sockets want a short path.
-    return RayLauncher(log_dir, scratch / "r", n_actors=cluster.n_workers + 1)
+    n_actors, n_gpus = cluster.n_workers + 1, len(cluster.devices)
+    return RayLauncher(log_dir, scratch / "r", n_actors=n_actors, n_gpus=n_gpus)
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """A process that understands the launcher's arguments and serves nothing.
 
 What it does stands in the spec's model name: `ok`, `crash` (with a traceback), `refuse` (with a
-reason), `stubborn` (ignores SIGTERM), `slow` (never ready).
+reason), `stubborn` (ignores SIGTERM), `slow` (never ready), `gpus` (prints those it may see).
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ def main() -> None:
     fd = int(arguments["--ready-fd"])
     behaviour = json.loads(arguments["--spec"])["model"]["name"]
     print(f"dummy {sys.argv[1]} {behaviour}", flush=True)
+    if behaviour == "gpus":
+        print(f"sees {os.environ.get('CUDA_VISIBLE_DEVICES', 'all')}", flush=True)
     if behaviour == "crash":
         raise RuntimeError("no such luck")
     if behaviour == "refuse":

@@ -55,6 +55,16 @@ async def test_start_returns_when_the_process_serves(launcher: ProcessLauncher) 
     assert os.getpgid(handle.pid) == handle.pid
 
 
+async def test_a_worker_with_gpus_of_its_own_sees_no_others(
+    launcher: ProcessLauncher, tmp_path: Path
+) -> None:
+    await launcher.start(replace(spec("gpus"), devices=("2", "3")))
+    await launcher.start(spec("gpus", worker_id="v"))
+    assert "sees 2,3\n" in (tmp_path / "w.log").read_text()
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES", "all")
+    assert f"sees {seen}\n" in (tmp_path / "v.log").read_text()
+
+
 async def test_output_goes_to_a_log_that_survives_restarts(
     launcher: ProcessLauncher, tmp_path: Path
 ) -> None:

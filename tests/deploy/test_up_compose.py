@@ -190,6 +190,26 @@ def test_a_worker_with_one_role_refuses_a_gpu_that_was_asked_for() -> None:
         on_device(worker_on("cuda", "prefill"))
 
 
+def test_ranks_whose_pages_cannot_be_moved_are_refused() -> None:
+    several = replace(FAKE, engine="model", device="cpu", tensor_parallel=2)
+    with pytest.raises(StartError, match="those of several ranks cannot be moved yet"):
+        on_device(replace(worker_on("cpu", "decode"), model=several))
+    assert on_device(replace(worker_on("cpu", "prefill", "decode"), model=several)) == several
+    with pytest.raises(StartError, match="a fake engine has no ranks"):
+        on_device(
+            replace(worker_on("cpu", "prefill", "decode"), model=replace(several, engine="fake"))
+        )
+
+
+def test_a_model_that_does_not_divide_over_its_ranks_says_why() -> None:
+    odd = replace(FAKE, engine="model", device="cpu", tensor_parallel=3)
+    with (
+        pytest.raises(StartError, match="4 attention heads do not divide over 3 ranks"),
+        open_engine(odd, name="w", is_shared=True),
+    ):
+        pass
+
+
 def test_a_gpu_that_is_not_there_is_refused() -> None:
     if torch.cuda.is_available():
         pytest.skip("it is there")

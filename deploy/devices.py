@@ -1,0 +1,41 @@
+"""Which GPUs each worker of a cluster on this machine gets."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from deploy.launcher import StartError
+from deploy.spec import ClusterSpec
+
+_DRIVER = Path("/proc/driver/nvidia/gpus")
+
+
+def visible_devices(environment: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """The GPUs that a process of ours would see, as CUDA_VISIBLE_DEVICES names them."""
+    environment = os.environ if environment is None else environment
+    given = environment.get("CUDA_VISIBLE_DEVICES")
+    if given is not None:
+        return tuple(name.strip() for name in given.split(",") if name.strip())
+    return tuple(str(i) for i in range(len(list(_DRIVER.iterdir())))) if _DRIVER.exists() else ()
+
+
+def devices_for(cluster: ClusterSpec, visible: Sequence[str]) -> tuple[str, ...]:
+    """Those to share out among the cluster's workers, `tensor_parallel` to each in turn.
+
+    None where workers compute on the CPU, or where one GPU each would be too many: then all see
+    all, and the first is everybody's. Raises `StartError` where ranks have no GPU of their own.
+    """
+    model = cluster.model
+    if model.engine == "fake" or model.device == "cpu" or not visible:
+        return ()
+    wanted = cluster.n_workers * model.tensor_parallel
+    if wanted <= len(visible):
+        return tuple(visible[:wanted])
+    if model.tensor_parallel == 1:
+        return ()
+    raise StartError(
+        f"{cluster.n_workers} workers of {model.tensor_parallel} GPUs each need {wanted}; "
+        f"{len(visible)} can be seen here"
+    )

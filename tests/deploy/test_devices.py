@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from deploy.devices import devices_for, visible_devices
+from deploy.launcher import StartError
+from deploy.spec import ClusterSpec, ModelSpec
+
+MODEL = ModelSpec(model_dir="/m", name="m", tensor_parallel=2)
+CLUSTER = ClusterSpec(model=MODEL, prefill=0, decode=0, colocated=2)
+FOUR = ("0", "1", "2", "3")
+
+
+def test_each_worker_gets_gpus_of_its_own() -> None:
+    shared = replace(CLUSTER, devices=devices_for(CLUSTER, [*FOUR, "4"]))
+    workers = shared.workers("h:1")
+    assert [worker.devices for worker in workers] == [("0", "1"), ("2", "3")]
+    assert workers[1].reborn().devices == ("2", "3")
+    single = replace(CLUSTER, model=replace(MODEL, tensor_parallel=1))
+    workers = replace(single, devices=devices_for(single, FOUR)).workers("h:1")
+    assert [worker.devices for worker in workers] == [("0",), ("1",)]
+
+
+def test_ranks_without_gpus_of_their_own_are_refused() -> None:
+    with pytest.raises(StartError, match="2 workers of 2 GPUs each need 4; 3 can be seen here"):
+        devices_for(CLUSTER, FOUR[:3])
+
+
+@pytest.mark.parametrize(
+    ("changes", "visible"),
+    [
+        ({"device": "cpu"}, FOUR),
+        ({"engine": "fake"}, FOUR),
+        ({}, ()),
+        ({"tensor_parallel": 1}, ("0",)),  # two workers share the one that there is
+    ],
+)
+def test_where_nothing_is_to_be_shared_out_all_see_all(
+    changes: dict[str, object], visible: tuple[str, ...]
+) -> None:
+    cluster = replace(CLUSTER, model=replace(MODEL, **changes))  # type: ignore[arg-type]
+    assert devices_for(cluster, visible) == ()
+    assert {worker.devices for worker in cluster.workers("h:1")} == {()}
+
+
+def test_gpus_hidden_from_us_are_not_given_away() -> None:
+    assert visible_devices({"CUDA_VISIBLE_DEVICES": "3, GPU-ab"}) == ("3", "GPU-ab")
+    assert visible_devices({"CUDA_VISIBLE_DEVICES": ""}) == ()

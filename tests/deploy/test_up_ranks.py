@@ -1,0 +1,40 @@
+"""A worker that computes on several ranks, as a user runs it; on a CPU its ranks are processes."""
+
+from __future__ import annotations
+
+import time
+
+import psutil
+
+from twolane.testing import LocalCluster, start_local
+
+OPTIONS = {"colocated": 1, "device": "cpu", "pages": 64, "max_context_tokens": 512}
+
+
+def tokens(cluster: LocalCluster) -> tuple[int, ...]:
+    with cluster.client() as client:
+        completion = client.generate("Once upon a time", max_tokens=16, temperature=0, seed=1)
+    return completion.token_ids
+
+
+def ranks_of(cluster: LocalCluster) -> list[psutil.Process]:
+    return psutil.Process(cluster.pid("colocated-0")).children()
+
+
+def test_a_worker_on_two_ranks_says_what_one_says_and_is_whole_again_after_a_death() -> None:
+    with start_local(**OPTIONS) as cluster:  # type: ignore[arg-type]
+        expected = tokens(cluster)
+    with start_local(tensor_parallel=2, launcher="process", **OPTIONS) as cluster:  # type: ignore[arg-type]
+        assert tokens(cluster) == expected
+        worker, ranks = psutil.Process(cluster.pid("colocated-0")), ranks_of(cluster)
+        assert len(ranks) == 2
+        n_events, began = len(cluster.events), time.monotonic()
+        ranks[1].kill()  # while nothing runs
+        cluster.wait_for("died", "colocated-0", after=n_events)
+        assert time.monotonic() - began < 10
+        assert not [process for process in (worker, *ranks) if process.is_running()]
+        cluster.wait_for("started", "colocated-0", after=n_events, timeout_s=60)
+        assert tokens(cluster) == expected
+        ranks = ranks_of(cluster)
+        assert len(ranks) == 2
+    assert not [process for process in ranks if process.is_running()]

@@ -4,6 +4,7 @@
                                 [--exact] [--weights fp8] [--kv-dtype fp8] [--profile DIR]
                                 [--library-products] [--gemv-rows 0] [--ring-kib 144]
                                 [--overlap 0|1|2]
+    python -m benchmarks.engine --shape 70b --tp 2 [--nccl-sums]
 
 A random model in the shape of Llama-3.1-8B, bf16, pages filled with random data. No worker, no
 network: steps are submitted as a worker does it, one ahead of what is known. A decode point is the
@@ -11,6 +12,9 @@ median gap between the results of consecutive steps; a prefill point runs from t
 to the first tokens. The ceilings are measured first, in the same run; rooflines are worked out in
 `engine_points`. `--mix` adds 1,000 requests offline through the colocated worker loop
 (`engine_mix`), `--startup` the time to the first token of new processes (`engine_start`).
+
+With `--tp`, on so many GPUs: pages are filled by prefills, as nobody reaches into the ranks' pools,
+and rooflines are those of one GPU with the rates of all together.
 """
 
 from __future__ import annotations
@@ -32,6 +36,7 @@ import torch
 from benchmarks.engine_mix import measure_mix
 from benchmarks.engine_points import (
     LLAMA_8B,
+    LLAMA_70B,
     PAGE_TOKENS,
     Point,
     Rates,
@@ -47,12 +52,12 @@ from benchmarks.engine_start import measure_starts
 from benchmarks.kernels import measure_ceilings, measure_fp8_ceiling
 from benchmarks.results import RESULTS, save
 from engine.config import EngineConfig
-from engine.cuda.engine import CudaEngine
 from engine.cuda.load import load_cuda_engine
 from engine.cuda.memory import tensor_of
 from engine.cuda.tuning import USUAL, Tuning
 from engine.fp8 import FP8
 from engine.kernels.view import KVView
+from engine.load import load_engine
 from engine.step import Engine
 
 # vLLM 0.24 on an H200, in bf16: milliseconds of a decode step, or of a whole prefill.
@@ -63,19 +68,25 @@ VLLM_MS = {
     "prefill:1x512": 14.8, "prefill:1x2048": 49.1, "prefill:1x8192": 207.0,
     "prefill:16x2048": 16 * 2048 / 43.5, "prefill:32x4096": 32 * 4096 / 41.9,
 }  # fmt: skip
+SHAPES = {"8b": LLAMA_8B, "70b": LLAMA_70B}
+POINTS = {"8b": ",".join(VLLM_MS), "70b": "decode:1x1024,decode:64x1024"}
 START_PAGES, MIX_PAGES = 4800, 12_800  # what any point needs; what a card of 140 GB has room for
 
 
-def measure(engine: Engine, point: Point, rates: Rates, stored: Stored) -> dict[str, Any]:
+def measure(
+    engine: Engine, point: Point, rates: Rates, stored: Stored, shape: Shape
+) -> dict[str, Any]:
     """Time one point, several times; the first prefill does not count."""
     rows = Rows(point, engine.spec)
     if point.is_decode:
+        if engine.device_pool is None:  # out of reach, and left as it was found
+            prefill_s(engine, rows)
         times = decode_s(engine, rows)
     else:
         repeats = 3 if point.rows * point.tokens <= 40_000 else 1
         times = [prefill_s(engine, rows) for _ in range(1 + repeats)][1:]
-    time_s, roofline_s = median(times), point.roofline_s(rates, LLAMA_8B, stored)
-    theirs = VLLM_MS.get(point.name)
+    time_s, roofline_s = median(times), point.roofline_s(rates, shape, stored)
+    theirs = VLLM_MS.get(point.name) if shape is LLAMA_8B else None
     n = point.rows if point.is_decode else point.rows * point.tokens
     row = {
         "name": point.name,
@@ -103,11 +114,14 @@ def shape_folder(shape: Shape) -> Iterator[Path]:
         yield Path(folder)
 
 
-def load(config: EngineConfig, tuning: Tuning) -> CudaEngine:
-    """The engine with random pages."""
+def load(config: EngineConfig, tuning: Tuning, shape: Shape) -> Engine:
+    """The engine with random pages; of several ranks, with whatever is in them."""
+    if config.tensor_parallel > 1:
+        assert tuning == USUAL, "ranks have the usual settings"
+        return load_engine(config)
     engine = load_cuda_engine(config, tuning=tuning)
     assert engine.device_pool is not None
-    pages, shape = tensor_of(engine.device_pool), LLAMA_8B
+    pages = tensor_of(engine.device_pool)
     if config.kv_dtype == "fp8":
         view = KVView(
             values=pages.view(FP8), layers=shape.layers, kv_heads=shape.kv_heads, head_dim=shape.dim
@@ -131,7 +145,9 @@ def _changes(tuning: Tuning) -> str:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--points", default=",".join(VLLM_MS))
+    parser.add_argument("--shape", choices=SHAPES, default="8b")
+    parser.add_argument("--points", help="all of the shape's, unless given")
+    parser.add_argument("--tp", type=int, default=1, help="GPUs that share the model")
     parser.add_argument("--exact", action="store_true", help="exact mode, for its cost")
     parser.add_argument("--weights", choices=("auto", "fp8"), default="auto")
     parser.add_argument("--kv-dtype", choices=("auto", "fp8"), default="auto")
@@ -141,6 +157,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--commit", help="of this code, where it is no checkout of git")
     other = parser.add_argument_group("to compare", "see engine.cuda.tuning")
+    other.add_argument("--nccl-sums", action="store_true", help="with --tp, no sums of our own")
     other.add_argument("--library-products", action="store_true")
     other.add_argument("--gemv-rows", type=int, default=USUAL.gemv_rows)
     other.add_argument("--ring-kib", type=int, default=USUAL.ring_bytes >> 10)
@@ -155,7 +172,8 @@ def main() -> int:
         return 1
     torch.manual_seed(0)
     begun = time.perf_counter()
-    points = [Point.parse(text) for text in filter(None, args.points.split(","))]
+    shape, given = SHAPES[args.shape], POINTS[args.shape] if args.points is None else args.points
+    points = [Point.parse(text) for text in filter(None, given.split(","))]
     stored = Stored(args.weights, args.kv_dtype)
     tuning = Tuning(
         library_products=args.library_products,
@@ -166,14 +184,16 @@ def main() -> int:
     ceilings = measure_ceilings()
     rates = Rates(ceilings.read, ceilings.matmul)
     figures: dict[str, Any] = {
+        "shape": args.shape, "ranks": args.tp, "peer_sums": not args.nccl_sums,
         "exact": args.exact, **asdict(stored), "tuning": asdict(tuning),
         "ceilings": ceilings.rows[0],
     }  # fmt: skip
     if args.weights == "fp8":
         rates = replace(rates, fp8_matmul=measure_fp8_ceiling())
         figures["ceilings"] |= {"fp8_tflop_per_s": round(rates.fp8_matmul / 1e12, 1)}
+    rates = rates.of_all(args.tp)
     torch.cuda.empty_cache()
-    with shape_folder(LLAMA_8B) as folder:
+    with shape_folder(shape) as folder:
         if args.startup:  # while nothing else is on the card
             figures["startup"] = measure_starts(
                 folder, device="cuda", dtype="bfloat16", n_pages=START_PAGES, exact=args.exact
@@ -182,17 +202,17 @@ def main() -> int:
         config = EngineConfig(
             model_dir=folder, dtype="bfloat16", load_format="random", exact=args.exact,
             n_pages=MIX_PAGES if args.mix else pages_for(points), page_tokens=PAGE_TOKENS,
-            **asdict(stored),
+            device="cuda", tensor_parallel=args.tp, peer_sums=not args.nccl_sums, **asdict(stored),
         )  # fmt: skip
-        engine = load(config, tuning)
+        engine = load(config, tuning, shape)
         loaded_s = time.perf_counter() - started
     started = time.perf_counter()
-    checked(engine.run(Rows(Point("decode", 1, 128), engine.spec).decode()))
+    checked(engine.run(Rows(Point("prefill", 1, 128), engine.spec).prefill()[0]))
     first_s = time.perf_counter() - started
-    print(f"loaded in {loaded_s:.1f} s, first decode step (compiles) {first_s:.1f} s", flush=True)
+    print(f"loaded in {loaded_s:.1f} s, first step (compiles) {first_s:.1f} s", flush=True)
     rows = []
     for point in points:
-        rows.append(measure(engine, point, rates, stored))
+        rows.append(measure(engine, point, rates, stored, shape))
         if args.profile is not None:
             profile(engine, point, args.profile)
     if args.mix:
@@ -203,7 +223,9 @@ def main() -> int:
         "took_s": round(time.perf_counter() - begun, 1),
         "points": rows,
     }
-    name = "engine" + "_exact" * args.exact + stored.suffix + _changes(tuning)
+    engine.close()
+    name = "engine" + f"_{args.shape}_tp{args.tp}" * (args.tp > 1) + "_nccl" * args.nccl_sums
+    name += "_exact" * args.exact + stored.suffix + _changes(tuning)
     print("saved", save(name, figures, folder=args.out, commit=args.commit))
     return 0
 

@@ -62,6 +62,7 @@ class Shape:
 
 
 LLAMA_8B = Shape(layers=32, hidden=4096, wide=14336, heads=32)
+LLAMA_70B = Shape(layers=80, hidden=8192, wide=28672, heads=64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,10 @@ class Rates:
     read: float
     matmul: float
     fp8_matmul: float = float("nan")
+
+    def of_all(self, cards: int) -> Rates:
+        """Of so many like it together."""
+        return Rates(self.read * cards, self.matmul * cards, self.fp8_matmul * cards)
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,7 +107,7 @@ def test_a_run_saves_ceilings_points_mix_starts_and_the_commit(
     monkeypatch.setattr(benchmark, "measure_ceilings", lambda: table)
     monkeypatch.setattr(benchmark, "measure_starts", lambda folder, **_: {"cold_s": 9.0})
     monkeypatch.setattr(benchmark, "measure_mix", lambda engine: {"time_s": 30.0})
-    monkeypatch.setattr(benchmark, "load", lambda config, tuning: engine)
+    monkeypatch.setattr(benchmark, "load", lambda config, tuning, shape: engine)
     monkeypatch.setattr(benchmark, "Rows", lambda point, spec: Rows(Point("decode", 1, 9), spec))
     options = ["--points", "prefill:1x512", "--mix", "--startup", "--commit", "abc"]
     monkeypatch.setattr(sys, "argv", ["engine", *options, "--out", str(tmp_path)])

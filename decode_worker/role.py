@@ -115,7 +115,6 @@ class DecodeRole:
         row = self._waiting.get(AttemptId(key.request_id, key.attempt))
         if row is None or not self._has_room(row, n_pages):
             return False
-        row.n_incoming_pages = row.n_prompt_pages
         self._site.reserve.promise(row, self._growth_pages(row))
         return True
 
@@ -124,7 +123,6 @@ class DecodeRole:
         if pages is None:
             return  # given up while a step ran: the event behind this one ends the row
         row.pages = [Page(page) for page in pages]
-        row.n_incoming_pages = 0
         row.n_computed = row.n_given
         row.n_cached = landed.skip_pages * self._site.spec.page_tokens
         row.times.landed_s = now
@@ -208,9 +206,11 @@ class DecodeRole:
 
     def _grow(self, row: Row) -> bool:
         """Pages for the row's next position. False: not now, or the row itself had to give way."""
+        n_missing = row.pages_for(row.n_tokens + row.n_ahead) - len(row.pages)
+        if n_missing <= 0:
+            return True
         while row.state is RowState.RUNNING:
-            n_pages = row.pages_for(row.n_tokens + row.n_ahead)
-            if self._site.reserve.try_grow(row, n_pages - len(row.pages)):
+            if self._site.reserve.try_grow(row, n_missing):
                 return True
             if self._site.returns.held_pages:
                 return False  # some come free with the step that is on its way
@@ -223,7 +223,7 @@ class DecodeRole:
     def _has_room(self, row: Row, n_new_pages: int) -> bool:
         reserve = self._site.reserve
         reserve.forget(row)  # a grant that is asked for again replaces the first
-        if len(reserve.holders()) >= self._site.limits.decode_rows:
+        if len(reserve.holders) >= self._site.limits.decode_rows:
             return False
         return n_new_pages + self._growth_pages(row) <= reserve.n_spare
 

@@ -40,5 +40,6 @@ def check_integrity(site: Site, roles: Roles) -> None:
     assert counts.quarantined == quarantined, f"{counts}: {quarantined} wait for proof"
     only_pinned = [number for number in pinned if not owed[number]]
     assert counts.pinned == len(only_pinned), f"{counts}: {len(only_pinned)} are being sent"
-    strays = {row.number for row in site.reserve.holders()} - {row.number for row in rows}
+    site.reserve.check_integrity()
+    strays = set(site.reserve.holders) - {row.number for row in rows}
     assert not strays, f"pages are promised to rows that are over: {strays}"

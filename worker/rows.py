@@ -25,6 +25,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 from functools import cached_property
+from operator import attrgetter
+from typing import Final
 
 from engine.prefix import chain_hashes
 from engine.step import EngineSpec, Page, RowWork
@@ -74,12 +76,14 @@ class Row:
         self.params = params
         self.spec = spec
         self.token_ids = list(assign.token_ids)
+        self.n_prompt: Final[int] = assign.n_prompt
+        self.n_given: Final = len(self.token_ids)  # prompt and resumed tokens
+        # Sorts rows by who goes first: higher priority, then longest waiting.
+        self.turn: Final = (-assign.priority, arrived_s, number)
         self.pages: list[Page] = []
         self.n_computed = 0
         self.n_ahead = 0  # positions in steps that are on their way
         self.n_cached = 0  # positions that a prefix cache gave, of those computed
-        self.growth_pages = 0  # pages promised to it beyond the prompt's, taken or not
-        self.n_incoming_pages = 0  # pages that a reservation holds for it until they have landed
         self.times = Timeline(arrived_s)
         self._life = Lifecycle(RowState.WAITING, MOVES)
         self.check()
@@ -109,15 +113,6 @@ class Row:
     @property
     def n_tokens(self) -> int:
         return len(self.token_ids)
-
-    @property
-    def n_prompt(self) -> int:
-        return self.assign.n_prompt
-
-    @property
-    def n_given(self) -> int:
-        """Prompt and resumed tokens: what ASSIGN brought."""
-        return len(self.assign.token_ids)
 
     @property
     def n_uncomputed(self) -> int:
@@ -188,12 +183,6 @@ class Row:
         """How many of its pages are full of computed positions."""
         return self.n_computed // self.spec.page_tokens
 
-    @property
-    def n_promised_pages(self) -> int:
-        """Growth that was promised to it and that it has not taken yet."""
-        n_here = len(self.pages) + self.n_incoming_pages
-        return max(0, self.n_prompt_pages + self.growth_pages - n_here)
-
     def growth_pages_for(self, growth_tokens: int) -> int:
         """Pages beyond the prompt's that an answer of growth_tokens more takes.
 
@@ -224,15 +213,10 @@ class Row:
             follows=follows,
         )
 
-    @property
-    def turn(self) -> tuple[int, float, int]:
-        """Sorts rows by who goes first: higher priority, then longest waiting."""
-        return (-self.assign.priority, self.times.arrived_s, self.number)
-
     def __repr__(self) -> str:
         return f"Row({self.attempt}, {self.state.value}, {self.n_computed}/{self.n_tokens})"
 
 
 def by_turn(rows: Sequence[Row]) -> list[Row]:
     """Highest priority first, longest waiting first within one."""
-    return sorted(rows, key=lambda row: row.turn)
+    return sorted(rows, key=attrgetter("turn"))

@@ -23,30 +23,34 @@ def row(number: int, n_given: int = 16) -> Row:
 
 def test_new_work_takes_spare_pages_only() -> None:
     reserve = GrowthReserve(PageAllocator(10))
-    reserve.promise(row(1), 5)  # and one page of its prompt
-    assert reserve.n_spare == 4
-    assert reserve.try_take_new(5) is None
-    assert len(reserve.try_take_new(4) or []) == 4
+    reserve.promise(row(1), 5)
+    assert reserve.n_spare == 5
+    assert reserve.try_take_new(6) is None
+    assert len(reserve.try_take_new(5) or []) == 5
 
 
 def test_growth_draws_on_the_rows_own_promise_first() -> None:
     reserve = GrowthReserve(PageAllocator(10))
     promised, greedy = row(1), row(2)
     reserve.promise(promised, 5)
-    reserve.promise(greedy, 0)
-    assert reserve.n_spare == 3
-    assert reserve.try_grow(greedy, 1 + 3)
+    reserve.promise(greedy, 1)
+    assert reserve.n_spare == 4
+    assert reserve.try_grow(greedy, 1 + 4)
     assert not reserve.try_grow(greedy, 1), "that page was promised to the other row"
-    assert reserve.try_grow(promised, 6)
+    assert reserve.try_grow(promised, 2)
+    assert reserve.n_promised == 3
+    reserve.check_integrity()
+    assert reserve.try_grow(promised, 3)
     assert reserve.n_promised == 0
 
 
-def test_pages_on_their_way_are_not_promised_twice() -> None:
+def test_a_promise_replaces_the_one_before() -> None:
     reserve = GrowthReserve(PageAllocator(10))
-    incoming = row(1, n_given=48)
-    incoming.n_incoming_pages = 3
-    reserve.promise(incoming, 2)
+    asked_again = row(1)
+    reserve.promise(asked_again, 3)
+    reserve.promise(asked_again, 2)
     assert reserve.n_promised == 2
+    reserve.check_integrity()
 
 
 def test_promise_ends_with_its_row() -> None:
@@ -66,6 +70,6 @@ def test_quarantine_that_eats_promised_pages_fails_growth_instead_of_breaking() 
     suspects = pages.try_take(8)
     assert suspects is not None
     pages.quarantine(suspects)
-    assert reserve.n_spare == -8
+    assert reserve.n_spare == -7
     assert not reserve.try_grow(poor, 3)
     assert reserve.try_grow(poor, 2)

@@ -1,9 +1,10 @@
-"""Which GPUs each worker of a cluster on this machine gets."""
+"""Where the workers of a cluster on this machine compute, and which GPUs each of them gets."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from deploy.launcher import StartError
@@ -19,6 +20,20 @@ def visible_devices(environment: Mapping[str, str] | None = None) -> tuple[str, 
     if given is not None:
         return tuple(name.strip() for name in given.split(",") if name.strip())
     return tuple(str(i) for i in range(len(list(_DRIVER.iterdir())))) if _DRIVER.exists() else ()
+
+
+def settled(cluster: ClusterSpec, visible: Sequence[str]) -> ClusterSpec:
+    """The cluster with its device, as far as `auto` leaves that open, and its GPUs.
+
+    All workers compute on the same kind of device, as rows that begin in float32 on a CPU cannot go
+    on in bfloat16 on a GPU: where some have one role, and so need pages that can be moved, all are
+    on the CPU. Raises `StartError` as `devices_for` does.
+    """
+    model = cluster.model
+    if model.device == "auto" and cluster.prefill + cluster.decode:
+        model = replace(model, device="cpu")
+    cluster = replace(cluster, model=model)
+    return replace(cluster, devices=devices_for(cluster, visible))
 
 
 def devices_for(cluster: ClusterSpec, visible: Sequence[str]) -> tuple[str, ...]:

@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 from rich.console import Console
 
-from deploy.devices import devices_for, visible_devices
+from deploy.devices import settled, visible_devices
 from deploy.events import Event, Kind
 from deploy.launcher import Launcher, StartError
 from deploy.options import (
@@ -72,8 +71,7 @@ def up(scratch: Path, /, **given: Any) -> None:
     out, log_dir = sys.stdout, given["log_dir"] or scratch
     tell: Callable[[Event], None] = partial(_print_json, out)
     try:
-        cluster = _cluster_spec(given)
-        cluster = replace(cluster, devices=devices_for(cluster, visible_devices()))
+        cluster = settled(_cluster_spec(given), visible_devices())
         log_dir.mkdir(parents=True, exist_ok=True)
         with _prints_to(log_dir / "launcher.log"):
             if not given["as_json"]:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from deploy.devices import devices_for, visible_devices
+from deploy.devices import devices_for, settled, visible_devices
 from deploy.launcher import StartError
 from deploy.spec import ClusterSpec, ModelSpec
 
@@ -21,6 +21,28 @@ def test_each_worker_gets_gpus_of_its_own() -> None:
     single = replace(CLUSTER, model=replace(MODEL, tensor_parallel=1))
     workers = replace(single, devices=devices_for(single, FOUR)).workers("h:1")
     assert [worker.devices for worker in workers] == [("0",), ("1",)]
+
+
+@pytest.mark.parametrize(
+    ("device", "kinds", "expected"),
+    [
+        ("auto", (0, 0, 2), "auto"),
+        ("auto", (1, 1, 2), "cpu"),  # not two of them on a GPU, in another dtype
+        ("auto", (1, 1, 0), "cpu"),
+        ("cpu", (0, 0, 1), "cpu"),
+        ("cuda", (1, 1, 1), "cuda"),  # each with one role refuses it
+    ],
+)
+def test_all_workers_compute_on_the_same_kind_of_device(
+    device: str, kinds: tuple[int, int, int], expected: str
+) -> None:
+    prefill, decode, colocated = kinds
+    model = replace(MODEL, tensor_parallel=1, device=device)
+    cluster = ClusterSpec(model=model, prefill=prefill, decode=decode, colocated=colocated)
+    made = settled(cluster, FOUR)
+    assert {worker.model.device for worker in made.workers("h:1")} == {expected}
+    n_given = 0 if expected == "cpu" else cluster.n_workers
+    assert made.devices == FOUR[:n_given]
 
 
 def test_ranks_without_gpus_of_their_own_are_refused() -> None:

@@ -11,6 +11,7 @@ from deploy.engines import Powerhouse
 from deploy.given import with_given
 from deploy.launcher import StartError
 from deploy.spec import DECODE, PREFILL, LimitsSpec, ModelSpec, TimingSpec, WorkerSpec
+from engine.step import EngineSpec
 from kvtransfer.config import LeaseConfig, ReceiverConfig, SenderConfig
 from kvtransfer.transports.base import Landing
 from kvtransfer.transports.registry import OutletOpener, TransportConfig
@@ -39,7 +40,8 @@ def build_worker(
     metrics: WorkerMetrics,
 ) -> Worker:
     """A worker with the spec's roles on that engine. Nothing runs yet."""
-    config = worker_config(spec, on_gpu=power.engine.device_pool is not None)
+    config = worker_config(spec, on_gpu=power.on_gpu)
+    check_rows(config.limits, power.engine.spec)
     site = Site(config, power.engine, epoch=spec.epoch)
     decode = prefill = None
     if DECODE in spec.roles:
@@ -75,6 +77,15 @@ def on_device(spec: WorkerSpec) -> ModelSpec:
             "workers with both roles (colocated), or --device cpu"
         )
     return replace(spec.model, device="cpu")
+
+
+def check_rows(limits: StepLimits, engine: EngineSpec) -> None:
+    """Raises `StartError` where a step could have more rows than the engine takes."""
+    if limits.decode_rows > engine.max_step_rows:
+        raise StartError(
+            f"decode_rows is {limits.decode_rows}; this engine takes at most "
+            f"{engine.max_step_rows} rows a step"
+        )
 
 
 def worker_config(spec: WorkerSpec, *, on_gpu: bool = False) -> WorkerConfig:

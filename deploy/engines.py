@@ -24,9 +24,11 @@ MIN_PAGES = 3  # two of a prompt, and one for the answer to grow into
 
 @dataclass(frozen=True, slots=True)
 class Powerhouse:
-    """An engine, and the shared memory of its pool where it was asked for."""
+    """An engine, whether it computes on a GPU (or several), and the shared memory of its pool where
+    that was asked for."""
 
     engine: Engine
+    on_gpu: bool
     memory: PoolMemory | None
 
     async def watch(self) -> None:
@@ -67,7 +69,7 @@ def open_engine(spec: ModelSpec, *, name: str, is_shared: bool) -> Iterator[Powe
             memory.close()
         raise StartError(str(error)) from error
     try:
-        yield Powerhouse(engine, memory)
+        yield Powerhouse(engine, loader.on_gpu, memory)
     finally:
         engine.close()
         if memory is not None:
@@ -113,7 +115,8 @@ class _ModelLoader:
             tensor_parallel=spec.tensor_parallel,
         )
         self.pool_bytes = 0
-        if device == "cuda":
+        self.on_gpu = device == "cuda"
+        if self.on_gpu:
             self.page_tokens = spec.page_tokens or GPU_PAGE_TOKENS
             self.n_pages = spec.n_pages or MIN_PAGES  # or as many as the card has room for
             return
@@ -138,6 +141,8 @@ class _ModelLoader:
 
 class _FakeLoader:
     """Takes the vocabulary from the model's config.json, so that its tokenizer fits."""
+
+    on_gpu = False
 
     def __init__(self, spec: ModelSpec) -> None:
         facts = json.loads((Path(spec.model_dir) / "config.json").read_text(encoding="utf-8"))

@@ -104,6 +104,7 @@ class EngineSpec:
     vocab_size: int
     eos_token_ids: tuple[int, ...]
     indexes_answers: bool = True  # pages of answers are as good as those of prompts (see prefix)
+    max_step_rows: int = 1 << 20  # that one step may have, of decode and prefill together
 
 
 @dataclass(frozen=True, slots=True)

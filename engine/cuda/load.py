@@ -125,6 +125,7 @@ def load_cuda_engine(
         vocab_size=arch.vocab_size,
         eos_token_ids=arch.eos_token_ids,
         indexes_answers=not config.exact,  # decode writes other bits than a prompt's chunks
+        max_step_rows=STEP_ROWS,
     )
     return CudaEngine(
         spec, model, memory, latest=latest, table_pages=table_pages, exact=config.exact, sums=sums

@@ -12,6 +12,7 @@ from deploy.bundled import model_path
 from deploy.compose_router import router_config
 from deploy.compose_worker import (
     GPU_STEP_LIMITS,
+    check_rows,
     lease_config,
     on_device,
     prefill_config,
@@ -24,6 +25,7 @@ from deploy.launcher import StartError
 from deploy.options import limits_spec
 from deploy.spec import ClusterSpec, LimitsSpec, ModelSpec, TimingSpec, WorkerSpec
 from deploy.up_command import up
+from engine.fake import FakeEngine
 from kvtransfer.config import ReceiverConfig
 from worker.config import StepLimits
 
@@ -208,6 +210,13 @@ def test_a_model_that_does_not_divide_over_its_ranks_says_why() -> None:
         open_engine(odd, name="w", is_shared=True),
     ):
         pass
+
+
+def test_more_rows_than_the_engine_takes_are_refused_at_the_start() -> None:
+    engine = replace(FakeEngine().spec, max_step_rows=100)
+    check_rows(StepLimits(decode_rows=100), engine)
+    with pytest.raises(StartError, match=r"decode_rows is 101; .* at most 100 rows a step"):
+        check_rows(StepLimits(decode_rows=101), engine)
 
 
 def test_a_gpu_that_is_not_there_is_refused() -> None:

@@ -117,7 +117,6 @@ def shape_folder(shape: Shape) -> Iterator[Path]:
 def load(config: EngineConfig, tuning: Tuning, shape: Shape) -> Engine:
     """The engine with random pages; of several ranks, with whatever is in them."""
     if config.tensor_parallel > 1:
-        assert tuning == USUAL, "ranks have the usual settings"
         return load_engine(config)
     engine = load_cuda_engine(config, tuning=tuning)
     assert engine.device_pool is not None
@@ -162,7 +161,19 @@ def _options() -> argparse.Namespace:
     other.add_argument("--gemv-rows", type=int, default=USUAL.gemv_rows)
     other.add_argument("--ring-kib", type=int, default=USUAL.ring_bytes >> 10)
     other.add_argument("--overlap", type=int, default=USUAL.overlap, choices=(0, 1, 2))
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.tp > 1 and (args.mix or args.startup or _tuning(args) != USUAL):
+        parser.error("--tp is for points, at the usual settings")
+    return args
+
+
+def _tuning(args: argparse.Namespace) -> Tuning:
+    return Tuning(
+        library_products=args.library_products,
+        gemv_rows=args.gemv_rows,
+        ring_bytes=args.ring_kib << 10,
+        overlap=args.overlap,
+    )
 
 
 def main() -> int:
@@ -175,12 +186,7 @@ def main() -> int:
     shape, given = SHAPES[args.shape], POINTS[args.shape] if args.points is None else args.points
     points = [Point.parse(text) for text in filter(None, given.split(","))]
     stored = Stored(args.weights, args.kv_dtype)
-    tuning = Tuning(
-        library_products=args.library_products,
-        gemv_rows=args.gemv_rows,
-        ring_bytes=args.ring_kib << 10,
-        overlap=args.overlap,
-    )
+    tuning = _tuning(args)
     ceilings = measure_ceilings()
     rates = Rates(ceilings.read, ceilings.matmul)
     figures: dict[str, Any] = {

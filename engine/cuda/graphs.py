@@ -3,6 +3,10 @@
     first time   load inputs -> forward, kernel by kernel (compiles what is missing) -> capture
     afterwards   load inputs -> replay
 
+Captures are recorded on a stream of their own. Whoever drops a pinned block, on any thread, makes
+torch record an event on the stream that had used it: amid a capture of that stream, such an event
+would become part of the graph, and the next pinned block fail with "invalid argument".
+
 A graph reads its inputs at one place and leaves its logits at one place; all share one arena, so
 logits hold until the next replay of any of them.
 """
@@ -33,7 +37,9 @@ class DecodeGraphs:
         self._forward = forward
         self._device = device
         self._captured: dict[int, _Captured] = {}
-        self._arena = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
+        self._has_graphs = device.type == "cuda"
+        self._arena = torch.cuda.graph_pool_handle() if self._has_graphs else None
+        self._captures = torch.cuda.Stream(device) if self._has_graphs else None  # type: ignore[no-untyped-call]
 
     def run(self, host: HostInputs) -> tuple[DeviceInputs, torch.Tensor]:
         """Load the inputs and compute, on the current stream (not the default one)."""
@@ -55,16 +61,16 @@ class DecodeGraphs:
         inputs = DeviceInputs(host.shape, self._device)
         inputs.load(host)
         logits = self._forward(inputs)
-        graph = None
-        kept = logits
-        if self._device.type == "cuda":
+        graph, kept = None, logits
+        if self._has_graphs:
             graph = torch.cuda.CUDAGraph()
-            # Other threads may use the device meanwhile: only this one must keep to what a graph
-            # can hold.
-            graph.capture_begin(pool=self._arena, capture_error_mode="thread_local")
-            try:
-                kept = self._forward(inputs)
-            finally:
-                graph.capture_end()
+            with torch.cuda.stream(self._captures):
+                # Other threads may use the device meanwhile: only this one must keep to what a
+                # graph can hold.
+                graph.capture_begin(pool=self._arena, capture_error_mode="thread_local")
+                try:
+                    kept = self._forward(inputs)
+                finally:
+                    graph.capture_end()
         self._captured[bucket] = _Captured(inputs, graph, kept)
         return inputs, logits

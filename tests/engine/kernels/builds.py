@@ -27,6 +27,8 @@ from triton.runtime.jit import JITFunction
 
 TARGET = GPUTarget("cuda", 90, 32)
 STREAMED_ROWS = (8, 32, 64, 128)
+_FP8_MADE = re.compile(r"cvt\.rn\.satfinite\.e4m3x2\.f32\s+(%rs\d+)")
+_FP8_WIDENED = re.compile(r"cvt\.rn\.f16x2\.e4m3x2\s+%r\d+, (%rs\d+)")
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class Build:
     tensor_copies: int
     wide_copies: int  # 128-bit global loads or copies
     narrow_vectors: int  # global loads of several words, but fewer than 128 bits
+    rewidened: int  # FP8 pairs just made that are made wide again
     spill_bytes: int
     registers: int
     shared_bytes: int
@@ -112,6 +115,7 @@ def facts(compiled: Any) -> Build:
         narrow_vectors=len(
             re.findall(r"ld\.global\S*\.v[24]\.b(?:8|16)|ld\.global\S*\.v2\.b32", ptx)
         ),
+        rewidened=len({*_FP8_MADE.findall(ptx)} & {*_FP8_WIDENED.findall(ptx)}),
         spill_bytes=spills,
         registers=registers,
         shared_bytes=compiled.metadata.shared,

@@ -49,7 +49,7 @@ from benchmarks.engine_points import (
     prefill_s,
 )
 from benchmarks.engine_start import measure_starts
-from benchmarks.kernels import measure_ceilings, measure_fp8_ceiling
+from benchmarks.kernels import fill_fp8, measure_ceilings, measure_fp8_ceiling
 from benchmarks.results import RESULTS, save
 from engine.config import EngineConfig
 from engine.cuda.load import load_cuda_engine
@@ -125,10 +125,7 @@ def load(config: EngineConfig, tuning: Tuning, shape: Shape) -> Engine:
         view = KVView(
             values=pages.view(FP8), layers=shape.layers, kv_heads=shape.kv_heads, head_dim=shape.dim
         )
-        for part in view.parts():
-            for some in torch.split(part, 64):
-                some.copy_(torch.randn(some.shape, device=some.device) * 100)
-        view.plane_scales().fill_(0.01)
+        fill_fp8(view)
     else:
         for part in torch.split(pages.view(torch.bfloat16), 1 << 30):
             part.normal_()

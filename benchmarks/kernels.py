@@ -24,7 +24,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.results import RESULTS, save
 from engine.cuda.products import Products
-from engine.fp8 import FP8, Fp8Rows
+from engine.fp8 import FP8, LARGEST, Fp8Rows
 from engine.kernels.decode_attention import decode_attention
 from engine.kernels.decode_plan import DecodePlan, allocate_plan, items_for, plan_decode
 from engine.kernels.gemv import gemv
@@ -148,6 +148,14 @@ def measure_fp8_ceiling() -> float:
     return 2 * 8192**3 / time_s([call] * 4)
 
 
+def fill_fp8(view: KVView) -> None:
+    """Random keys and values, of which torch would make NaN where they are beyond FP8."""
+    for part in view.parts():
+        for some in torch.split(part, 64):
+            some.copy_((randn(*some.shape) * 100).clamp(-LARGEST, LARGEST))
+    view.plane_scales().fill_(0.01)
+
+
 class Pool:
     """Pages of random keys and values with shuffled tables, for rows of one length."""
 
@@ -159,10 +167,7 @@ class Pool:
         if dtype == BF16:
             self.view.values.normal_()
         else:
-            for part in self.view.parts():
-                for page in part:
-                    page.copy_(randn(*page.shape) * 100)
-            self.view.plane_scales().fill_(0.01)
+            fill_fp8(self.view)
         self.tables = torch.randperm(batch * each, device="cuda").view(batch, each).int()
         self.lengths = torch.full((batch,), context, dtype=torch.int32, device="cuda")
         self.layers = layers

@@ -1,6 +1,6 @@
 """Each GPU kernel alone, against the card's own ceilings, measured in the same run.
 
-    python -m benchmarks.kernels [--only decode,prefill,small,products,step] [--out FOLDER]
+    python -m benchmarks.kernels [--only decode,prefill,small,products,gated,step] [--out FOLDER]
 
 Shapes are those of Llama-3.1-8B. Figures are medians over replays of a CUDA graph that holds many
 calls on different data (no launch gaps, no warm cache); inputs are random. `share` is the measured
@@ -37,6 +37,7 @@ from engine.kernels.rope_write import rope_write
 from engine.kernels.sample import sample
 from engine.kernels.silu import silu_mul
 from engine.kernels.skinny import PartialSums, skinny
+from engine.kernels.tall import gated_tall
 from engine.kernels.view import KVView, allocate_view
 from engine.rope import Rope
 
@@ -285,6 +286,24 @@ def bench_products(table: Table) -> None:
                 table.add(f"gemv {name} {rows}", calls, n_bytes=n_bytes)
 
 
+def bench_gated(table: Table) -> None:
+    """Prefill's gate_up with silu: as two kernels and as one, for so long that power binds."""
+    weights = [randn(2 * WIDE, HIDDEN) / HIDDEN**0.5 for _ in range(4)]
+    for rows in (512, 1024, 2048, 4096, 8192):
+        x, wide, out = randn(rows, HIDDEN), empty(rows, 2 * WIDE), empty(rows, WIDE)
+
+        def apart(w: torch.Tensor, x: torch.Tensor, wide: torch.Tensor, out: torch.Tensor) -> None:
+            torch.mm(x, w.t(), out=wide)
+            silu_mul(wide, out=out)
+
+        again = 10 * 8192 // rows
+        operations = 4.0 * rows * WIDE * HIDDEN
+        calls: list[Call] = [partial(apart, w, x, wide, out) for w in weights]
+        table.add(f"cublas gate_up, silu {rows}", calls * again, operations=operations)
+        calls = [partial(gated_tall, x, w, out=out) for w in weights]
+        table.add(f"tall gated {rows}", calls * again, operations=operations)
+
+
 class DecodeStep:
     """All kernels and products of a decode step in their order: what an engine has left to lose."""
 
@@ -345,6 +364,7 @@ SECTIONS: dict[str, Callable[[Table], None]] = {
     "prefill": bench_prefill,
     "small": bench_small,
     "products": bench_products,
+    "gated": bench_gated,
     "step": bench_step,
 }
 

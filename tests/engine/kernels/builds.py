@@ -52,6 +52,7 @@ class Build:
     spill_bytes: int
     registers: int
     shared_bytes: int
+    is_serialized: bool  # one wgmma waits for the other, as ptxas could not do better
 
 
 @contextmanager
@@ -119,6 +120,7 @@ def facts(compiled: Any) -> Build:
         spill_bytes=spills,
         registers=registers,
         shared_bytes=compiled.metadata.shared,
+        is_serialized="serialized" in report,
     )
 
 
@@ -158,6 +160,7 @@ def cases() -> dict[str, Callable[[], None]]:
     from engine.kernels.silu import silu_mul
     from engine.kernels.skinny import PartialSums, skinny
     from engine.kernels.skinny_plan import config_for as cut_for
+    from engine.kernels.tall import gated_tall
     from engine.kernels.view import allocate_view
     from engine.kernels.widen import widen_pages
 
@@ -256,6 +259,7 @@ def cases() -> dict[str, Callable[[], None]]:
             f"streamed gated {n}": partial(streamed, n, 14336, 4096, gated=True)
             for n in STREAMED_ROWS
         },
+        "tall gated": lambda: gated_tall(zeros(600, 4096), zeros(512, 4096), out=zeros(600, 256)),
         "products general": lambda: skinny(
             rows, zeros(128, 4096), out=zeros(4, 128), sums=sums,
             config=cut_for(4, 128, 4096), general=True, pdl=True,

@@ -59,6 +59,11 @@ def test_no_kernel_makes_an_fp8_number_wide_that_it_just_made(built: Facts) -> N
     assert [fact for fact in of(built, "") if fact["rewidened"]] == []
 
 
+@pytest.mark.parametrize("prefix", ["tall", "streamed", "prefill overlapped"])
+def test_products_wait_for_each_other_only_where_the_kernel_says(built: Facts, prefix: str) -> None:
+    assert [fact for fact in of(built, prefix) if fact["is_serialized"]] == []
+
+
 def test_every_kernel_fits_the_shared_memory_of_a_multiprocessor(built: Facts) -> None:
     assert [fact for fact in of(built, "") if fact["shared_bytes"] > SHARED_BYTES] == []
 
@@ -113,3 +118,12 @@ def test_streamed_products_bring_both_sides_by_tensor_copies_and_leave_room_besi
         # Room for a norm's program, which the next launch needs while this one still runs.
         assert fact["shared_bytes"] <= 215 * 1024, fact
         assert fact["registers"] <= 136, fact
+
+
+def test_products_of_many_rows_bring_and_take_all_by_tensor_copies(built: Facts) -> None:
+    (fact,) = built["tall gated"]
+    # Two groups; a chunk's 64 columns 16 at a time: of the first two chunks, and in the loop.
+    assert fact["wgmma"] == 2 * 3 * 4
+    assert fact["mma"] == 0
+    assert fact["tensor_copies"] > 0
+    assert fact["wide_copies"] + fact["narrow_vectors"] == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 
 from engine.cuda.fp8_products import fp8_product
@@ -11,9 +13,11 @@ from engine.kernels.gemv import gemv
 from engine.kernels.silu import silu_mul
 from engine.kernels.skinny import PartialSums, can_stream, skinny
 from engine.kernels.skinny_plan import SkinnyConfig, config_for, pad_rows
+from engine.kernels.tall_plan import CHUNK, TallPlan, plan_tall
 from engine.tiles import TiledProduct
 
 STREAMED_ROWS = 128  # up to here our own is quicker than cuBLAS
+TALL_ROWS = 512  # from here on our own gated one is no slower, where it keeps the card busy
 # Measured on an H200 where `config_for` guesses wrong: by rows padded, outputs (units, where
 # gated), inputs, gated. None: cuBLAS is quicker.
 MEASURED: dict[tuple[int, int, int, bool], SkinnyConfig | None] = {}
@@ -30,6 +34,8 @@ class Products:
 
         rows      1 to 2               to 128                          beyond
         wide      gemv                 streamed (`skinny`)             cuBLAS
+        gated     gemv; silu           streamed, silu in it            cuBLAS; silu. 512 and more of
+                                                                       bf16, no bias: `tall`
         FP8       gemv, rows wide      torch's scaled product, of rows in FP8
         exact     tiles of the library's, whatever the rows
     """
@@ -41,7 +47,6 @@ class Products:
         self._tiled = TiledProduct(EXACT_HEIGHTS, EXACT_REFERENCE) if exact else None
         self._tuning = tuning
         self._sums: PartialSums | None = None
-        self._cores = 1
         self._configs: dict[tuple[int, int, int, bool], SkinnyConfig | None] = {}
 
     def probe(self, weight: torch.Tensor) -> None:
@@ -79,6 +84,9 @@ class Products:
             config = None if self._is_for_gemv(x) else self._config(x, units, gated=True)
             if config is not None:
                 return self._stream(x, weight, bias, config, gated=True, pdl=pdl)
+            plan = self._tall_plan(x, units) if bias is None else None
+            if plan is not None:
+                return _gated_tall(x, weight, plan)
         wide = self(x, weight, bias, pdl=pdl)
         thin = self.rows_like(wide, units, fp8=isinstance(weight, Fp8Rows))
         silu_mul(wide, out=thin, pdl=pdl)
@@ -97,6 +105,18 @@ class Products:
             return False
         return len(x) <= tuning.gemv_rows
 
+    def _tall_plan(self, x: torch.Tensor, units: int) -> TallPlan | None:
+        """How our own gated kernel of many rows takes it; None where it does not."""
+        rows, inner = x.shape
+        if self._tiled is not None or self._tuning.library_products or rows < TALL_ROWS:
+            return None
+        if inner % 8 or units % 8 or inner <= CHUNK:
+            return None
+        if x.dtype != torch.bfloat16 or not can_stream(x):
+            return None
+        plan = plan_tall(rows, units, cores=_cores(x.device))
+        return plan if plan.fills(_cores(x.device)) else None
+
     def _config(self, x: torch.Tensor, n_out: int, *, gated: bool) -> SkinnyConfig | None:
         """How our own kernel takes it; None where it does not, or is not the quicker one."""
         rows, inner = x.shape
@@ -108,11 +128,11 @@ class Products:
         if key not in self._configs:
             if self._sums is None:
                 self._sums = PartialSums(x.device)
-                if x.is_cuda:
-                    device = torch.cuda.get_device_properties(x.device)
-                    self._cores = device.multi_processor_count
             guess = config_for(
-                *key[:3], gated=gated, cores=self._cores, ring_bytes=self._tuning.ring_bytes
+                *key[:3],
+                gated=gated,
+                cores=_cores(x.device),
+                ring_bytes=self._tuning.ring_bytes,
             )
             self._configs[key] = MEASURED.get(key, guess)
         return self._configs[key]
@@ -131,3 +151,19 @@ class Products:
         out = x.new_empty(len(x), len(weight) // (2 if gated else 1))
         skinny(x, weight, out=out, sums=self._sums, bias=bias, gated=gated, config=config, pdl=pdl)
         return out
+
+
+def _gated_tall(x: torch.Tensor, weight: torch.Tensor, plan: TallPlan) -> torch.Tensor:
+    from engine.kernels.tall import gated_tall  # in Gluon, which a card may do without
+
+    out = x.new_empty(len(x), len(weight) // 2)
+    gated_tall(x, weight, out=out, plan=plan)
+    return out
+
+
+@cache
+def _cores(device: torch.device) -> int:
+    """Multiprocessors of the card; 1 where there is none."""
+    if device.type != "cuda":
+        return 1
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)

@@ -73,3 +73,44 @@ def test_neither_exact_nor_library_products_stream(streaming: list[int]) -> None
         products(torch.randn(5, 40), weight, None, pdl=0)
         products.gated(torch.randn(5, 40), weight, None, pdl=0)
     assert streaming == []
+
+
+def test_gated_products_of_many_rows_are_one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    import engine.cuda.products as module
+    from engine.cuda.tuning import Tuning
+
+    rows: list[int] = []
+
+    def noting(x: torch.Tensor, weight: torch.Tensor, plan: object) -> torch.Tensor:
+        rows.append(len(x))
+        return x.new_empty(len(x), len(weight) // 2)
+
+    monkeypatch.setattr(module, "can_stream", lambda x: len(x) > module.STREAMED_ROWS)
+    monkeypatch.setattr(module, "_gated_tall", noting)
+    products = module.Products(exact=False)
+
+    def taken(
+        n: int, units: int = 8, inner: int = 72, *, dtype: torch.dtype = torch.bfloat16,
+        products: module.Products = products, biased: bool = False,
+    ) -> bool:  # fmt: skip
+        weight = torch.zeros(2 * units, inner, dtype=dtype)
+        bias = torch.zeros(2 * units, dtype=dtype) if biased else None
+        before = len(rows)
+        out = products.gated(torch.zeros(n, inner, dtype=dtype), weight, bias, pdl=0)
+        assert out.shape == (n, units)
+        return len(rows) > before
+
+    assert taken(module.TALL_ROWS)
+    assert not taken(module.TALL_ROWS - 1)
+    assert not taken(600, biased=True)
+    assert not taken(600, dtype=torch.float32)
+    assert not taken(600, inner=64), "one chunk"
+    assert not taken(600, inner=76), "rows do not begin at multiples of 16 bytes"
+    assert not taken(600, units=12), "nor do those of the answer"
+    library = Tuning(library_products=True)
+    assert not taken(600, products=module.Products(exact=False, tuning=library))
+    exact = module.Products(exact=True)
+    exact.probe(torch.zeros(16, 72, dtype=torch.bfloat16))
+    assert not taken(600, products=exact)
+    monkeypatch.setattr(module, "_cores", lambda device: 132)
+    assert not taken(600), "most of the card would be idle"

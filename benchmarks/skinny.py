@@ -3,11 +3,11 @@ splitting its attention.
 
     python -m benchmarks.skinny [--only products,attention] [--rows 8,64] [--out FOLDER]
 
-Shapes are those of Llama-3.1-8B, weights are read from memory (copies of at least 256 MiB take
-turns), launches overlap as they do in a step. First the splits are varied, then, at the best of
-them, the shape of a stage and the ring. Every candidate's answer is compared with the library's
-before it is timed. What wins over `config_for`'s guess by more than 2 % is printed as it belongs
-into `engine/cuda/products.py`. Takes about two minutes, most of it compiling.
+Shapes are those of Llama-3.1-8B, Qwen2.5-7B and a quarter of Llama-3.1-70B. Weights are read from
+memory (copies of at least 256 MiB take turns), launches overlap as they do in a step. All of
+`skinny_plan.candidates` are built, compared with the library's answer and timed. What wins over
+`config_for`'s choice by more than 3 % is printed as it belongs into `engine/cuda/products.py`.
+Takes about a minute.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -48,23 +49,21 @@ from engine.kernels.gemv import gemv
 from engine.kernels.rope_write import rope_write
 from engine.kernels.silu import silu_mul
 from engine.kernels.skinny import PartialSums, skinny
-from engine.kernels.skinny_plan import (
-    SkinnyConfig,
-    config_for,
-    even,
-    pad_rows,
-    stages_for,
-    tiles_for,
-)
+from engine.kernels.skinny_plan import SkinnyConfig, candidates, config_for, pad_rows
 from engine.kernels.testing import relative_error
 from engine.rope import Rope
 
 ROWS = (1, 2, 8, 16, 32, 64, 128)
+BUILDERS = 12  # threads that compile: most of it is outside of Python
 SHAPES = {name: (*shape, False) for name, shape in PRODUCTS.items() if name != "gate_up"}
 SHAPES |= {"gate_up": (WIDE, HIDDEN, True), "head": (VOCAB, HIDDEN, False)}
-RINGS = (104, 144, 200)  # KiB
+SHAPES |= {
+    "7b qkv": (4608, 3584, False), "7b gate": (18944, 3584, True), "7b down": (3584, 18944, False),
+    "70b/4 qkv": (2560, 8192, False), "70b/4 out": (8192, 2048, False),
+    "70b/4 gate": (7168, 8192, True), "70b/4 down": (8192, 7168, False),
+}  # fmt: skip
 ATTENTION = ((1, 4096), (8, 1024), (16, 1024), (32, 1024), (64, 1024), (128, 1024))
-NOISE = 0.02  # a gain below this is none
+NOISE = 0.03  # a gain below this is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +111,7 @@ class Case:
         """Against the library's answer, at random rows."""
         out = torch.full(self.shape[:2], torch.nan, device="cuda", dtype=self.x.dtype)
         skinny(self.x, self.weights[0], out=out, sums=self.sums, gated=self.gated, config=config,
-               general=general)  # fmt: skip
+               general=general, pdl=1)  # fmt: skip
         return relative_error(out, self.library(self.weights[0]))
 
 
@@ -146,11 +145,13 @@ class Search:
         self.rows.append(row | ({"config": asdict(config)} if config else {}))
         return time_us
 
-    def best(self, configs: Iterator[SkinnyConfig]) -> SkinnyConfig:
+    def best(self, configs: Iterable[SkinnyConfig]) -> SkinnyConfig:
         """The quickest of the sound ones."""
+        configs = list(configs)
+        with ThreadPoolExecutor(BUILDERS) as pool:
+            errors = list(pool.map(self.case.error, configs))
         timed: list[tuple[float, SkinnyConfig]] = []
-        for config in configs:
-            error = self.case.error(config)
+        for config, error in zip(configs, errors, strict=True):
             if not error < 1e-2:
                 print(f"  WRONG by {error}: {config}", flush=True)
                 self.rows.append({"wrong": str(error), "config": asdict(config)})
@@ -161,48 +162,6 @@ class Search:
     def time_of(self, config: SkinnyConfig) -> float:
         held = asdict(config)
         return float(min(row["time_us"] for row in self.rows if row.get("config") == held))
-
-
-def recut(case: Case, base: SkinnyConfig, cores: int, **changes: Any) -> SkinnyConfig:
-    """`base` with other settings, its programs evened out again."""
-    return even(replace(base, **changes), case.shape[1], gated=case.gated, cores=cores)
-
-
-def fits(case: Case, config: SkinnyConfig) -> bool:
-    n_tiles = tiles_for(case.shape[1], config, gated=case.gated)
-    partials = config.partial_values(n_tiles, pad_rows(len(case.x)))
-    return config.stages >= 2 and partials <= case.sums.values.numel()
-
-
-def splits_of(case: Case, base: SkinnyConfig, cores: int) -> Iterator[SkinnyConfig]:
-    yield base
-    if tiles_for(case.shape[1], base, gated=case.gated) > 4 * cores:
-        return  # there is enough to share without splits
-    for splits in sorted({1, 2, 3, 4, 6, 8} - {base.splits}):
-        config = recut(case, base, cores, splits=splits)
-        if fits(case, config):
-            yield config
-
-
-def stages_of(case: Case, base: SkinnyConfig, cores: int) -> Iterator[SkinnyConfig]:
-    """Other tiles and stages, with as many items as `base`, or nearly; and smaller rings."""
-    rows_pad = pad_rows(len(case.x))
-    kinds = [
-        (half, pair, block_in, RINGS[-1])
-        for half, pair in ((64, False), (64, True), (128, True))
-        for block_in in ((64, 128, 256) if rows_pad <= 16 else (64, 128))
-        if (pair or not case.gated) and (half == 64 or rows_pad > 16)
-    ]
-    kinds += [(base.half, base.pair, base.block_in, ring) for ring in RINGS[:-1]]
-    for half, pair, block_in, ring in kinds:
-        weights = half * (1 + pair)
-        config = recut(
-            case, base, cores, half=half, pair=pair, block_in=block_in,
-            stages=stages_for(weights, block_in, rows_pad, ring * 1024),
-            splits=max(1, base.splits * weights // base.weights),
-        )  # fmt: skip
-        if fits(case, config):
-            yield config
 
 
 def bench_products(read: float, rows_wanted: Sequence[int]) -> list[dict[str, Any]]:
@@ -220,20 +179,17 @@ def bench_products(read: float, rows_wanted: Sequence[int]) -> list[dict[str, An
             library_us = search.add("cublas", [partial(case.library, w) for w in weights])
             gemv_us = search.add("gemv", case.gemvs()) if rows <= 2 else float("nan")
             guess = config_for(rows, outer, inner, gated=gated, cores=cores)
-            best = search.best(splits_of(case, guess, cores))
-            best = min(
-                (best, search.best(stages_of(case, best, cores))), key=lambda c: search.time_of(c)
-            )
+            best = search.best(candidates(rows, outer, inner, gated=gated, cores=cores))
             search.add("ours, launches apart", case.calls(best, pdl=0))
             search.add("ours, early", case.calls(best, pdl=2))
-            if rows in (16, 64):
+            if rows == 16:
                 general = replace(best, stages=min(best.stages, 4))
                 if case.error(general, general=True) < 1e-2:
                     search.add("general", case.calls(general, general=True))
             best_us, guess_us = search.time_of(best), search.time_of(guess)
             share = n_bytes / read * 1e6 / best_us
             print(
-                f"{name:8s} {rows:4d}  cublas {library_us:7.1f} us  gemv {gemv_us:6.1f}  "
+                f"{name:10s} {rows:4d}  cublas {library_us:7.1f} us  gemv {gemv_us:6.1f}  "
                 f"guess {guess_us:7.1f}  best "
                 f"{best_us:7.1f} us ({share:5.1%} of read rate)  {best}",
                 flush=True,

@@ -7,8 +7,10 @@
 
 A stage holds one box of weights of HALF outputs, or a pair, low and high: neighbours, or the gates
 and ups of the same units, whose product then never leaves the registers. Ideas: warp roles of
-FlashAttention-3 (Shah et al., 2024); Stream-K (Osama et al., 2023) for the last of an output's
-programs adding up what all of them left, in their order, whoever comes last.
+FlashAttention-3 (Shah et al., 2024); Stream-K (Osama et al., 2023) for shares as even as chunks
+allow. Each share begins with the tiles that it begins and ends with the rest of another's: so all
+programs are at the same columns, or one of two, whose rows the cache hands to many at once. Who has
+the last chunk of a tile finishes it: nobody waits but for lower programs, which started earlier.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
@@ -23,99 +25,91 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from engine.kernels.gluon_names import async_load, barrier
+from engine.kernels.gluon_names import async_load
+from engine.kernels.skinny_sums import finish, merge
 
 
 @gluon.jit
-def _item(
-    nth, splits, n_chunks, n_out, HALF: gl.constexpr, PAIR: gl.constexpr, GATED: gl.constexpr
-):
-    """(first low output, first high output, first chunk, end chunk) of the nth item."""
-    tile = nth // splits
-    split = nth % splits
+def _outputs(tile, n_out, HALF: gl.constexpr, PAIR: gl.constexpr, GATED: gl.constexpr):
+    """(first low output, first high output) of a tile."""
     low = tile * HALF
     high = low + n_out  # from a gate to its up
     if PAIR and not GATED:
         low = tile * (2 * HALF)
         high = low + HALF
-    return low, high, split * n_chunks // splits, (split + 1) * n_chunks // splits
+    return low, high
+
+
+@gluon.jit
+def _share(n_tiles, n_chunks, SPLIT: gl.constexpr):
+    """(begin, middle, end) of this program's share of all tiles' chunks in a line. Middle is where
+    its first tile begins, or end: it goes from there to the end, then from begin to middle."""
+    each = 1 if SPLIT else n_chunks
+    units = n_tiles * n_chunks if SPLIT else n_tiles
+    program, programs = gl.program_id(0), gl.num_programs(0)
+    begin = program * units // programs * each
+    end = (program + 1) * units // programs * each
+    return begin, gl.minimum(gl.cdiv(begin, n_chunks) * n_chunks, end), end
+
+
+@gluon.jit
+def _next(tile, chunk, done, begin, middle, end, n_chunks):
+    """(tile, chunk) after a program's chunk number `done`."""
+    chunk += 1
+    if chunk == n_chunks:
+        chunk = 0
+        tile += 1
+    if done + 1 == end - middle:
+        tile = begin // n_chunks
+        chunk = begin % n_chunks
+    return tile, chunk
 
 
 @gluon.jit
 def _fetch(
-    x, weight, rows, lows, highs, full, free, n_out, n_items, splits, n_chunks,
-    HALF: gl.constexpr, BLOCK_IN: gl.constexpr, STAGES: gl.constexpr, PAIR: gl.constexpr,
-    GATED: gl.constexpr, PDL: gl.constexpr,
+    x, weight, rows, lows, highs, full, free, n_out, n_tiles, n_chunks,
+    HALF: gl.constexpr, BLOCK_IN: gl.constexpr, STAGES: gl.constexpr, SPLIT: gl.constexpr,
+    PAIR: gl.constexpr, GATED: gl.constexpr, PDL: gl.constexpr,
 ):  # fmt: skip
-    """Bring the chunks of all items to shared memory, one after the other."""
+    """Bring this program's chunks to shared memory, one after the other."""
     n_bytes: gl.constexpr = (1 + PAIR) * weight.block_type.nbytes + x.block_type.nbytes
-    first = gl.program_id(0)
-    low, high, begin, end = _item(first, splits, n_chunks, n_out, HALF, PAIR, GATED)
+    begin, middle, end = _share(n_tiles, n_chunks, SPLIT)
     early = gl.minimum(end - begin, STAGES)
-    if first >= n_items:
-        early = 0
+    at = middle if middle < end else begin
+    tile = at // n_chunks
+    chunk = at % n_chunks
     for i in range(early):
-        column = (begin + i) * BLOCK_IN
+        low, high = _outputs(tile, n_out, HALF, PAIR, GATED)
         mbarrier.expect(full.index(i), n_bytes)
-        async_load(weight, [low, column], full.index(i), lows.index(i))
+        async_load(weight, [low, chunk * BLOCK_IN], full.index(i), lows.index(i))
         if PAIR:
-            async_load(weight, [high, column], full.index(i), highs.index(i))
+            async_load(weight, [high, chunk * BLOCK_IN], full.index(i), highs.index(i))
+        tile, chunk = _next(tile, chunk, i, begin, middle, end, n_chunks)
     if PDL:
         gdc_wait()
-    done = 0
-    for item in range(first, n_items, gl.num_programs(0)):
-        low, high, begin, end = _item(item, splits, n_chunks, n_out, HALF, PAIR, GATED)
-        for chunk in range(begin, end):
-            slot = done % STAGES
-            column = chunk * BLOCK_IN
-            there = full.index(slot)
-            if done >= early:
-                mbarrier.wait(free.index(slot), ((done // STAGES) & 1) ^ 1)
-                mbarrier.expect(there, n_bytes)
-                async_load(weight, [low, column], there, lows.index(slot))
-                if PAIR:
-                    async_load(weight, [high, column], there, highs.index(slot))
-            async_load(x, [0, column], there, rows.index(slot))
-            done += 1
+    tile = at // n_chunks
+    chunk = at % n_chunks
+    for done in range(end - begin):
+        slot = done % STAGES
+        column = chunk * BLOCK_IN
+        there = full.index(slot)
+        if done >= early:
+            low, high = _outputs(tile, n_out, HALF, PAIR, GATED)
+            mbarrier.wait(free.index(slot), ((done // STAGES) & 1) ^ 1)
+            mbarrier.expect(there, n_bytes)
+            async_load(weight, [low, column], there, lows.index(slot))
+            if PAIR:
+                async_load(weight, [high, column], there, highs.index(slot))
+        async_load(x, [0, column], there, rows.index(slot))
+        tile, chunk = _next(tile, chunk, done, begin, middle, end, n_chunks)
     if PDL == 2:  # early, but not before all has been asked for: memory serves one after the other
         gdc_launch_dependents()
 
 
 @gluon.jit
-def _finish(
-    low, high, first_low, first_high, out, bias, n_rows, n_out,
-    HALF: gl.constexpr, ROWS: gl.constexpr, PAIR: gl.constexpr, GATED: gl.constexpr,
-    BIASED: gl.constexpr, LAYOUT: gl.constexpr, WARPS: gl.constexpr,
-):  # fmt: skip
-    """Bias, gate, round, turn around, store."""
-    WIDE: gl.constexpr = gl.BlockedLayout([8, 1], [8, 4], [1, WARPS], [0, 1])
-    if BIASED:
-        unit = gl.arange(0, HALF, layout=gl.SliceLayout(1, LAYOUT))
-        keep_low = first_low + unit < n_out
-        keep_high = first_high + unit < n_out * (2 if GATED else 1)
-        added = gl.load(bias + first_low + unit, mask=keep_low, other=0.0)
-        low += added.to(gl.float32)[:, None]
-        if PAIR:
-            added = gl.load(bias + first_high + unit, mask=keep_high, other=0.0)
-            high += added.to(gl.float32)[:, None]
-    row = gl.arange(0, ROWS, layout=gl.SliceLayout(0, WIDE))[None, :]
-    output = first_low + gl.arange(0, HALF, layout=gl.SliceLayout(1, WIDE))[:, None]
-    at = out + row.to(gl.int64) * n_out + output
-    keep = (row < n_rows) & (output < n_out)
-    if GATED:
-        gated = low / (1.0 + gl.exp(-low)) * high
-        gl.store(at, gl.convert_layout(gated.to(out.dtype.element_ty), WIDE), mask=keep)
-    else:
-        gl.store(at, gl.convert_layout(low.to(out.dtype.element_ty), WIDE), mask=keep)
-        if PAIR:
-            keep = (row < n_rows) & (output + HALF < n_out)
-            gl.store(at + HALF, gl.convert_layout(high.to(out.dtype.element_ty), WIDE), mask=keep)
-
-
-@gluon.jit
 def _multiply(
     rows, lows, highs, full, free, out, bias, partials, counters,
-    n_rows, n_out, n_items, splits, n_chunks,
+    n_rows, n_out, n_tiles, n_chunks,
     HALF: gl.constexpr, ROWS: gl.constexpr, STAGES: gl.constexpr, SPLIT: gl.constexpr,
     PAIR: gl.constexpr, GATED: gl.constexpr, BIASED: gl.constexpr, WARPS: gl.constexpr,
     PDL: gl.constexpr,
@@ -125,12 +119,18 @@ def _multiply(
         gdc_wait()
     if PDL == 1:
         gdc_launch_dependents()
-    unit = gl.arange(0, HALF, layout=gl.SliceLayout(1, LAYOUT))[:, None]
-    row = gl.arange(0, ROWS, layout=gl.SliceLayout(0, LAYOUT))[None, :]
-    place = unit * ROWS + row  # in one half of an item's partial sums
+    all_begin, middle, all_end = _share(n_tiles, n_chunks, SPLIT)
     done = 0
-    for item in range(gl.program_id(0), n_items, gl.num_programs(0)):
-        first_low, first_high, begin, end = _item(item, splits, n_chunks, n_out, HALF, PAIR, GATED)
+    n_front = gl.cdiv(all_end - middle, n_chunks)
+    for nth in range(n_front + (middle > all_begin).to(gl.int32)):
+        tile = middle // n_chunks + nth
+        begin = tile * n_chunks
+        end = gl.minimum(all_end, begin + n_chunks)
+        if nth == n_front:
+            tile = all_begin // n_chunks
+            begin = all_begin
+            end = middle
+        first_low, first_high = _outputs(tile, n_out, HALF, PAIR, GATED)
         low = gl.zeros([HALF, ROWS], gl.float32, LAYOUT)
         high = gl.zeros([HALF, ROWS], gl.float32, LAYOUT)
         # Each chunk's products are waited for when the next chunk's have been issued.
@@ -150,38 +150,21 @@ def _multiply(
             low, high = warpgroup_mma_wait(0, deps=[low, high])
         else:
             low = warpgroup_mma_wait(0, deps=[low])
-        mbarrier.arrive(free.index((done + STAGES - 1) % STAGES), pred=end > begin)
+        mbarrier.arrive(free.index((done + STAGES - 1) % STAGES))
+        whole = True
         if SPLIT:
-            own = partials + item * ((1 + PAIR) * HALF * ROWS) + place
-            gl.store(own, low)
-            if PAIR:
-                gl.store(own + HALF * ROWS, high)
-            # Every thread's stores, then the release; the acquire, then every thread's loads.
-            barrier()
-            tile = item // splits
-            if gl.atomic_add(counters + tile, 1, sem="acq_rel") == splits - 1:
-                barrier()
-                low = gl.zeros([HALF, ROWS], gl.float32, LAYOUT)
-                high = gl.zeros([HALF, ROWS], gl.float32, LAYOUT)
-                for split in range(splits):
-                    nth = tile * splits + split
-                    theirs = partials + nth * ((1 + PAIR) * HALF * ROWS) + place
-                    low += gl.load(theirs, cache_modifier=".cg")
-                    if PAIR:
-                        high += gl.load(theirs + HALF * ROWS, cache_modifier=".cg")
-                _finish(
-                    low, high, first_low, first_high, out, bias, n_rows, n_out,
-                    HALF, ROWS, PAIR, GATED, BIASED, LAYOUT, WARPS,
-                )  # fmt: skip
-                gl.store(counters + tile, 0)
-        else:
-            _finish(
+            low, high, whole = merge(
+                low, high, partials, counters, tile, begin, end, n_tiles, n_chunks,
+                HALF, ROWS, PAIR, LAYOUT,
+            )  # fmt: skip
+        if whole:
+            finish(
                 low, high, first_low, first_high, out, bias, n_rows, n_out,
                 HALF, ROWS, PAIR, GATED, BIASED, LAYOUT, WARPS,
             )  # fmt: skip
 
 
-@gluon.jit(do_not_specialize=["n_rows", "n_items", "splits", "n_chunks"])
+@gluon.jit(do_not_specialize=["n_rows", "n_tiles", "n_chunks"])
 def streamed_kernel(
     x,
     weight,
@@ -191,8 +174,7 @@ def streamed_kernel(
     counters,
     n_rows,
     n_out,
-    n_items,
-    splits,
+    n_tiles,
     n_chunks,
     HALF: gl.constexpr,
     ROWS: gl.constexpr,
@@ -221,12 +203,12 @@ def streamed_kernel(
         [
             (_multiply, (
                 rows, lows, highs, full, free, out, bias, partials, counters,
-                n_rows, n_out, n_items, splits, n_chunks,
+                n_rows, n_out, n_tiles, n_chunks,
                 HALF, ROWS, STAGES, SPLIT, PAIR, GATED, BIASED, WARPS, PDL,
             )),
             (_fetch, (
-                x, weight, rows, lows, highs, full, free, n_out, n_items, splits, n_chunks,
-                HALF, BLOCK_IN, STAGES, PAIR, GATED, PDL,
+                x, weight, rows, lows, highs, full, free, n_out, n_tiles, n_chunks,
+                HALF, BLOCK_IN, STAGES, SPLIT, PAIR, GATED, PDL,
             )),
         ],
         [1],

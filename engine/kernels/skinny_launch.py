@@ -38,7 +38,7 @@ def launch_streamed(
         ROWS=rows_pad,
         BLOCK_IN=config.block_in,
         STAGES=config.stages,
-        SPLIT=config.splits > 1,
+        SPLIT=config.split,
         PAIR=config.pair,
         GATED=gated,
         BIASED=biased,

@@ -1,28 +1,36 @@
-"""How a product of a few rows is cut for a card: tiles of outputs, splits of sums, a ring's stages.
+"""How a product of a few rows is cut for a card: tiles of outputs, shares of programs, a ring.
 
-    outputs   |-- tile 0 --|-- tile 1 --|-- ...        an item: one tile, one split
-    sums      |- split 0 -|- split 1 -|                program p: items p, p + programs, ...
+    outputs   |---- tile 0 ----|---- tile 1 ----|---- tile 2 ----|   a tile: chunks of inputs
+    whole     |-- program 0 ---|-- program 1 ---|-- program 2 ---|
+    split     |program 0|program 1|program 2|program 3|program 4 |   as even as chunks allow
 
 Memory binds, so what counts is that every program streams about as much, with much of it asked for
-ahead. A split costs a round of partial sums through the second-level cache.
+ahead. A program leaves its part of a tile that it does not end to whoever does.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 RING_BYTES = 200 * 1024  # of 227 KiB: some for turning the answer, and for a small kernel beside
 MAX_ROWS = 128
-PARTIAL_VALUES = 6 << 20  # float32s of partial sums that a product may leave
+PARTIAL_VALUES = 6 << 20  # float32s of parts that programs may leave
+TILES = ((64, False), (64, True), (128, True))  # half, pair
 _LEAST_STAGES = 3
-_READ = 4.4e12  # bytes/s from memory, measured on an H200
-_NEAR = 5.5e12  # bytes/s from the second-level cache, of all multiprocessors together
-_MULTIPLY = 3.0e12  # multiplications/s of a multiprocessor, whose tiles' narrow side is 32 at least
-_EAGER = 1.6  # so much more than its share may one multiprocessor take in
-_MERGE_S = 1.5e-6  # until the last of a tile's programs knows that it is the last
+# Fitted to an H200, where they choose within 2 % of the quickest, nearly always. Bytes/s:
+_READ = 4.75e12  # from memory
+_PAIRED = 37e9  # of one of two multiprocessors that share a port: memory serves ports in turn
+_LONE = 51e9  # of one whose neighbour is idle
+_NEAR = 50e12  # rows, which the cache hands to many at once where all are at the same columns
+_FAR = 28e12  # rows where they are not
+_PARTS = 7e9  # of a part that is left and added, its way there and back
+_MULTIPLY = 5.5e12  # multiplications/s of a multiprocessor whose tiles have few rows
+_MERGE_S = 0.5e-6  # to wait for a part
+_LATE_S = 1.2e-6  # more, where shares are uneven: then some parts end when their tile should
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkinnyConfig:
-    """How the kernel is built (`half` to `stages`) and how many programs share the items.
+    """How the kernel is built (`half` to `split`) and how many programs share the work.
 
     A tile has half outputs or, with `pair`, twice as many (or half of them, gates and ups); `half`
     64 is one group of four warps, 128 two. A stage holds block_in columns of a tile and the rows.
@@ -32,7 +40,7 @@ class SkinnyConfig:
     pair: bool = True
     block_in: int
     stages: int
-    splits: int
+    split: bool  # programs share tiles, too, not whole ones alone
     programs: int
 
     @property
@@ -53,9 +61,9 @@ class SkinnyConfig:
             return 96 if rows_pad <= 64 else 128
         return 112 if rows_pad <= 64 else 136
 
-    def partial_values(self, n_tiles: int, rows_pad: int) -> int:
-        """float32s of partial sums."""
-        return n_tiles * self.splits * self.weights * rows_pad if self.splits > 1 else 0
+    def partial_values(self, rows_pad: int) -> int:
+        """float32s of parts, which programs leave of tiles that another one finishes."""
+        return self.programs * self.weights * rows_pad if self.split else 0
 
 
 def pad_rows(rows: int) -> int:
@@ -73,6 +81,42 @@ def tiles_for(outer: int, config: SkinnyConfig, *, gated: bool) -> int:
     return -(-outer // (config.half if gated else config.weights))
 
 
+def candidates(
+    rows: int,
+    outer: int,
+    inner: int,
+    *,
+    gated: bool = False,
+    cores: int = 132,
+    ring_bytes: int = RING_BYTES,
+) -> Iterator[SkinnyConfig]:
+    """All ways worth a look: `outer` outputs (units, where gated) of `inner` inputs."""
+    rows_pad = pad_rows(rows)
+    for half, pair in TILES:
+        if (gated and not pair) or (half == 128 and rows_pad < 128):
+            continue
+        weights = half * (1 + pair)
+        block_in = 128 if rows_pad <= 64 else 64
+        if stages_for(weights, block_in, rows_pad, ring_bytes) < _LEAST_STAGES:
+            block_in = 64
+        stages = stages_for(weights, block_in, rows_pad, ring_bytes)
+        if stages < _LEAST_STAGES:
+            continue
+        n_tiles = -(-outer // (half if gated else weights))
+        whole = SkinnyConfig(
+            half=half, pair=pair, block_in=block_in, stages=stages, split=False,
+            programs=-(-n_tiles // -(-n_tiles // cores)),
+        )  # fmt: skip
+        yield whole
+        if half == 128:
+            continue  # whose parts are too large
+        most = min(cores, n_tiles * -(-inner // block_in))
+        for programs in sorted({most, most - most % n_tiles} - {0}):
+            config = replace(whole, split=True, programs=programs)
+            if n_tiles % programs and config.partial_values(rows_pad) <= PARTIAL_VALUES:
+                yield config
+
+
 def config_for(
     rows: int,
     outer: int,
@@ -82,44 +126,32 @@ def config_for(
     cores: int = 132,
     ring_bytes: int = RING_BYTES,
 ) -> SkinnyConfig:
-    """What should be quickest, by bytes: `outer` outputs (units, where gated) of `inner` inputs."""
+    """What should be the quickest of them."""
+    found = candidates(rows, outer, inner, gated=gated, cores=cores, ring_bytes=ring_bytes)
+    return min(found, key=lambda c: expected_s(c, rows, outer, inner, gated=gated, cores=cores))
+
+
+def expected_s(
+    config: SkinnyConfig, rows: int, outer: int, inner: int, *, gated: bool, cores: int
+) -> float:
+    """Seconds, less what all ways have in common."""
     rows_pad = pad_rows(rows)
-    best: tuple[float, SkinnyConfig] | None = None
-    for half, pair in ((64, False), (64, True), (128, True)):
-        if gated and not pair:
-            continue
-        block_in = 128 if half == 64 and rows_pad <= 16 else 64
-        weights = half * (1 + pair)
-        stages = stages_for(weights, block_in, rows_pad, ring_bytes)
-        n_chunks = -(-inner // block_in)
-        for splits in range(1, min(8, n_chunks) + 1):
-            config = SkinnyConfig(
-                half=half, pair=pair, block_in=block_in, stages=stages, splits=splits, programs=1
-            )
-            config = even(config, outer, gated=gated, cores=cores)
-            n_tiles = tiles_for(outer, config, gated=gated)
-            if stages < _LEAST_STAGES or config.partial_values(n_tiles, rows_pad) > PARTIAL_VALUES:
-                continue
-            rounds = -(-n_tiles * splits // config.programs)
-            # Of the slowest program: its weights at its share of the memory, or what its
-            # multiprocessor can take in.
-            streamed = rounds * -(-n_chunks // splits) * 2 * weights * block_in
-            taken = streamed * (1 + rows_pad / weights)
-            time_s = max(
-                config.programs * streamed / _READ,
-                config.programs * taken / _NEAR,
-                taken * cores / (_EAGER * _NEAR),
-                streamed / 2 * max(rows_pad, 32) / _MULTIPLY,
-            )
-            if splits > 1:
-                time_s += _MERGE_S + 8 * config.partial_values(n_tiles, rows_pad) / _NEAR
-            if best is None or time_s < best[0]:
-                best = time_s, config
-    assert best is not None
-    return best[1]
-
-
-def even(config: SkinnyConfig, outer: int, *, gated: bool, cores: int) -> SkinnyConfig:
-    """The same, by as few programs as take no longer than one for each of `cores`."""
-    n_items = tiles_for(outer, config, gated=gated) * config.splits
-    return replace(config, programs=-(-n_items // -(-n_items // cores)))
+    n_tiles = tiles_for(outer, config, gated=gated)
+    n_chunks = -(-inner // config.block_in)
+    most = -(-n_tiles // config.programs) * n_chunks  # chunks of a program
+    if config.split:
+        most = -(-n_tiles * n_chunks // config.programs)
+    even = not config.split or config.programs % n_tiles == 0
+    chunk = 2 * config.weights * config.block_in
+    # Half of a ring is on its way before the launch before has ended.
+    late = (most - min(config.stages, most) / 2) * chunk
+    streamed_s = max(
+        n_tiles * n_chunks * chunk / _READ,
+        late / (_PAIRED if config.programs > cores // 2 else _LONE),
+    )
+    rows_s = 2 * n_tiles * n_chunks * config.block_in * rows_pad / (_NEAR if even else _FAR)
+    multiplied_s = most * config.weights * config.block_in * max(rows_pad, 16) / _MULTIPLY
+    merged_s = 0.0
+    if config.split:
+        merged_s = 4 * config.weights * rows_pad / _PARTS + _MERGE_S + (0 if even else _LATE_S)
+    return max(streamed_s + rows_s, multiplied_s) + merged_s

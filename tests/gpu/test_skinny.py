@@ -13,7 +13,7 @@ from engine.kernels.launch import APART, EARLY, OVERLAP
 from engine.kernels.norm import rms_norm
 from engine.kernels.silu import reference_silu_mul
 from engine.kernels.skinny import PartialSums, skinny
-from engine.kernels.skinny_plan import SkinnyConfig, config_for, pad_rows, stages_for
+from engine.kernels.skinny_plan import SkinnyConfig, stages_for
 from engine.kernels.testing import relative_error
 
 pytestmark = pytest.mark.gpu
@@ -50,60 +50,85 @@ def check(
     assert not sums.counters.any(), "a merge left its counter behind"
 
 
-@pytest.mark.parametrize("rows", [1, 3, 8, 9, 16, 31, 33, 64, 77, 128])
-@pytest.mark.parametrize(
-    ("outer", "inner", "gated"),
-    [(6144, 4096, False), (4096, 14336, False), (14336, 4096, True), (1000, 904, False),
-     (1000, 904, True), (40, 24, False)],
-)  # fmt: skip
-def test_products_match_float64(rows: int, outer: int, inner: int, gated: bool) -> None:
-    for biased in (False, True):
-        check(rows, outer, inner, gated=gated, biased=biased)
+def cut(
+    half: int, pair: bool, block_in: int, rows_pad: int, programs: int, *, split: bool = True
+) -> SkinnyConfig:
+    stages = min(stages_for(half * (1 + pair), block_in, rows_pad), 7)
+    return SkinnyConfig(
+        half=half, pair=pair, block_in=block_in, stages=stages, split=split, programs=programs
+    )
 
 
-@pytest.mark.parametrize("rows", [9, 128])
+@pytest.mark.parametrize("rows", [8, 16, 32, 64, 128])
+@pytest.mark.parametrize("gated", [False, True])
+def test_products_match_float64(rows: int, gated: bool) -> None:
+    """As the engine cuts them, at every padding, full and not: no tile, no chunk is whole."""
+    check(rows, 1000, 904, gated=gated, biased=False)
+    check(rows // 2 + 1, 1000, 904, gated=gated, biased=False)
+
+
 @pytest.mark.parametrize(
-    ("gated", "pair", "half", "block_in"),
-    [(False, False, 64, 128), (False, True, 64, 64), (False, True, 128, 64), (False, True, 64, 256),
-     (True, True, 64, 128), (True, True, 128, 64)],
+    ("rows", "outer", "inner", "gated"),
+    [(1, 6144, 4096, False), (9, 4096, 14336, False), (31, 14336, 4096, True), (3, 40, 24, False)],
+)
+def test_products_of_other_sizes_match_float64(
+    rows: int, outer: int, inner: int, gated: bool
+) -> None:
+    check(rows, outer, inner, gated=gated, biased=False)
+
+
+@pytest.mark.parametrize(
+    ("rows_pad", "gated", "pair", "half", "block_in"),
+    [(16, False, False, 64, 128), (128, False, True, 64, 64), (64, False, False, 128, 64),
+     (32, False, True, 128, 64), (8, False, True, 64, 128), (128, True, True, 64, 64),
+     (64, True, True, 128, 64)],
 )  # fmt: skip
 def test_every_way_of_cutting_gives_the_same(
-    rows: int, gated: bool, pair: bool, half: int, block_in: int
+    rows_pad: int, gated: bool, pair: bool, half: int, block_in: int
 ) -> None:
-    stages = min(stages_for(half * (1 + pair), block_in, pad_rows(rows)), 7)
-    if not stages:
-        pytest.skip("no room for a stage")
-    for splits in (1, 2, 5):
-        for programs in (1, 7, 132):
-            config = SkinnyConfig(
-                half=half, pair=pair, block_in=block_in, stages=stages, splits=splits,
-                programs=programs,
-            )  # fmt: skip
-            check(rows, 1336, 1448, gated=gated, biased=True, config=config)
+    """Programs of many tiles, of parts of two, of small parts of one; and of whole ones.
+
+    One build serves all the numbers of programs, another one those of whole tiles.
+    """
+    for programs in (1, 7, 23, 132):
+        config = cut(half, pair, block_in, rows_pad, programs)
+        check(rows_pad - 3, 1336, 2600, gated=gated, biased=True, config=config)
+    config = cut(half, pair, block_in, rows_pad, 5, split=False)
+    check(rows_pad - 3, 1336, 2600, gated=gated, biased=True, config=config)
 
 
-@pytest.mark.parametrize("rows", [5, 40])
-@pytest.mark.parametrize("gated", [False, True])
-@pytest.mark.parametrize("dtype", [BF16, torch.float16])
+def test_half_precision_matches_float64() -> None:
+    config = cut(64, True, 64, 16, 50)
+    check(11, 1000, 904, gated=False, biased=True, dtype=torch.float16, config=config)
+
+
+@pytest.mark.parametrize(
+    ("rows", "gated", "dtype"), [(5, True, BF16), (40, False, BF16), (40, True, torch.float16)]
+)
 def test_the_general_kernel_matches_float64(rows: int, gated: bool, dtype: torch.dtype) -> None:
-    config = SkinnyConfig(half=64, block_in=64, stages=3, splits=3, programs=100)
+    config = SkinnyConfig(half=64, block_in=64, stages=3, split=True, programs=100)
     check(rows, 1000, 904, gated=gated, biased=True, general=True, dtype=dtype, config=config)
 
 
-@pytest.mark.parametrize("rows", [8, 64])
-def test_bits_do_not_depend_on_who_comes_last(rows: int) -> None:
+@pytest.mark.parametrize(("rows", "programs"), [(8, 128), (64, 132), (128, 50)])
+def test_bits_do_not_depend_on_who_comes_last(rows: int, programs: int) -> None:
+    """Tiles of two programs each, of two or three, and of one or two."""
     x, weight, sums = random(rows, 4096), random(4096, 4096), poisoned_sums()
+    config = cut(64, False, 64, rows, programs)
     outs = []
     for _ in range(50):
         out = torch.full((rows, 4096), torch.nan, device="cuda", dtype=BF16)
-        skinny(x, weight, out=out, sums=sums, config=config_for(rows, 4096, 4096))
+        skinny(x, weight, out=out, sums=sums, config=config)
         outs.append(out)
+    assert relative_error(outs[0], x.double() @ weight.double().T) < BOUND
     assert all(torch.equal(out, outs[0]) for out in outs)
 
 
-@pytest.mark.parametrize("rows", [1, 8, 64, 128])
-@pytest.mark.parametrize("library", [False, True])
-@pytest.mark.parametrize("overlap", [OVERLAP, EARLY])
+@pytest.mark.parametrize(
+    ("rows", "library", "overlap"),
+    [(1, False, EARLY), (8, True, OVERLAP), (64, False, OVERLAP), (64, True, EARLY),
+     (128, False, EARLY)],
+)  # fmt: skip
 def test_overlapping_launches_in_a_graph_change_no_bit(
     rows: int, library: bool, overlap: int
 ) -> None:

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -192,7 +192,8 @@ def cases() -> dict[str, Callable[[], None]]:
         """As for all outputs, with the weights of the first few."""
         skinny(
             zeros(n, inner), zeros(128 * (1 + gated), inner), out=zeros(n, 128), sums=sums,
-            gated=gated, config=cut_for(n, outer, inner, gated=gated), general=False, pdl=True,
+            gated=gated, config=replace(cut_for(n, outer, inner, gated=gated), programs=2),
+            general=False, pdl=True,
         )  # fmt: skip
 
     made: dict[str, Callable[[], None]] = {
@@ -253,7 +254,7 @@ def cases() -> dict[str, Callable[[], None]]:
             zeros(4, 128_256), floats, ints.long(), ints, ints, tokens=ints, logprobs=floats
         ),
         "copy": lambda: copy_pages(1 << 20, 1 << 21, ints, ints, page_bytes=8 << 20),
-        **{f"streamed qkv {n}": partial(streamed, n, 6144, 4096) for n in STREAMED_ROWS},
+        **{f"streamed out {n}": partial(streamed, n, 4096, 4096) for n in STREAMED_ROWS},
         **{f"streamed head {n}": partial(streamed, n, 128_256, 4096) for n in STREAMED_ROWS},
         **{
             f"streamed gated {n}": partial(streamed, n, 14336, 4096, gated=True)

@@ -8,7 +8,15 @@ import torch
 
 from engine.kernels.silu import reference_silu_mul
 from engine.kernels.skinny import PartialSums, skinny
-from engine.kernels.skinny_plan import RING_BYTES, SkinnyConfig, config_for, pad_rows, tiles_for
+from engine.kernels.skinny_plan import (
+    PARTIAL_VALUES,
+    RING_BYTES,
+    SkinnyConfig,
+    candidates,
+    config_for,
+    pad_rows,
+    tiles_for,
+)
 from engine.kernels.testing import relative_error
 
 SHAPES = [
@@ -18,25 +26,28 @@ SHAPES = [
 ]  # fmt: skip
 
 
-def config(splits: int, programs: int, *, pair: bool = True) -> SkinnyConfig:
-    return SkinnyConfig(half=64, pair=pair, block_in=32, stages=2, splits=splits, programs=programs)
+def config(programs: int, *, split: bool, pair: bool = True, stages: int = 2) -> SkinnyConfig:
+    return SkinnyConfig(
+        half=64, pair=pair, block_in=32, stages=stages, split=split, programs=programs
+    )
 
 
 @pytest.mark.parametrize(
-    ("rows", "outer", "inner"), [(1, 128, 64), (5, 200, 136), (17, 80, 88), (33, 264, 40)]
+    ("rows", "outer", "inner"), [(1, 128, 128), (5, 200, 136), (17, 80, 120), (33, 264, 40)]
 )
-@pytest.mark.parametrize("splits", [1, 2])
+@pytest.mark.parametrize(("split", "programs"), [(False, 2), (True, 2), (True, 3), (True, 4)])
 @pytest.mark.parametrize(("gated", "pair"), [(False, False), (False, True), (True, True)])
 @pytest.mark.parametrize("biased", [False, True])
 def test_products_match_float64_at_odd_shapes(
-    rows: int, outer: int, inner: int, splits: int, gated: bool, pair: bool, biased: bool
-) -> None:
+    rows: int, outer: int, inner: int, split: bool, programs: int, gated: bool, pair: bool,
+    biased: bool,
+) -> None:  # fmt: skip
     x, weight = torch.randn(rows, inner), torch.randn(outer * (1 + gated), inner)
     bias = torch.randn(len(weight)) if biased else None
-    sums = PartialSums("cpu", values=1 << 18, tiles=16)
+    sums = PartialSums("cpu", values=1 << 18, programs=16)
     sums.values.fill_(torch.nan)
     out = torch.full((rows, outer), torch.nan)
-    cut = config(splits, 3, pair=pair)
+    cut = config(programs, split=split, pair=pair)
     skinny(x, weight, out=out, bias=bias, gated=gated, sums=sums, config=cut)
     expected = x.double() @ weight.double().T + (0 if bias is None else bias.double())
     assert relative_error(out, reference_silu_mul(expected) if gated else expected) < 1e-6
@@ -46,19 +57,34 @@ def test_products_match_float64_at_odd_shapes(
 def test_half_precision_sums_in_float32() -> None:
     x, weight = torch.randn(3, 512).half(), torch.randn(64, 512).half()
     out = torch.full((3, 64), torch.nan, dtype=torch.float16)
-    skinny(x, weight, out=out, sums=PartialSums("cpu", values=1 << 16), config=config(3, 2))
+    skinny(
+        x, weight, out=out, sums=PartialSums("cpu", values=1 << 16), config=config(3, split=True)
+    )
     assert relative_error(out, x.double() @ weight.double().T) < 3e-4
 
 
-def test_programs_may_be_fewer_or_more_than_items() -> None:
-    x, weight = torch.randn(2, 64), torch.randn(256, 64)
-    sums = PartialSums("cpu", values=1 << 16)
-    outs = []
-    for programs in (1, 2, 3, 9):
-        out = torch.full((2, 256), torch.nan)
-        skinny(x, weight, out=out, sums=sums, config=config(2, programs))
-        outs.append(out)
-    assert all(torch.equal(out, outs[0]) for out in outs)
+def test_every_number_of_programs_shares_all_chunks() -> None:
+    """From one for everything, over several for a tile, to one for each chunk."""
+    x, weight, sums = torch.randn(2, 160), torch.randn(328, 160), PartialSums("cpu")
+    expected = x.double() @ weight.double().T
+    for split in (False, True):
+        for programs in range(1, 16):  # three tiles of five chunks
+            out = torch.full((2, 328), torch.nan)
+            skinny(x, weight, out=out, sums=sums, config=config(programs, split=split))
+            assert relative_error(out, expected) < 1e-6, (split, programs)
+            assert not sums.counters.any()
+
+
+@pytest.mark.parametrize(
+    "refused", [config(2, split=False, stages=1), config(2, split=True, stages=1),
+                config(16, split=True)],
+)  # fmt: skip
+def test_what_would_wait_for_ever_is_refused(refused: SkinnyConfig) -> None:
+    """A ring of one stage, whose stage is freed when the next has come; a program with nothing to
+    do, whose part of a tile would be waited for."""
+    x, weight = torch.randn(2, 160), torch.randn(328, 160)
+    with pytest.raises(AssertionError):
+        skinny(x, weight, out=torch.empty(2, 328), sums=PartialSums("cpu"), config=refused)
 
 
 @pytest.mark.parametrize(("outer", "inner", "gated"), SHAPES)
@@ -67,14 +93,16 @@ def test_programs_may_be_fewer_or_more_than_items() -> None:
 def test_a_plan_covers_every_chunk_within_a_multiprocessor(
     outer: int, inner: int, gated: bool, rows: int, ring_bytes: int
 ) -> None:
-    found = config_for(rows, outer, inner, gated=gated, ring_bytes=ring_bytes)
+    every = list(candidates(rows, outer, inner, gated=gated, ring_bytes=ring_bytes))
+    assert config_for(rows, outer, inner, gated=gated, ring_bytes=ring_bytes) in every
     rows_pad = pad_rows(rows)
     assert rows_pad >= rows
-    stage = 2 * found.block_in * (found.weights + rows_pad)
-    assert found.stages >= 3
-    assert found.stages * stage <= ring_bytes
-    n_items = tiles_for(outer, found, gated=gated) * found.splits
-    assert found.programs <= 132
-    assert found.programs * -(-n_items // found.programs) - n_items < found.programs
-    room = PartialSums("cpu").values.numel()
-    assert found.partial_values(n_items // found.splits, rows_pad) <= room
+    for found in every:
+        stage = 2 * found.block_in * (found.weights + rows_pad)
+        assert found.stages >= 2
+        assert found.stages * stage <= ring_bytes
+        assert 1 <= found.programs <= 132
+        n_tiles = tiles_for(outer, found, gated=gated)
+        n_chunks = -(-inner // found.block_in)
+        assert found.programs <= n_tiles * (n_chunks if found.split else 1)
+        assert found.partial_values(rows_pad) <= PARTIAL_VALUES

@@ -1,0 +1,141 @@
+"""Products of a few rows on any card, and in the interpreter: cut as `skinny_hopper` cuts them."""
+
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
+
+import triton
+import triton.language as tl
+
+from engine.kernels.launch import ready
+
+
+@triton.jit
+def _outputs(tile, n_out, HALF: tl.constexpr, PAIR: tl.constexpr, GATED: tl.constexpr):
+    """(first low output, first high output) of a tile."""
+    low = tile * HALF
+    high = low + n_out  # from a gate to its up
+    if PAIR and not GATED:
+        low = tile * (2 * HALF)
+        high = low + HALF
+    return low, high
+
+
+@triton.jit
+def _merge(
+    low, high, partials, counters, tile, begin, end, n_tiles, n_chunks,
+    HALF: tl.constexpr, ROWS: tl.constexpr, PAIR: tl.constexpr,
+):  # fmt: skip
+    """(low, high, whether they are whole) of this program's chunks begin to end of a tile. Who has
+    the last chunk adds what the others left, in their order."""
+    VALUES: tl.constexpr = (1 + PAIR) * HALF * ROWS
+    unit = tl.arange(0, HALF)[:, None]
+    row = tl.arange(0, ROWS)[None, :]
+    place = unit * ROWS + row  # in one half of a part
+    program, programs = tl.program_id(0), tl.num_programs(0)
+    all_chunks = n_tiles * n_chunks
+    finishes = end == (tile + 1) * n_chunks
+    if not finishes:
+        own = partials + program * VALUES + place
+        tl.store(own, low)
+        if PAIR:
+            tl.store(own + HALF * ROWS, high)
+        # Every thread's stores, then the release; the acquire, then every thread's loads.
+        tl.debug_barrier()
+        last = ((tile + 1) * n_chunks * programs - 1) // all_chunks
+        tl.atomic_add(counters + last, 1, sem="release")
+    elif begin > tile * n_chunks:
+        first = ((tile * n_chunks + 1) * programs - 1) // all_chunks
+        came = 0
+        while came < program - first:
+            came = tl.atomic_add(counters + program, 0, sem="acquire")
+        tl.debug_barrier()
+        for other in range(first, program):
+            theirs = partials + other * VALUES + place
+            low += tl.load(theirs, cache_modifier=".cg")
+            if PAIR:
+                high += tl.load(theirs + HALF * ROWS, cache_modifier=".cg")
+        tl.store(counters + program, 0)
+    return low, high, finishes
+
+
+@triton.jit
+def _store(
+    low, high, first_low, first_high, out, bias, n_rows, n_out,
+    HALF: tl.constexpr, ROWS: tl.constexpr, PAIR: tl.constexpr, GATED: tl.constexpr,
+    BIASED: tl.constexpr,
+):  # fmt: skip
+    """Bias, gate, round, store."""
+    unit = tl.arange(0, HALF)[:, None]
+    row = tl.arange(0, ROWS)[None, :]
+    keep_low = first_low + unit < n_out
+    keep_high = first_high + unit < n_out * (2 if GATED else 1)
+    if BIASED:
+        low += tl.load(bias + first_low + unit, mask=keep_low, other=0.0).to(tl.float32)
+        if PAIR:
+            high += tl.load(bias + first_high + unit, mask=keep_high, other=0.0).to(tl.float32)
+    at = out + row.to(tl.int64) * n_out + first_low + unit
+    if GATED:
+        low = low / (1.0 + tl.exp(-low)) * high
+    elif PAIR:
+        tl.store(at + HALF, high, mask=keep_high & (row < n_rows))
+    tl.store(at, low, mask=keep_low & (row < n_rows))
+
+
+@triton.jit(do_not_specialize=["n_rows", "n_tiles", "n_chunks"])
+def general_kernel(
+    x,
+    weight,
+    out,
+    bias,
+    partials,
+    counters,
+    n_rows,
+    n_out,
+    n_tiles,
+    n_chunks,
+    HALF: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK_IN: tl.constexpr,
+    STAGES: tl.constexpr,
+    SPLIT: tl.constexpr,
+    PAIR: tl.constexpr,
+    GATED: tl.constexpr,
+    BIASED: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    ready(PDL)
+    programs = tl.num_programs(0)
+    each = 1 if SPLIT else n_chunks
+    units = n_tiles * n_chunks if SPLIT else n_tiles
+    all_begin = tl.program_id(0) * units // programs * each
+    all_end = (tl.program_id(0) + 1) * units // programs * each
+    middle = tl.minimum(tl.cdiv(all_begin, n_chunks) * n_chunks, all_end)
+    n_front = tl.cdiv(all_end - middle, n_chunks)
+    for nth in range(n_front + (middle > all_begin).to(tl.int32)):
+        tile = middle // n_chunks + nth
+        begin = tile * n_chunks
+        end = tl.minimum(all_end, begin + n_chunks)
+        if nth == n_front:
+            tile = all_begin // n_chunks
+            begin = all_begin
+            end = middle
+        first_low, first_high = _outputs(tile, n_out, HALF, PAIR, GATED)
+        low = tl.zeros([HALF, ROWS], tl.float32)
+        high = tl.zeros([HALF, ROWS], tl.float32)
+        for chunk in tl.range(begin, end, num_stages=STAGES):
+            column = (chunk - tile * n_chunks) * BLOCK_IN
+            turned = tl.trans(x.load([0, column]))
+            low = tl.dot(weight.load([first_low, column]), turned, low, input_precision="ieee")
+            if PAIR:
+                above = weight.load([first_high, column])
+                high = tl.dot(above, turned, high, input_precision="ieee")
+        whole = True
+        if SPLIT:
+            low, high, whole = _merge(
+                low, high, partials, counters, tile, begin, end, n_tiles, n_chunks,
+                HALF, ROWS, PAIR,
+            )  # fmt: skip
+        if whole:
+            _store(
+                low, high, first_low, first_high, out, bias, n_rows, n_out,
+                HALF, ROWS, PAIR, GATED, BIASED,
+            )  # fmt: skip

@@ -41,12 +41,13 @@ def test_answers_are_those_of_transformers(family: str, model_dir: Callable[[str
 
 
 @pytest.mark.parametrize(
-    ("heads", "kv_heads", "head_dim"),
-    [(14, 2, 64), (4, 4, 80), (6, 2, 96), (8, 2, 128), (7, 1, 128), (2, 1, 256)],
+    ("heads", "kv_heads", "head_dim"), [(14, 2, 64), (4, 4, 80), (7, 1, 128), (2, 1, 256)]
 )
-def test_answers_of_every_head_shape_are_those_of_transformers(
+def test_answers_of_every_kind_of_head_shape_are_those_of_transformers(
     heads: int, kv_heads: int, head_dim: int, tmp_path: Path
 ) -> None:
+    """Odd groups, none, and one for all; dimensions that are padded and that are not. More shapes
+    are in the kernels' own tests."""
     write_random_model(
         tmp_path, "qwen3", seed=3, hidden_size=128, heads=heads, kv_heads=kv_heads,
         head_dim=head_dim,

@@ -204,7 +204,7 @@ class PrefillConfig:
 
     block_tokens: int
     warps: int
-    stages: int
+    stages: int  # pages in flight; pairs of them where `overlapped`
     tensor_copy: bool = True
     overlapped: bool = False  # by the kernel of `prefill_hopper`
 
@@ -215,7 +215,7 @@ def config_for(view: KVView) -> PrefillConfig:
     if values.dtype == torch.float32:  # plain multiply-adds: no tensor cores at this precision
         return PrefillConfig(block_tokens=16, warps=8, stages=1)
     if can_overlap(view) and torch.cuda.get_device_capability(values.device)[0] == 9:
-        return PrefillConfig(block_tokens=BLOCK_TOKENS, warps=8, stages=4, overlapped=True)
+        return PrefillConfig(block_tokens=BLOCK_TOKENS, warps=8, stages=2, overlapped=True)
     if view.head_dim > 128:
         return PrefillConfig(block_tokens=128, warps=8, stages=2)
     if view.has_scales:  # not measured yet: twice the queries for each page that is widened

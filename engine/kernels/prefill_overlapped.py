@@ -34,6 +34,13 @@ def _cores(device: torch.device) -> int:
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
+def _rows(values: torch.Tensor, shape: list[int], stride: int, box: list[int]) -> TensorDescriptor:
+    """The matrix in `values`, whose rows lie `stride` values apart, to be copied by `box`es."""
+    element = gl.bfloat16 if values.dtype == torch.bfloat16 else gl.float16
+    layout = gl.NVMMASharedLayout.get_default_for(box, element)
+    return TensorDescriptor(values, shape, [stride, 1], box, layout)
+
+
 def launch_overlapped(
     queries: torch.Tensor,
     view: KVView,
@@ -47,25 +54,21 @@ def launch_overlapped(
     stages: int,
 ) -> None:
     """As `prefill_attention`, which checks the arguments; tiles of BLOCK_TOKENS; `scale` is that of
-    scores in base 2."""
+    scores in base 2. Keys and values of `stages` pairs of pages are in flight."""
+    assert queries.dtype == view.values.dtype
     heads, dim = queries.shape[1:]
-    element = gl.bfloat16 if view.values.dtype == torch.bfloat16 else gl.float16
-    box = [view.page_tokens, dim]
-    layout = gl.NVMMASharedLayout.get_default_for(box, element)
-    shape = [view.values.numel() // dim, dim]
     n_tasks = heads * len(tiles)
     cores = _cores(view.values.device)
     overlapped_kernel[(min(n_tasks, cores),)](
-        queries,
+        _rows(queries, [len(queries), heads * dim], queries.stride(0), [_GROUP_TOKENS, dim]),
         out,
-        TensorDescriptor(view.values, shape, [dim, 1], box, layout),
+        _rows(view.values, [view.values.numel() // dim, dim], dim, [view.page_tokens, dim]),
         tables,
         tiles,
         n_tasks,
         layer,
         scale,
         window,
-        queries.stride(0),
         tables.stride(0),
         LAYERS=view.layers,
         KV_HEADS=view.kv_heads,

@@ -79,6 +79,32 @@ def test_the_general_kernel_matches_float64(tensor_copy: bool) -> None:
     assert relative_error(case.prefill(config=config), case.expected()) < BOUNDS[torch.bfloat16]
 
 
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_many_short_rows_match_float64(head_dim: int) -> None:
+    """Tiles of which one of two groups of warps has no queries, many to a program."""
+    case = PagedRows(
+        [0, 64, 200] * 16, [1, 64, 30, 65] * 12, heads=32, kv_heads=8, head_dim=head_dim,
+        device="cuda", dtype=torch.bfloat16,
+    )  # fmt: skip
+    expected = case.expected()
+    for _ in range(5):
+        assert relative_error(case.prefill(), expected) < BOUNDS[torch.bfloat16]
+
+
+@pytest.mark.parametrize("window", [0, 70, 130])
+def test_a_tokens_bits_do_not_depend_on_the_parity_of_its_tiles_pages(window: int) -> None:
+    """Pages are taken in two by two: the same two wherever a chunk or a window begins."""
+    case = PagedRows(
+        [0], [640], heads=8, kv_heads=2, head_dim=128, device="cuda", dtype=torch.bfloat16
+    )
+    whole = case.prefill(window=window)
+    queries = case.queries
+    for border in (64, 100, 128, 192, 320, 639):
+        case.starts, case.lengths = [border], [640 - border]
+        case.queries = queries[border:]
+        assert torch.equal(case.prefill(window=window), whole[border:]), border
+
+
 def test_a_long_prompt_matches_float64() -> None:
     case = PagedRows(
         [30_000, 0], [2768, 3000], heads=4, kv_heads=1, head_dim=128,

@@ -235,10 +235,10 @@ def cases() -> dict[str, Callable[[], None]]:
             queries, view, 1, tables, tables, config=general, window=99, **attention
         ),
         "prefill overlapped": lambda: launch_overlapped(
-            queries, view, 1, tables, tables, window=0, stages=4, **attention
+            queries, view, 1, tables, tables, window=0, stages=2, **attention
         ),
         "prefill overlapped window": lambda: launch_overlapped(
-            queries, view, 1, tables, tables, window=99, stages=4, **attention
+            queries, view, 1, tables, tables, window=99, stages=2, **attention
         ),
         "embed": lambda: embed(ints, ints, ints, rows, out=rows, pdl=True),
         "norm": lambda: rms_norm(rows, rows[0], out=rows, epsilon=1e-5, residual=rows, pdl=True),
@@ -294,6 +294,12 @@ def cases() -> dict[str, Callable[[], None]]:
         made[f"prefill {dim}"] = lambda: prefill_attention(
             q, held, 1, tables, tables, config=config_for(held), out=q, scale=0.1
         )
+
+    narrow = allocate_view(2, dtype=torch.float16, **options | {"head_dim": 64})
+    made["prefill overlapped 64"] = lambda: launch_overlapped(
+        zeros(4, 32, 64, dtype=torch.float16), narrow, 1, tables, tables, window=99, stages=2,
+        out=zeros(4, 32, 64, dtype=torch.float16), scale=0.1,
+    )  # fmt: skip
 
     for heads, kv_heads, dim in ((28, 4, 64), (8, 8, 80), (12, 4, 96), (8, 1, 256)):
         other(heads, kv_heads, dim)

@@ -72,6 +72,7 @@ def skinny(
     assert x.stride(1) == weight.stride(1) == 1
     assert all(t.stride(0) * t.itemsize % 16 == 0 and t.data_ptr() % 16 == 0 for t in (x, weight))
     assert out.is_contiguous()
+    assert bias is None or (bias.shape == weight.shape[:1] and bias.is_contiguous())
     n_chunks = triton.cdiv(inner, config.block_in)
     assert config.stages >= 2, "a stage is free when the next has come"
     assert not config.split or config.programs <= min(n_tiles * n_chunks, len(sums.counters))

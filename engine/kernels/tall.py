@@ -10,7 +10,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from engine.kernels.tall_hopper import tall_kernel
-from engine.kernels.tall_plan import CHUNK, TILE_UNITS, TallPlan, plan_tall
+from engine.kernels.tall_plan import CHUNK, TILE_ROWS, TILE_UNITS, TallPlan, plan_tall
 
 _STAGES = 4
 _GROUP_BOX = [64, CHUNK]
@@ -22,6 +22,7 @@ _LAYOUTS = {
 }
 _REGISTERS = (240, 24)  # a thread, of a multiplying group and of the fetching warp
 _LAUNCH_REGISTERS = 168
+_CORES = 132  # of an H200
 
 
 def gated_tall(
@@ -41,7 +42,8 @@ def gated_tall(
         assert t.stride(1) == 1
         assert t.stride(0) % 8 == 0
         assert t.data_ptr() % 16 == 0
-    plan = plan or plan_tall(rows, units, cores=132)
+    plan = plan or plan_tall(rows, units, cores=_CORES)
+    assert (plan.down, plan.across) == (-(-rows // TILE_ROWS), -(-units // TILE_UNITS))
     tall_kernel[(plan.programs,)](
         _descriptor(x, _GROUP_BOX),
         _descriptor(weight, _WEIGHT_BOX),

@@ -28,6 +28,10 @@ from engine.kernels.prefill_overlapped import BLOCK_TOKENS, can_overlap, launch_
 from engine.kernels.prefill_plan import TILE_RECORD
 from engine.kernels.view import KVView
 
+# What a weight of 1 counts as under a value's scale of 1, in FP8 pools. Scales are far below 1, and
+# float16 soon cannot tell them from 0; above, it has room for values of up to 28,000.
+WEIGHT_ONE: tl.constexpr = tl.constexpr(1024.0)
+
 
 @triton.jit
 def _scores(
@@ -62,10 +66,12 @@ def _weighed(
     DIM_PAD: tl.constexpr, PLANE: tl.constexpr, MASKED: tl.constexpr, TENSOR_COPY: tl.constexpr,
     FP8: tl.constexpr,
 ):  # fmt: skip
-    """`answer` plus weights @ the page's values; values of slots from n_valid on count as 0."""
+    """`answer` plus weights @ the page's values, in FP8 pools WEIGHT_ONE times as much; values of
+    slots from n_valid on count as 0."""
     plane = ((page * LAYERS + layer) * 2 + 1) * KV_HEADS + head
     if FP8:
-        weights *= load_scales(scales, plane, 0, n_valid, PAGE, HEAD_DIM, PLANE)[None, :]
+        scale = load_scales(scales, plane, 0, n_valid, PAGE, HEAD_DIM, PLANE)
+        weights *= (scale * WEIGHT_ONE)[None, :]
         if TENSOR_COPY:
             turned = descriptor.load([plane * (PLANE // PAGE), 0])
         else:
@@ -158,7 +164,7 @@ def _prefill_kernel(
             best = higher
     whole_end = tl.maximum(whole_begin, whole_end)
     # A page's id is fetched a turn ahead, so that the pipeline's stages all go to keys and values.
-    page = tl.load(table + whole_begin)
+    page = tl.load(table + tl.minimum(whole_begin, end - 1))
     for i in tl.range(whole_begin, whole_end, num_stages=STAGES):
         next_page = tl.load(table + tl.minimum(i + 1, end - 1))
         s = _scores(
@@ -193,6 +199,8 @@ def _prefill_kernel(
             LAYERS, KV_HEADS, PAGE, HEAD_DIM, DIM_PAD, PLANE, True, TENSOR_COPY, FP8,
         )  # fmt: skip
         best = higher
+    if FP8:
+        total *= WEIGHT_ONE
     answer = answer / tl.where(total > 0, total, 1.0)[:, None]  # 0 in rows past the end
     place = token.to(tl.int64)[:, None] * (KV_HEADS * GROUP * HEAD_DIM) + query_head * HEAD_DIM
     tl.store(out + place + dim[None, :], answer, mask=mine)

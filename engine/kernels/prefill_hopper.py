@@ -101,7 +101,8 @@ def _scores(q, keys, slot, BLOCK: gl.constexpr, PAGE: gl.constexpr, LAYOUT: gl.c
 @gluon.jit
 def _clean(page, n_valid, PAGE: gl.constexpr, LAYOUT: gl.constexpr):
     """Zeros in slots past the row's end, which may spell NaN: 0 * NaN would reach the answer. Both
-    groups may do this to one page: they write the same bytes."""
+    groups may do this to one page, also while the other multiplies it: what it sees in valid slots
+    is what was there."""
     if n_valid < PAGE:
         place = gl.arange(0, PAGE, layout=gl.SliceLayout(1, LAYOUT))
         held = page.load(LAYOUT)

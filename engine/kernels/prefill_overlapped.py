@@ -56,6 +56,7 @@ def launch_overlapped(
     """As `prefill_attention`, which checks the arguments; tiles of BLOCK_TOKENS; `scale` is that of
     scores in base 2. Keys and values of `stages` pairs of pages are in flight."""
     assert queries.dtype == view.values.dtype
+    assert stages >= 2, "keys of the next pair come before values of the one before are free"
     heads, dim = queries.shape[1:]
     n_tasks = heads * len(tiles)
     cores = _cores(view.values.device)

@@ -34,7 +34,9 @@ class PagedRows:
         layers: int = 2,
         device: str = "cpu",
         seed: int = 0,
+        value_scales: tuple[float, float] = (-1.0, 0.6),
     ) -> None:
+        """`value_scales`: of an FP8 pool, as powers of 2."""
         source = torch.Generator(device).manual_seed(seed)
         self.starts, self.lengths = starts, lengths
         counts = [-(-end // 64) for end in self.ends]
@@ -53,7 +55,10 @@ class PagedRows:
                 page.copy_(torch.randn(page.shape, generator=source, device=device))
         if self.view.has_scales:
             scales = self.view.plane_scales()
-            scales.copy_(torch.rand(scales.shape, generator=source, device=device) + 0.5)
+            drawn = torch.rand(scales.shape, generator=source, device=device)
+            low, high = value_scales
+            scales[:, :, 0] = drawn[:, :, 0] + 0.5
+            scales[:, :, 1] = torch.exp2(low + (high - low) * drawn[:, :, 1])
         for own, end in zip(self.pages, self.ends, strict=True):
             if end % 64:
                 self._poison(own[-1], end % 64)
@@ -153,3 +158,11 @@ class PagedRows:
 def relative_error(got: torch.Tensor, expected: torch.Tensor) -> float:
     """|got - expected| / |expected| over the whole; NaN where anything is."""
     return float((got.double() - expected.double()).norm() / expected.double().norm())
+
+
+def worst_row_error(got: torch.Tensor, expected: torch.Tensor) -> float:
+    """The relative error of the worst token: a whole hides those whose answers are small, as the
+    means of many values are."""
+    apart = (got.double() - expected.double()).flatten(1).norm(dim=1)
+    worst = (apart / expected.double().flatten(1).norm(dim=1)).max()
+    return float(worst) if not apart.isnan().any() else float("nan")

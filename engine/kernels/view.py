@@ -10,6 +10,7 @@ In an FP8 pool a plane of values is turned, `[head_dim, page_tokens]`: so both p
 find what they sum over in consecutive bytes, as Hopper's FP8 products want it. Each token and head
 has a float32 scale, and no byte of such a plane ever spells NaN: a value that is not finite is
 stored as 0 under a scale that is NaN. Slots past a row's end may thus be read, and weighed with 0.
+That takes a pool that began as zeros, and pages from elsewhere that are those of such a pool.
 """
 
 from dataclasses import dataclass

@@ -74,6 +74,18 @@ def test_an_fp8_pool_is_read_with_its_scales(
     assert relative_error(got, case.expected()) < BOUNDS[torch.bfloat16]
 
 
+@pytest.mark.parametrize("products", Fp8Products)
+@pytest.mark.parametrize("powers", [(-20.0, 4.0), (-20.0, -16.0)])
+def test_an_fp8_pool_may_have_any_scales(
+    products: Fp8Products, powers: tuple[float, float]
+) -> None:
+    case = rows(
+        around_edges(), heads=8, kv_heads=2, head_dim=128, kv_dtype=FP8, value_scales=powers
+    )
+    got = case.decode(config=DecodeConfig(products=products), max_items=60)
+    assert relative_error(got, case.expected()) < BOUNDS[torch.bfloat16]
+
+
 @pytest.mark.parametrize("window", [1, 64, 65, 400])
 @pytest.mark.parametrize("stages", [1, 2, 4])
 def test_a_window_over_an_fp8_pool_hides_what_lies_before_it(window: int, stages: int) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from engine.fp8 import FP8
 from engine.kernels.prefill_attention import PrefillConfig
-from engine.kernels.testing import PagedRows, relative_error
+from engine.kernels.testing import PagedRows, relative_error, worst_row_error
 from engine.kernels.view import allocate_view
 from engine.kernels.widen import widen_pages
 
@@ -57,6 +57,12 @@ def test_an_fp8_pool_is_read_with_its_scales() -> None:
     assert error < BOUNDS[torch.bfloat16]
 
 
+@pytest.mark.parametrize("powers", [(-20.0, 4.0), (-20.0, -16.0)])
+def test_an_fp8_pool_may_have_any_scales(powers: tuple[float, float]) -> None:
+    case = chunks(heads=8, kv_heads=2, head_dim=128, kv_dtype=FP8, value_scales=powers)
+    assert relative_error(case.prefill(), case.expected()) < BOUNDS[torch.bfloat16]
+
+
 def test_an_fp8_pool_may_be_widened_first() -> None:
     case = chunks(heads=8, kv_heads=2, head_dim=128, kv_dtype=FP8)
     expected = case.expected()
@@ -91,18 +97,22 @@ def test_many_short_rows_match_float64(head_dim: int) -> None:
         assert relative_error(case.prefill(), expected) < BOUNDS[torch.bfloat16]
 
 
+@pytest.mark.parametrize(("head_dim", "dtype"), [(128, torch.bfloat16), (64, torch.float16)])
 @pytest.mark.parametrize("window", [0, 70, 130])
-def test_a_tokens_bits_do_not_depend_on_the_parity_of_its_tiles_pages(window: int) -> None:
-    """Pages are taken in two by two: the same two wherever a chunk or a window begins."""
-    case = PagedRows(
-        [0], [640], heads=8, kv_heads=2, head_dim=128, device="cuda", dtype=torch.bfloat16
-    )
+def test_a_tokens_bits_do_not_depend_on_the_parity_of_its_tiles_pages(
+    window: int, head_dim: int, dtype: torch.dtype
+) -> None:
+    """Pages are taken in two by two: the same two wherever a chunk or a window begins, and whether
+    or not keys that it must not see are there already."""
+    n = 630
+    case = PagedRows([0], [n], heads=8, kv_heads=2, head_dim=head_dim, device="cuda", dtype=dtype)
     whole = case.prefill(window=window)
     queries = case.queries
-    for border in (64, 100, 128, 192, 320, 639):
-        case.starts, case.lengths = [border], [640 - border]
-        case.queries = queries[border:]
-        assert torch.equal(case.prefill(window=window), whole[border:]), border
+    for border in (64, 100, 128, 192, 320, 629):
+        for first, last in ((border, n), (0, border)):
+            case.starts, case.lengths = [first], [last - first]
+            case.queries = queries[first:last]
+            assert torch.equal(case.prefill(window=window), whole[first:last]), (first, last)
 
 
 def test_a_long_prompt_matches_float64() -> None:
@@ -110,8 +120,9 @@ def test_a_long_prompt_matches_float64() -> None:
         [30_000, 0], [2768, 3000], heads=4, kv_heads=1, head_dim=128,
         device="cuda", dtype=torch.bfloat16,
     )  # fmt: skip
-    error = relative_error(case.prefill(), case.expected())
-    assert error < BOUNDS[torch.bfloat16]
+    got, expected = case.prefill(), case.expected()
+    assert relative_error(got, expected) < BOUNDS[torch.bfloat16]
+    assert worst_row_error(got, expected) < 3 * BOUNDS[torch.bfloat16]
 
 
 @pytest.mark.parametrize("config", [None, GENERAL])
@@ -123,6 +134,7 @@ def test_a_tokens_bits_do_not_depend_on_chunks_and_company(config: PrefillConfig
     whole = case.prefill(config=config)[:500]
     queries, tables, view = case.queries, case.tables, case.view
     for border in (1, 64, 77, 128, 499):
-        case.starts, case.lengths = [border], [500 - border]
-        case.queries, case.tables, case.view = queries[border:500], tables[:1], view
-        assert torch.equal(case.prefill(config=config), whole[border:]), border
+        for first, last in ((border, 500), (0, border)):
+            case.starts, case.lengths = [first], [last - first]
+            case.queries, case.tables, case.view = queries[first:last], tables[:1], view
+            assert torch.equal(case.prefill(config=config), whole[first:last]), (first, last)

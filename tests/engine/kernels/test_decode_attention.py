@@ -53,6 +53,16 @@ def test_an_fp8_pool_is_read_with_its_scales(products: Fp8Products, tensor_copy:
     assert relative_error(case.decode(config=config), case.expected()) < 2e-3
 
 
+@pytest.mark.parametrize("products", Fp8Products)
+@pytest.mark.parametrize("powers", [(-20.0, 4.0), (-20.0, -16.0)])
+def test_an_fp8_pool_may_have_any_scales(
+    products: Fp8Products, powers: tuple[float, float]
+) -> None:
+    case = rows([130, 64, 1], head_dim=64, kv_dtype=FP8, value_scales=powers)
+    got = case.decode(config=DecodeConfig(products=products))
+    assert relative_error(got, case.expected()) < 3e-3
+
+
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "head_dim"), [(7, 1, 64), (2, 2, 80), (3, 1, 96), (12, 1, 128)]
 )

@@ -48,6 +48,13 @@ def test_an_fp8_pool_is_read_with_its_scales() -> None:
     assert relative_error(case.prefill(), case.expected()) < 3e-3
 
 
+@pytest.mark.parametrize("powers", [(-20.0, 4.0), (-20.0, -16.0)])
+def test_an_fp8_pool_may_have_any_scales(powers: tuple[float, float]) -> None:
+    """A weight times the scale of a small value is far below what float16 can tell from 0."""
+    case = PagedRows([70], [65], dtype=torch.float32, kv_dtype=FP8, value_scales=powers)
+    assert relative_error(case.prefill(), case.expected()) < 3e-3
+
+
 @pytest.mark.parametrize("head_dim", [64, 80])
 def test_pages_are_widened_in_the_order_of_the_rows(head_dim: int) -> None:
     case = PagedRows([70, 0], [65, 3], dtype=torch.float32, kv_dtype=FP8, head_dim=head_dim)

@@ -51,7 +51,7 @@ from benchmarks.engine_points import (
 from benchmarks.engine_start import measure_starts
 from benchmarks.kernels import fill_fp8, measure_ceilings, measure_fp8_ceiling
 from benchmarks.results import RESULTS, save
-from engine.config import EngineConfig
+from engine.config import NOT_EXACT, EngineConfig
 from engine.cuda.load import load_cuda_engine
 from engine.cuda.memory import tensor_of
 from engine.cuda.tuning import USUAL, Tuning
@@ -159,8 +159,16 @@ def _options() -> argparse.Namespace:
     other.add_argument("--ring-kib", type=int, default=USUAL.ring_bytes >> 10)
     other.add_argument("--overlap", type=int, default=USUAL.overlap, choices=(0, 1, 2))
     args = parser.parse_args()
-    if args.tp > 1 and (args.mix or args.startup or _tuning(args) != USUAL):
-        parser.error("--tp is for points, at the usual settings")
+    if args.tp > 1 and (args.mix or args.startup or args.profile or _tuning(args) != USUAL):
+        parser.error(
+            "--tp is for points, at the usual settings: what ranks do is not seen from here"
+        )
+    if args.shape == "70b" and (args.tp == 1 or args.mix or args.startup):
+        parser.error("--shape 70b is for points on several GPUs (--tp)")
+    if args.exact and args.weights == "fp8":
+        parser.error(f"--exact --weights fp8: {NOT_EXACT}")
+    if args.startup and (args.weights, args.kv_dtype) != ("auto", "auto"):
+        parser.error("--startup measures starts in bf16")
     return args
 
 

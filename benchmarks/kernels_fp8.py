@@ -1,16 +1,16 @@
-"""FP8's kernels in every variant, each beside what is expected of it; decides the defaults.
+"""FP8's kernels in every variant, which decides the defaults.
 
     python -m benchmarks.kernels_fp8 [--only decode,prefill,products,rows] [--out FOLDER]
 
 As `benchmarks.kernels` measures. Before a variant of decode attention is timed, its answers are
-held against the float16 variant's. `expected_us` was written down before the first measurement.
+held against the float16 variant's.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -75,44 +75,9 @@ GEMV_VARIANTS = (
     GemvConfig(block_out=2, block_in=2048, warps=8),
     GemvConfig(block_out=1, block_in=4096, warps=4),
 )
-# Expected before any of this was measured, microseconds: bytes at 4.45 TB/s, and what each
-# variant's instructions cost a page (see `engine.kernels.decode_turned`).
-EXPECTED_US = {
-    "decode bf16 64 x 4096": 262, "decode fp8 parts 3 64 x 4096": 145,
-    "decode fp8 parts 4 64 x 4096": 150, "decode fp8 parts 2 64 x 4096": 155,
-    "decode fp8 halves 64 x 4096": 190, "decode fp8 parts 3 pointers 64 x 4096": 175,
-    "decode bf16 64 x 1024": 72, "decode fp8 parts 3 64 x 1024": 43,
-    "decode bf16 256 x 1024": 265, "decode fp8 parts 3 256 x 1024": 155,
-    "prefill bf16 8192": 2000, "prefill fp8 8192 128/8/3": 3600, "prefill fp8 8192 64/4/3": 4300,
-    "widen 8192": 20,
-    "mm fp8 gate_up 2048 fast": 400, "mm fp8 gate_up 2048 unscaled": 350,
-    "mm bf16 gate_up 2048": 625,
-    "mm fp8 gate_up 64 fast": 33, "mm bf16 gate_up 64": 60,
-    "gemv fp8 gate_up 1": 31, "gemv bf16 gate_up 1": 57,
-    "norm fp8 8192": 55, "norm bf16 8192": 65, "silu fp8 8192": 150, "silu bf16 8192": 175,
-    "quantise 8192": 26, "rope fp8 8192": 70, "rope bf16 8192": 50,
-}  # fmt: skip
 
 
-class Measured(Table):
-    """Rows beside what was expected of them."""
-
-    def add(
-        self,
-        name: str,
-        calls: Sequence[Callable[[], object]],
-        *,
-        n_bytes: float = 0.0,
-        operations: float = 0.0,
-    ) -> None:
-        super().add(name, calls, n_bytes=n_bytes, operations=operations)
-        expected = EXPECTED_US.get(name)
-        self.rows[-1]["expected_us"] = expected
-        if expected:
-            print(f"{'':34s} {expected:10.2f} us expected", flush=True)
-
-
-def bench_decode(table: Measured) -> None:
+def bench_decode(table: Table) -> None:
     for batch, context in DECODE_POINTS:
         queries = randn(batch, HEADS, DIM)
         pools = {
@@ -145,7 +110,7 @@ def bench_decode(table: Measured) -> None:
         torch.cuda.empty_cache()
 
 
-def bench_prefill(table: Measured) -> None:
+def bench_prefill(table: Table) -> None:
     for new in (2048, 8192):
         operations = 4 * DIM * HEADS * new * (new + 1) / 2
         queries, out = randn(new, HEADS, DIM), empty(new, HEADS, DIM)
@@ -177,7 +142,7 @@ def small_rows(n: int, width: int) -> Fp8Rows:
     return rows
 
 
-def bench_products(table: Measured) -> None:
+def bench_products(table: Table) -> None:
     fp8 = replace(table, matmul=measure_fp8_ceiling())  # same rows, the ceiling of FP8
     print(f"fp8 matmul {fp8.matmul / 1e12:.0f} TFLOP/s")
     for name, (outer, inner) in PRODUCTS.items():
@@ -225,7 +190,7 @@ def bench_products(table: Measured) -> None:
         torch.cuda.empty_cache()
 
 
-def bench_rows(table: Measured) -> None:
+def bench_rows(table: Table) -> None:
     cos, sin = (torch.from_numpy(t).cuda() for t in Rope(500000.0).tables(8192, DIM))
     weight = randn(HIDDEN)
     for n in (3, 64, 8192):
@@ -258,7 +223,7 @@ def bench_rows(table: Measured) -> None:
         table.add(f"quantise {n}", [quantise] * repeats, n_bytes=3 * n * HIDDEN)
 
 
-SECTIONS: dict[str, Callable[[Measured], None]] = {
+SECTIONS: dict[str, Callable[[Table], None]] = {
     "decode": bench_decode,
     "prefill": bench_prefill,
     "products": bench_products,
@@ -276,7 +241,7 @@ def main() -> int:
         return 1
     torch.manual_seed(0)
     ceilings = measure_ceilings()
-    table = Measured(ceilings.read, ceilings.matmul, ceilings.rows)
+    table = Table(ceilings.read, ceilings.matmul, ceilings.rows)
     for name in args.only.split(","):
         SECTIONS[name](table)
         torch.cuda.empty_cache()

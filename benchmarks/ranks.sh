@@ -1,9 +1,9 @@
 #!/bin/sh
-# Checks and times tensor parallelism on this machine's GPUs, in less than 5 minutes:
+# Checks and times tensor parallelism on this machine's GPUs, in about 5 minutes:
 #
 #   benchmarks/ranks.sh 2 [FOLDER]      or 4; results go to FOLDER (benchmarks/results)
 #
-# With the Python that is active. NVLink multicast stays off. Goes on after a failure; says at the
+# With the Python that is active. NVLink multicast stays off: nothing here needs it. Goes on after a failure; says at the
 # end which parts failed.
 ranks=${1:?how many GPUs: 2 or 4}
 cd "$(dirname "$0")/.." || exit 2

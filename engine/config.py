@@ -22,12 +22,14 @@ NOT_EXACT = "products of FP8 weights depend on the batch: exact mode needs weigh
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """Options of one engine. Give `n_pages` or `kv_bytes`, or neither (256 MiB of pages).
+    """Options of one engine. Give `n_pages` or `kv_bytes`, or neither: 256 MiB of pages on a CPU,
+    most of the memory that is free on a GPU.
 
     `exact` makes a row's tokens and log-probabilities independent of its company and its path; it
-    holds among engines of equal dtype, threads and build, and costs a few percent, at batch 1 in
-    float32 a quarter (benchmarks/engine_cpu.py). `threads` is the process's
-    number of compute threads: engines that share a process should agree on it.
+    holds among engines of equal dtype, threads and build. On a CPU it costs a few percent, at batch
+    1 in float32 a quarter (benchmarks/engine_cpu.py); on a GPU a third at batch 1, less at larger
+    ones (benchmarks.engine --exact). `threads` is the process's number of compute threads: engines
+    that share a process should agree on it.
     `device` auto is cuda where there is one. `page_tokens` None is 16 on a CPU and 64 on a GPU.
     `max_context_tokens` None means the model's own limit. `seed` is that of random weights.
 

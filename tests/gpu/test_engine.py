@@ -41,7 +41,8 @@ def test_answers_are_those_of_transformers(family: str, model_dir: Callable[[str
 
 
 @pytest.mark.parametrize(
-    ("heads", "kv_heads", "head_dim"), [(14, 2, 64), (4, 4, 80), (7, 1, 128), (2, 1, 256)]
+    ("heads", "kv_heads", "head_dim"),
+    [(14, 2, 64), (4, 4, 80), (6, 2, 96), (7, 1, 128), (2, 1, 256)],
 )
 def test_answers_of_every_kind_of_head_shape_are_those_of_transformers(
     heads: int, kv_heads: int, head_dim: int, tmp_path: Path

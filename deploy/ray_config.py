@@ -24,7 +24,7 @@ def start_ray(temp_dir: Path, *, n_actors: int, n_gpus: int) -> None:
     ray.init(
         address="local",  # never somebody else's, whatever RAY_ADDRESS says
         num_cpus=n_actors,  # so many processes are started at once and wait for our actors
-        num_gpus=n_gpus,  # it hides them from actors that ask for none
+        num_gpus=n_gpus,  # whether those that ask for none see them depends on its version
         object_store_memory=OBJECT_STORE_BYTES,
         include_dashboard=False,
         log_to_driver=False,

@@ -6,7 +6,7 @@ silu(gate) * up follows in the registers, and what it saves is a launch and two 
 [rows, 2 * units].
 
 Sums are in float32, in an order that the configuration fixes: the same call gives the same bits.
-`skinny_hopper` is what engines launch; `skinny_general` is the same in plain Triton, to check it by.
+`skinny_hopper` is what engines launch, `skinny_general` the same in plain Triton, to check it by.
 """
 
 from functools import cache

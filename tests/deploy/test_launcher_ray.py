@@ -32,7 +32,7 @@ async def test_an_actor_that_dies_before_it_says_its_pid_is_a_start_that_failed(
             await launcher.close()
 
 
-async def test_actors_get_the_gpus_that_they_ask_for_and_others_see_none(
+async def test_actors_get_the_gpus_that_they_ask_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class SeeingActor:
@@ -63,6 +63,6 @@ async def test_actors_get_the_gpus_that_they_ask_for_and_others_see_none(
                 )  # fmt: skip
                 seen.append((await launcher.start(spec)).endpoint)
             assert sorted(",".join(seen[:2]).split(",")) == ["0", "1", "2", "3"]
-            assert seen[2] in ("", "all")
+            assert seen[2] in ("", "all"), "as this version of Ray does it"
         finally:
             await launcher.close()

@@ -31,6 +31,7 @@ from deploy.bundled.markup import END
 from deploy.bundled.records import recall_prompt
 from deploy.bundled.stories import Split
 from engine.config import EngineConfig
+from engine.errors import EngineError
 
 CONTEXT_TOKENS = 4096
 MAX_ANSWER_TOKENS = 16
@@ -152,15 +153,17 @@ def measure(backend: Backend, tokenizer: Tokenizer, seed: int, share: float) -> 
     suites: dict[str, Any] = {}
     for suite in SUITES:
         asked = draw_questions(tokenizer, suite, seed, max(1, round(suite.questions * share)))
+        print(f"\n{suite.name}: asking {len(asked)} questions", flush=True)
         right = ask(backend, tokenizer, asked)
         exact_match = sum(right) / len(right)
         groups = tally(suite, asked, right)
         suites[suite.name] = {"questions": len(asked), "exact_match": exact_match, "by": groups}
-        print(f"\n{suite.name}: {exact_match:.2%} of {len(asked)} questions answered exactly")
+        print(f"{suite.name}: {exact_match:.2%} of {len(asked)} questions answered exactly")
         print_table(groups)
     stories = max(1, round(STORIES * share))
+    print(f"\nreading {stories} held-out stories", flush=True)
     perplexity = story_perplexity(backend, tokenizer, seed, stories)
-    print(f"\nperplexity on {stories} held-out stories: {perplexity:.4f}")
+    print(f"perplexity on {stories} held-out stories: {perplexity:.4f}")
     return {"suites": suites, "stories": stories, "story_perplexity": perplexity}
 
 
@@ -178,24 +181,56 @@ def _backend(given: argparse.Namespace, tokenizer: Tokenizer) -> Backend:
     return EngineBackend(config, given.batch, end)
 
 
-def main() -> None:
-    """Parse the command line, measure, print, save."""
-    parser = argparse.ArgumentParser(description="Measure recall and perplexity of a model.")
-    parser.add_argument("--model", type=Path, default=model_path())
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description="Measure recall and perplexity of a model.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("--model", type=Path, default=model_path(), help="its directory")
     parser.add_argument("--share", type=float, default=1.0, help="part of the questions to ask")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
+    parser.add_argument("--seed", type=int, default=1, help="of questions and stories")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    parser.add_argument("--device", choices=("cpu", "cuda"), default=device, help="to compute on")
+    parser.add_argument(
+        "--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="to compute in"
+    )
     parser.add_argument("--batch", type=int, default=32, help="rows of one batch")
     parser.add_argument("--name", default="recall", help="the result is saved as NAME.json")
     parser.add_argument("--folder", type=Path, default=RESULTS, help="where to save it")
-    parser.add_argument("--backend", choices=("transformers", "engine"), default="transformers")
-    parser.add_argument("--weights", choices=("auto", "fp8"), default="auto", help="of our engine")
-    parser.add_argument("--kv-dtype", choices=("auto", "fp8"), default="auto")
+    parser.add_argument(
+        "--backend", choices=("transformers", "engine"), default="transformers",
+        help="transformers, or our own engine",
+    )  # fmt: skip
+    parser.add_argument(
+        "--weights", choices=("auto", "fp8"), default="auto", help="with --backend engine"
+    )
+    parser.add_argument(
+        "--kv-dtype", choices=("auto", "fp8"), default="auto",
+        help="fp8: in FP8 pages or, by transformers, rounded as they would be",
+    )  # fmt: skip
     given = parser.parse_args()
+    if not 0 < given.share <= 1:
+        parser.error(f"--share {given.share}: more than 0, at most 1")
+    if given.batch < 1:
+        parser.error(f"--batch {given.batch}: at least 1")
+    for name in ("tokenizer.json", "model.safetensors"):
+        if not (given.model / name).is_file():
+            parser.error(f"--model {given.model}: no {name} there")
+    if given.weights == "fp8" and given.backend != "engine":
+        parser.error("--weights fp8 needs --backend engine")
+    if given.share < 1 and (given.name, given.folder) == ("recall", RESULTS):
+        parser.error("a part of the questions would replace the saved result: give another --name")
+    return given
 
+
+def main() -> None:
+    """Parse the command line, measure, print, save."""
+    given = _options()
     tokenizer = Tokenizer.from_file(str(given.model / "tokenizer.json"))
-    backend = _backend(given, tokenizer)
+    try:
+        backend = _backend(given, tokenizer)
+    except EngineError as error:
+        raise SystemExit(f"error: {error}") from error
     weights = (given.model / "model.safetensors").read_bytes()
     started_s = time.monotonic()
     figures = {

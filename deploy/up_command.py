@@ -72,7 +72,7 @@ def up(scratch: Path, /, **given: Any) -> None:
     tell: Callable[[Event], None] = partial(_print_json, out)
     try:
         cluster = settled(_cluster_spec(given), visible_devices())
-        log_dir.mkdir(parents=True, exist_ok=True)
+        _make(log_dir)
         with _prints_to(log_dir / "launcher.log"):
             if not given["as_json"]:
                 tell = Progress(Console(file=out, highlight=False), cluster, log_dir)
@@ -84,6 +84,13 @@ def up(scratch: Path, /, **given: Any) -> None:
             tell(Event(kind=Kind.FAILED, text=str(error)))
             raise SystemExit(1) from error
         raise click.ClickException(str(error)) from error
+
+
+def _make(log_dir: Path) -> None:
+    try:
+        log_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StartError(f"--log-dir {log_dir} cannot be made: {error.strerror}") from error
 
 
 def _cluster_spec(given: dict[str, Any]) -> ClusterSpec:

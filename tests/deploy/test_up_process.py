@@ -359,3 +359,12 @@ def test_router_and_worker_start_as_plain_processes_too() -> None:
             assert worker.wait(10) == 0
         router.terminate()
         assert router.wait(10) == 0
+
+
+def test_a_log_folder_that_cannot_be_made_is_named() -> None:
+    done = subprocess.run(
+        command(*ONE, "--log-dir", "/dev/null/logs"), capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1
+    assert "--log-dir /dev/null/logs cannot be made" in done.stderr
+    assert "Traceback" not in done.stderr

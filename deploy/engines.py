@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from deploy.host_memory import check_room
 from deploy.launcher import StartError
 from deploy.spec import ModelSpec
 from engine.errors import EngineError
@@ -61,6 +62,7 @@ def open_engine(spec: ModelSpec, *, name: str, is_shared: bool) -> Iterator[Powe
     try:
         loader = load(spec)
         _check_pages(loader.n_pages, loader.page_tokens)
+        check_room(loader.host_bytes)
         if is_shared and loader.pool_bytes:
             memory = create_pool_memory(loader.pool_bytes, name)
         engine = loader.load(memory.array.data if memory is not None else None)
@@ -85,7 +87,8 @@ def _check_pages(n_pages: int, page_tokens: int) -> None:
 
 
 class _ModelLoader:
-    """`pool_bytes`: how much host memory the pool takes; none for an engine on a GPU, or ranks."""
+    """`host_bytes`: what pools take of the host's memory, those of all ranks; none on a GPU.
+    `pool_bytes`: how much of it a caller may provide; nothing for ranks."""
 
     def __init__(self, spec: ModelSpec) -> None:
         import torch  # a fake engine does without
@@ -114,7 +117,7 @@ class _ModelLoader:
             kv_dtype=spec.kv_dtype,
             tensor_parallel=spec.tensor_parallel,
         )
-        self.pool_bytes = 0
+        self.pool_bytes = self.host_bytes = 0
         self.on_gpu = device == "cuda"
         if self.on_gpu:
             self.page_tokens = spec.page_tokens or GPU_PAGE_TOKENS
@@ -130,8 +133,9 @@ class _ModelLoader:
             dtype=getattr(torch, dtype),
         )
         self.n_pages = self._config.pages_for(shape.page_bytes)
+        self.host_bytes = self.n_pages * shape.page_bytes * spec.tensor_parallel
         if spec.tensor_parallel == 1:
-            self.pool_bytes = self.n_pages * shape.page_bytes
+            self.pool_bytes = self.host_bytes
 
     def load(self, memory: memoryview | None) -> Engine:
         from engine.load import load_engine
@@ -161,7 +165,7 @@ class _FakeLoader:
             max_context_tokens=min(spec.max_context_tokens or limit, limit),
         )
         self.n_pages = self._config.n_pages
-        self.pool_bytes = self.n_pages * self._config.page_bytes
+        self.pool_bytes = self.host_bytes = self.n_pages * self._config.page_bytes
 
     def load(self, memory: memoryview | None) -> Engine:
         return FakeEngine(self._config, memory=memory)

@@ -58,7 +58,9 @@ MODEL_OPTIONS = [
     click.option("--pages", type=_AT_LEAST_1, help="KV pages of each worker."),
     click.option("--kv-bytes", type=_AT_LEAST_1, help="Instead of --pages: memory of each worker."),
     click.option(
-        "--page-tokens", type=_AT_LEAST_1, help="Tokens of a page: 16 on a CPU, 64 on a GPU."
+        "--page-tokens",
+        type=_AT_LEAST_1,
+        help="Tokens of a page, on a CPU: a multiple of 16; on a GPU they are always 64.",
     ),
     click.option("--threads", type=_AT_LEAST_1, help="Compute threads of each worker."),
     click.option(

@@ -30,7 +30,7 @@ class ModelSpec:
     exact: bool = False
     n_pages: int | None = None
     kv_bytes: int | None = None
-    page_tokens: int | None = None  # None: 16 on a CPU, 64 on a GPU
+    page_tokens: int | None = None  # None: 16 on a CPU; on a GPU always 64
     threads: int = 1
     max_context_tokens: int | None = None
     load_format: str = "safetensors"

@@ -12,8 +12,8 @@ DEVICES = ("auto", "cpu", "cuda")
 LOAD_FORMATS = ("safetensors", "random")
 WEIGHTS = ("auto", "fp8")
 KV_DTYPES = ("auto", "fp8")
-FP8_PAGE_TOKENS = 64  # pages of FP8 hold a multiple of so many
-CPU_PAGE_TOKENS, GPU_PAGE_TOKENS = 16, 64  # where none are given
+CPU_PAGE_TOKENS = 16  # where none are given
+GPU_PAGE_TOKENS = 64  # always: kernels are built and tested for pages of so many
 DEFAULT_KV_BYTES = 256 << 20
 MAX_THREADS = 256
 MAX_RANKS = 8
@@ -30,7 +30,7 @@ class EngineConfig:
     1 in float32 a quarter (benchmarks/engine_cpu.py); on a GPU a third at batch 1, less at larger
     ones (benchmarks.engine --exact). `threads` is the process's number of compute threads: engines
     that share a process should agree on it.
-    `device` auto is cuda where there is one. `page_tokens` None is 16 on a CPU and 64 on a GPU.
+    `device` auto is cuda where there is one. `page_tokens` None is 16 on a CPU; on a GPU it is 64.
     `max_context_tokens` None means the model's own limit. `seed` is that of random weights.
 
     `weights` fp8 rounds the layers' matrices to FP8 as they are loaded; auto takes them as they are
@@ -93,10 +93,9 @@ class EngineConfig:
             raise EngineConfigError(f"kv_dtype is {self.kv_dtype!r}; it must be auto or fp8")
         if self.weights == "fp8" and self.exact:
             raise EngineConfigError(NOT_EXACT)
-        if self.kv_dtype == "fp8" and (self.page_tokens or FP8_PAGE_TOKENS) % FP8_PAGE_TOKENS:
+        if self.kv_dtype == "fp8" and self.page_tokens not in (None, GPU_PAGE_TOKENS):
             raise EngineConfigError(
-                f"page_tokens is {self.page_tokens}; with kv_dtype fp8 it must be a multiple of "
-                f"{FP8_PAGE_TOKENS}"
+                f"page_tokens is {self.page_tokens}; with kv_dtype fp8 it must be {GPU_PAGE_TOKENS}"
             )
 
     def pages_for(self, page_bytes: int) -> int:

@@ -15,7 +15,7 @@ from engine.cuda.plans import STEP_ROWS, DecodePlans
 from engine.cuda.products import Products
 from engine.cuda.sums import RankSums
 from engine.cuda.tuning import USUAL, Tuning
-from engine.errors import EngineConfigError
+from engine.errors import EngineConfigError, UnsupportedModelError
 from engine.fingerprint import model_fingerprint
 from engine.fp8 import FP8
 from engine.kernels.rank_sum import MAX_WIDTH
@@ -30,6 +30,8 @@ from engine.weights import Progress, Weights, load_weights, random_weights
 KV_SHARE = 0.9  # of the memory that weights leave free, where no size is given
 FP8_WIDTH = 16  # widths of FP8 products are multiples of it
 SPARE_BYTES = 4 << 30  # activations, graphs, libraries
+HEAD_DIM_STEP, MOST_HEAD_DIM = 16, 256  # what attention's products and copies take
+_ADVICE = "try --weights fp8, more GPUs (--tensor-parallel), or fewer --pages or --kv-bytes"
 
 
 def load_cuda_engine(
@@ -47,10 +49,24 @@ def load_cuda_engine(
     """
     device = device or torch.device("cuda", torch.cuda.current_device())
     arch = read_architecture(config.model_dir)
+    _check_kernels(config, arch)
+    try:
+        return _load(config, arch, device, progress, tuning, ranks or Alone())
+    except torch.OutOfMemoryError as error:
+        raise MemoryError(f"{_room_on(device)} and the model needs more: {_ADVICE}") from error
+
+
+def _load(
+    config: EngineConfig,
+    arch: Architecture,
+    device: torch.device,
+    progress: Progress | None,
+    tuning: Tuning,
+    ranks: Collective,
+) -> CudaEngine:
     context = config.context_for(arch.max_position)
     dtype: torch.dtype = getattr(torch, config.dtype)
     page_tokens = config.page_tokens or GPU_PAGE_TOKENS
-    ranks = ranks or Alone()
     shard = Shard(ranks.rank, ranks.ranks)
     local = shard.local(arch)
     fp8 = _has_fp8_weights(config, local, device)
@@ -193,8 +209,30 @@ def _n_pages(config: EngineConfig, page_bytes: int, device: torch.device) -> int
     free, _ = torch.cuda.mem_get_info(device)
     n_pages = int((free - SPARE_BYTES) * KV_SHARE) // page_bytes
     if n_pages < 1:
-        raise EngineConfigError(f"{free} bytes are free on {device}; one page takes {page_bytes}")
+        raise MemoryError(
+            f"{_room_on(device)}: {SPARE_BYTES / 2**30:.1f} GiB are set aside for activations, "
+            f"graphs and libraries, {1 - KV_SHARE:.0%} of the rest are left free, and "
+            f"a page takes {page_bytes / 2**20:.1f} MiB: {_ADVICE}"
+        )
     return n_pages
+
+
+def _room_on(device: torch.device) -> str:
+    free, total = torch.cuda.mem_get_info(device)
+    return f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB are free on {device}"
+
+
+def _check_kernels(config: EngineConfig, arch: Architecture) -> None:
+    """Refuse what no kernel takes, or what kernels have not been built and tested for."""
+    if arch.head_dim % HEAD_DIM_STEP or arch.head_dim > MOST_HEAD_DIM:
+        raise UnsupportedModelError(
+            f"head_dim is {arch.head_dim}; on a GPU it must be a multiple of {HEAD_DIM_STEP}, and "
+            f"at most {MOST_HEAD_DIM} (--device cpu takes it)"
+        )
+    if config.page_tokens not in (None, GPU_PAGE_TOKENS):
+        raise EngineConfigError(
+            f"page_tokens is {config.page_tokens}; on a GPU it must be {GPU_PAGE_TOKENS}"
+        )
 
 
 def _device_name(device: torch.device) -> str:

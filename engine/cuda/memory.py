@@ -32,7 +32,9 @@ class RawMemory:
         if status:
             free, total = torch.cuda.mem_get_info(device)
             raise MemoryError(
-                f"no {n_bytes} bytes on {device}: {free} of {total} are free (CUDA error {status})"
+                f"a pool of {n_bytes / 2**30:.1f} GiB; {free / 2**30:.1f} of "
+                f"{total / 2**30:.1f} GiB are free on {device} (CUDA error {status}): "
+                "give fewer --pages or --kv-bytes"
             )
         self.address = pointer.value
         self.tensor = tensor_of(DevicePool(device.index or 0, self.address, n_bytes))

@@ -195,7 +195,8 @@ def test_scales_that_do_not_fit_are_named(
         ({"weights": "int4"}, "weights is 'int4'"),
         ({"kv_dtype": "int8"}, "kv_dtype is 'int8'"),
         ({"weights": "fp8", "exact": True}, "exact mode needs weights of another dtype"),
-        ({"kv_dtype": "fp8", "page_tokens": 16}, "must be a multiple of 64"),
+        ({"kv_dtype": "fp8", "page_tokens": 16}, "page_tokens is 16; .* it must be 64"),
+        ({"kv_dtype": "fp8", "page_tokens": 128}, "page_tokens is 128; .* it must be 64"),
     ],
 )
 def test_options_that_cannot_be_are_refused(options: dict[str, Any], complaint: str) -> None:

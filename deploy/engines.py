@@ -61,7 +61,8 @@ def open_engine(spec: ModelSpec, *, name: str, is_shared: bool) -> Iterator[Powe
     memory = None
     try:
         loader = load(spec)
-        _check_pages(loader.n_pages, loader.page_tokens)
+        if loader.n_pages is not None:
+            _check_pages(loader.n_pages, loader.page_tokens)
         check_room(loader.host_bytes)
         if is_shared and loader.pool_bytes:
             memory = create_pool_memory(loader.pool_bytes, name)
@@ -71,6 +72,7 @@ def open_engine(spec: ModelSpec, *, name: str, is_shared: bool) -> Iterator[Powe
             memory.close()
         raise StartError(str(error)) from error
     try:
+        _check_pages(engine.spec.n_pages, engine.spec.page_tokens)
         yield Powerhouse(engine, loader.on_gpu, memory)
     finally:
         engine.close()
@@ -87,7 +89,8 @@ def _check_pages(n_pages: int, page_tokens: int) -> None:
 
 
 class _ModelLoader:
-    """`host_bytes`: what pools take of the host's memory, those of all ranks; none on a GPU.
+    """`n_pages`: None where that depends on what the weights leave free on a card.
+    `host_bytes`: what pools take of the host's memory, those of all ranks; none on a GPU.
     `pool_bytes`: how much of it a caller may provide; nothing for ranks."""
 
     def __init__(self, spec: ModelSpec) -> None:
@@ -95,6 +98,7 @@ class _ModelLoader:
 
         from engine.architecture import read_architecture
         from engine.config import CPU_PAGE_TOKENS, GPU_PAGE_TOKENS, EngineConfig
+        from engine.fp8 import FP8
         from engine.load import pick_device, pick_dtype
         from engine.pool import PoolShape
         from engine.ranks.shard import Shard
@@ -119,20 +123,21 @@ class _ModelLoader:
         )
         self.pool_bytes = self.host_bytes = 0
         self.on_gpu = device == "cuda"
-        if self.on_gpu:
-            self.page_tokens = spec.page_tokens or GPU_PAGE_TOKENS
-            self.n_pages = spec.n_pages or MIN_PAGES  # or as many as the card has room for
+        self.n_pages: int | None = None
+        self.page_tokens = spec.page_tokens or (GPU_PAGE_TOKENS if self.on_gpu else CPU_PAGE_TOKENS)
+        if self.on_gpu and spec.n_pages is None and spec.kv_bytes is None:
             return
-        self.page_tokens = spec.page_tokens or CPU_PAGE_TOKENS
         arch = read_architecture(self._config.model_dir)
         shape = PoolShape(
             layers=arch.layers,
             kv_heads=Shard(0, spec.tensor_parallel).local(arch).kv_heads,
             head_dim=arch.head_dim,
             page_tokens=self.page_tokens,
-            dtype=getattr(torch, dtype),
+            dtype=FP8 if spec.kv_dtype == "fp8" else getattr(torch, dtype),
         )
         self.n_pages = self._config.pages_for(shape.page_bytes)
+        if self.on_gpu:
+            return
         self.host_bytes = self.n_pages * shape.page_bytes * spec.tensor_parallel
         if spec.tensor_parallel == 1:
             self.pool_bytes = self.host_bytes
@@ -164,8 +169,8 @@ class _FakeLoader:
             first_token=min(3, int(facts["vocab_size"]) - 1),  # ids before are special, mostly
             max_context_tokens=min(spec.max_context_tokens or limit, limit),
         )
-        self.n_pages = self._config.n_pages
-        self.pool_bytes = self.host_bytes = self.n_pages * self._config.page_bytes
+        self.n_pages: int | None = self._config.n_pages
+        self.pool_bytes = self.host_bytes = self._config.n_pages * self._config.page_bytes
 
     def load(self, memory: memoryview | None) -> Engine:
         return FakeEngine(self._config, memory=memory)

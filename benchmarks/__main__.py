@@ -22,8 +22,12 @@ SLO = ("--slo-ttft-ms", "500", "--slo-gap-ms", "50")
 
 
 def compare_split_with_colocated() -> None:
-    """One prefill and one decode worker against two that do both, on the bundled model."""
-    with start_local(colocated=2) as colocated, start_local(prefill=1, decode=1) as split:
+    """One prefill and one decode worker against two that do both, on the bundled model: all on
+    the CPU."""
+    with (
+        start_local(colocated=2, device="cpu") as colocated,
+        start_local(prefill=1, decode=1, device="cpu") as split,
+    ):
         targets = (
             *("--target", f"colocated={colocated.endpoint}"),
             *("--target", f"split={split.endpoint}"),

@@ -40,7 +40,9 @@ def devices_for(cluster: ClusterSpec, visible: Sequence[str]) -> tuple[str, ...]
     """Those to share out among the cluster's workers, `tensor_parallel` to each in turn.
 
     None where workers compute on the CPU, or where one GPU each would be too many: then all see
-    all, and the first is everybody's. Raises `StartError` where ranks have no GPU of their own.
+    all, and the first is everybody's. Raises `StartError` where ranks have no GPU of their own, and
+    where workers share one without a word on how much of it each takes: by itself, each would take
+    most of what it finds free at its own moment.
     """
     model = cluster.model
     if model.engine == "fake" or model.device == "cpu" or not visible:
@@ -49,6 +51,12 @@ def devices_for(cluster: ClusterSpec, visible: Sequence[str]) -> tuple[str, ...]
     if wanted <= len(visible):
         return tuple(visible[:wanted])
     if model.tensor_parallel == 1:
+        if model.n_pages is None and model.kv_bytes is None:
+            raise StartError(
+                f"{cluster.n_workers} workers, and {len(visible)} GPU{'s' * (len(visible) > 1)} "
+                "here: workers that share one must be told how much of it each takes for its "
+                "pages, by --pages or --kv-bytes; or start fewer, or take --device cpu"
+            )
         return ()
     raise StartError(
         f"{cluster.n_workers} workers of {model.tensor_parallel} GPUs each need {wanted}; "

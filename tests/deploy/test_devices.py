@@ -50,13 +50,22 @@ def test_ranks_without_gpus_of_their_own_are_refused() -> None:
         devices_for(CLUSTER, FOUR[:3])
 
 
+def test_workers_that_share_a_gpu_must_be_told_how_much_of_it_each_takes() -> None:
+    single = replace(CLUSTER, model=replace(MODEL, tensor_parallel=1))
+    with pytest.raises(StartError, match=r"2 workers, and 1 GPU .* --pages or --kv-bytes"):
+        devices_for(single, FOUR[:1])
+    assert devices_for(replace(single, colocated=1), FOUR[:1]) == ("0",)
+
+
 @pytest.mark.parametrize(
     ("changes", "visible"),
     [
         ({"device": "cpu"}, FOUR),
         ({"engine": "fake"}, FOUR),
         ({}, ()),
-        ({"tensor_parallel": 1}, ("0",)),  # two workers share the one that there is
+        # two workers share the one that there is
+        ({"tensor_parallel": 1, "n_pages": 9}, ("0",)),
+        ({"tensor_parallel": 1, "kv_bytes": 1 << 30}, ("0",)),
     ],
 )
 def test_where_nothing_is_to_be_shared_out_all_see_all(

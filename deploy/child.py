@@ -30,7 +30,8 @@ def log_to_stderr() -> None:
     """Our own lines from INFO on; those of libraries from WARNING on."""
     form = "%(asctime)s %(levelname).1s %(name)s: %(message)s"
     logging.basicConfig(level=logging.WARNING, format=form)
-    for package in ("router", "worker", "prefill_worker", "decode_worker", "kvtransfer", "engine"):
+    workers = ("worker", "prefill_worker", "decode_worker")
+    for package in ("deploy", "router", *workers, "kvtransfer", "engine"):
         logging.getLogger(package).setLevel(logging.INFO)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from deploy.host_memory import check_room
 from deploy.launcher import StartError
+from deploy.loading import LoadingLines
 from deploy.spec import ModelSpec
 from engine.errors import EngineError
 from engine.fake import FakeEngine, FakeEngineConfig
@@ -145,7 +146,9 @@ class _ModelLoader:
     def load(self, memory: memoryview | None) -> Engine:
         from engine.load import load_engine
 
-        return load_engine(self._config, pool_memory=memory)
+        return load_engine(
+            self._config, pool_memory=memory, progress=LoadingLines(self._config.model_name)
+        )
 
 
 class _FakeLoader:

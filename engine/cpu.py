@@ -17,12 +17,13 @@ from engine.errors import EngineConfigError
 from engine.fingerprint import model_fingerprint
 from engine.model import Model, matrices
 from engine.pool import KVPool, PoolShape
+from engine.progress import Progress
 from engine.ranks.collective import Alone, Collective
 from engine.ranks.shard import Shard
 from engine.sampler import Sampler
 from engine.step import ByteArray, DevicePool, DoneStep, EngineSpec, RowResult, RowWork, Step
 from engine.tiles import Product, TiledProduct, plain_product
-from engine.weights import Progress, load_weights, random_weights
+from engine.weights import load_weights, random_weights
 
 
 class CpuEngine:
@@ -96,7 +97,7 @@ def load_engine(
     """Read a model and make an engine of it; with `ranks`, of one rank's part of it.
 
     `pool_memory`: a writable buffer of at least n_pages * page_bytes to use as the pool (it must
-    outlive the engine); `progress(tensors read, tensors in all)` is called along the way. Sets the
+    outlive the engine); `progress` is called along the way. Sets the
     process's thread count. Raises ModelLoadError or EngineConfigError.
     """
     if config.weights == "fp8" or config.kv_dtype == "fp8":
@@ -112,7 +113,7 @@ def load_engine(
     with torch.inference_mode():
         if config.load_format == "random":
             revision = f"random {config.seed}"
-            weights = random_weights(arch, dtype, config.seed, shard=shard)
+            weights = random_weights(arch, dtype, config.seed, progress, shard=shard)
         else:
             with Checkpoint(config.model_dir) as checkpoint:
                 revision = weights_revision(checkpoint.files)

@@ -32,6 +32,10 @@ class Fp8Rows:
     def shape(self) -> torch.Size:
         return self.values.shape
 
+    @property
+    def nbytes(self) -> int:
+        return self.values.nbytes + self.scales.nbytes
+
     def __len__(self) -> int:
         return len(self.values)
 

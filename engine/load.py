@@ -9,8 +9,8 @@ import torch
 
 from engine.config import EngineConfig
 from engine.errors import EngineConfigError
+from engine.progress import Progress
 from engine.step import Engine
-from engine.weights import Progress
 
 LEAST_CAPABILITY = (9, 0)  # Hopper's
 

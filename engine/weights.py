@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,9 +10,8 @@ import torch
 from engine.architecture import Architecture
 from engine.checkpoint import Checkpoint
 from engine.fp8 import Fp8Rows, Matrix
+from engine.progress import Loaded, Progress
 from engine.ranks.shard import WHOLE, Cut, Shard
-
-Progress = Callable[[int, int], None]  # (tensors read, tensors in all)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +162,18 @@ def _allocate(
     return Weights(embedding, layers, norm, builder.head(arch, embedding)), builder.parts
 
 
+def _in_turn(parts: Sequence[_Part], progress: Progress | None) -> Iterator[_Part]:
+    """All parts. `progress` is called first, and each time that the caller has filled one."""
+    n_bytes, of_bytes = 0, sum(part.target.nbytes for part in parts)
+    for i, part in enumerate(parts):
+        if progress is not None:
+            progress(Loaded(i, len(parts), n_bytes, of_bytes))
+        yield part
+        n_bytes += part.target.nbytes
+    if progress is not None:
+        progress(Loaded(len(parts), len(parts), n_bytes, of_bytes))
+
+
 def load_weights(
     arch: Architecture,
     checkpoint: Checkpoint,
@@ -174,13 +185,11 @@ def load_weights(
 ) -> Weights:
     """Read a rank's parameters, cast to dtype, to torch's default device: its part of every tensor,
     and no more; with `fp8`, the layers' matrices as FP8, rounded to it where they are not stored
-    so. `progress` is called after each. Raises CheckpointError for a missing, extra or misshapen
-    tensor, EngineConfigError for a model that does not divide."""
+    so. `progress` is called first, and after each. Raises CheckpointError for a missing, extra or
+    misshapen tensor, EngineConfigError for a model that does not divide."""
     weights, parts = _allocate(arch, dtype, shard, fp8=fp8)
-    for i, part in enumerate(parts):
+    for part in _in_turn(parts, progress):
         checkpoint.copy_into(part.name, part.target, part.cut)
-        if progress is not None:
-            progress(i + 1, len(parts))
     used = {part.name for part in parts} | ({HEAD} if arch.tied_embeddings else set())
     checkpoint.refuse_extras(used)
     return weights
@@ -190,6 +199,7 @@ def random_weights(
     arch: Architecture,
     dtype: torch.dtype,
     seed: int,
+    progress: Progress | None = None,
     *,
     shard: Shard = WHOLE,
     fp8: bool = False,
@@ -203,7 +213,7 @@ def random_weights(
     weights, parts = _allocate(arch, dtype, shard, fp8=fp8)
     device = weights.embedding.device
     source = torch.Generator(device).manual_seed(seed)
-    for part in parts:
+    for part in _in_turn(parts, progress):
         cut, shape = part.cut, tuple(part.target.shape)
         if part.name == EMBEDDING and cut is not None:  # the head's, of tied ones
             part.target.copy_(cut.of(weights.embedding))

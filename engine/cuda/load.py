@@ -22,10 +22,11 @@ from engine.kernels.rank_sum import MAX_WIDTH
 from engine.kernels.view import KVView
 from engine.model import matrices
 from engine.pool import PoolShape
+from engine.progress import Progress
 from engine.ranks.collective import Alone, Collective, least
 from engine.ranks.shard import Shard
 from engine.step import EngineSpec
-from engine.weights import Progress, Weights, load_weights, random_weights
+from engine.weights import Weights, load_weights, random_weights
 
 KV_SHARE = 0.9  # of the memory that weights leave free, where no size is given
 FP8_WIDTH = 16  # widths of FP8 products are multiples of it
@@ -45,7 +46,7 @@ def load_cuda_engine(
     """Read a model onto the device; with `ranks`, one rank's part of it. Raises ModelLoadError,
     EngineConfigError or MemoryError.
 
-    `progress(tensors read, tensors in all)` is called along the way.
+    `progress` is called along the way.
     """
     device = device or torch.device("cuda", torch.cuda.current_device())
     arch = read_architecture(config.model_dir)
@@ -177,7 +178,8 @@ def _weights(
     with device:
         if config.load_format == "random":
             revision = f"random {config.seed} {device.type}"
-            return random_weights(arch, dtype, config.seed, shard=shard, fp8=fp8), revision
+            drawn = random_weights(arch, dtype, config.seed, progress, shard=shard, fp8=fp8)
+            return drawn, revision
         with Checkpoint(config.model_dir) as checkpoint:
             return (
                 load_weights(arch, checkpoint, dtype, progress, shard=shard, fp8=fp8),

@@ -30,6 +30,7 @@ from engine.errors import (
     RankLostError,
     UnsupportedModelError,
 )
+from engine.progress import Loaded, Progress
 from engine.ranks.channel import Channel, Kind
 from engine.ranks.messages import StepWriter, decode_results, read_head
 from engine.step import ByteArray, DevicePool, DoneStep, EngineSpec, RowResult, RowWork, Step
@@ -39,8 +40,6 @@ log = logging.getLogger(__name__)
 CLOSE_GRACE_S = 10.0
 SILENT_AFTER_S = 120.0  # a step may compile kernels first
 _DEATH_S = 5.0  # for a process whose stream has ended to be gone
-
-Progress = Callable[[int, int], None]  # (tensors read, tensors in all)
 
 
 @dataclass(slots=True)
@@ -209,7 +208,7 @@ class RankGroup:
                 self._land(member.rank, body)
             elif kind is Kind.PROGRESS:
                 if self._progress is not None:
-                    self._progress(*json.loads(body))
+                    self._progress(Loaded(*json.loads(body)))
             elif kind is Kind.READY:
                 with self._lock:
                     self._facts[member.rank] = json.loads(body)

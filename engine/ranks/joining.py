@@ -9,10 +9,10 @@ import torch
 import torch.distributed as dist
 
 from engine.config import EngineConfig
+from engine.progress import Progress
 from engine.ranks.collective import Collective, LibraryCollective
 from engine.ranks.place import Place
 from engine.step import Engine
-from engine.weights import Progress
 
 JOIN_TIMEOUT = timedelta(minutes=5)
 

@@ -24,12 +24,12 @@ from pathlib import Path
 from types import TracebackType
 
 from engine.config import EngineConfig
+from engine.progress import Loaded, Progress
 from engine.ranks.channel import Channel, Kind
 from engine.ranks.messages import StepReader, encode_digest, encode_results
 from engine.ranks.place import Place
 from engine.step import Engine, Step
 
-Progress = Callable[[int, int], None]  # (tensors read, tensors in all)
 _PROGRESS_EVERY_S = 0.2
 
 
@@ -68,12 +68,13 @@ def _read_start(frame: tuple[Kind, bytes]) -> tuple[EngineConfig, Place]:
 def _progress(place: Place, channel: Channel) -> Progress:
     told_s = 0.0
 
-    def progress(done: int, total: int) -> None:
+    def progress(loaded: Loaded) -> None:
         nonlocal told_s
         now = time.monotonic()
-        if place.rank == 0 and (done == total or now - told_s > _PROGRESS_EVERY_S):
+        is_last = loaded.tensors == loaded.of_tensors
+        if place.rank == 0 and (is_last or now - told_s > _PROGRESS_EVERY_S):
             told_s = now
-            channel.send_json(Kind.PROGRESS, [done, total])
+            channel.send_json(Kind.PROGRESS, list(loaded))
 
     return progress
 

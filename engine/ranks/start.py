@@ -12,8 +12,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from engine.config import EngineConfig
+from engine.progress import Progress
 from engine.ranks.channel import Channel
-from engine.ranks.group import SILENT_AFTER_S, Member, Progress, RankGroup
+from engine.ranks.group import SILENT_AFTER_S, Member, RankGroup
 
 MEMBER_COMMAND = (sys.executable, "-m", "engine.ranks.member")
 

@@ -16,6 +16,7 @@ from engine.checkpoint import FULL_HASH_BYTES, shard_files, weights_revision
 from engine.config import EngineConfig
 from engine.cpu import load_engine
 from engine.errors import CheckpointError, ModelLoadError, UnsupportedModelError
+from engine.progress import Loaded
 from engine.step import SampledToken
 from engine.testing import write_random_model
 from twolane.params import SamplingParams
@@ -182,17 +183,20 @@ def test_eos_ids_are_those_of_both_configs(llama: Path) -> None:
 
 def test_shards_read_as_one_file_does(tmp_path: Path, answer: Answer) -> None:
     greedy = SamplingParams(temperature=0.0, top_logprobs=3)
-    seen: list[tuple[int, int]] = []
+    seen: list[Loaded] = []
     found = []
     for name, size in (("one", None), ("many", 60_000)):
         path = write_random_model(tmp_path / name, "qwen3", seed=2, max_shard_bytes=size)
         config = EngineConfig(model_dir=path, n_pages=8)
-        engine = load_engine(config, progress=lambda done, total: seen.append((done, total)))
+        engine = load_engine(config, progress=seen.append)
         found.append(answer(engine, [5, 6, 7], greedy, 3))
     assert len(shard_files(tmp_path / "many")) > 2
     assert found[0] == found[1]
-    assert seen[0][0] == 1
-    assert seen[-1][0] == seen[-1][1] == len(seen) / 2
+    assert [loaded.tensors for loaded in seen] == [*range(len(seen) // 2)] * 2
+    assert seen[0].n_bytes == 0
+    assert seen[-1].tensors == seen[-1].of_tensors
+    on_disk = sum(path.stat().st_size for path in shard_files(tmp_path / "many"))
+    assert on_disk * 0.8 < seen[-1].n_bytes == seen[-1].of_bytes < on_disk
 
 
 def test_a_missing_shard_and_a_broken_index_are_named(tmp_path: Path) -> None:

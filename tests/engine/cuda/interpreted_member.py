@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 
 import torch
 
 from engine.config import EngineConfig
 from engine.cuda.load import load_cuda_engine
+from engine.progress import Progress
 from engine.ranks.joining import join
 from engine.ranks.member import main
 from engine.ranks.place import Place
@@ -16,7 +16,7 @@ from engine.step import Engine
 from tests.engine.interpreter import sound_fp8_casts
 
 
-def load(config: EngineConfig, place: Place, progress: Callable[[int, int], None]) -> Engine:
+def load(config: EngineConfig, place: Place, progress: Progress) -> Engine:
     ranks = join("gloo", place, in_order=True)
     return load_cuda_engine(config, device=torch.device("cpu"), ranks=ranks, progress=progress)
 

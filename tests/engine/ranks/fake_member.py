@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from engine.config import EngineConfig
 from engine.errors import CheckpointError
 from engine.fake import FakeEngine, FakeEngineConfig
+from engine.progress import Loaded, Progress
 from engine.ranks.member import main
 from engine.ranks.place import Place
 from engine.step import Engine, RowResult, RowWork
@@ -35,7 +36,7 @@ class FaultyEngine(FakeEngine):
         return results
 
 
-def load(config: EngineConfig, place: Place, progress: Callable[[int, int], None]) -> Engine:
+def load(config: EngineConfig, place: Place, progress: Progress) -> Engine:
     fault, _, rank = config.model_name.partition(":")
     is_faulty = rank == str(place.rank)
     if is_faulty and fault == "cannot load":
@@ -44,7 +45,7 @@ def load(config: EngineConfig, place: Place, progress: Callable[[int, int], None
         os._exit(4)
     if fault == "cannot load":
         time.sleep(600)  # waits for the rank that will not come
-    progress(1, 1)
+    progress(Loaded(1, 1, 4, 4))
     n_pages = 8 + (is_faulty and fault == "makes another")
     engine = FaultyEngine(FakeEngineConfig(n_pages=n_pages))
     engine.fault = fault if is_faulty else ""

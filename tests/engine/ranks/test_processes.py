@@ -14,6 +14,7 @@ import pytest
 from engine.config import EngineConfig
 from engine.errors import CheckpointError, EngineConfigError, RankLostError
 from engine.load import load_engine
+from engine.progress import Loaded
 from engine.ranks.group import RankGroup
 from engine.step import Page, RowWork, SampledToken
 from twolane.params import SamplingParams
@@ -30,14 +31,15 @@ def test_processes_answer_what_one_engine_answers_and_end_when_one_is_killed(
     """qwen2 has fewer key-value heads than ranks here."""
     config = EngineConfig(model_dir=model_dir(family), n_pages=8, device="cpu")
     expected = answer(load_engine(config), PROMPT, GREEDY, 8)
-    told: list[tuple[int, int]] = []
+    told: list[Loaded] = []
     several = EngineConfig(
         model_dir=model_dir(family), n_pages=8, device="cpu", tensor_parallel=ranks
     )
-    group = load_engine(several, progress=lambda *pair: told.append(pair))
+    group = load_engine(several, progress=told.append)
     assert isinstance(group, RankGroup)
     try:
-        assert told[-1][0] == told[-1][1] > 0
+        assert told[-1].tensors == told[-1].of_tensors > 0
+        assert told[-1].n_bytes == told[-1].of_bytes > 0
         pages = [Page(i) for i in range(8)]
         found = answer(group, PROMPT, GREEDY, 8, pages=pages)
         assert [t.token for t in found] == [t.token for t in expected]

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import pytest
+
+from deploy.bundled import model_path
+from deploy.child import log_to_stderr
+from deploy.engines import open_engine
+from deploy.loading import LoadingLines
+from deploy.spec import ModelSpec
+from engine.progress import Loaded
+
+MODEL = ModelSpec(model_dir=str(model_path()), name="small", device="cpu", n_pages=3)
+GB = 10**9
+
+
+def test_a_line_a_second_says_how_far_it_is_and_the_last_one_how_fast_it_was(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, logger="deploy.loading")
+    now = 100.0
+    lines = LoadingLines("m", clock=lambda: now)
+    for i in range(81):  # ten tensors, and 1 GB, a second
+        now = 100 + i / 10
+        lines(Loaded(i, 80, i * GB // 10, 8 * GB))
+    assert len(caplog.messages) == 8
+    assert caplog.messages[2] == "loading m: 30 of 80 tensors, 3.0 of 8.0 GB, 1.0 GB/s"
+    assert caplog.messages[-1] == "loaded m: 80 tensors, 8.0 GB in 8.0 s, 1.0 GB/s"
+
+
+def test_a_model_that_is_there_at_once_has_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="deploy.loading")
+    lines = LoadingLines("m", clock=lambda: 5.0)
+    for i in range(3):
+        lines(Loaded(i, 2, i * 1000, 2000))
+    assert caplog.messages == ["loaded m: 2 tensors, 0.000 GB in 0.0 s, at once"]
+
+
+@pytest.mark.parametrize("changes", [{}, {"load_format": "random"}, {"tensor_parallel": 2}])
+def test_an_engine_says_that_it_has_loaded(
+    changes: dict[str, object], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="deploy.loading")
+    spec = replace(MODEL, **changes)  # type: ignore[arg-type]
+    with open_engine(spec, name="w", is_shared=False):
+        pass
+    assert [line[:13] for line in caplog.messages if line.startswith("loaded")] == ["loaded small:"]
+
+
+def test_a_worker_shows_these_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    logger = logging.getLogger("deploy")
+    monkeypatch.setattr(logger, "level", logging.NOTSET)
+    log_to_stderr()
+    assert logging.getLogger("deploy.loading").isEnabledFor(logging.INFO)

@@ -42,7 +42,8 @@ async def _serve(spec: ProcessSpec, ready_fd: int | None) -> None:
         loop.add_signal_handler(number, stop.set)
     async with serving(spec) as where:
         if ready_fd is None:
-            print(f"{spec.name} serves at {where.endpoint}", flush=True)
+            runs_on = f" ({where.runs_on})" if where.runs_on else ""
+            print(f"{spec.name} serves at {where.endpoint}{runs_on}", flush=True)
             if where.worker_endpoint:
                 print(f"{spec.name} hears workers at {where.worker_endpoint}", flush=True)
         else:

@@ -26,12 +26,13 @@ MIN_PAGES = 3  # two of a prompt, and one for the answer to grow into
 
 @dataclass(frozen=True, slots=True)
 class Powerhouse:
-    """An engine, whether it computes on a GPU (or several), and the shared memory of its pool where
-    that was asked for."""
+    """An engine, whether it computes on a GPU (or several), the shared memory of its pool where
+    that was asked for, and for people, what it computes on and in: `cuda bfloat16`."""
 
     engine: Engine
     on_gpu: bool
     memory: PoolMemory | None
+    runs_on: str = ""
 
     async def watch(self) -> None:
         """Never returns. Raises what ends an engine that lives in processes of its own, as soon as
@@ -74,7 +75,7 @@ def open_engine(spec: ModelSpec, *, name: str, is_shared: bool) -> Iterator[Powe
         raise StartError(str(error)) from error
     try:
         _check_pages(engine.spec.n_pages, engine.spec.page_tokens)
-        yield Powerhouse(engine, loader.on_gpu, memory)
+        yield Powerhouse(engine, loader.on_gpu, memory, loader.runs_on)
     finally:
         engine.close()
         if memory is not None:
@@ -124,6 +125,7 @@ class _ModelLoader:
         )
         self.pool_bytes = self.host_bytes = 0
         self.on_gpu = device == "cuda"
+        self.runs_on = _runs_on(spec, device, dtype)
         self.n_pages: int | None = None
         self.page_tokens = spec.page_tokens or (GPU_PAGE_TOKENS if self.on_gpu else CPU_PAGE_TOKENS)
         if self.on_gpu and spec.n_pages is None and spec.kv_bytes is None:
@@ -151,10 +153,20 @@ class _ModelLoader:
         )
 
 
+def _runs_on(spec: ModelSpec, device: str, dtype: str) -> str:
+    """As in `2 x cuda bfloat16, fp8 weights, fp8 pages`."""
+    ranks = f"{spec.tensor_parallel} x " if spec.tensor_parallel > 1 else ""
+    fp8 = [(spec.weights, "fp8 weights"), (spec.kv_dtype, "fp8 pages")]
+    return ", ".join(
+        [f"{ranks}{device} {dtype}", *(words for given, words in fp8 if given == "fp8")]
+    )
+
+
 class _FakeLoader:
     """Takes the vocabulary from the model's config.json, so that its tokenizer fits."""
 
     on_gpu = False
+    runs_on = "fake engine"
 
     def __init__(self, spec: ModelSpec) -> None:
         facts = json.loads((Path(spec.model_dir) / "config.json").read_text(encoding="utf-8"))

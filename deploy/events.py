@@ -9,7 +9,7 @@ from enum import StrEnum
 
 class Kind(StrEnum):
     STARTING = "starting"  # a process is being started
-    STARTED = "started"  # it serves: epoch, pid, endpoint, metrics
+    STARTED = "started"  # it serves: epoch, pid, endpoint, metrics; text: device and dtype
     READY = "ready"  # the cluster answers: endpoint
     DIED = "died"  # a process is proven dead: text says how
     RESTARTING = "restarting"  # text says when

@@ -21,6 +21,7 @@ class Ready:
     metrics_endpoint: str
     pid: int
     worker_endpoint: str = ""
+    runs_on: str = ""
 
 
 def send_ready(fd: int, ready: Ready) -> None:
@@ -57,6 +58,7 @@ def handle_of(spec: ProcessSpec, ready: Ready) -> Handle:
         metrics_endpoint=ready.metrics_endpoint,
         pid=ready.pid,
         worker_endpoint=ready.worker_endpoint,
+        runs_on=ready.runs_on,
     )
 
 

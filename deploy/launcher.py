@@ -34,6 +34,7 @@ class Handle:
     metrics_endpoint: str  # host:port, or empty
     pid: int
     worker_endpoint: str = ""  # host:port where a router hears workers and the launcher
+    runs_on: str = ""  # a worker's device and dtype, for people
 
 
 class Launcher(Protocol):

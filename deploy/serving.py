@@ -23,11 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """host:port of the gRPC server, of the metrics, and of a router's door for workers."""
+    """host:port of the gRPC server, of the metrics, and of a router's door for workers; what a
+    worker's engine computes on and in."""
 
     endpoint: str
     metrics_endpoint: str
     worker_endpoint: str = ""
+    runs_on: str = ""
 
 
 @asynccontextmanager
@@ -95,7 +97,8 @@ async def _serving_worker(spec: WorkerSpec) -> AsyncIterator[Where]:
                 tasks.create_task(_run(server, spec), name="server")
                 watch = tasks.create_task(power.watch(), name="engine")
                 await server.started.wait()
-                yield Where(worker.endpoint, f"{spec.host}:{server.metrics_port}")
+                metrics_endpoint = f"{spec.host}:{server.metrics_port}"
+                yield Where(worker.endpoint, metrics_endpoint, runs_on=power.runs_on)
                 watch.cancel()
                 server.stop()
         finally:

@@ -87,6 +87,7 @@ class Supervisor:
                 pid=handle.pid,
                 endpoint=handle.endpoint,
                 metrics=handle.metrics_endpoint,
+                text=handle.runs_on,
             )
         )
         return handle

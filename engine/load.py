@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from importlib.util import find_spec
 
@@ -12,16 +13,20 @@ from engine.errors import EngineConfigError
 from engine.progress import Progress
 from engine.step import Engine
 
+log = logging.getLogger(__name__)
+
 LEAST_CAPABILITY = (9, 0)  # Hopper's
 
 
 def pick_device(device: str) -> str:
     """`cpu` or `cuda`. Raises EngineConfigError where a GPU is asked for and cannot be used: the
-    kernels are written for Hopper, and an older one cannot run all of them."""
+    kernels are written for Hopper, and an older one cannot run all of them. `auto` then takes the
+    CPU, and the log says why if there is a GPU."""
     if device == "cpu":
         return device
     missing = ""
-    if not torch.cuda.is_available():
+    has_card = torch.cuda.is_available()
+    if not has_card:
         missing = "torch sees no CUDA device"
     elif torch.cuda.get_device_capability() < LEAST_CAPABILITY:
         missing = f"{torch.cuda.get_device_name()} is older than Hopper"
@@ -29,6 +34,8 @@ def pick_device(device: str) -> str:
         missing = "triton is not installed"
     if missing and device == "cuda":
         raise EngineConfigError(f"device is 'cuda'; {missing} here")
+    if missing and has_card:
+        log.warning("%s: the model runs on the CPU, and the GPU is left alone", missing)
     return "cpu" if missing else "cuda"
 
 

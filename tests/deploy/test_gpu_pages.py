@@ -60,6 +60,7 @@ def test_a_card_with_room_serves(loads: Callable[[int], list[Double]]) -> None:
     made = loads(3)
     with open_engine(GPU, name="w", is_shared=True) as power:
         assert power.on_gpu
+        assert power.runs_on == "cuda bfloat16"
         assert power.memory is None
         assert power.engine.spec.n_pages == 3
     assert made[0].is_closed

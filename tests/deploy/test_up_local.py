@@ -30,6 +30,7 @@ def test_a_disaggregated_cluster_on_the_bundled_model_answers_and_leaves_nothing
             ("decode-0", ("decode",), "alive"),
             ("prefill-0", ("prefill",), "alive"),
         ]
+        assert cluster.wait_for("started", "decode-0")["text"] == "cpu float32"
         processes = [psutil.Process(cluster.pid(w)) for w in ("router-0", "decode-0", "prefill-0")]
         with cluster.client() as client:
             completion = client.generate("Once upon a time", max_tokens=24, temperature=0, seed=1)

@@ -99,7 +99,7 @@ class DoubleLauncher:
         if spec.name not in self.mute and isinstance(spec, WorkerSpec):
             self.admin.members[spec.epoch] = "alive"
         endpoint = self.endpoint if isinstance(spec, RouterSpec) else f"w:{pid}"
-        return Handle(spec.name, spec.epoch, endpoint, "h:9090", pid, self.worker_endpoint)
+        return Handle(spec.name, spec.epoch, endpoint, "h:9090", pid, self.worker_endpoint, "cpu")
 
     async def wait_exit(self, handle: Handle) -> str:
         await self.processes[handle.pid].ended.wait()

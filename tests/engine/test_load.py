@@ -25,22 +25,34 @@ def test_auto_takes_a_card_that_runs_every_kernel(card: None) -> None:
 
 
 @pytest.mark.parametrize("card", [(7, 5), (8, 9)], indirect=True)
-def test_auto_leaves_an_older_card_alone_and_cuda_refuses_it(card: None) -> None:
+def test_auto_leaves_an_older_card_alone_and_cuda_refuses_it(
+    card: None, caplog: pytest.LogCaptureFixture
+) -> None:
     assert pick_device("auto") == "cpu"
+    (line,) = caplog.messages
+    assert line.startswith("a card is older than Hopper: the model runs on the CPU")
     with pytest.raises(EngineConfigError, match="a card is older than Hopper"):
         pick_device("cuda")
 
 
 @pytest.mark.parametrize("card", [(9, 0)], indirect=True)
-def test_without_triton_there_is_no_gpu_engine(card: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_triton_there_is_no_gpu_engine(
+    card: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr("engine.load.find_spec", lambda name: None)
     assert pick_device("auto") == "cpu"
+    (line,) = caplog.messages
+    assert line.startswith("triton is not installed: the model runs on the CPU")
     with pytest.raises(EngineConfigError, match="triton is not installed"):
         pick_device("cuda")
 
 
-def test_without_a_card_auto_is_the_cpu() -> None:
+def test_without_a_card_auto_is_the_cpu_and_nothing_needs_saying(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert pick_device("auto") == "cpu"
+    assert caplog.messages == []
 
 
 @pytest.mark.parametrize(

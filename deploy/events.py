@@ -9,6 +9,7 @@ from enum import StrEnum
 
 class Kind(StrEnum):
     STARTING = "starting"  # a process is being started
+    LOADING = "loading"  # it reads its model: text says how far it is
     STARTED = "started"  # it serves: epoch, pid, endpoint, metrics; text: device and dtype
     READY = "ready"  # the cluster answers: endpoint
     DIED = "died"  # a process is proven dead: text says how

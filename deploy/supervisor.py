@@ -14,9 +14,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from deploy.events import Event, Kind
 from deploy.launcher import Handle, Launcher, StartError, first_start_error
+from deploy.loading_news import tell_loading
 from deploy.restart import RestartConfig, RestartPolicy
 from deploy.router_client import RouterClient
 from deploy.spec import ClusterSpec, ProcessSpec, WorkerSpec
@@ -33,10 +35,13 @@ class SupervisorConfig:
     ready_poll_s: float = 0.05
     fence_poll_s: float = 1.0
     stop_margin_s: float = 3.0
+    loading_poll_s: float = 1.0
 
 
 class Supervisor:
-    """One cluster. `run` is called once; `tell` hears every event, on the event loop."""
+    """One cluster. `run` is called once; `tell` hears every event, on the event loop. In `log_dir`
+    the launcher's processes write `<name>.log`: where it is given, what they say of loading is
+    told, too."""
 
     def __init__(
         self,
@@ -44,7 +49,10 @@ class Supervisor:
         launcher: Launcher,
         tell: Callable[[Event], None],
         config: SupervisorConfig | None = None,
+        *,
+        log_dir: Path | None = None,
     ) -> None:
+        self._log_dir = log_dir
         self._cluster = cluster
         self._launcher = launcher
         self._tell = tell
@@ -76,7 +84,11 @@ class Supervisor:
 
     async def _start(self, spec: ProcessSpec) -> Handle:
         self._tell(Event(kind=Kind.STARTING, name=spec.name, epoch=spec.epoch))
-        handle = await self._launcher.start(spec)
+        loading = asyncio.create_task(self._tell_loading(spec))
+        try:
+            handle = await self._launcher.start(spec)
+        finally:
+            loading.cancel()
         self._running[handle.name] = handle
         self._specs[handle.name] = spec
         self._tell(
@@ -91,6 +103,14 @@ class Supervisor:
             )
         )
         return handle
+
+    async def _tell_loading(self, spec: ProcessSpec) -> None:
+        def tell(text: str) -> None:
+            self._tell(Event(kind=Kind.LOADING, name=spec.name, epoch=spec.epoch, text=text))
+
+        if self._log_dir is not None:
+            log = self._log_dir / f"{spec.name}.log"
+            await tell_loading(log, tell, self._config.loading_poll_s)
 
     async def _start_workers(self, worker_endpoint: str) -> None:
         async with asyncio.TaskGroup() as group:

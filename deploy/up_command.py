@@ -77,7 +77,7 @@ def up(scratch: Path, /, **given: Any) -> None:
             if not given["as_json"]:
                 tell = Progress(Console(file=out, highlight=False), cluster, log_dir)
             launcher = _launcher(given["launcher"], cluster, log_dir, scratch)
-            supervisor = Supervisor(cluster, launcher, tell)
+            supervisor = Supervisor(cluster, launcher, tell, log_dir=log_dir)
             asyncio.run(_keep_up(supervisor, tell, given["until_stdin_closes"]))
     except StartError as error:
         if given["as_json"]:

@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 CLOSE_GRACE_S = 10.0
 SILENT_AFTER_S = 120.0  # a step may compile kernels first
 _DEATH_S = 5.0  # for a process whose stream has ended to be gone
+_CAUSE_S = 1.0  # so long a rank that failed amid a sum waits for news of one that has died
 
 
 @dataclass(slots=True)
@@ -87,6 +88,7 @@ class RankGroup:
         self._facts: dict[int, dict[str, Any]] = {}
         self._lock = threading.Lock()
         self._is_ready = threading.Event()  # or lost
+        self._is_lost = threading.Event()
         self._is_closing = False
         self._losses: list[Exception] = []  # not empty: the group is lost
         self._listeners: list[Callable[[Exception], None]] = []
@@ -216,7 +218,10 @@ class RankGroup:
                         self._is_ready.set()
             else:
                 assert kind is Kind.FAILED, kind
-                self._lose(_error_of(member.rank, *json.loads(body)))
+                error = _error_of(member.rank, *json.loads(body))
+                if isinstance(error, RankLostError):  # perhaps only that another one has gone
+                    self._is_lost.wait(_CAUSE_S)
+                self._lose(error)
         if not self._is_closing:
             self._lose(RankLostError(member.rank, _ending(member.process)))
 
@@ -239,6 +244,7 @@ class RankGroup:
             if len(self._losses) > 1:
                 return
             listeners, flights = list(self._listeners), list(self._flying.values())
+        self._is_lost.set()
         log.error("%s", error)
         for member in self._members:
             member.process.kill()

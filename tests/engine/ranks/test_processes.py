@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+import engine.ranks.group as group_module
 from engine.config import EngineConfig
 from engine.errors import CheckpointError, EngineConfigError, RankLostError
 from engine.load import load_engine
@@ -56,6 +58,30 @@ def test_processes_answer_what_one_engine_answers_and_end_when_one_is_killed(
     finally:
         group.close()
     assert not any(psutil.pid_exists(pid) for pid in group.pids)
+
+
+def test_the_rank_that_died_is_named_though_another_was_first_to_fail(
+    model_dir: ModelDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ending = group_module._ending
+
+    def late(process: subprocess.Popen[bytes]) -> str:
+        time.sleep(0.5)  # by now the other has said that the connection was reset
+        return ending(process)
+
+    monkeypatch.setattr(group_module, "_ending", late)
+    config = EngineConfig(model_dir=model_dir("llama"), n_pages=8, device="cpu", tensor_parallel=2)
+    group = load_engine(config)
+    assert isinstance(group, RankGroup)
+    try:
+        os.kill(group.pids[1], signal.SIGSTOP)
+        step = group.submit([RowWork(0, PROMPT, 0, 40, [Page(0)] * 3, 40, GREEDY, True)])
+        time.sleep(0.3)
+        os.kill(group.pids[1], signal.SIGKILL)
+        with pytest.raises(RankLostError, match="rank 1 was killed by SIGKILL"):
+            step.result()
+    finally:
+        group.close()
 
 
 def test_what_no_rank_can_load_is_told_as_one_engine_tells_it(

@@ -72,7 +72,8 @@ def test_answers_over_fp8_pages_are_those_of_keys_and_values_rounded_to_them(
     cpu = load_engine(EngineConfig(model_dir=model_dir(family), n_pages=16))
     expected = answer(cpu, PROMPT, GREEDY, 3)
     assert_close(found, expected, 1e-2)
-    # Decode rounds queries and weights to two FP8 parts, to about 2**-9 each.
+    # Decode rounds queries and weights to about 2**-9 each; and a value that lies between two of
+    # FP8's may go to either side here and there, as sums differ in their last bits.
     theirs = [dict(token.top) for token in expected]
     errors = [
         logprob - known[other]

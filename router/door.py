@@ -24,8 +24,10 @@ NO_DEADLINE_S = 10 * 365 * 86_400.0  # gRPC's "none" may come as a very long tim
 class Door:
     """Clients and operators come in here. Workers: `router.worker_door`."""
 
-    def __init__(self, router: Router) -> None:
+    def __init__(self, router: Router, *, http_endpoint: str = "") -> None:
+        """`http_endpoint`: the other door, for whoever asks for the status."""
         self._router = router
+        self._http_endpoint = http_endpoint
 
     def handlers(self) -> list[grpc.GenericRpcHandler]:
         size = self._router.config.limits.message_bytes
@@ -78,7 +80,9 @@ class Door:
     async def _get_status(
         self, request: cluster_pb2.GetStatusRequest, context: Context
     ) -> cluster_pb2.GetStatusResponse:
-        return self._router.status()
+        status = self._router.status()
+        status.http_endpoint = self._http_endpoint
+        return status
 
     async def _drain_worker(
         self, request: cluster_pb2.DrainWorkerRequest, context: Context

@@ -80,12 +80,8 @@ class Router:
         trace: TracebackType | None,
     ) -> None:
         self.stop_accepting()
-        now = self._loop.time()
-        live = list(self._dispatcher.board.requests)
-        for request_id in live:
-            self._dispatcher.end(request_id, UnavailableError("the router is stopping"), now)
-        self._flush()
-        if live:
+        if self._dispatcher.board.requests:
+            self.end_answers()
             await asyncio.sleep(LAST_WORDS_S)  # closing a link drops what it has not sent
         await self._tasks.__aexit__(kind, error, trace)
 
@@ -94,8 +90,9 @@ class Router:
     async def generate(
         self, message: inference_pb2.GenerateRequest, *, time_left_s: float | None = None
     ) -> AsyncGenerator[inference_pb2.GenerateResponse, None]:
-        """One answer. The first response tells id and seed, as soon as the request is admitted;
-        each later one everything that waited; the last one finish_reason and ledger.
+        """One answer. The first response tells id, seed, model and the prompt's length, as soon as
+        the request is admitted; each later one everything that waited; the last one finish_reason
+        and ledger.
 
         Raises a `TwolaneError` instead of the rest. Closing the iterator early (or cancelling its
         task) cancels the request at both workers.
@@ -105,7 +102,12 @@ class Router:
         wake = self._wakes[request] = asyncio.Event()
         wake.set()  # there may be news since it was submitted
         try:
-            yield inference_pb2.GenerateResponse(request_id=job.request_id, seed=job.params.seed)
+            yield inference_pb2.GenerateResponse(
+                request_id=job.request_id,
+                seed=job.params.seed,
+                model=job.model,
+                prompt_tokens=job.n_prompt,
+            )
             is_over = False
             while not is_over:
                 await wake.wait()
@@ -136,6 +138,10 @@ class Router:
 
     def models(self) -> list[ModelFacts]:
         return list(self._dispatcher.members.models())
+
+    def token_text(self, token_id: int) -> str:
+        """A token's name for people; without a tokenizer as vLLM writes it, `token_id:7`."""
+        return self._text.token_text(token_id) if self._text else f"token_id:{token_id}"
 
     def can_serve(self) -> bool:
         """Whether some model has a live pair of workers, and requests are accepted."""
@@ -184,6 +190,13 @@ class Router:
     def stop_accepting(self) -> None:
         """New requests get `UnavailableError`; running ones go on."""
         self._is_stopping = True
+
+    def end_answers(self) -> None:
+        """Running ones get it now. May be called again."""
+        now = self._loop.time()
+        for request_id in list(self._dispatcher.board.requests):
+            self._dispatcher.end(request_id, UnavailableError("the router is stopping"), now)
+        self._flush()
 
     # Sessions
 

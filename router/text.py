@@ -66,6 +66,11 @@ class TextCodec:
         ids: list[int] = self._tokenizer.encode(rendered, add_special_tokens=False).ids
         return ids
 
+    def token_text(self, token_id: int) -> str:
+        """One token alone; what is no whole character is U+FFFD."""
+        text: str = self._tokenizer.decode([token_id], skip_special_tokens=False)
+        return text
+
     def detokenizer(self, context: Sequence[int] = ()) -> Detokenizer:
         """For one answer that follows the prompt `context`."""
         return Detokenizer(self._tokenizer, context)

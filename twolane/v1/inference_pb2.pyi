@@ -77,7 +77,7 @@ class Token(_message.Message):
     def __init__(self, index: _Optional[int] = ..., token_id: _Optional[int] = ..., logprob: _Optional[float] = ..., top_logprobs: _Optional[_Iterable[_Union[_sampling_pb2.TopLogprob, _Mapping]]] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
-    __slots__ = ("request_id", "seed", "sample", "tokens", "text", "finish_reason", "ledger")
+    __slots__ = ("request_id", "seed", "sample", "tokens", "text", "finish_reason", "ledger", "model", "prompt_tokens")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_FIELD_NUMBER: _ClassVar[int]
@@ -85,6 +85,8 @@ class GenerateResponse(_message.Message):
     TEXT_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     LEDGER_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     seed: int
     sample: int
@@ -92,7 +94,9 @@ class GenerateResponse(_message.Message):
     text: str
     finish_reason: _sampling_pb2.FinishReason
     ledger: _sampling_pb2.Ledger
-    def __init__(self, request_id: _Optional[str] = ..., seed: _Optional[int] = ..., sample: _Optional[int] = ..., tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., text: _Optional[str] = ..., finish_reason: _Optional[_Union[_sampling_pb2.FinishReason, str]] = ..., ledger: _Optional[_Union[_sampling_pb2.Ledger, _Mapping]] = ...) -> None: ...
+    model: str
+    prompt_tokens: int
+    def __init__(self, request_id: _Optional[str] = ..., seed: _Optional[int] = ..., sample: _Optional[int] = ..., tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., text: _Optional[str] = ..., finish_reason: _Optional[_Union[_sampling_pb2.FinishReason, str]] = ..., ledger: _Optional[_Union[_sampling_pb2.Ledger, _Mapping]] = ..., model: _Optional[str] = ..., prompt_tokens: _Optional[int] = ...) -> None: ...
 
 class CancelRequest(_message.Message):
     __slots__ = ("request_id",)

@@ -66,8 +66,19 @@ class RouterConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HttpConfig:
+    """The OpenAI-style door. Its bounds besides the limits of every door."""
+
+    port: int = 0
+    connections: int = 1024  # more are answered 503
+    body_timeout_s: float = 30.0  # from a request's head to the end of its body
+    keep_alive_s: float = 75.0  # idle connections are closed after so long
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    """Where a router listens. Port 0 takes any free one; no metrics port: no endpoint.
+    """Where a router listens. Port 0 takes any free one; no metrics port: no endpoint; no `http`:
+    no such door, else it is at `host`, too.
 
     `host` is for clients. Workers and the launcher come to `worker_host`, where everybody is
     believed: beyond the loopback it must be a network of their own.
@@ -78,4 +89,5 @@ class ServerConfig:
     worker_host: str = "127.0.0.1"
     worker_port: int = 0
     metrics_port: int | None = 0
+    http: HttpConfig | None = field(default_factory=HttpConfig)
     stop_grace_s: float = 5.0  # running answers get this long when the router stops

@@ -1,4 +1,5 @@
-"""A router on the network: one door for clients, one for workers; health, reflection, metrics.
+"""A router on the network: two doors for clients (gRPC, HTTP), one for workers; health, reflection,
+metrics.
 
 Health of the inference service (and of "", the whole) is SERVING only while some model can be
 served; a load balancer that reads it sends clients elsewhere meanwhile.
@@ -20,6 +21,8 @@ from prometheus_client import generate_latest
 from router.background import Background
 from router.config import RouterConfig, ServerConfig
 from router.door import ADMIN, INFERENCE, Door
+from router.http.app import make_app
+from router.http.server import HttpServer
 from router.metrics import RouterMetrics
 from router.router import Router
 from router.session import WorkerDialer
@@ -36,7 +39,7 @@ class RouterServer:
     """Use as an async context manager: serving inside, stopped with grace at the end.
 
     async with GrpcDialer() as dialer, RouterServer(config, server_config, dialer, text) as s:
-        print(s.address, s.worker_address, s.metrics_port)
+        print(s.address, s.http_address, s.worker_address, s.metrics_port)
         await s.wait_stopped()
     """
 
@@ -54,6 +57,7 @@ class RouterServer:
         self.port = 0
         self.worker_port = 0
         self.metrics_port = 0
+        self.http_port = 0
         self._config = server_config
         self._health = health.aio.HealthServicer()
         self._stop_wanted = asyncio.Event()
@@ -68,6 +72,11 @@ class RouterServer:
         """host:port of the door for workers and the launcher."""
         return f"{self._config.worker_host}:{self.worker_port}"
 
+    @property
+    def http_address(self) -> str:
+        """host:port of the HTTP door; empty if there is none."""
+        return f"{self._config.host}:{self.http_port}" if self.http_port else ""
+
     async def __aenter__(self) -> RouterServer:
         async with AsyncExitStack() as stack:
             if self._config.metrics_port is not None:
@@ -77,8 +86,10 @@ class RouterServer:
             await stack.enter_async_context(self.router)
             await self._open_worker_door(stack)
             server = grpc.aio.server(options=DOOR_SERVER_OPTIONS)
-            stack.push_async_callback(self._stop_server, server)
-            server.add_generic_rpc_handlers(tuple(Door(self.router).handlers()))
+            http = self._open_http()
+            stack.push_async_callback(self._stop_doors, server, http)
+            door = Door(self.router, http_endpoint=self.http_address)
+            server.add_generic_rpc_handlers(tuple(door.handlers()))
             health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
             names = (INFERENCE, ADMIN, health.SERVICE_NAME, reflection.SERVICE_NAME)
             reflection.enable_server_reflection(names, server)
@@ -115,10 +126,22 @@ class RouterServer:
         self.worker_port = server.add_insecure_port(f"{config.worker_host}:{config.worker_port}")
         await server.start()
 
-    async def _stop_server(self, server: grpc.aio.Server) -> None:
-        """New calls are refused; running ones get the grace."""
+    def _open_http(self) -> HttpServer | None:
+        config = self._config
+        if config.http is None:
+            return None
+        http = HttpServer(make_app(self.router, config.http), config.http)
+        self.http_port = http.open(config.host)
+        return http
+
+    async def _stop_doors(self, server: grpc.aio.Server, http: HttpServer | None) -> None:
+        """New calls are refused; running ones get the grace, at both doors the same one."""
         await self._health.enter_graceful_shutdown()
-        await server.stop(self._config.stop_grace_s)
+        grace_s = self._config.stop_grace_s
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(server.stop(grace_s))
+            if http is not None:
+                tasks.create_task(http.stop(grace_s, self.router.end_answers))
 
     async def _publish_forever(self) -> None:
         while True:

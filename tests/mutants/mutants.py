@@ -162,6 +162,17 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "hang-up",
+        "router/http/answering.py",
+        'tasks.start(_wait_hangup(receive), name="http-hangup")',
+        "pass",
+        (
+            "tests/router/http/test_server.py::test_a_client_that_hangs_up_frees_both_workers",
+            "tests/router/http/test_server.py::"
+            "test_a_client_that_hangs_up_before_its_first_token_frees_the_prefill_worker",
+        ),
+    ),
+    Mutant(
         "amid a step",
         "worker/returns.py",
         "if self._n_done == self._n_submitted:",

@@ -1,0 +1,1 @@
+"""The OpenAI-style HTTP door: another way into `Router.generate`, beside gRPC's."""

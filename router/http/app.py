@@ -1,0 +1,76 @@
+"""The HTTP door as an ASGI application: completions, models, health."""
+
+from __future__ import annotations
+
+import time
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from router.config import HttpConfig
+from router.http.answering import Answering
+from router.http.body import read_json
+from router.http.errors import on_bug, on_disconnect, on_http_error, on_twolane_error
+from router.http.request import parse_request
+from router.model import ModelFacts
+from router.router import Router
+from twolane.errors import TwolaneError, UnknownModelError
+
+
+def make_app(router: Router, config: HttpConfig) -> Starlette:
+    """Everything goes through `router`, whose limits, admission and errors are those of gRPC."""
+    started = int(time.time())
+    max_bytes = router.config.limits.message_bytes
+
+    async def completions(request: Request) -> ASGIApp:
+        body = await read_json(request, max_bytes=max_bytes, within_s=config.body_timeout_s)
+        return Answering(router, parse_request(body))
+
+    async def models(request: Request) -> Response:
+        shown = [_model(model, started) for model in router.models()]
+        return JSONResponse({"object": "list", "data": shown})
+
+    async def model(request: Request) -> Response:
+        name = request.path_params["name"]
+        for known in router.models():
+            if known.name == name:
+                return JSONResponse(_model(known, started))
+        raise UnknownModelError(f"no worker serves {name!r}")
+
+    async def health(request: Request) -> Response:
+        """As gRPC's health: 200 only while some model can be served."""
+        if router.can_serve():
+            return JSONResponse({"status": "serving"})
+        return JSONResponse({"status": "not serving"}, 503)
+
+    return Starlette(
+        routes=[
+            Route("/v1/completions", completions, methods=["POST"]),
+            Route("/v1/models", models),
+            Route("/v1/models/{name:path}", model),
+            Route("/health", health),
+        ],
+        exception_handlers={
+            TwolaneError: on_twolane_error,
+            HTTPException: on_http_error,
+            ClientDisconnect: on_disconnect,
+            Exception: on_bug,
+        },
+    )
+
+
+def _model(model: ModelFacts, created: int) -> dict[str, object]:
+    """OpenAI's fields; `max_model_len` as vLLM has it, and what a load generator must know."""
+    return {
+        "id": model.name,
+        "object": "model",
+        "created": created,
+        "owned_by": "twolane",
+        "max_model_len": model.max_context_tokens,
+        "vocab_size": model.vocab_size,
+        "fingerprint": model.fingerprint,
+    }

@@ -9,9 +9,11 @@ import click
 from deploy.child import run_process
 from deploy.launcher import StartError
 from deploy.options import (
+    HTTP_OPTIONS,
     LIMIT_OPTIONS,
     MODEL_OPTIONS,
     TIMING_OPTIONS,
+    http_port,
     limits_spec,
     model_spec,
     timing_spec,
@@ -46,6 +48,7 @@ def main() -> None:
     help="Where workers announce themselves. Who reaches it is believed: no clients there.",
 )
 @click.option("--worker-port", type=_PORT, default=7201, show_default=True)
+@with_options(HTTP_OPTIONS)
 @with_options(MODEL_OPTIONS)
 @with_options(LIMIT_OPTIONS)
 @with_options(TIMING_OPTIONS)
@@ -64,6 +67,7 @@ def router(**given: Any) -> None:
             port=given["port"],
             worker_host=given["worker_host"],
             worker_port=given["worker_port"],
+            http_port=http_port(given),
             timing=timing_spec(given),
             limits=limits_spec(given),
         )

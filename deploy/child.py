@@ -46,6 +46,8 @@ async def _serve(spec: ProcessSpec, ready_fd: int | None) -> None:
             print(f"{spec.name} serves at {where.endpoint}{runs_on}", flush=True)
             if where.worker_endpoint:
                 print(f"{spec.name} hears workers at {where.worker_endpoint}", flush=True)
+            if where.http_endpoint:
+                print(f"{spec.name} speaks HTTP at {where.http_endpoint}", flush=True)
         else:
             send_ready(ready_fd, Ready(**asdict(where), pid=os.getpid()))
         await stop.wait()

@@ -10,8 +10,8 @@ from enum import StrEnum
 class Kind(StrEnum):
     STARTING = "starting"  # a process is being started
     LOADING = "loading"  # it reads its model: text says how far it is
-    STARTED = "started"  # it serves: epoch, pid, endpoint, metrics; text: device and dtype
-    READY = "ready"  # the cluster answers: endpoint
+    STARTED = "started"  # it serves: epoch, pid, endpoint, http, metrics; text: device and dtype
+    READY = "ready"  # the cluster answers: endpoint, http
     DIED = "died"  # a process is proven dead: text says how
     RESTARTING = "restarting"  # text says when
     FENCED = "fenced"  # killed because a peer must know that it writes no more
@@ -29,6 +29,7 @@ class Event:
     epoch: int = 0
     pid: int = 0
     endpoint: str = ""
+    http: str = ""  # host:port of a router's HTTP door
     metrics: str = ""  # host:port of its Prometheus page
     text: str = ""
 

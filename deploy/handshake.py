@@ -22,6 +22,7 @@ class Ready:
     pid: int
     worker_endpoint: str = ""
     runs_on: str = ""
+    http_endpoint: str = ""
 
 
 def send_ready(fd: int, ready: Ready) -> None:
@@ -59,6 +60,7 @@ def handle_of(spec: ProcessSpec, ready: Ready) -> Handle:
         pid=ready.pid,
         worker_endpoint=ready.worker_endpoint,
         runs_on=ready.runs_on,
+        http_endpoint=ready.http_endpoint,
     )
 
 

@@ -35,6 +35,7 @@ class Handle:
     pid: int
     worker_endpoint: str = ""  # host:port where a router hears workers and the launcher
     runs_on: str = ""  # a worker's device and dtype, for people
+    http_endpoint: str = ""  # host:port of a router's HTTP door, or empty
 
 
 class Launcher(Protocol):

@@ -13,6 +13,8 @@ from deploy.hub import BUNDLED, find_model
 from deploy.spec import LimitsSpec, ModelSpec, TimingSpec
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
+MAX_PORT = 65535
+_HTTP_ABOVE = 2  # between them, workers come in where a router is started alone
 _AT_LEAST_1 = click.IntRange(min=1)
 _SECONDS = click.FloatRange(min=0, min_open=True)
 
@@ -85,6 +87,14 @@ MODEL_OPTIONS = [
         show_default=True,
         help="fp8: keys and values in FP8, half the memory; auto: as --dtype says. On a GPU.",
     ),
+]
+HTTP_OPTIONS = [
+    click.option(
+        "--http-port",
+        type=click.IntRange(0, MAX_PORT),
+        help="Of the OpenAI-style HTTP door, at --host.  [default: --port + 2]",
+    ),
+    click.option("--no-http", is_flag=True, help="No HTTP door."),
 ]
 LIMIT_OPTIONS = [
     click.option(
@@ -164,6 +174,18 @@ def model_spec(given: dict[str, Any], *, n_workers: int) -> ModelSpec:
         weights=given["weights"],
         kv_dtype=given["kv_dtype"],
     )
+
+
+def http_port(given: dict[str, Any]) -> int | None:
+    """Two above that of gRPC, free if that is (0); None: no door."""
+    port: int | None = given["http_port"]
+    if given["no_http"]:
+        if port is not None:
+            raise click.UsageError("--http-port with --no-http: give one")
+        return None
+    if port is None:
+        port = given["port"] + _HTTP_ABOVE if given["port"] else 0
+    return port if port <= MAX_PORT else 0
 
 
 def limits_spec(given: dict[str, Any]) -> LimitsSpec:

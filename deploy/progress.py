@@ -41,7 +41,7 @@ class Progress:
         after_s = self._clock() - self._start_s
         match event.kind:
             case Kind.READY:
-                self._ready(event.endpoint, after_s)
+                self._ready(event, after_s)
             case Kind.STOPPING | Kind.STOPPED:
                 self._console.print(f"{after_s:7.1f} s  {event.kind.value}")
             case _:
@@ -52,9 +52,10 @@ class Progress:
                     soft_wrap=True,
                 )
 
-    def _ready(self, endpoint: str, after_s: float) -> None:
-        name = self._cluster.model.name
+    def _ready(self, event: Event, after_s: float) -> None:
+        name, endpoint = self._cluster.model.name, event.endpoint
         at = "" if endpoint.endswith(":7200") else f" --endpoint {endpoint}"
+        http = f", OpenAI's way at [bold]http://{event.http}/v1[/]" if event.http else ""
         hints = (
             f'    twolane generate "Once upon a time"{at}\n    twolane chat{at}\n'
             if (Path(self._cluster.model.model_dir) / "tokenizer.json").exists()
@@ -62,7 +63,8 @@ class Progress:
             f"    twolane generate --token-ids 1,2,3{at}\n"
         )
         self._console.print(
-            f"{after_s:7.1f} s  [bold green]ready[/]      {name} answers at [bold]{endpoint}[/]\n\n"
+            f"{after_s:7.1f} s  [bold green]ready[/]      {name} answers at [bold]{endpoint}[/]"
+            f"{http}\n\n"
             f"{hints}"
             f"    twolane status{at}\n",
             soft_wrap=True,
@@ -83,5 +85,6 @@ def _headline(cluster: ClusterSpec) -> str:
 def _facts(event: Event) -> str:
     pid = f"pid {event.pid}" if event.pid else ""
     metrics = f"http://{event.metrics}/metrics" if event.metrics else ""
-    facts = [event.endpoint, pid, metrics, event.text]
+    http = f"http://{event.http}/v1" if event.http else ""
+    facts = [event.endpoint, http, pid, metrics, event.text]
     return "  ".join(fact for fact in facts if fact)

@@ -23,13 +23,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """host:port of the gRPC server, of the metrics, and of a router's door for workers; what a
+    """host:port of gRPC, of the metrics, and of a router's doors for workers and for HTTP; what a
     worker's engine computes on and in."""
 
     endpoint: str
     metrics_endpoint: str
     worker_endpoint: str = ""
     runs_on: str = ""
+    http_endpoint: str = ""
 
 
 @asynccontextmanager
@@ -46,7 +47,7 @@ async def serving(spec: ProcessSpec) -> AsyncIterator[Where]:
 @asynccontextmanager
 async def _serving_router(spec: RouterSpec) -> AsyncIterator[Where]:
     from deploy.compose_router import router_config
-    from router.config import ServerConfig
+    from router.config import HttpConfig, ServerConfig
     from router.dialer import GrpcDialer
     from router.server import RouterServer
     from router.text import TextCodec
@@ -57,6 +58,7 @@ async def _serving_router(spec: RouterSpec) -> AsyncIterator[Where]:
         worker_host=spec.worker_host,
         worker_port=spec.worker_port,
         metrics_port=spec.metrics_port,
+        http=None if spec.http_port is None else HttpConfig(port=spec.http_port),
         stop_grace_s=spec.timing.stop_grace_s,
     )
     async with AsyncExitStack() as stack:
@@ -66,10 +68,13 @@ async def _serving_router(spec: RouterSpec) -> AsyncIterator[Where]:
         try:
             await stack.enter_async_context(server)
         except (RuntimeError, OSError) as error:  # all that gRPC says is a RuntimeError
-            places = f"{spec.host}:{spec.port} or {spec.worker_host}:{spec.worker_port}"
+            ports = [(spec.host, spec.port), (spec.worker_host, spec.worker_port)]
+            if spec.http_port is not None:
+                ports.append((spec.host, spec.http_port))
+            places = " or ".join(f"{host}:{port}" for host, port in ports)
             raise _cannot_listen(places) from error
         metrics = f"{spec.host}:{server.metrics_port}"
-        yield Where(server.address, metrics, server.worker_address)
+        yield Where(server.address, metrics, server.worker_address, server.http_address)
 
 
 @asynccontextmanager

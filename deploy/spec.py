@@ -86,6 +86,7 @@ class RouterSpec:
     worker_host: str = "127.0.0.1"
     worker_port: int = 0
     metrics_port: int = 0  # at `host`
+    http_port: int | None = 0  # at `host`; None: no HTTP door
     timing: TimingSpec = field(default_factory=TimingSpec)
     limits: LimitsSpec = field(default_factory=LimitsSpec)
 
@@ -141,6 +142,7 @@ class ClusterSpec:
     colocated: int = 0
     host: str = "127.0.0.1"
     port: int = 7200
+    http_port: int | None = 7202  # None: no HTTP door
     transports: tuple[str, ...] = TRANSPORTS
     timing: TimingSpec = field(default_factory=TimingSpec)
     limits: LimitsSpec = field(default_factory=LimitsSpec)
@@ -156,6 +158,7 @@ class ClusterSpec:
             model=self.model,
             host=self.host,
             port=self.port,
+            http_port=self.http_port,
             timing=self.timing,
             limits=self.limits,
         )

@@ -74,7 +74,8 @@ class Supervisor:
                 await self._unless_exit(self._start_workers(router.worker_endpoint))
                 await self._unless_exit(self._until_ready(client))
                 self.is_up = True
-                self._tell(Event(kind=Kind.READY, endpoint=router.endpoint))
+                ready = Event(kind=Kind.READY, endpoint=router.endpoint, http=router.http_endpoint)
+                self._tell(ready)
                 await self._keep_up(client, stop)
             self._tell(Event(kind=Kind.STOPPING))
             await self._stop(hurry)
@@ -98,6 +99,7 @@ class Supervisor:
                 epoch=handle.epoch,
                 pid=handle.pid,
                 endpoint=handle.endpoint,
+                http=handle.http_endpoint,
                 metrics=handle.metrics_endpoint,
                 text=handle.runs_on,
             )
@@ -238,6 +240,7 @@ def _next_incarnation(spec: ProcessSpec, dead: Handle) -> ProcessSpec:
         port=_port(dead.endpoint),
         worker_port=_port(dead.worker_endpoint),
         metrics_port=_port(dead.metrics_endpoint),
+        http_port=_port(dead.http_endpoint) if dead.http_endpoint else None,
     )
 
 

@@ -22,9 +22,11 @@ from deploy.devices import settled, visible_devices
 from deploy.events import Event, Kind
 from deploy.launcher import Launcher, StartError
 from deploy.options import (
+    HTTP_OPTIONS,
     LIMIT_OPTIONS,
     MODEL_OPTIONS,
     TIMING_OPTIONS,
+    http_port,
     limits_spec,
     model_spec,
     timing_spec,
@@ -54,6 +56,7 @@ _COUNT = click.IntRange(min=0)
     type=click.Choice(TRANSPORTS),
     help="How pages travel; may be repeated, best first.  [default: the best that works]",
 )
+@with_options(HTTP_OPTIONS)
 @with_options(MODEL_OPTIONS)
 @with_options(LIMIT_OPTIONS)
 @with_options(TIMING_OPTIONS)
@@ -112,6 +115,7 @@ def _cluster_spec(given: dict[str, Any]) -> ClusterSpec:
         colocated=colocated,
         host=given["host"],
         port=given["port"],
+        http_port=http_port(given),
         transports=given["transports"] or TRANSPORTS,
         timing=timing_spec(given),
         limits=limits_spec(given),

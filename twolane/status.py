@@ -97,6 +97,7 @@ class ClusterStatus:
     requests: tuple[RequestInfo, ...]
     requests_by_state: Mapping[str, int]
     counters: Mapping[str, int]
+    http_endpoint: str = ""  # host:port of the router's HTTP door, if it has one
 
     @classmethod
     def from_proto(cls, message: cluster_pb2.GetStatusResponse) -> ClusterStatus:
@@ -107,4 +108,5 @@ class ClusterStatus:
             requests=tuple(RequestInfo.from_proto(request) for request in message.requests),
             requests_by_state=MappingProxyType(dict(message.requests_by_state)),
             counters=MappingProxyType(dict(message.counters)),
+            http_endpoint=message.http_endpoint,
         )

@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any
 
+import click
 import pytest
 import torch
 from hypothesis import assume, given
@@ -22,7 +23,7 @@ from deploy.compose_worker import (
 )
 from deploy.engines import open_engine
 from deploy.launcher import StartError
-from deploy.options import limits_spec
+from deploy.options import http_port, limits_spec
 from deploy.spec import ClusterSpec, LimitsSpec, ModelSpec, TimingSpec, WorkerSpec
 from deploy.up_command import up
 from engine.fake import FakeEngine
@@ -72,6 +73,27 @@ def test_every_limit_is_an_option_of_up() -> None:
     flags = [part for name, n in given.items() for part in ("--" + name.replace("_", "-"), str(n))]
     parsed = up.make_context("up", flags).params
     assert limits_spec(parsed) == LimitsSpec(**given)
+
+
+@pytest.mark.parametrize(
+    ("flags", "port"),
+    [
+        ([], 7202),
+        (["--port", "9000"], 9002),
+        (["--port", "0"], 0),
+        (["--port", "65534"], 0),
+        (["--http-port", "8000"], 8000),
+        (["--no-http"], None),
+    ],
+)
+def test_the_http_door_is_two_ports_above_that_of_grpc(flags: list[str], port: int | None) -> None:
+    assert http_port(up.make_context("up", list(flags)).params) == port
+
+
+def test_an_http_port_without_the_door_is_refused() -> None:
+    parsed = up.make_context("up", ["--http-port", "8000", "--no-http"]).params
+    with pytest.raises(click.UsageError, match="give one"):
+        http_port(parsed)
 
 
 def test_waits_for_a_peer_scale_with_the_lease() -> None:

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import psutil
 import pytest
 
@@ -85,11 +86,19 @@ def test_a_killed_router_comes_back_at_the_same_endpoint() -> None:
         cluster.kill("router-0")
         started = cluster.wait_for("started", "router-0", after=n_events)
         assert (started["endpoint"], started["metrics"]) == (cluster.endpoint, metrics)
+        assert started["http"] == cluster.http_endpoint
         end_s = time.monotonic() + 10
         while not [w for w in cluster.status().workers if w.state == "alive"]:
             assert time.monotonic() < end_s
             time.sleep(0.05)
         assert tokens(cluster) == expected
+        assert httpx2.get(f"http://{cluster.http_endpoint}/health").status_code == 200
+
+
+def test_a_cluster_without_the_http_door_has_no_such_endpoint() -> None:
+    with start_local(engine="fake", colocated=1, no_http=True) as cluster:
+        assert (cluster.http_endpoint, cluster.status().http_endpoint) == ("", "")
+        assert len(tokens(cluster)) == 24
 
 
 async def test_answers_of_a_killed_router_end_as_unavailable_and_their_rows_are_freed() -> None:

@@ -15,7 +15,7 @@ def shown_when_ready(model_dir: Path) -> str:
     out = StringIO()
     cluster = ClusterSpec(model=ModelSpec(model_dir=str(model_dir), name="m"))
     progress = Progress(Console(file=out, highlight=False), cluster, Path("/logs"))
-    progress(Event(kind=Kind.READY, endpoint="127.0.0.1:7300"))
+    progress(Event(kind=Kind.READY, endpoint="127.0.0.1:7300", http="127.0.0.1:7302"))
     return out.getvalue()
 
 
@@ -23,6 +23,7 @@ def test_a_model_with_a_tokenizer_is_offered_prompts() -> None:
     shown = shown_when_ready(model_path())
     assert 'twolane generate "Once upon a time" --endpoint 127.0.0.1:7300' in shown
     assert "twolane chat" in shown
+    assert "http://127.0.0.1:7302/v1" in shown
     assert "token-ids" not in shown
 
 

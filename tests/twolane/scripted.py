@@ -143,6 +143,7 @@ class ScriptedDoor:
         return cluster_pb2.GetStatusResponse(
             router_id="router-0",
             uptime_s=12.0,
+            http_endpoint="127.0.0.1:7202",
             workers=[worker, gone],
             requests=[waiting],
             requests_by_state={"decode": 1},

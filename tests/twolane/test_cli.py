@@ -82,7 +82,7 @@ def test_an_error_is_one_line_and_an_exit_code(
 
 def test_status_shows_workers_pages_and_requests() -> None:
     out = run("status").stdout
-    for part in ("decode-0", "alive", "quarantined", "90", "r1", "finished 9", "20.0"):
+    for part in ("decode-0", "alive", "quarantined", "90", "r1", "finished 9", "20.0", ":7202/v1"):
         assert part in out
 
 

@@ -46,7 +46,8 @@ def status(*, watch: bool, with_gone: bool, as_json: bool, endpoint: str | None)
 def render(status: ClusterStatus, *, with_gone: bool = False) -> RenderableType:
     """The status as tables."""
     counters = "  ".join(f"{name} {n}" for name, n in sorted(status.counters.items()) if n)
-    head = Text(f"{status.router_id} · up {status.uptime_s:.0f} s", style="bold")
+    http = f" · http://{status.http_endpoint}/v1" if status.http_endpoint else ""
+    head = Text(f"{status.router_id} · up {status.uptime_s:.0f} s{http}", style="bold")
     shown = [worker for worker in status.workers if with_gone or worker.state != "gone"]
     workers = sorted(shown, key=lambda worker: worker.worker_id)
     parts: list[RenderableType] = [head, "", _workers(workers), "", _pages(workers)]

@@ -36,12 +36,15 @@ LAST_WORDS_S = 5.0
 class LocalCluster:
     """Made by `start_local`; every method may be called from any thread.
 
-    `events` is what the launcher told so far, oldest first: dicts with `kind` (starting, started,
-    ready, died, restarting, fenced, failed, stopping, stopped), `name`, `epoch`, `pid`, `text`.
+    `endpoint` (host:port) is for twolane's clients; others come in at
+    `http://<http_endpoint>/v1`. `events` is what the launcher told so far, oldest first: dicts
+    with `kind` (starting, started, ready, died, restarting, fenced, failed, stopping, stopped),
+    `name`, `epoch`, `pid`, `text`.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
         self.endpoint = ""
+        self.http_endpoint = ""
         self.events: list[Event] = []
         self._is_over = False  # no more events will come
         self._news = threading.Condition()
@@ -194,7 +197,8 @@ def start_local(
     python = [sys.executable, "-P", "-m", "deploy.up"]
     cluster = LocalCluster([*python, "--json", "--until-stdin-closes", *flags])
     try:
-        cluster.endpoint = cluster.wait_for("ready", timeout_s=start_timeout_s)["endpoint"]
+        ready = cluster.wait_for("ready", timeout_s=start_timeout_s)
+        cluster.endpoint, cluster.http_endpoint = ready["endpoint"], ready.get("http", "")
         yield cluster
     finally:
         cluster.stop()

@@ -8,8 +8,10 @@ import socket
 from typing import Any
 
 import pytest
+from starlette.types import Receive, Scope, Send
 
 from router.config import HttpConfig, RouterConfig, ServerConfig
+from router.http.server import HttpServer
 from router.limits import LimitsConfig
 from router.server import RouterServer
 from router.testing.cluster import ScriptedCluster
@@ -163,6 +165,23 @@ async def test_a_router_without_the_door_has_no_http_address() -> None:
     place = ServerConfig(stop_grace_s=0.2, metrics_port=None, http=None)
     async with http_cluster(server_config=place) as (_, server, _):
         assert server.http_address == ""
+
+
+async def test_events_go_out_at_once_and_do_not_wait_for_acknowledgements() -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        """Never asked anything."""
+
+    door = HttpServer(app, HttpConfig(port=0))
+    port = door.open("127.0.0.1")
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    async with asyncio.timeout(5.0):
+        while not (connections := door._server.server_state.connections):
+            await asyncio.sleep(0.01)
+    (accepted,) = connections
+    of_server = accepted.transport.get_extra_info("socket")
+    assert of_server.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    writer.close()
+    await door.stop(1.0, lambda: None)
 
 
 async def test_a_port_in_use_is_an_error() -> None:

@@ -108,7 +108,7 @@ def worker(**given: Any) -> None:
 
 def _model(given: dict[str, Any]) -> ModelSpec:
     try:
-        return model_spec(given, n_workers=1)
+        return model_spec(given)
     except StartError as error:
         raise click.ClickException(str(error)) from error
 

@@ -3,62 +3,126 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from deploy.launcher import StartError
-from deploy.spec import ClusterSpec
+from deploy.placement import Host, Need, place
+from deploy.spec import ClusterSpec, PoolSpec, ProcessSpec, WorkerSpec
 
 _DRIVER = Path("/proc/driver/nvidia/gpus")
+_LEAST_CAPABILITY = (9, 0)  # as `engine.load` has it, which imports torch
+_ASK = ("nvidia-smi", "--query-gpu=uuid,compute_cap", "--format=csv,noheader")
+_ASK_S = 20.0  # a driver that nobody uses takes seconds to wake
 
 
 def visible_devices(environment: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """The GPUs that a process of ours would see, as CUDA_VISIBLE_DEVICES names them."""
+    """The GPUs that a process of ours could use, as CUDA_VISIBLE_DEVICES names them.
+
+    Those of the environment where it says so; else the UUIDs of what `nvidia-smi` sees, older cards
+    than the kernels are written for left out; else as many as the driver has.
+    """
     environment = os.environ if environment is None else environment
-    given = environment.get("CUDA_VISIBLE_DEVICES")
-    if given is not None:
-        return tuple(name.strip() for name in given.split(",") if name.strip())
-    return tuple(str(i) for i in range(len(list(_DRIVER.iterdir())))) if _DRIVER.exists() else ()
+    named = environment.get("CUDA_VISIBLE_DEVICES")
+    if named is not None:
+        return tuple(name.strip() for name in named.split(",") if name.strip())
+    try:
+        asked = subprocess.run(_ASK, capture_output=True, text=True, check=True, timeout=_ASK_S)
+    except (OSError, subprocess.SubprocessError):
+        n_gpus = len(list(_DRIVER.iterdir())) if _DRIVER.exists() else 0
+        return tuple(str(i) for i in range(n_gpus))
+    return read_gpus(asked.stdout)
 
 
-def settled(cluster: ClusterSpec, visible: Sequence[str]) -> ClusterSpec:
-    """The cluster with its device, as far as `auto` leaves that open, and its GPUs.
+def read_gpus(table: str) -> tuple[str, ...]:
+    """UUIDs from lines of `GPU-1b2c…, 9.0`."""
+    found = []
+    for line in table.splitlines():
+        uuid, _, capability = (part.strip() for part in line.partition(","))
+        major, _, minor = capability.partition(".")
+        if major.isdigit() and (int(major), int(minor or 0)) >= _LEAST_CAPABILITY:
+            found.append(uuid)
+    return tuple(found)
 
-    All workers compute on the same kind of device, as rows that begin in float32 on a CPU cannot go
-    on in bfloat16 on a GPU: where some have one role, and so need pages that can be moved, all are
-    on the CPU. Raises `StartError` as `devices_for` does.
+
+def settled(cluster: ClusterSpec, visible: Sequence[str], *, share: bool = False) -> ClusterSpec:
+    """The cluster with its device, as far as `auto` leaves that open, and the GPUs of each worker.
+
+    Raises `StartError` where pools differ in their device, or where the GPUs are too few.
     """
-    model = cluster.model
-    if model.device == "auto" and cluster.prefill + cluster.decode:
-        model = replace(model, device="cpu")
-    cluster = replace(cluster, model=model)
-    return replace(cluster, devices=devices_for(cluster, visible))
+    return placed(on_one_kind(cluster), [Host("this machine", tuple(visible))], share=share)
 
 
-def devices_for(cluster: ClusterSpec, visible: Sequence[str]) -> tuple[str, ...]:
-    """Those to share out among the cluster's workers, `tensor_parallel` to each in turn.
-
-    None where workers compute on the CPU, or where one GPU each would be too many: then all see
-    all, and the first is everybody's. Raises `StartError` where ranks have no GPU of their own, and
-    where workers share one without a word on how much of it each takes: by itself, each would take
-    most of what it finds free at its own moment.
+def on_one_kind(cluster: ClusterSpec) -> ClusterSpec:
+    """All workers compute on the same kind of device, as rows that begin in float32 on a CPU cannot
+    go on in bfloat16 on a GPU. Where it is open and some have one role, and so need pages that can
+    be moved, all are on the CPU.
     """
-    model = cluster.model
-    if model.engine == "fake" or model.device == "cpu" or not visible:
-        return ()
-    wanted = cluster.n_workers * model.tensor_parallel
-    if wanted <= len(visible):
-        return tuple(visible[:wanted])
-    if model.tensor_parallel == 1:
-        if model.n_pages is None and model.kv_bytes is None:
-            raise StartError(
-                f"{cluster.n_workers} workers, and {len(visible)} GPU{'s' * (len(visible) > 1)} "
-                "here: workers that share one must be told how much of it each takes for its "
-                "pages, by --pages or --kv-bytes; or start fewer, or take --device cpu"
-            )
-        return ()
-    raise StartError(
-        f"{cluster.n_workers} workers of {model.tensor_parallel} GPUs each need {wanted}; "
-        f"{len(visible)} can be seen here"
+    devices = {pool.model.device: pool.name for pool in cluster.pools}
+    open_ones = devices.pop("auto", None)
+    if len(devices) > 1:
+        kinds = ", ".join(f"{device} in pool {name}" for device, name in sorted(devices.items()))
+        raise StartError(f"all workers compute on the same kind of device; here: {kinds}")
+    if open_ones is None:
+        return cluster
+    has_one_role = any(len(pool.roles) == 1 for pool in cluster.pools)
+    (device,) = devices or (["cpu"] if has_one_role else ["auto"])
+    pools = tuple(replace(pool, model=replace(pool.model, device=device)) for pool in cluster.pools)
+    return replace(cluster, pools=pools)
+
+
+def placed(cluster: ClusterSpec, hosts: Sequence[Host], *, share: bool = False) -> ClusterSpec:
+    """The cluster with the GPUs of each worker: no two workers have one in common, unless `share`.
+
+    None are given where workers compute on the CPU, or no GPU is seen. Raises `StartError`.
+    """
+    pools = [pool for pool in cluster.pools if _computes_on_gpu(pool)]
+    if not pools or not any(host.gpus for host in hosts):
+        return cluster
+    needs = [Need(p.name, p.roles, p.n_workers, p.model.tensor_parallel) for p in pools]
+    try:
+        seats = place(needs, hosts, share=share)
+    except StartError as error:
+        raise StartError(f"{error}. {_instead(cluster, share=share)}") from error
+    devices = {
+        pool.name: tuple(seat.gpus for seat in its) for pool, its in zip(pools, seats, strict=True)
+    }
+    cluster = replace(
+        cluster, pools=tuple(replace(p, devices=devices.get(p.name, ())) for p in cluster.pools)
     )
+    _check_shared(cluster)
+    return cluster
+
+
+def environment_of(spec: ProcessSpec) -> dict[str, str]:
+    """What a process must have in its environment before it looks for GPUs: a worker that has some
+    of its own sees no others."""
+    if isinstance(spec, WorkerSpec) and spec.devices:
+        return {"CUDA_VISIBLE_DEVICES": ",".join(spec.devices)}
+    return {}
+
+
+def _computes_on_gpu(pool: PoolSpec) -> bool:
+    return pool.model.engine != "fake" and pool.model.device != "cpu"
+
+
+def _instead(cluster: ClusterSpec, *, share: bool) -> str:
+    ways = ["start fewer workers", "spread each over fewer GPUs (--tensor-parallel)"]
+    ways = ways if max(pool.model.tensor_parallel for pool in cluster.pools) > 1 else ways[:1]
+    ways += [] if share else ["let workers share GPUs (--share-gpus)"]
+    return f"Either {', or '.join(ways)}, or compute on the CPU (--device cpu)"
+
+
+def _check_shared(cluster: ClusterSpec) -> None:
+    """By itself, each worker on a GPU would take most of what it finds free at its own moment.
+    Raises `StartError`."""
+    for pool in cluster.pools:
+        is_open = pool.model.n_pages is None and pool.model.kv_bytes is None
+        if is_open and any(cluster.devices.count(gpu) > 1 for its in pool.devices for gpu in its):
+            raise StartError(
+                f"workers of pool {pool.name} share GPUs: each must be told how much of one it "
+                "takes for its pages, by --pages or --kv-bytes; or start fewer, or take "
+                "--device cpu"
+            )

@@ -10,11 +10,9 @@ from typing import Any, TypeVar
 import click
 
 from deploy.hub import BUNDLED, find_model
-from deploy.spec import LimitsSpec, ModelSpec, TimingSpec
+from deploy.spec import MAX_PORT, LimitsSpec, ModelSpec, TimingSpec, http_port_above
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
-MAX_PORT = 65535
-_HTTP_ABOVE = 2  # between them, workers come in where a router is started alone
 _AT_LEAST_1 = click.IntRange(min=1)
 _SECONDS = click.FloatRange(min=0, min_open=True)
 
@@ -151,8 +149,8 @@ def with_options(options: list[Callable[[CommandT], CommandT]]) -> Callable[[Com
     return decorate
 
 
-def model_spec(given: dict[str, Any], *, n_workers: int) -> ModelSpec:
-    """Find the model; share the machine's cores among the workers. Raises `StartError`."""
+def model_spec(given: dict[str, Any]) -> ModelSpec:
+    """Find the model; the machine's cores are this worker's. Raises `StartError`."""
     if given["pages"] is not None and given["kv_bytes"] is not None:
         raise click.UsageError("--pages and --kv-bytes both say how large the pool is: give one")
     name, model_dir = find_model(given["model"])
@@ -167,7 +165,7 @@ def model_spec(given: dict[str, Any], *, n_workers: int) -> ModelSpec:
         n_pages=given["pages"],
         kv_bytes=given["kv_bytes"],
         page_tokens=given["page_tokens"],
-        threads=given["threads"] or max(1, cores // max(1, n_workers * ranks)),
+        threads=given["threads"] or max(1, cores // ranks),
         tensor_parallel=ranks,
         max_context_tokens=given["max_context_tokens"],
         load_format=given["load_format"],
@@ -177,15 +175,13 @@ def model_spec(given: dict[str, Any], *, n_workers: int) -> ModelSpec:
 
 
 def http_port(given: dict[str, Any]) -> int | None:
-    """Two above that of gRPC, free if that is (0); None: no door."""
+    """None: no HTTP door."""
     port: int | None = given["http_port"]
-    if given["no_http"]:
-        if port is not None:
-            raise click.UsageError("--http-port with --no-http: give one")
-        return None
-    if port is None:
-        port = given["port"] + _HTTP_ABOVE if given["port"] else 0
-    return port if port <= MAX_PORT else 0
+    if not given["no_http"]:
+        return http_port_above(given["port"]) if port is None else port
+    if port is not None:
+        raise click.UsageError("--http-port with --no-http: give one")
+    return None
 
 
 def limits_spec(given: dict[str, Any]) -> LimitsSpec:

@@ -76,10 +76,10 @@ def _headline(cluster: ClusterSpec) -> str:
     model = cluster.model
     kind = [model.dtype] * (model.dtype != "auto") + ["exact"] * model.exact
     precision = f" ({', '.join(kind)})" if kind else ""
-    counts = [("prefill", cluster.prefill), ("decode", cluster.decode)]
-    counts.append(("colocated", cluster.colocated))
-    workers = " + ".join(f"{n} {kind}" for kind, n in counts if n)
-    return f"{escape(model.name)}{precision}: {workers} workers; Ctrl-C stops it"
+    workers = " + ".join(f"{pool.n_workers} {pool.name}" for pool in cluster.pools)
+    n_gpus = len({*cluster.devices})
+    where = f" on {n_gpus} GPU{'s' * (n_gpus != 1)}" if n_gpus else ""
+    return f"{escape(model.name)}{precision}: {workers} workers{where}; Ctrl-C stops it"
 
 
 def _facts(event: Event) -> str:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass, field, replace
 
+MAX_PORT = 65535
+_HTTP_ABOVE = 2  # between them, workers come in where a router is started alone
 PREFILL, DECODE = "prefill", "decode"
 TRANSPORTS = ("shm", "unix", "tcp")
 
@@ -112,6 +114,7 @@ class WorkerSpec:
     roles: tuple[str, ...]
     model: ModelSpec
     routers: tuple[str, ...]
+    pool: str = ""
     host: str = "127.0.0.1"
     port: int = 0
     transports: tuple[str, ...] = TRANSPORTS
@@ -132,25 +135,45 @@ ProcessSpec = RouterSpec | WorkerSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterSpec:
-    """One router and its workers, on this machine. `host` is where clients come in; workers are
-    reached over the loopback alone."""
+class PoolSpec:
+    """Workers that are alike, called `<name>-0`, `<name>-1`, …
 
+    `devices` are the GPUs of each (`deploy.devices`); empty: all see those that their launcher
+    sees.
+    """
+
+    name: str
+    roles: tuple[str, ...]
     model: ModelSpec
-    prefill: int = 1
-    decode: int = 1
-    colocated: int = 0
+    n_workers: int = 1
+    transports: tuple[str, ...] = TRANSPORTS
+    limits: LimitsSpec = field(default_factory=LimitsSpec)
+    devices: tuple[tuple[str, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSpec:
+    """One router and its pools of workers, on this machine. `host` is where clients come in;
+    workers are reached over the loopback alone."""
+
+    model: ModelSpec  # as the router sees it: its name, and where its tokenizer is
+    pools: tuple[PoolSpec, ...]
     host: str = "127.0.0.1"
     port: int = 7200
+    worker_port: int = 0
+    metrics_port: int = 0
     http_port: int | None = 7202  # None: no HTTP door
-    transports: tuple[str, ...] = TRANSPORTS
     timing: TimingSpec = field(default_factory=TimingSpec)
     limits: LimitsSpec = field(default_factory=LimitsSpec)
-    devices: tuple[str, ...] = ()  # GPUs to share out among the workers (`deploy.devices`)
 
     @property
     def n_workers(self) -> int:
-        return self.prefill + self.decode + self.colocated
+        return sum(pool.n_workers for pool in self.pools)
+
+    @property
+    def devices(self) -> list[str]:
+        """The GPUs of every worker; more than once, where workers share one."""
+        return [gpu for pool in self.pools for devices in pool.devices for gpu in devices]
 
     def router(self) -> RouterSpec:
         return RouterSpec(
@@ -158,6 +181,8 @@ class ClusterSpec:
             model=self.model,
             host=self.host,
             port=self.port,
+            worker_port=self.worker_port,
+            metrics_port=self.metrics_port,
             http_port=self.http_port,
             timing=self.timing,
             limits=self.limits,
@@ -165,26 +190,29 @@ class ClusterSpec:
 
     def workers(self, worker_endpoint: str) -> list[WorkerSpec]:
         """Every worker, each with a fresh epoch; they announce themselves to that endpoint."""
-        kinds = (
-            [("prefill", i, (PREFILL,)) for i in range(self.prefill)]
-            + [("decode", i, (DECODE,)) for i in range(self.decode)]
-            + [("colocated", i, (PREFILL, DECODE)) for i in range(self.colocated)]
-        )
-        each = self.model.tensor_parallel
         return [
             WorkerSpec(
-                worker_id=f"{kind}-{i}",
+                worker_id=f"{pool.name}-{i}",
                 epoch=new_epoch(),
-                roles=roles,
-                model=self.model,
+                roles=pool.roles,
+                model=pool.model,
                 routers=(worker_endpoint,),
-                transports=self.transports,
+                pool=pool.name,
+                transports=pool.transports,
                 timing=self.timing,
-                limits=self.limits,
-                devices=self.devices[nth * each : (nth + 1) * each],
+                limits=pool.limits,
+                devices=pool.devices[i] if pool.devices else (),
             )
-            for nth, (kind, i, roles) in enumerate(kinds)
+            for pool in self.pools
+            for i in range(pool.n_workers)
         ]
+
+
+def http_port_above(port: int) -> int:
+    """Where the HTTP door is, if nobody says: two above gRPC's port, or any free one (0) where that
+    is any or the last."""
+    above = port + _HTTP_ABOVE
+    return above if port and above <= MAX_PORT else 0
 
 
 def new_epoch() -> int:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 
 from deploy.devices import settled, visible_devices
@@ -26,29 +27,38 @@ from deploy.options import (
     LIMIT_OPTIONS,
     MODEL_OPTIONS,
     TIMING_OPTIONS,
-    http_port,
-    limits_spec,
-    model_spec,
-    timing_spec,
     with_options,
 )
 from deploy.process_launcher import ProcessLauncher
 from deploy.progress import Progress
 from deploy.spec import TRANSPORTS, ClusterSpec
+from twolane.testing.extras import missing_for_serving
 
 if TYPE_CHECKING:
     from deploy.supervisor import Supervisor
+    from deploy.topology import Topology
 
 _COUNT = click.IntRange(min=0)
+_PORT = click.IntRange(0, 65535)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--topology",
+    metavar="FILE_OR_NAME",
+    help="What to start, from a YAML file; options given besides change it.",
+)
 @click.option("--prefill", type=_COUNT, help="Workers that read prompts.  [default: 1]")
 @click.option("--decode", type=_COUNT, help="Workers that write answers.  [default: 1]")
 @click.option("--colocated", type=_COUNT, default=0, help="Workers that do both.")
 @click.option("--launcher", type=click.Choice(["ray", "process"]), default="ray", show_default=True)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Where clients come in.")
-@click.option("--port", type=click.IntRange(0, 65535), default=7200, show_default=True)
+@click.option("--port", type=_PORT, default=7200, show_default=True)
+@click.option("--worker-port", type=_PORT, help="Where workers come in.  [default: any]")
+@click.option("--metrics-port", type=_PORT, help="Of the router's metrics.  [default: any]")
+@click.option(
+    "--share-gpus", is_flag=True, help="Several workers on a GPU, where there is not one for each."
+)
 @click.option(
     "--transport",
     "transports",
@@ -62,24 +72,30 @@ _COUNT = click.IntRange(min=0)
 @with_options(TIMING_OPTIONS)
 @click.option("--log-dir", type=click.Path(path_type=Path), help="Keep the processes' output here.")
 @click.option("--json", "as_json", is_flag=True, help="Print events as lines of JSON.")
+@click.option("--print-topology", is_flag=True, help="Print the file that this amounts to.")
 @click.option("--until-stdin-closes", is_flag=True, help="Stop when standard input ends, too.")
-@click.pass_obj
-def up(scratch: Path, /, **given: Any) -> None:
+@click.pass_context
+def up(context: click.Context, /, **given: Any) -> None:
     """Start a cluster on this machine and keep it up until Ctrl-C.
 
     Without any count: one prefill and one decode worker.
     """
     from deploy.supervisor import Supervisor
 
+    scratch: Path = context.obj
     out, log_dir = sys.stdout, given["log_dir"] or scratch
     tell: Callable[[Event], None] = partial(_print_json, out)
     try:
-        cluster = settled(_cluster_spec(given), visible_devices())
+        topology = _topology(context, given)
+        if given["print_topology"]:
+            print(_as_file(topology), end="")
+            return
+        cluster = _cluster(topology)
         _make(log_dir)
         with _prints_to(log_dir / "launcher.log"):
             if not given["as_json"]:
                 tell = Progress(Console(file=out, highlight=False), cluster, log_dir)
-            launcher = _launcher(given["launcher"], cluster, log_dir, scratch)
+            launcher = _launcher(topology.launcher, cluster, log_dir, scratch)
             supervisor = Supervisor(cluster, launcher, tell, log_dir=log_dir)
             asyncio.run(_keep_up(supervisor, tell, given["until_stdin_closes"]))
     except StartError as error:
@@ -96,30 +112,32 @@ def _make(log_dir: Path) -> None:
         raise StartError(f"--log-dir {log_dir} cannot be made: {error.strerror}") from error
 
 
-def _cluster_spec(given: dict[str, Any]) -> ClusterSpec:
-    """Refuses a cluster that could never answer."""
-    colocated = given["colocated"]
-    prefill, decode = given["prefill"], given["decode"]
-    if prefill is None and decode is None:
-        prefill = decode = 0 if colocated else 1
-    prefill, decode = prefill or 0, decode or 0
-    if not colocated and not (prefill and decode):
-        raise click.UsageError(
-            f"{prefill} prefill and {decode} decode workers can answer nothing; "
-            "take at least one of each, or --colocated 1"
-        )
-    return ClusterSpec(
-        model=model_spec(given, n_workers=prefill + decode + colocated),
-        prefill=prefill,
-        decode=decode,
-        colocated=colocated,
-        host=given["host"],
-        port=given["port"],
-        http_port=http_port(given),
-        transports=given["transports"] or TRANSPORTS,
-        timing=timing_spec(given),
-        limits=limits_spec(given),
-    )
+def _topology(context: click.Context, given: dict[str, Any]) -> Topology:
+    """What the options and perhaps a file amount to. Options that nobody gave say nothing."""
+    from deploy.topology_file import find_topology, read_topology
+    from deploy.up_topology import topology_of
+
+    file = given["topology"]
+    base = read_topology(find_topology(file)) if file is not None else None
+    unsaid = (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
+    said = {
+        name: value
+        for name, value in given.items()
+        if context.get_parameter_source(name) not in unsaid
+    }
+    return topology_of(said, base)
+
+
+def _as_file(topology: Topology) -> str:
+    from deploy.topology_file import write_topology
+
+    return write_topology(topology)
+
+
+def _cluster(topology: Topology) -> ClusterSpec:
+    from deploy.resolve import resolve
+
+    return settled(resolve(topology), visible_devices(), share=topology.share_gpus)
 
 
 async def _keep_up(
@@ -155,10 +173,14 @@ def _read_stdin(loop: asyncio.AbstractEventLoop, at_end: Callable[[], None]) -> 
 def _launcher(kind: str, cluster: ClusterSpec, log_dir: Path, scratch: Path) -> Launcher:
     if kind == "process":
         return ProcessLauncher(log_dir)
+    missing = missing_for_serving(kind)  # a file may ask for it, too
+    if missing is not None:
+        raise StartError(missing)
     from deploy.ray_launcher import RayLauncher  # Ray takes a second to import
 
-    # Not below the log directory: Ray's sockets want a short path.
-    n_actors, n_gpus = cluster.n_workers + 1, len(cluster.devices)
+    # Not below the log directory: Ray's sockets want a short path. Ray counts no shared GPUs.
+    n_actors, each = cluster.n_workers + 1, cluster.devices
+    n_gpus = len(each) if len(each) == len({*each}) else 0
     return RayLauncher(log_dir, scratch / "r", n_actors=n_actors, n_gpus=n_gpus)
 
 

@@ -1,26 +1,32 @@
 from __future__ import annotations
 
+import subprocess
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from deploy.devices import devices_for, settled, visible_devices
+from deploy.devices import environment_of, read_gpus, settled, visible_devices
 from deploy.launcher import StartError
-from deploy.spec import ClusterSpec, ModelSpec
+from deploy.spec import ClusterSpec, ModelSpec, PoolSpec
+from tests.deploy.clusters import cluster_with
 
 MODEL = ModelSpec(model_dir="/m", name="m", tensor_parallel=2)
-CLUSTER = ClusterSpec(model=MODEL, prefill=0, decode=0, colocated=2)
+SINGLE = replace(MODEL, tensor_parallel=1)
+CLUSTER = cluster_with(MODEL, colocated=2)
 FOUR = ("0", "1", "2", "3")
 
 
-def test_each_worker_gets_gpus_of_its_own() -> None:
-    shared = replace(CLUSTER, devices=devices_for(CLUSTER, [*FOUR, "4"]))
-    workers = shared.workers("h:1")
+def devices(cluster: ClusterSpec) -> list[tuple[str, ...]]:
+    return [worker.devices for worker in cluster.workers("h:1")]
+
+
+def test_each_worker_gets_gpus_of_its_own_and_keeps_them() -> None:
+    workers = settled(CLUSTER, [*FOUR, "4"]).workers("h:1")
     assert [worker.devices for worker in workers] == [("0", "1"), ("2", "3")]
     assert workers[1].reborn().devices == ("2", "3")
-    single = replace(CLUSTER, model=replace(MODEL, tensor_parallel=1))
-    workers = replace(single, devices=devices_for(single, FOUR)).workers("h:1")
-    assert [worker.devices for worker in workers] == [("0",), ("1",)]
+    assert environment_of(workers[1]) == {"CUDA_VISIBLE_DEVICES": "2,3"}
+    assert devices(settled(cluster_with(SINGLE, colocated=2), FOUR)) == [("0",), ("1",)]
 
 
 @pytest.mark.parametrize(
@@ -37,45 +43,83 @@ def test_all_workers_compute_on_the_same_kind_of_device(
     device: str, kinds: tuple[int, int, int], expected: str
 ) -> None:
     prefill, decode, colocated = kinds
-    model = replace(MODEL, tensor_parallel=1, device=device)
-    cluster = ClusterSpec(model=model, prefill=prefill, decode=decode, colocated=colocated)
+    model = replace(SINGLE, device=device)
+    cluster = cluster_with(model, prefill=prefill, decode=decode, colocated=colocated)
     made = settled(cluster, FOUR)
     assert {worker.model.device for worker in made.workers("h:1")} == {expected}
-    n_given = 0 if expected == "cpu" else cluster.n_workers
-    assert made.devices == FOUR[:n_given]
+    given = {gpu for each in devices(made) for gpu in each}
+    assert len(given) == (0 if expected == "cpu" else cluster.n_workers)
 
 
-def test_ranks_without_gpus_of_their_own_are_refused() -> None:
-    with pytest.raises(StartError, match="2 workers of 2 GPUs each need 4; 3 can be seen here"):
-        devices_for(CLUSTER, FOUR[:3])
+def two_pools(one: str, other: str) -> ClusterSpec:
+    pools = [
+        PoolSpec(name=name, roles=("prefill", "decode"), model=replace(SINGLE, device=device))
+        for name, device in (("a", one), ("b", other))
+    ]
+    return ClusterSpec(model=SINGLE, pools=tuple(pools))
 
 
-def test_workers_that_share_a_gpu_must_be_told_how_much_of_it_each_takes() -> None:
-    single = replace(CLUSTER, model=replace(MODEL, tensor_parallel=1))
-    with pytest.raises(StartError, match=r"2 workers, and 1 GPU .* --pages or --kv-bytes"):
-        devices_for(single, FOUR[:1])
-    assert devices_for(replace(single, colocated=1), FOUR[:1]) == ("0",)
+def test_pools_may_leave_their_device_to_another_but_not_differ() -> None:
+    assert devices(settled(two_pools("auto", "cuda"), FOUR)) == [("0",), ("1",)]
+    assert {w.model.device for w in settled(two_pools("cpu", "auto"), FOUR).workers("h")} == {"cpu"}
+    with pytest.raises(StartError, match="same kind of device; here: cpu in pool b, cuda in pool"):
+        settled(two_pools("cuda", "cpu"), FOUR)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, r"2 workers need 4 GPUs in all \(colocated: 2 of 2\); 3 can be seen here\. Either "),
+        ({}, r"start fewer workers, or spread each over fewer GPUs \(--tensor-parallel\), or "),
+        ({}, r"let workers share GPUs \(--share-gpus\), or compute on the CPU \(--device cpu\)$"),
+        ({"tensor_parallel": 4}, "a worker of pool colocated needs 4 GPUs of one host; 3 can be"),
+    ],
+)
+def test_too_few_gpus_are_refused_with_what_can_be_done(
+    changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(StartError, match=message):
+        settled(cluster_with(replace(MODEL, **changes), colocated=2), FOUR[:3])
+
+
+def test_gpus_are_shared_only_where_asked_for_and_with_bounded_memory() -> None:
+    three = cluster_with(replace(SINGLE, n_pages=8), colocated=3)
+    with pytest.raises(StartError, match="3 workers need 3 GPUs"):
+        settled(three, FOUR[:2])
+    assert devices(settled(three, FOUR[:2], share=True)) == [("0",), ("1",), ("0",)]
+    assert devices(settled(three, FOUR, share=True)) == [("0",), ("1",), ("2",)]
+    with pytest.raises(StartError, match=r"pool colocated share GPUs: .* --pages or --kv-bytes"):
+        settled(cluster_with(SINGLE, colocated=3), FOUR[:2], share=True)
 
 
 @pytest.mark.parametrize(
     ("changes", "visible"),
-    [
-        ({"device": "cpu"}, FOUR),
-        ({"engine": "fake"}, FOUR),
-        ({}, ()),
-        # two workers share the one that there is
-        ({"tensor_parallel": 1, "n_pages": 9}, ("0",)),
-        ({"tensor_parallel": 1, "kv_bytes": 1 << 30}, ("0",)),
-    ],
+    [({"device": "cpu"}, FOUR), ({"engine": "fake"}, FOUR), ({}, ()), ({"device": "cuda"}, ())],
 )
 def test_where_nothing_is_to_be_shared_out_all_see_all(
-    changes: dict[str, object], visible: tuple[str, ...]
+    changes: dict[str, Any], visible: tuple[str, ...]
 ) -> None:
-    cluster = replace(CLUSTER, model=replace(MODEL, **changes))  # type: ignore[arg-type]
-    assert devices_for(cluster, visible) == ()
-    assert {worker.devices for worker in cluster.workers("h:1")} == {()}
+    made = settled(cluster_with(replace(MODEL, **changes), colocated=2), visible)
+    assert devices(made) == [(), ()]
+    assert environment_of(made.workers("h:1")[0]) == {}
+    assert environment_of(made.router()) == {}
 
 
 def test_gpus_hidden_from_us_are_not_given_away() -> None:
     assert visible_devices({"CUDA_VISIBLE_DEVICES": "3, GPU-ab"}) == ("3", "GPU-ab")
     assert visible_devices({"CUDA_VISIBLE_DEVICES": ""}) == ()
+
+
+def test_gpus_are_named_by_their_uuids_and_those_too_old_are_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = "GPU-aa, 9.0\nGPU-bb, 8.9\nGPU-cc, 10.0\n"
+    assert read_gpus(table) == ("GPU-aa", "GPU-cc")
+    assert read_gpus("No devices were found\n") == ()
+
+    def ask(command: tuple[str, ...], **options: object) -> subprocess.CompletedProcess[str]:
+        assert command[0] == "nvidia-smi"
+        return subprocess.CompletedProcess(command, 0, stdout=table)
+
+    monkeypatch.setattr(subprocess, "run", ask)
+    assert visible_devices({}) == ("GPU-aa", "GPU-cc")

@@ -5,10 +5,11 @@ import pytest
 from deploy.restart import RestartConfig, RestartPolicy
 from deploy.spec import ClusterSpec, ModelSpec, RouterSpec, TimingSpec, WorkerSpec
 from deploy.spec_json import from_json, to_json
+from tests.deploy.clusters import cluster_with
 
 MODEL = ModelSpec(model_dir="/m", name="m", kv_bytes=7)
-CLUSTER = ClusterSpec(
-    model=MODEL, prefill=2, decode=1, colocated=1, transports=("tcp",), timing=TimingSpec(lease_s=2)
+CLUSTER = cluster_with(
+    MODEL, prefill=2, decode=1, colocated=1, transports=("tcp",), timing=TimingSpec(lease_s=2)
 )
 
 

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import replace
 
-import click
 import pytest
 import torch
 from hypothesis import assume, given
@@ -23,17 +21,16 @@ from deploy.compose_worker import (
 )
 from deploy.engines import open_engine
 from deploy.launcher import StartError
-from deploy.options import http_port, limits_spec
-from deploy.spec import ClusterSpec, LimitsSpec, ModelSpec, TimingSpec, WorkerSpec
-from deploy.up_command import up
+from deploy.spec import LimitsSpec, ModelSpec, TimingSpec, WorkerSpec
 from engine.fake import FakeEngine
 from kvtransfer.config import ReceiverConfig
+from tests.deploy.clusters import cluster_with
 from worker.config import StepLimits
 
 FAKE = ModelSpec(model_dir=str(model_path()), name="m", engine="fake", n_pages=8)
 TIMING = TimingSpec(heartbeat_s=0.05, suspicion_s=0.2, lease_s=0.5, grace_s=1.5, stop_grace_s=2.5)
 LIMITS = LimitsSpec(max_prompt_tokens=100, max_output_tokens=50, max_queued=7, growth_tokens=9)
-CLUSTER = ClusterSpec(model=FAKE, timing=TIMING, limits=LIMITS)
+CLUSTER = cluster_with(FAKE, prefill=1, decode=1, timing=TIMING, limits=LIMITS)
 
 
 def test_what_was_given_reaches_the_router() -> None:
@@ -59,41 +56,12 @@ def test_what_was_given_reaches_the_worker() -> None:
 
 def test_what_was_given_of_batching_reaches_the_prefill_role() -> None:
     limits = LimitsSpec(prefill_window_s=0.0, prefill_watermark_rows=0, holding_cap_share=0.25)
-    config = prefill_config(replace(CLUSTER, limits=limits).workers("h:1")[0])
+    config = prefill_config(replace(CLUSTER.workers("h:1")[0], limits=limits))
     assert (config.batching.window_s, config.batching.watermark_rows) == (0.0, 0)
     assert config.holding_cap_share == 0.25
     assert config.sender.lease.lease_s == TIMING.lease_s
-    plain = prefill_config(replace(CLUSTER, timing=TimingSpec()).workers("h:1")[0])
+    plain = prefill_config(WorkerSpec(worker_id="w", epoch=1, roles=(), model=FAKE, routers=()))
     assert plain == type(plain)()
-
-
-def test_every_limit_is_an_option_of_up() -> None:
-    given: dict[str, Any] = {f.name: n for n, f in enumerate(fields(LimitsSpec), start=2)}
-    given |= {"prefill_window_s": 0.5, "holding_cap_share": 0.5}
-    flags = [part for name, n in given.items() for part in ("--" + name.replace("_", "-"), str(n))]
-    parsed = up.make_context("up", flags).params
-    assert limits_spec(parsed) == LimitsSpec(**given)
-
-
-@pytest.mark.parametrize(
-    ("flags", "port"),
-    [
-        ([], 7202),
-        (["--port", "9000"], 9002),
-        (["--port", "0"], 0),
-        (["--port", "65534"], 0),
-        (["--http-port", "8000"], 8000),
-        (["--no-http"], None),
-    ],
-)
-def test_the_http_door_is_two_ports_above_that_of_grpc(flags: list[str], port: int | None) -> None:
-    assert http_port(up.make_context("up", list(flags)).params) == port
-
-
-def test_an_http_port_without_the_door_is_refused() -> None:
-    parsed = up.make_context("up", ["--http-port", "8000", "--no-http"]).params
-    with pytest.raises(click.UsageError, match="give one"):
-        http_port(parsed)
 
 
 def test_waits_for_a_peer_scale_with_the_lease() -> None:
@@ -130,7 +98,7 @@ def test_one_limit_of_a_step_makes_room_for_the_other(
 
 
 def test_a_worker_on_a_gpu_takes_more_at_a_time_unless_told_otherwise() -> None:
-    (spec,) = ClusterSpec(model=FAKE, prefill=0, decode=0, colocated=1).workers("h:1")
+    (spec,) = cluster_with(FAKE, colocated=1).workers("h:1")
     assert worker_config(spec).limits == StepLimits()
     assert worker_config(spec, on_gpu=True).limits == GPU_STEP_LIMITS
     told = replace(spec, limits=LimitsSpec(decode_rows=4))

@@ -8,12 +8,13 @@ from rich.console import Console
 from deploy.bundled import model_path
 from deploy.events import Event, Kind
 from deploy.progress import Progress
-from deploy.spec import ClusterSpec, ModelSpec
+from deploy.spec import ModelSpec
+from tests.deploy.clusters import cluster_with
 
 
 def shown_when_ready(model_dir: Path) -> str:
     out = StringIO()
-    cluster = ClusterSpec(model=ModelSpec(model_dir=str(model_dir), name="m"))
+    cluster = cluster_with(ModelSpec(model_dir=str(model_dir), name="m"), prefill=2, colocated=1)
     progress = Progress(Console(file=out, highlight=False), cluster, Path("/logs"))
     progress(Event(kind=Kind.READY, endpoint="127.0.0.1:7300", http="127.0.0.1:7302"))
     return out.getvalue()

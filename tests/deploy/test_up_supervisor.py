@@ -13,12 +13,13 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from deploy.events import Event, Kind
 from deploy.launcher import Handle, StartError
 from deploy.restart import RestartConfig
-from deploy.spec import ClusterSpec, ModelSpec, ProcessSpec, RouterSpec, WorkerSpec
+from deploy.spec import ModelSpec, ProcessSpec, RouterSpec, WorkerSpec
 from deploy.supervisor import Supervisor, SupervisorConfig
+from tests.deploy.clusters import cluster_with
 from twolane.v1 import cluster_pb2, cluster_pb2_grpc
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
-CLUSTER = ClusterSpec(model=ModelSpec(model_dir="", name="m"), port=0)
+CLUSTER = cluster_with(ModelSpec(model_dir="", name="m"), prefill=1, decode=1, port=0)
 QUICK = SupervisorConfig(
     restart=RestartConfig(first_delay_s=0.01),
     ready_timeout_s=2,

@@ -14,6 +14,7 @@ SERVE_MODULES = (
     "msgspec",
     "numpy",
     "prometheus_client",
+    "pydantic",
     "redis",
     "rich",
     "safetensors",
@@ -23,6 +24,7 @@ SERVE_MODULES = (
     "transformers",
     "uvicorn",
     "xxhash",
+    "yaml",
 )
 
 

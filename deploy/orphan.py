@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import os
 import select
 import signal
 import threading
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_GROUP_POLL_S = 0.01
 
 
 def die_with_parent(parent_pid: int) -> None:
@@ -54,15 +56,41 @@ def end_children(*, but: Container[int]) -> None:
                 os.waitpid(pid, 0)
 
 
+async def end_group(leader: int) -> None:
+    """Kill whoever is left of a process group whose leader has ended, and return when nobody is."""
+    while left := group_members(leader):
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        await asyncio.sleep(_GROUP_POLL_S)
+
+
+def group_members(leader: int) -> list[int]:
+    """The pids of that process group but its leader. Who waits to be reaped has let go of all that
+    it had, unless threads of its are still ending. None without /proc."""
+    found = []
+    for pid, stat in _processes():
+        state, group, n_threads = stat[0], int(stat[2]), int(stat[17])
+        is_over = state in "ZX" and n_threads <= 1
+        if group == leader and pid != leader and not is_over:
+            found.append(pid)
+    return found
+
+
 def children() -> list[int]:
     """The pids of this process' children, those that have ended among them. None without /proc."""
-    found = []
+    return [pid for pid, stat in _processes() if int(stat[1]) == os.getpid()]
+
+
+def _processes() -> Iterator[tuple[int, list[str]]]:
+    """Each pid, and the fields of its /proc/PID/stat from the third, its state, on."""
     for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, IndexError):  # it has ended meanwhile
-            parent = path.read_text(errors="replace").rpartition(") ")[2].split()[1]
-            if int(parent) == os.getpid():
-                found.append(int(path.parent.name))
-    return found
+        try:
+            stat = path.read_text(errors="replace").rpartition(") ")[2].split()
+        except OSError:  # it has ended meanwhile
+            continue
+        if stat:
+            yield int(path.parent.name), stat
 
 
 def _prctl(option: int, value: int) -> None:

@@ -11,8 +11,10 @@ from asyncio.subprocess import DEVNULL, STDOUT, Process
 from collections.abc import Sequence
 from pathlib import Path
 
+from deploy.devices import environment_of
 from deploy.handshake import Ready, handle_of, read_ready
 from deploy.launcher import Handle, StartError
+from deploy.orphan import end_group
 from deploy.spec import ProcessSpec, RouterSpec
 from deploy.spec_json import to_json
 
@@ -20,7 +22,8 @@ DEPLOY_COMMAND = (sys.executable, "-m", "deploy")
 
 
 class ProcessLauncher:
-    """Each process leads a group of its own, so that it is killed with all that it started.
+    """Each process leads a group of its own, so that it is killed with all that it started: ranks
+    write to pages and hold GPUs as it does, and it is not dead before they are.
 
     The children end when this process ends, however it ends (see `deploy.child`). Their output goes
     to `<log_dir>/<name>.log`, one file for all incarnations. A `command` other than the default
@@ -53,6 +56,7 @@ class ProcessLauncher:
         if process is None:
             return "was replaced"
         code = await process.wait()
+        await end_group(process.pid)
         return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
 
     async def fence(self, handle: Handle) -> None:
@@ -71,7 +75,8 @@ class ProcessLauncher:
             async with asyncio.timeout(grace_s):
                 await process.wait()
         except TimeoutError:
-            await _kill(process)
+            pass
+        await _kill(process)
 
     async def close(self) -> None:
         for process in self._processes.values():
@@ -94,7 +99,7 @@ class ProcessLauncher:
                     stderr=STDOUT,
                     pass_fds=[write_fd],
                     start_new_session=True,
-                    env=_environment(spec),
+                    env=os.environ | environment_of(spec),
                 )
         except BaseException:
             os.close(read_fd)
@@ -109,19 +114,13 @@ class ProcessLauncher:
         return process if process is not None and process.pid == handle.pid else None
 
 
-def _environment(spec: ProcessSpec) -> dict[str, str] | None:
-    """Ours; a worker with GPUs of its own sees no others."""
-    if isinstance(spec, RouterSpec) or not spec.devices:
-        return None
-    return os.environ | {"CUDA_VISIBLE_DEVICES": ",".join(spec.devices)}
-
-
 async def _kill(process: Process) -> None:
     """Kill the process and its group, and wait for it."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
     await process.wait()
+    await end_group(process.pid)
 
 
 async def _read_line(fd: int) -> bytes:

@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from dataclasses import asdict
 
 from deploy.child import log_to_stderr
+from deploy.devices import environment_of
 from deploy.handshake import Ready
 from deploy.launcher import StartError
 from deploy.orphan import die_with
@@ -41,6 +42,8 @@ class ServiceActor:
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()
                 os.dup2(output.fileno(), stream.fileno())
+        if os.getpgrp() != os.getpid():
+            os.setpgid(0, 0)  # so that ranks are found by the launcher (`deploy.orphan.end_group`)
         die_with(launcher_pid)
         threading.excepthook = _end_process
         log_to_stderr()
@@ -64,6 +67,7 @@ class ServiceActor:
     async def _serve(self, kind: str, spec: str) -> None:
         is_router = kind == "router"
         parsed = from_json(RouterSpec, spec) if is_router else from_json(WorkerSpec, spec)
+        os.environ.update(environment_of(parsed))  # of the cards Ray gave the number, not which
         async with serving(parsed) as where:
             self._ready.set_result(Ready(**asdict(where), pid=os.getpid()))
             await self._stop.wait()

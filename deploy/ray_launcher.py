@@ -1,7 +1,9 @@
 """`Launcher` over the actors of a Ray of our own on this machine.
 
-Ray places and starts the processes; that they are dead we see ourselves, by pidfd: Ray's word
-comes a second later, and may come of a silence. Restarts are the supervisor's (`max_restarts=0`).
+Ray starts the processes, each with as many GPUs as its worker asks for; which these are is the
+topology's placement, so that a worker comes back on the cards that it had, and on no others. That
+processes are dead we see ourselves, by pidfd: Ray's word comes a second later, and may come of a
+silence. Restarts are the supervisor's (`max_restarts=0`).
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import Any
 
 from deploy.handshake import handle_of, log_tail
 from deploy.launcher import Handle, StartError
+from deploy.orphan import end_group
 from deploy.ray_actor import ServiceActor
 from deploy.ray_config import start_ray
 from deploy.spec import ProcessSpec, RouterSpec
@@ -37,7 +40,8 @@ class RayLauncher:
     under way. Logs go to `<log_dir>/<name>.log`, all files of Ray itself to `temp_dir`."""
 
     def __init__(self, log_dir: Path, temp_dir: Path, *, n_actors: int, n_gpus: int = 0) -> None:
-        """`n_gpus` are Ray's to give away: so many as all workers together ask for."""
+        """`n_gpus` are Ray's to give away: so many as all workers together ask for, or none where
+        workers share some."""
         self._log_dir = log_dir.absolute()
         self._temp_dir = temp_dir
         self._n_gpus = n_gpus
@@ -52,7 +56,8 @@ class RayLauncher:
         log = self._log_dir / f"{spec.name}.log"
         kind = "router" if isinstance(spec, RouterSpec) else "worker"
         devices = () if isinstance(spec, RouterSpec) else spec.devices
-        actor = actor_class.options(num_gpus=len(devices)).remote()
+        n_gpus = len(devices) if self._n_gpus else 0
+        actor = actor_class.options(num_gpus=n_gpus).remote()
         process = self._watch(actor, await _call(actor.pid.remote(), spec.name, log))
         try:
             ready = await _call(
@@ -68,6 +73,7 @@ class RayLauncher:
         process = self._process(handle)
         if process is not None:
             await process.ended.wait()
+            await end_group(process.pid)
         return "is gone"
 
     async def fence(self, handle: Handle) -> None:
@@ -137,6 +143,7 @@ class RayLauncher:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(process.fd, signal.SIGKILL)
         await process.ended.wait()
+        await end_group(process.pid)
 
 
 async def _call(reference: Any, name: str, log: Path) -> Any:

@@ -92,6 +92,8 @@ def worker_config(spec: WorkerSpec, *, on_gpu: bool = False) -> WorkerConfig:
     timing = spec.timing
     return WorkerConfig(
         worker_id=spec.worker_id,
+        pool=spec.pool,
+        devices=_devices(spec, on_gpu=on_gpu),
         host=spec.host,
         port=spec.port,
         metrics_port=0,
@@ -106,6 +108,12 @@ def worker_config(spec: WorkerSpec, *, on_gpu: bool = False) -> WorkerConfig:
             tombstone_s=timing.lease_s,
         ),
     )
+
+
+def _devices(spec: WorkerSpec, *, on_gpu: bool) -> tuple[str, ...]:
+    """One a rank, in words for people."""
+    each = spec.model.tensor_parallel
+    return (spec.devices or ("cuda",) * each) if on_gpu else ("cpu",) * each
 
 
 def step_limits(limits: LimitsSpec, usual: StepLimits) -> StepLimits:

@@ -31,6 +31,8 @@ def make_status(
                 load=member.load,
                 last_heard_s=now - member.last_heard,
                 requests=len(board.attempts_at(member.epoch)),
+                pool=member.announce.pool,
+                devices=member.announce.devices,
             )
             for member in board.members
         ],

@@ -45,6 +45,8 @@ class WorkerInfo:
     step_s: float
     drained: bool
     last_heard_s: float
+    pool: str = ""
+    devices: tuple[str, ...] = ()  # one a rank: cpu, or a GPU as CUDA_VISIBLE_DEVICES names it
 
     @classmethod
     def from_proto(cls, message: cluster_pb2.WorkerStatus) -> WorkerInfo:
@@ -57,7 +59,7 @@ class WorkerInfo:
             state=message.state,
             model=message.model,
             fingerprint=message.fingerprint,
-            pages=Pages(**{field.name: getattr(load.pages, field.name) for field in fields(Pages)}),
+            pages=Pages(**{f.name: getattr(load.pages, f.name) for f in fields(Pages)}),
             prefill_queue=load.prefill_queue,
             decode_queue=load.decode_queue,
             rows=load.rows,
@@ -65,6 +67,8 @@ class WorkerInfo:
             step_s=load.step_s,
             drained=load.drained,
             last_heard_s=message.last_heard_s,
+            pool=message.pool,
+            devices=tuple(message.devices),
         )
 
 
@@ -84,7 +88,7 @@ class RequestInfo:
 
     @classmethod
     def from_proto(cls, message: cluster_pb2.RequestStatus) -> RequestInfo:
-        return cls(**{field.name: getattr(message, field.name) for field in fields(cls)})
+        return cls(**{f.name: getattr(message, f.name) for f in fields(cls)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,6 +50,8 @@ class Announcer:
             decode_rows=worker.config.limits.decode_rows,
             metrics_endpoint="" if self._metrics_port is None else f"{host}:{self._metrics_port}",
             leaving=leaving,
+            pool=worker.config.pool,
+            devices=worker.config.devices,
         )
 
     async def _tell_each_second(self, router: str) -> None:

@@ -41,6 +41,8 @@ class WorkerConfig:
     """One worker process. `port` and `metrics_port` 0 let the system choose; None: no metrics."""
 
     worker_id: str
+    pool: str = ""  # told to routers, as are the devices: for people
+    devices: tuple[str, ...] = ()
     host: str = "127.0.0.1"
     port: int = 0
     advertise_host: str = ""  # what others dial; empty: `host`

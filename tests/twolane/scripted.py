@@ -133,6 +133,8 @@ class ScriptedDoor:
             model="tiny",
             load=worker_pb2.LoadReport(pages=PAGES, rows=3, decode_queue=1, step_s=0.02),
             requests=3,
+            pool="writers",
+            devices=["GPU-1b2c3d4e-5f60-7182-93a4-b5c6d7e8f901", "1"],
         )
         gone = cluster_pb2.WorkerStatus(
             worker=worker_pb2.WorkerAddress(worker_id="prefill-9", epoch=7, endpoint="h:2"),

@@ -84,6 +84,8 @@ def test_status_shows_workers_pages_and_requests() -> None:
     out = run("status").stdout
     for part in ("decode-0", "alive", "quarantined", "90", "r1", "finished 9", "20.0", ":7202/v1"):
         assert part in out
+    for part in ("writers", "GPU-1b2c3d4e 1"):  # its pool, and its GPUs, told apart
+        assert part in out
 
 
 def test_status_json_keeps_the_epoch_whole() -> None:

@@ -17,6 +17,7 @@ from twolane.status import ClusterStatus, RequestInfo, WorkerInfo
 
 WATCH_EVERY_S = 0.5
 MAX_REQUESTS_SHOWN = 20
+_UUID_SHOWN = 12
 _STATE_STYLE = {"alive": "green", "suspect": "yellow", "draining": "yellow", "gone": "red"}
 
 
@@ -51,6 +52,7 @@ def render(status: ClusterStatus, *, with_gone: bool = False) -> RenderableType:
     shown = [worker for worker in status.workers if with_gone or worker.state != "gone"]
     workers = sorted(shown, key=lambda worker: worker.worker_id)
     parts: list[RenderableType] = [head, "", _workers(workers), "", _pages(workers)]
+    parts += ["", _places(workers)]
     if status.requests:
         parts += ["", _requests(status.requests)]
     if counters:
@@ -59,7 +61,10 @@ def render(status: ClusterStatus, *, with_gone: bool = False) -> RenderableType:
 
 
 def _workers(workers: Sequence[WorkerInfo]) -> Table:
-    table = _table(("worker", "roles", "state", "epoch"), ("queued", "rows", "requests", "step ms"))
+    table = _table(
+        ("worker", "roles", "state", "epoch"),
+        ("queued", "rows", "requests", "step ms"),
+    )
     for worker in workers:
         table.add_row(
             worker.worker_id,
@@ -72,6 +77,20 @@ def _workers(workers: Sequence[WorkerInfo]) -> Table:
             f"{worker.step_s * 1000:.1f}",
         )
     return table
+
+
+def _places(workers: Sequence[WorkerInfo]) -> Table:
+    table = _table(("computes", "of pool", "on"), ())
+    for worker in workers:
+        table.add_row(worker.worker_id, worker.pool, _devices(worker.devices))
+    return table
+
+
+def _devices(names: Sequence[str]) -> str:
+    """cpu · cpu x2 · GPU-1b2c3d4e GPU-5f6a7b8c, of a UUID as much as tells GPUs apart"""
+    short = [name[:_UUID_SHOWN] if name.startswith("GPU-") else name for name in names]
+    alike = len(short) > 1 and len({*short}) == 1
+    return f"{short[0]} x{len(short)}" if alike else " ".join(short)
 
 
 def _pages(workers: Sequence[WorkerInfo]) -> Table:

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class AnnounceRequest(_message.Message):
-    __slots__ = ("worker", "roles", "model", "fingerprint", "n_pages", "page_tokens", "max_context_tokens", "vocab_size", "eos_token_ids", "decode_rows", "metrics_endpoint", "leaving")
+    __slots__ = ("worker", "roles", "model", "fingerprint", "n_pages", "page_tokens", "max_context_tokens", "vocab_size", "eos_token_ids", "decode_rows", "metrics_endpoint", "leaving", "pool", "devices")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     ROLES_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -20,6 +20,8 @@ class AnnounceRequest(_message.Message):
     DECODE_ROWS_FIELD_NUMBER: _ClassVar[int]
     METRICS_ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
+    POOL_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
     worker: _worker_pb2.WorkerAddress
     roles: _containers.RepeatedScalarFieldContainer[_worker_pb2.Role]
     model: str
@@ -32,7 +34,9 @@ class AnnounceRequest(_message.Message):
     decode_rows: int
     metrics_endpoint: str
     leaving: bool
-    def __init__(self, worker: _Optional[_Union[_worker_pb2.WorkerAddress, _Mapping]] = ..., roles: _Optional[_Iterable[_Union[_worker_pb2.Role, str]]] = ..., model: _Optional[str] = ..., fingerprint: _Optional[str] = ..., n_pages: _Optional[int] = ..., page_tokens: _Optional[int] = ..., max_context_tokens: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., decode_rows: _Optional[int] = ..., metrics_endpoint: _Optional[str] = ..., leaving: bool = ...) -> None: ...
+    pool: str
+    devices: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, worker: _Optional[_Union[_worker_pb2.WorkerAddress, _Mapping]] = ..., roles: _Optional[_Iterable[_Union[_worker_pb2.Role, str]]] = ..., model: _Optional[str] = ..., fingerprint: _Optional[str] = ..., n_pages: _Optional[int] = ..., page_tokens: _Optional[int] = ..., max_context_tokens: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., decode_rows: _Optional[int] = ..., metrics_endpoint: _Optional[str] = ..., leaving: bool = ..., pool: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class AnnounceResponse(_message.Message):
     __slots__ = ("interval_ms",)
@@ -77,7 +81,7 @@ class GetStatusResponse(_message.Message):
     def __init__(self, router_id: _Optional[str] = ..., uptime_s: _Optional[float] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., requests: _Optional[_Iterable[_Union[RequestStatus, _Mapping]]] = ..., requests_by_state: _Optional[_Mapping[str, int]] = ..., counters: _Optional[_Mapping[str, int]] = ..., http_endpoint: _Optional[str] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
-    __slots__ = ("worker", "roles", "state", "model", "fingerprint", "load", "last_heard_s", "requests")
+    __slots__ = ("worker", "roles", "state", "model", "fingerprint", "load", "last_heard_s", "requests", "pool", "devices")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     ROLES_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -86,6 +90,8 @@ class WorkerStatus(_message.Message):
     LOAD_FIELD_NUMBER: _ClassVar[int]
     LAST_HEARD_S_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    POOL_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
     worker: _worker_pb2.WorkerAddress
     roles: _containers.RepeatedScalarFieldContainer[_worker_pb2.Role]
     state: str
@@ -94,7 +100,9 @@ class WorkerStatus(_message.Message):
     load: _worker_pb2.LoadReport
     last_heard_s: float
     requests: int
-    def __init__(self, worker: _Optional[_Union[_worker_pb2.WorkerAddress, _Mapping]] = ..., roles: _Optional[_Iterable[_Union[_worker_pb2.Role, str]]] = ..., state: _Optional[str] = ..., model: _Optional[str] = ..., fingerprint: _Optional[str] = ..., load: _Optional[_Union[_worker_pb2.LoadReport, _Mapping]] = ..., last_heard_s: _Optional[float] = ..., requests: _Optional[int] = ...) -> None: ...
+    pool: str
+    devices: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, worker: _Optional[_Union[_worker_pb2.WorkerAddress, _Mapping]] = ..., roles: _Optional[_Iterable[_Union[_worker_pb2.Role, str]]] = ..., state: _Optional[str] = ..., model: _Optional[str] = ..., fingerprint: _Optional[str] = ..., load: _Optional[_Union[_worker_pb2.LoadReport, _Mapping]] = ..., last_heard_s: _Optional[float] = ..., requests: _Optional[int] = ..., pool: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RequestStatus(_message.Message):
     __slots__ = ("request_id", "state", "attempt", "prefill_worker", "decode_worker", "prompt_tokens", "output_tokens", "age_s", "priority")

@@ -20,7 +20,7 @@ from deploy.handshake import Ready
 from deploy.launcher import StartError
 from deploy.orphan import die_with
 from deploy.serving import serving
-from deploy.spec import RouterSpec, WorkerSpec
+from deploy.spec import ProcessSpec, RouterSpec, WorkerSpec
 from deploy.spec_json import from_json
 
 
@@ -58,17 +58,17 @@ class ServiceActor:
         self._thread.join()
 
     def _run(self, kind: str, spec: str) -> None:
+        parsed: ProcessSpec
+        parsed = from_json(RouterSpec, spec) if kind == "router" else from_json(WorkerSpec, spec)
+        os.environ.update(environment_of(parsed))  # Ray counts cards, the topology says which
         try:
             with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-                runner.run(self._serve(kind, spec))
+                runner.run(self._serve(parsed))
         except StartError as error:
             self._ready.set_exception(error)
 
-    async def _serve(self, kind: str, spec: str) -> None:
-        is_router = kind == "router"
-        parsed = from_json(RouterSpec, spec) if is_router else from_json(WorkerSpec, spec)
-        os.environ.update(environment_of(parsed))  # of the cards Ray gave the number, not which
-        async with serving(parsed) as where:
+    async def _serve(self, spec: ProcessSpec) -> None:
+        async with serving(spec) as where:
             self._ready.set_result(Ready(**asdict(where), pid=os.getpid()))
             await self._stop.wait()
 

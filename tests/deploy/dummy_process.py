@@ -1,7 +1,8 @@
 """A process that understands the launcher's arguments and serves nothing.
 
 What it does stands in the spec's model name: `ok`, `crash` (with a traceback), `refuse` (with a
-reason), `stubborn` (ignores SIGTERM), `slow` (never ready), `gpus` (prints those it may see).
+reason), `stubborn` (ignores SIGTERM), `slow` (never ready), `gpus` (prints those it may see),
+`parent` (starts a process that does not end with it, and prints its pid).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 
@@ -24,6 +26,8 @@ def main() -> None:
     print(f"dummy {sys.argv[1]} {behaviour}", flush=True)
     if behaviour == "gpus":
         print(f"sees {os.environ.get('CUDA_VISIBLE_DEVICES', 'all')}", flush=True)
+    if behaviour == "parent":
+        print(f"started {subprocess.Popen(['sleep', '60']).pid}", flush=True)
     if behaviour == "crash":
         raise RuntimeError("no such luck")
     if behaviour == "refuse":

@@ -65,6 +65,22 @@ async def test_a_worker_with_gpus_of_its_own_sees_no_others(
     assert f"sees {seen}\n" in (tmp_path / "v.log").read_text()
 
 
+async def test_a_process_is_not_dead_before_all_that_it_started_is(
+    launcher: ProcessLauncher, tmp_path: Path
+) -> None:
+    handle = await launcher.start(spec("parent"))
+    rank = int((tmp_path / "w.log").read_text().rpartition("started ")[2])
+    bystander = await launcher.start(spec(worker_id="v"))
+    os.kill(handle.pid, signal.SIGKILL)  # it alone
+    assert await launcher.wait_exit(handle) == "killed by SIGKILL"
+    assert not is_alive(rank)
+    again = await launcher.start(spec("parent"))
+    os.kill(again.pid, signal.SIGTERM)
+    await launcher.stop(again, grace_s=5)
+    assert not is_alive(int((tmp_path / "w.log").read_text().rpartition("started ")[2]))
+    assert is_alive(bystander.pid)
+
+
 async def test_output_goes_to_a_log_that_survives_restarts(
     launcher: ProcessLauncher, tmp_path: Path
 ) -> None:

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import os
+import signal
 import tempfile
 from pathlib import Path
 
+import psutil
 import pytest
 
 import deploy.ray_launcher
 from deploy.launcher import StartError
+from deploy.ray_actor import ServiceActor
 from deploy.ray_launcher import RayLauncher
-from deploy.spec import ModelSpec, WorkerSpec, new_epoch
+from deploy.spec import ModelSpec, ProcessSpec, WorkerSpec, new_epoch
 
 
 async def test_an_actor_that_dies_before_it_says_its_pid_is_a_start_that_failed(
@@ -32,37 +36,51 @@ async def test_an_actor_that_dies_before_it_says_its_pid_is_a_start_that_failed(
             await launcher.close()
 
 
-async def test_actors_get_the_gpus_that_they_ask_for(
+async def test_actors_see_the_gpus_that_were_placed_and_end_with_all_that_they_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class SeeingActor:
-        def pid(self) -> int:
-            import os
+    class SeeingActor(ServiceActor):
+        """Real up to what it serves: it says which GPUs it sees, and starts what ranks would be."""
 
-            return os.getpid()
-
-        def start(self, kind: str, spec: str, log: str, launcher_pid: int) -> object:
+        async def _serve(self, spec: ProcessSpec) -> None:
             import os
+            import subprocess
 
             from deploy.handshake import Ready
 
-            return Ready(os.environ.get("CUDA_VISIBLE_DEVICES", "all"), "", os.getpid())
+            child = subprocess.Popen(["sleep", "60"])  # noqa: ASYNC220
+            seen = os.environ.get("CUDA_VISIBLE_DEVICES", "all")
+            self._ready.set_result(Ready(seen, str(child.pid), os.getpid()))
+            await self._stop.wait()
 
     monkeypatch.setattr(deploy.ray_launcher, "ServiceActor", SeeingActor)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     model = ModelSpec(model_dir="", name="m")
+
+    def spec(name: str, *devices: str) -> WorkerSpec:
+        return WorkerSpec(
+            worker_id=name, epoch=new_epoch(), roles=(), model=model, routers=(), devices=devices
+        )
+
     with tempfile.TemporaryDirectory() as short:
-        # Ray believes what it is told of GPUs.
-        launcher = RayLauncher(tmp_path, Path(short), n_actors=3, n_gpus=4)
+        # Ray believes what it is told of GPUs. Left to itself it would give 0 and 1 to the first.
+        launcher = RayLauncher(tmp_path, Path(short), n_actors=3, n_gpus=3)
         try:
-            seen = []
-            for name, devices in (("a", ("0", "1")), ("b", ("2", "3")), ("c", ())):
-                spec = WorkerSpec(
-                    worker_id=name, epoch=new_epoch(), roles=(), model=model, routers=(),
-                    devices=devices,
-                )  # fmt: skip
-                seen.append((await launcher.start(spec)).endpoint)
-            assert sorted(",".join(seen[:2]).split(",")) == ["0", "1", "2", "3"]
-            assert seen[2] in ("", "all"), "as this version of Ray does it"
+            pair = await launcher.start(spec("pair", "2", "3"))
+            assert pair.endpoint == "2,3"
+            assert (await launcher.start(spec("single", "0"))).endpoint == "0"
+            assert (await launcher.start(spec("none"))).endpoint in ("", "all"), (
+                "as this version of Ray does it"
+            )
+            os.kill(pair.pid, signal.SIGKILL)
+            await launcher.wait_exit(pair)
+            assert not is_alive(int(pair.metrics_endpoint))
+            again = await launcher.start(spec("pair", "2", "3"))  # Ray has these to give again
+            assert again.endpoint == "2,3"
         finally:
             await launcher.close()
+        assert not is_alive(int(again.metrics_endpoint))
+
+
+def is_alive(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE

@@ -74,7 +74,12 @@ async def _serving_router(spec: RouterSpec) -> AsyncIterator[Where]:
             places = " or ".join(f"{host}:{port}" for host, port in ports)
             raise _cannot_listen(places) from error
         metrics = f"{spec.host}:{server.metrics_port}"
-        yield Where(server.address, metrics, server.worker_address, server.http_address)
+        yield Where(
+            server.address,
+            metrics,
+            worker_endpoint=server.worker_address,
+            http_endpoint=server.http_address,
+        )
 
 
 @asynccontextmanager

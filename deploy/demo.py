@@ -26,7 +26,7 @@ def demo(launcher: str, model: str) -> None:
     where = "a local Ray" if launcher == "ray" else "three processes"
     console.print(f"starting {where}: a router, a prefill worker, a decode worker ...")
     try:
-        with start_local(model, launcher=launcher, prefill=1, decode=1) as cluster:
+        with start_local(model, launcher=launcher, prefill=1, decode=1, device="cpu") as cluster:
             console.print(
                 f"[green]ready[/] after {time.monotonic() - began_s:.1f} s: one worker reads the "
                 "prompts, the other writes the answers\n"

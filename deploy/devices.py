@@ -47,12 +47,20 @@ def read_gpus(table: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def settled(cluster: ClusterSpec, visible: Sequence[str], *, share: bool = False) -> ClusterSpec:
+def settled(
+    cluster: ClusterSpec, visible: Sequence[str] | None = None, *, share: bool = False
+) -> ClusterSpec:
     """The cluster with its device, as far as `auto` leaves that open, and the GPUs of each worker.
 
-    Raises `StartError` where pools differ in their device, or where the GPUs are too few.
+    `visible` are those to choose from; None: `visible_devices()`, which is asked only where a
+    worker may compute on one. Raises `StartError` where pools differ in their device, or where the
+    GPUs are too few.
     """
-    return placed(on_one_kind(cluster), [Host("this machine", tuple(visible))], share=share)
+    cluster = on_one_kind(cluster)
+    if not any(_computes_on_gpu(pool) for pool in cluster.pools):
+        return cluster
+    gpus = visible_devices() if visible is None else tuple(visible)
+    return placed(cluster, [Host("this machine", gpus)], share=share)
 
 
 def on_one_kind(cluster: ClusterSpec) -> ClusterSpec:
@@ -85,7 +93,7 @@ def placed(cluster: ClusterSpec, hosts: Sequence[Host], *, share: bool = False) 
     try:
         seats = place(needs, hosts, share=share)
     except StartError as error:
-        raise StartError(f"{error}. {_instead(cluster, share=share)}") from error
+        raise StartError(f"{error}. {_instead(needs, hosts, share=share)}") from error
     devices = {
         pool.name: tuple(seat.gpus for seat in its) for pool, its in zip(pools, seats, strict=True)
     }
@@ -108,10 +116,14 @@ def _computes_on_gpu(pool: PoolSpec) -> bool:
     return pool.model.engine != "fake" and pool.model.device != "cpu"
 
 
-def _instead(cluster: ClusterSpec, *, share: bool) -> str:
-    ways = ["start fewer workers", "spread each over fewer GPUs (--tensor-parallel)"]
-    ways = ways if max(pool.model.tensor_parallel for pool in cluster.pools) > 1 else ways[:1]
-    ways += [] if share else ["let workers share GPUs (--share-gpus)"]
+def _instead(needs: Sequence[Need], hosts: Sequence[Host], *, share: bool) -> str:
+    """What a user could do. More workers than GPUs can share them, more ranks cannot."""
+    are_too_wide = max(need.gpus for need in needs) > max(len(host.gpus) for host in hosts)
+    ways = ["start fewer workers"] * (not are_too_wide)
+    if any(need.gpus > 1 for need in needs):
+        ways.append("spread each over fewer GPUs (--tensor-parallel)")
+    if not share and not are_too_wide:
+        ways.append("let workers share GPUs (--share-gpus)")
     return f"Either {', or '.join(ways)}, or compute on the CPU (--device cpu)"
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from deploy.events import Event, Kind
-from deploy.spec import ClusterSpec
+from deploy.spec import ClusterSpec, PoolSpec
 
 _STYLE = {
     Kind.STARTED: "green",
@@ -76,10 +76,16 @@ def _headline(cluster: ClusterSpec) -> str:
     model = cluster.model
     kind = [model.dtype] * (model.dtype != "auto") + ["exact"] * model.exact
     precision = f" ({', '.join(kind)})" if kind else ""
-    workers = " + ".join(f"{pool.n_workers} {pool.name}" for pool in cluster.pools)
+    workers = " + ".join(f"{pool.n_workers} {_pool(pool)}" for pool in cluster.pools)
     n_gpus = len({*cluster.devices})
     where = f" on {n_gpus} GPU{'s' * (n_gpus != 1)}" if n_gpus else ""
     return f"{escape(model.name)}{precision}: {workers} workers{where}; Ctrl-C stops it"
+
+
+def _pool(pool: PoolSpec) -> str:
+    """decode · writers (decode) · colocated"""
+    alone = len(pool.roles) == 1
+    return pool.name if not alone or pool.name in pool.roles else f"{pool.name} ({pool.roles[0]})"
 
 
 def _facts(event: Event) -> str:

@@ -14,21 +14,30 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError
 
 from deploy.hub import BUNDLED
-from deploy.spec import DECODE, PREFILL, TimingSpec
+from deploy.spec import DECODE, PREFILL, TRANSPORTS, ModelSpec, TimingSpec
 
 Place = tuple[str | int, ...]  # of a field: ("pools", 0, "role")
-Transport = Literal["shm", "unix", "tcp"]
 Count = Annotated[int, Field(ge=1)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 Seconds = Annotated[float, Field(gt=0)]
 ROLES = {"prefill": (PREFILL,), "decode": (DECODE,), "both": (PREFILL, DECODE)}
 NAMES = {"prefill": "prefill", "decode": "decode", "both": "colocated"}  # of pools without one
+
+
+def _known_transport(name: str) -> str:
+    if name not in TRANSPORTS:
+        raise PydanticCustomError("transport", f"should be one of {', '.join(TRANSPORTS)}")
+    return name
+
+
+Transport = Annotated[str, AfterValidator(_known_transport)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,17 +196,20 @@ def _contradictions(topology: Topology) -> Iterator[Problem]:
 
 def _strangers(topology: Topology) -> Iterator[Problem]:
     """Pools whose workers the router would never pair, as their models' numbers differ."""
-    sides = [(i, pool) for i, pool in enumerate(topology.pools) if pool.role != "both"]
-    for i, pool in sides[1:]:
-        first = sides[0][1]
-        for field in ("engine", "dtype", "weights", "exact"):
+    if all(pool.role == "both" for pool in topology.pools):
+        return
+    usual = {field.name: field.default for field in fields(ModelSpec)}
+    first = topology.pools[0]
+    for i, pool in enumerate(topology.pools):
+        for name in ("engine", "dtype", "weights", "exact"):
             ours, theirs = (
-                getattr(topology.options_of(each), field) or "the default" for each in (pool, first)
+                usual[name] if said is None else said
+                for said in (getattr(topology.options_of(its), name) for its in (pool, first))
             )
             if ours != theirs:
                 yield Problem(
-                    ("pools", i, field),
-                    f"{field} is {ours} in pool {pool.title} and {theirs} in pool {first.title}: "
+                    ("pools", i, name),
+                    f"{name} is {ours} in pool {pool.title} and {theirs} in pool {first.title}: "
                     "rows that begin in one could not go on in the other",
                 )
 

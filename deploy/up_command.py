@@ -19,7 +19,7 @@ import click
 from click.core import ParameterSource
 from rich.console import Console
 
-from deploy.devices import settled, visible_devices
+from deploy.devices import settled
 from deploy.events import Event, Kind
 from deploy.launcher import Launcher, StartError
 from deploy.options import (
@@ -46,7 +46,8 @@ _PORT = click.IntRange(0, 65535)
 @click.option(
     "--topology",
     metavar="FILE_OR_NAME",
-    help="What to start, from a YAML file; options given besides change it.",
+    help="What to start: a YAML file, or 1p1d, 2p2d, colocated, tp2, laptop. Options given besides "
+    "change it.",
 )
 @click.option("--prefill", type=_COUNT, help="Workers that read prompts.  [default: 1]")
 @click.option("--decode", type=_COUNT, help="Workers that write answers.  [default: 1]")
@@ -137,7 +138,7 @@ def _as_file(topology: Topology) -> str:
 def _cluster(topology: Topology) -> ClusterSpec:
     from deploy.resolve import resolve
 
-    return settled(resolve(topology), visible_devices(), share=topology.share_gpus)
+    return settled(resolve(topology), share=topology.share_gpus)
 
 
 async def _keep_up(

@@ -73,6 +73,7 @@ def test_pools_may_leave_their_device_to_another_but_not_differ() -> None:
         ({}, r"start fewer workers, or spread each over fewer GPUs \(--tensor-parallel\), or "),
         ({}, r"let workers share GPUs \(--share-gpus\), or compute on the CPU \(--device cpu\)$"),
         ({"tensor_parallel": 4}, "a worker of pool colocated needs 4 GPUs of one host; 3 can be"),
+        ({"tensor_parallel": 4}, r"here\. Either spread each over fewer GPUs .*, or compute on "),
     ],
 )
 def test_too_few_gpus_are_refused_with_what_can_be_done(

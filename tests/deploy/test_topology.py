@@ -125,7 +125,7 @@ def test_what_a_file_does_not_say_is_left_to_whoever_enforces_it(tmp_path: Path)
         (("tensor_parallel: 2", "tensor_parallel: 9"), "t.yaml:20: pools[1].tensor_parallel is 9;"),
         (
             ("tensor_parallel: 2", "weights: fp8"),
-            "t.yaml:20: weights is fp8 in pool decode and the ",
+            "t.yaml:20: weights is fp8 in pool decode and auto",
         ),
         (("pages: 50", "pages:\n      - 1"), "t.yaml:21: pools[1].pages is [1]; it should be a v"),
         (("threads: 3", "threads: [3"), "t.yaml:22: not YAML: expected ',' or ']'"),
@@ -140,6 +140,13 @@ def test_what_is_wrong_is_named_with_its_line(
     assert any(line.startswith(message) for line in told), told
     if "YAML" not in message:
         assert read(FILE, tmp_path)  # it is the change that was refused
+
+
+def test_pools_that_say_the_default_in_words_are_not_strangers(tmp_path: Path) -> None:
+    assert read("pools: [{role: prefill, dtype: auto}, {role: decode, exact: false}]", tmp_path)
+    assert read("pools: [{role: both, name: a, exact: true}, {role: both, name: b}]", tmp_path)
+    told = refusal("pools: [{role: both}, {role: decode, exact: true}]", tmp_path)
+    assert told[0].startswith("t.yaml:1: exact is True in pool decode and False in pool colocated")
 
 
 def test_everything_that_is_wrong_is_told_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
@@ -208,6 +215,13 @@ def test_what_is_written_is_read_as_the_same(name: str, tmp_path: Path) -> None:
     assert read(write_topology(topology), tmp_path) == topology
     whole = read(FILE, tmp_path)
     assert read(write_topology(whole), tmp_path) == whole
+
+
+def test_the_readmes_example_is_a_topology(tmp_path: Path) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    example = readme.partition("```yaml\n")[2].partition("```")[0]
+    topology = read(example, tmp_path)
+    assert [pool.role for pool in topology.pools] == ["prefill", "decode"]
 
 
 def said(*flags: str) -> dict[str, Any]:
@@ -286,6 +300,13 @@ def test_every_option_of_up_has_its_field_with_the_same_default_and_none_is_lost
     for name, default in plain.items():
         if shown.get(name) is not None:
             assert shown[name] == default, name
+    for name, option in options.items():
+        if isinstance(option.type, click.Choice):
+            for choice in option.type.choices:  # what one accepts the other does
+                said = {name: (choice,) if option.multiple else choice}
+                assert topology_of(said) != topology_of({}) or choice == shown[name]
+    with pytest.raises(click.UsageError, match="transports"):
+        topology_of({"transports": ("smoke",)})
     assert {*TimingOptions.model_fields} == {field.name for field in fields(TimingSpec)}
 
 

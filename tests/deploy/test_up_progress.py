@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -8,7 +9,7 @@ from rich.console import Console
 from deploy.bundled import model_path
 from deploy.events import Event, Kind
 from deploy.progress import Progress
-from deploy.spec import ModelSpec
+from deploy.spec import ClusterSpec, ModelSpec
 from tests.deploy.clusters import cluster_with
 
 
@@ -26,6 +27,22 @@ def test_a_model_with_a_tokenizer_is_offered_prompts() -> None:
     assert "twolane chat" in shown
     assert "http://127.0.0.1:7302/v1" in shown
     assert "token-ids" not in shown
+
+
+def test_the_headline_says_what_is_started_and_on_how_many_gpus() -> None:
+    def headline(cluster: ClusterSpec) -> str:
+        out = StringIO()
+        Progress(Console(file=out, highlight=False), cluster, Path("/logs"))
+        return out.getvalue().strip()
+
+    model = ModelSpec(model_dir="", name="m", dtype="bfloat16", exact=True)
+    cluster = cluster_with(model, prefill=2, colocated=1)
+    end = "Ctrl-C stops it; logs in /logs"
+    assert headline(cluster) == f"m (bfloat16, exact): 2 prefill + 1 colocated workers; {end}"
+    readers = replace(cluster.pools[0], name="readers", devices=(("0",), ("1",)))
+    assert headline(replace(cluster, pools=(readers,))) == (
+        f"m (bfloat16, exact): 2 readers (prefill) workers on 2 GPUs; {end}"
+    )
 
 
 def test_a_model_without_a_tokenizer_is_offered_token_ids_alone(tmp_path: Path) -> None:

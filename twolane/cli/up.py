@@ -28,11 +28,12 @@ def up(arguments: tuple[str, ...]) -> None:
     os.execve(sys.executable, command, {**os.environ, "PYTHONSAFEPATH": "1"})
 
 
-def _launcher(arguments: tuple[str, ...]) -> str:
-    """The launcher that `arguments` ask for."""
+def _launcher(arguments: tuple[str, ...]) -> str | None:
+    """The launcher that `arguments` ask for; None: their topology does, or does not."""
     for option, value in itertools.pairwise((*arguments, "")):
         if option == "--launcher":
             return value
         if option.startswith("--launcher="):
             return option.partition("=")[2]
-    return "ray"
+    of_a_file = any(argument.partition("=")[0] == "--topology" for argument in arguments)
+    return None if of_a_file else "ray"

@@ -28,8 +28,9 @@ SERVE_MODULES = (
 )
 
 
-def missing_for_serving(launcher: str) -> str | None:
-    """What to tell the user, or None. Ray is needed by its own launcher alone."""
+def missing_for_serving(launcher: str | None) -> str | None:
+    """What to tell the user, or None. Ray is needed by its own launcher alone; which that is may
+    stand in a file that is not read yet: None."""
     needed = (*SERVE_MODULES, "ray") if launcher == "ray" else SERVE_MODULES
     for module in needed:
         if importlib.util.find_spec(module) is None:

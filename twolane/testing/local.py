@@ -163,26 +163,31 @@ def start_local(
     *,
     prefill: int | None = None,
     decode: int | None = None,
-    colocated: int = 0,
-    launcher: str = "process",
-    engine: str = "model",
+    colocated: int | None = None,
+    launcher: str | None = None,
+    engine: str | None = None,
+    topology: str | Path | None = None,
     start_timeout_s: float = 90.0,
     **options: Option,
 ) -> Iterator[LocalCluster]:
     """A cluster that answers, on a free port; it is stopped at the end of the block.
 
     `model`: None for the bundled one, a directory, or an id of the Hugging Face Hub. Without
-    counts: one prefill and one decode worker. `launcher`: "process" or "ray". `engine`: "model", or
-    "fake" for quick nonsense. `options` are those of `twolane up`: page_tokens=16,
-    exact=True, transport=["tcp"], lease_s=3.0, …
+    counts: one prefill and one decode worker. `topology`: a YAML file, or a name that `twolane up`
+    knows; what else is given changes it. `launcher`: "process" or "ray"; None is the topology's, or
+    "process" without one. `engine`: "model", or "fake" for quick nonsense. `options` are those of
+    `twolane up`: page_tokens=16, exact=True, transport=["tcp"], lease_s=3.0, …
 
     Raises `UnavailableError` with the launcher's own words if it does not start, or with the
     command that installs what is missing.
     """
+    if launcher is None and topology is None:
+        launcher = "process"
     missing = missing_for_serving(launcher)
     if missing is not None:
         raise UnavailableError(missing)
     settings: dict[str, Option] = {
+        "topology": topology,
         "model": model,
         "prefill": prefill,
         "decode": decode,

@@ -1,0 +1,120 @@
+"""`twolane up --topology`, as a user runs it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from twolane import ClusterStatus
+from twolane.testing import LocalCluster, start_local
+
+
+def up(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "twolane.cli", "up", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def tokens(cluster: LocalCluster) -> tuple[int, ...]:
+    with cluster.client() as client:
+        completion = client.generate("Once upon a time", max_tokens=16, temperature=0, seed=1)
+    return completion.token_ids
+
+
+def pools(status: ClusterStatus) -> list[tuple[str, str, tuple[str, ...]]]:
+    return sorted((w.worker_id, w.pool, w.devices) for w in status.workers)
+
+
+def test_the_laptops_topology_serves_and_the_status_shows_pools_and_devices() -> None:
+    with start_local(topology="laptop") as cluster:
+        assert pools(cluster.status()) == [
+            ("decode-0", "decode", ("cpu",)), ("prefill-0", "prefill", ("cpu",)),
+        ]  # fmt: skip
+        assert len(tokens(cluster)) == 16
+
+
+@pytest.mark.parametrize(
+    ("name", "workers"),
+    [
+        ("colocated", ["colocated-0", "colocated-1"]),
+        ("1p1d", ["decode-0", "prefill-0"]),
+        ("2p2d", ["decode-0", "decode-1", "prefill-0", "prefill-1"]),
+    ],
+)
+def test_the_topologies_that_come_with_us_start_what_they_say(
+    name: str, workers: list[str]
+) -> None:
+    with start_local(topology=name, engine="fake", launcher="process") as cluster:
+        assert [worker for worker, _, _ in pools(cluster.status())] == workers
+        assert len(tokens(cluster)) == 16
+
+
+def test_a_file_of_ones_own_serves_with_options_that_change_it(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "launcher: process\n"
+        "workers: {device: cpu, pages: 64, max_context_tokens: 512, threads: 1}\n"
+        "pools:\n"
+        "  - {role: prefill, name: readers, workers: 2, transports: [tcp]}\n"
+        "  - {role: decode, name: writers}\n"
+    )
+    with start_local(topology=file, transport=None, growth_tokens=16) as cluster:
+        assert len(tokens(cluster)) == 16
+        names = [name for name, _, _ in pools(cluster.status())]
+        assert names == ["readers-0", "readers-1", "writers-0"]
+        assert {pool for _, pool, _ in pools(cluster.status())} == {"readers", "writers"}
+
+
+def test_a_printed_topology_is_a_file_that_starts_the_same() -> None:
+    printed = up("--prefill", "2", "--decode", "1", "--engine", "fake", "--port", "0",
+                 "--print-topology")  # fmt: skip
+    assert printed.returncode == 0
+    assert printed.stdout.startswith("model: bundled\nlauncher: ray\n")
+    assert "  - role: prefill\n    workers: 2\n  - role: decode\n    workers: 1\n" in printed.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "code", "message"),
+    [
+        ("pools: [{role: both, page: 5}]", [], 1, "t.yaml:1: there is no field page; did you mean"),
+        ("pools: [{role: both}]", ["--decode", "2"], 2, "leave --decode out, or edit the file"),
+        ("pools: [{role: both}]", ["--launcher", "slurm"], 2, "'slurm' is not one of 'ray', 'pro"),
+        ("pools: [{role: both, pages: 2}]", ["--launcher", "process"], 1, "is too small to answer"),
+    ],
+)
+def test_what_is_wrong_is_told_in_the_terminal(
+    text: str, arguments: list[str], code: int, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "t.yaml").write_text(text)
+    done = up("--topology", str(tmp_path / "t.yaml"), "--port", "0", *arguments)
+    assert (done.returncode, message in done.stderr) == (code, True), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_gpus_that_are_too_few_are_refused_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    done = up("--topology", "colocated", "--port", "0")
+    assert done.returncode == 1
+    assert "2 workers need 2 GPUs in all (colocated: 2 of 1); 1 can be seen here" in done.stderr
+    assert "starting" not in done.stdout
+
+
+@pytest.mark.parametrize("launcher", ["process", "ray"])
+def test_workers_are_given_gpus_up_to_the_engine_which_has_none_here(
+    launcher: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cards that are only said to be there: what reads the list is real, torch finds none of it."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    with start_local(
+        topology="tp2", launcher=launcher, pages=64, max_context_tokens=512
+    ) as cluster:
+        assert pools(cluster.status()) == [("colocated-0", "colocated", ("cpu", "cpu"))]
+        before = tokens(cluster)
+        n_events = len(cluster.events)
+        cluster.kill("colocated-0")
+        cluster.wait_for("started", "colocated-0", after=n_events, timeout_s=60)
+        assert tokens(cluster) == before

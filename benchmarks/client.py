@@ -1,7 +1,8 @@
 """One client process: sends its share of a plan on time, and reports each answer.
 
 Started by `benchmarks.crew`. JSON lines: a job comes in, "ready" goes out, the start time comes in
-(seconds of CLOCK_MONOTONIC, one clock for all processes of a host), records go out as requests end.
+(seconds of CLOCK_MONOTONIC, one clock for all processes of a host). Then a request's index goes out
+when its first token is here, and its record when it has ended.
 """
 
 from __future__ import annotations
@@ -11,28 +12,26 @@ import gc
 import json
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import grpc
 import numpy as np
+import uvloop
 
+from benchmarks.caller import Answer, Caller, is_http, make_caller, now_s
 from benchmarks.record import Record
-from twolane.rpc.errors import from_rpc_error
-from twolane.rpc.options import CHANNEL_OPTIONS
-from twolane.v1 import inference_pb2, inference_pb2_grpc, sampling_pb2
-
-_LEDGER = (
-    "queued_s", "prefill_wait_s", "prefill_s", "transfer_s", "decode_wait_s", "decode_s", "ttft_s",
-    "cached_tokens", "transfer_pages", "transfer_bytes", "attempts",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One process's share. Rows of `requests`: index, arrival_s, prompt_tokens, output_tokens."""
+    """One process's share. Rows of `requests`: index, arrival_s, prompt_tokens, output_tokens.
 
-    endpoint: str
+    Request i goes to endpoint i modulo their number, whichever process sends it.
+    """
+
+    endpoints: Sequence[str]
+    model: str
     vocab_size: int
     seed: Sequence[int]
     timeout_s: float
@@ -42,65 +41,51 @@ class Job:
         return json.dumps(asdict(self))
 
 
-def build_request(job: Job, index: int, n_prompt: int, n_output: int) -> Any:
-    """Random token ids that depend on seed and index alone; the answer's length is forced."""
-    rng = np.random.default_rng([*job.seed, index])
-    ids = rng.integers(0, job.vocab_size, n_prompt).tolist()
-    return inference_pb2.GenerateRequest(
-        token_ids=inference_pb2.TokenIds(ids=ids),
-        sampling=sampling_pb2.SamplingParams(
-            max_tokens=n_output, temperature=0.0, seed=index, ignore_eos=True
-        ),
-    )
+def draw_prompt(vocab_size: int, seed: Sequence[int], index: int, n_prompt: int) -> list[int]:
+    """Random token ids that depend on seed and index alone."""
+    rng = np.random.default_rng([*seed, index])
+    return [int(token_id) for token_id in rng.integers(0, vocab_size, n_prompt)]
 
 
 async def send_job(
     job: Job,
     start: Callable[[], Awaitable[float]],
-    emit: Callable[[Record], None],
+    emit: Callable[[Record | int], None],
 ) -> None:
     """Build every request, connect, call `start` for the time to start at, send open loop."""
-    messages = [build_request(job, index, n, m) for index, _, n, m in job.requests]
-    async with grpc.aio.insecure_channel(job.endpoint, options=CHANNEL_OPTIONS) as channel:
-        await asyncio.wait_for(channel.channel_ready(), timeout=30)
-        stub = inference_pb2_grpc.InferenceServiceStub(channel)
+    callers = [make_caller(endpoint, job.model) for endpoint in job.endpoints]
+    shares = []
+    for index, arrival_s, n_prompt, n_output in job.requests:
+        caller = callers[index % len(callers)]
+        prompt = draw_prompt(job.vocab_size, job.seed, index, n_prompt)
+        message = caller.build(prompt, n_output, index)
+        record = Record(index, arrival_s, 0.0, n_prompt, n_output, ())
+        shares.append((caller, message, record))
+    async with AsyncExitStack() as stack:
+        for caller in callers:
+            await stack.enter_async_context(caller)
         gc.freeze()
         start_s = await start()
         async with asyncio.TaskGroup() as tasks:
-            for message, request in zip(messages, job.requests, strict=True):
-                tasks.create_task(_send_one(stub, message, job, request, start_s, emit))
+            for caller, message, record in shares:
+                tasks.create_task(_send_one(caller, message, record, start_s, job.timeout_s, emit))
 
 
 async def _send_one(
-    stub: Any,
+    caller: Caller,
     message: Any,
-    job: Job,
-    request: tuple[int, float, int, int],
+    asked: Record,
     start_s: float,
-    emit: Callable[[Record], None],
+    timeout_s: float,
+    emit: Callable[[Record | int], None],
 ) -> None:
-    index, arrival_s, n_prompt, n_output = request
-    now = asyncio.get_running_loop().time
-    due_s = start_s + arrival_s
-    await asyncio.sleep(due_s - now())
-    late_s = now() - due_s
-    times_s: list[float] = []
-    failure = ""
-    ledger: dict[str, float] = {}
-    try:
-        async for response in stub.Generate(message, timeout=job.timeout_s):
-            at_s = now() - due_s
-            for token in response.tokens:
-                if token.index != len(times_s):
-                    failure = "TOKENS_OUT_OF_ORDER"
-                times_s.append(at_s)
-            if response.HasField("ledger"):
-                ledger = {name: getattr(response.ledger, name) for name in _LEDGER}
-    except grpc.aio.AioRpcError as error:
-        failure = from_rpc_error(error).reason
-    if not failure and len(times_s) != n_output:
-        failure = "WRONG_LENGTH"
-    emit(Record(index, arrival_s, late_s, n_prompt, n_output, tuple(times_s), failure, ledger))
+    due_s = start_s + asked.arrival_s
+    await asyncio.sleep(due_s - now_s())
+    late_s = now_s() - due_s
+    answer = Answer(due_s, on_first=lambda: emit(asked.index))
+    await caller.call(message, answer, timeout_s)
+    answer.end(asked.output_tokens)
+    emit(asked.answered(answer.times_s, answer.failure, answer.ledger, late_s=late_s))
 
 
 def main() -> None:
@@ -111,10 +96,11 @@ def main() -> None:
         print(json.dumps("ready"), flush=True)
         return float(json.loads(await asyncio.to_thread(sys.stdin.readline)))
 
-    def emit(record: Record) -> None:
-        print(json.dumps(record.to_json()), flush=True)
+    def emit(news: Record | int) -> None:
+        print(json.dumps(news if isinstance(news, int) else news.to_json()), flush=True)
 
-    asyncio.run(send_job(job, start, emit))
+    run = uvloop.run if is_http(job.endpoints[0]) else asyncio.run
+    run(send_job(job, start, emit))
 
 
 if __name__ == "__main__":

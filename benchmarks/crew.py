@@ -9,12 +9,14 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from benchmarks.caller import now_s
 from benchmarks.client import Job
 from benchmarks.plan import Plan
 from benchmarks.record import Record
 from benchmarks.target import Target
 
 _LINE_BYTES = 64 * 2**20  # a record of a long answer is one long line
+_HALT_POLL_S = 0.25
 _HEAD_START_S = 0.2  # from the word to start to the run's time 0, so that all are waiting by then
 
 
@@ -36,8 +38,15 @@ async def run_plan(
     targets: Sequence[Target],
     config: CrewConfig,
     on_record: Callable[[str, Record], None],
+    *,
+    on_first: Callable[[str, int], None] = lambda name, index: None,
+    halt: Callable[[float], bool] = lambda at_s: False,
 ) -> Mapping[str, list[Record]]:
     """Send the same plan to every target at the same time; records by target, in plan order.
+
+    `on_first` hears of each request's first token. `halt` is asked every quarter of a second with
+    the time since the run's start: True ends the run there, and what has not ended by then is
+    cancelled and has no record.
 
     The same prompt_seed gives the same prompts: a cluster that has seen them has them cached.
 
@@ -47,7 +56,11 @@ async def run_plan(
 
     async def collect(process: Process, name: str) -> None:
         while line := await _read_line(process, until_end=True):
-            record = Record.from_json(json.loads(line))
+            news = json.loads(line)
+            if isinstance(news, int):
+                on_first(name, news)
+                continue
+            record = Record.from_json(news)
             records[name].append(record)
             on_record(name, record)
 
@@ -63,12 +76,16 @@ async def run_plan(
                 _write_line(process, job.to_json())
         for process, _ in processes:
             await _read_line(process)
-        start_s = asyncio.get_running_loop().time() + _HEAD_START_S
+        start_s = now_s() + _HEAD_START_S
         for process, _ in processes:
             _write_line(process, json.dumps(start_s))
         async with asyncio.TaskGroup() as tasks:
-            for process, name in processes:
-                tasks.create_task(collect(process, name))
+            collecting = [tasks.create_task(collect(*one)) for one in processes]
+            while (await asyncio.wait(collecting, timeout=_HALT_POLL_S))[1]:
+                if halt(now_s() - start_s):
+                    for task in collecting:
+                        task.cancel()
+                    break
     except ExceptionGroup as group:
         raise group.exceptions[0] from group
     finally:
@@ -92,7 +109,8 @@ def _deal(plan: Plan, prompt_seed: Sequence[int], target: Target, config: CrewCo
     n_clients = min(config.n_clients, len(rows))
     return [
         Job(
-            endpoint=target.endpoint,
+            endpoints=target.endpoints,
+            model=target.model,
             vocab_size=target.vocab_size,
             seed=prompt_seed,
             timeout_s=config.timeout_s,

@@ -1,12 +1,14 @@
-"""Open-loop load against running twolane clusters, and what their users would have felt.
+"""Open-loop load against running servers, and what their users would have felt.
 
 \b
     python -m benchmarks.load --target split=localhost:7200 --target colocated=localhost:7300 \\
         --workload chat --scale 0.25 --rate 2 --rate 4 --slo-ttft-ms 300 --slo-gap-ms 50
 
-Prints a table a load, saves JSON and a plot in benchmarks/results/ (`--name`). Times are the
-client's, counted from the planned arrival; the SLO is per request; what was refused or failed
-counts as a miss. Lengths of answers are forced. The first target is the base of the ratios.
+An endpoint is HOST:PORT for gRPC, or http://HOST:PORT for an OpenAI-style server; several, with
+commas between, share the load. Prints a table a load, saves JSON and a plot in benchmarks/results/
+(`--name`). Times are the client's, counted from the planned arrival; the SLO is per request; what
+was refused or failed counts as a miss. Lengths of answers are forced. The first target is the base
+of the ratios.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from rich.console import Console
 
 from benchmarks import plot
 from benchmarks.compare import show
+from benchmarks.contender import parse_targets
 from benchmarks.crew import ClientDiedError, CrewConfig
 from benchmarks.plan import ArrivalKind, PlanConfig, PlanError
 from benchmarks.record import Slo
@@ -34,7 +37,7 @@ _LATE_MS = 10.0  # clients that are later than this have measured themselves
 
 
 @click.command(help=__doc__, context_settings={"show_default": True})
-@click.option("--target", "targets", multiple=True, required=True, help="NAME=HOST:PORT; repeat.")
+@click.option("--target", "targets", multiple=True, required=True, help="NAME=ENDPOINT; repeat.")
 @click.option("--workload", default="chat", help="A name, INxOUT tokens, or a trace file.")
 @click.option("--arrivals", type=click.Choice([*map(str, ArrivalKind)]), default="poisson")
 @click.option("--rate", "rates", multiple=True, type=float, help="Requests a second; repeat.")
@@ -61,7 +64,8 @@ def main(**options: Any) -> None:
 async def _main(options: dict[str, Any]) -> None:
     console = Console()
     workload = find_workload(options["workload"])
-    targets = [await ask(name, endpoint) for name, endpoint in _parse_targets(options["targets"])]
+    named = parse_targets(options["targets"])
+    targets = [await ask(one.name, one.endpoints, told=one.told) for one in named]
     smallest = min(target.max_context_tokens for target in targets)
     rates = options["rates"] or [None]
     config = SweepConfig(
@@ -107,15 +111,6 @@ def _show(points: Points, config: SweepConfig, console: Console) -> None:
         if rate_per_s is not None:
             share = f"at least {GOODPUT_SHARE:.0%}"
             console.print(f"{name}: {share} of requests hold the SLO up to {rate_per_s:g}/s")
-
-
-def _parse_targets(texts: tuple[str, ...]) -> list[tuple[str, str]]:
-    targets = [(name, endpoint) for name, _, endpoint in (text.partition("=") for text in texts)]
-    if not all(name and endpoint for name, endpoint in targets):
-        raise click.BadParameter("a target is NAME=HOST:PORT", param_hint="--target")
-    if len({name for name, _ in targets}) < len(targets):
-        raise click.BadParameter("two targets have the same name", param_hint="--target")
-    return targets
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ server look fast. Tokens of one message share one time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -34,6 +34,23 @@ class Record:
     token_times_s: tuple[float, ...]
     failure: str = ""
     ledger: Mapping[str, float] = field(default_factory=dict)
+
+    def answered(
+        self,
+        token_times_s: Sequence[float],
+        failure: str,
+        ledger: Mapping[str, float],
+        *,
+        late_s: float,
+    ) -> Record:
+        """This request with what came back for it."""
+        return replace(
+            self,
+            token_times_s=tuple(token_times_s),
+            failure=failure,
+            ledger=ledger,
+            late_s=late_s,
+        )
 
     @property
     def is_complete(self) -> bool:
@@ -85,6 +102,9 @@ class Slo:
 
     ttft_s: float
     gap_s: float
+
+    def __str__(self) -> str:
+        return f"{self.ttft_s * 1e3:g} ms / {self.gap_s * 1e3:g} ms"
 
     def is_held(self, record: Record) -> bool:
         """A request that was refused, failed or cut short never holds."""

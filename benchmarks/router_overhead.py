@@ -82,7 +82,7 @@ def warm_up_plan() -> Plan:
 
 async def measure(router: RouterProcess, plan: Plan, at_once: int, n_clients: int) -> Overhead:
     """Run the plan against the router, after a little of it to warm up."""
-    target = await ask("router", router.endpoint)
+    target = await ask("router", [router.endpoint])
     crew = CrewConfig(n_clients=n_clients)
     await run_plan(warm_up_plan(), [_WARM_UP_SEED], [target], crew, lambda *_: None)
     before_s = router.cpu_s

@@ -5,7 +5,7 @@ import pytest
 from rich.console import Console
 
 from benchmarks import sweep as sweeping
-from benchmarks.client import Job, build_request
+from benchmarks.client import draw_prompt
 from benchmarks.plan import Plan, PlanConfig
 from benchmarks.record import Record, Slo
 from benchmarks.sweep import SweepConfig, figures, sweep
@@ -13,7 +13,7 @@ from benchmarks.target import Target
 from benchmarks.workload import find_workload
 
 TARGETS = [
-    Target(name=name, endpoint="nowhere:1", vocab_size=50, max_context_tokens=100)
+    Target(name=name, endpoints=("nowhere:1",), vocab_size=50, max_context_tokens=100)
     for name in ("a", "b")
 ]
 
@@ -71,11 +71,7 @@ async def test_each_target_sees_the_same_prompts_and_no_prompt_twice(runs: list[
     for name in ("a", "b"):
         seeds = [seed for seed, names in runs if name in names]
         assert len(set(seeds)) == len(seeds) == 5, "to warm up, then two rates of two seeds"
-    jobs = [
-        Job(endpoint="", vocab_size=50, seed=seed, timeout_s=1, requests=[])
-        for seed in ([1, 0], [1, 1], [1, 0])
-    ]
-    first, other, again = (list(build_request(job, 3, 30, 1).token_ids.ids) for job in jobs)
+    first, other, again = (draw_prompt(50, seed, 3, 30) for seed in ([1, 0], [1, 1], [1, 0]))
     assert first == again != other
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
@@ -53,6 +53,10 @@ class PlanConfig:
                 raise PlanError(f"{name} is {value}; it must be above 0")
         if self.context_tokens < 2:
             raise PlanError(f"context_tokens is {self.context_tokens}; it must be at least 2")
+
+    def within(self, context_tokens: int) -> PlanConfig:
+        """The same, for a model whose context may be smaller."""
+        return replace(self, context_tokens=min(self.context_tokens, context_tokens))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks.record import Record, Slo
 
+_WIDTH = 170
+
+
+def make_console() -> Console:
+    """Wide enough for our tables where nobody says how wide it is."""
+    console = Console()
+    return console if console.is_terminal else Console(width=_WIDTH)
+
 
 class RunProgress:
     """A context manager around one run; `note` each record as it comes."""

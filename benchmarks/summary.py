@@ -46,28 +46,45 @@ def measure(point: Point, slo: Slo) -> dict[str, float | None]:
     busy_s = sum(max(record.end_s for record in run.records) for run in point.runs)
     held = sum(slo.is_held(record) for record in records) / len(records)
     offered = len(records) / span_s if span_s else None
-    gaps_ms = all_gaps_s(records) * 1e3
-    figures: dict[str, float | None] = {
+    return {
         "requests": len(records),
         "failed": sum(not record.is_complete for record in records),
         "offered_per_s": offered,
         "held_share": held,
         "goodput_per_s": None if offered is None else held * offered,
         "output_tokens_per_s": sum(len(record.token_times_s) for record in records) / busy_s,
+        **describe(records),
+    }
+
+
+def describe(records: Sequence[Record]) -> dict[str, float | None]:
+    """The figures of `measure` that need neither an SLO nor a rate.
+
+    `request_gap_p99_p90_ms` is what 90 % of the requests keep their own 99th percentile within;
+    with it, and `ttft_p90_ms`, an SLO could be promised.
+    """
+    gaps_ms = all_gaps_s(records) * 1e3
+    own_p99_ms = [record.gap_p99_s * 1e3 for record in records if record.is_complete]
+    figures: dict[str, float | None] = {
         **_percentiles("ttft_ms", [r.ttft_s * 1e3 for r in records if r.ttft_s is not None]),
         **_percentiles("tpot_ms", [r.tpot_s * 1e3 for r in records if r.tpot_s is not None]),
         **_percentiles("gap_ms", gaps_ms),
         "gap_max_ms": float(gaps_ms.max()) if len(gaps_ms) else None,
+        "request_gap_p99_p90_ms": float(np.percentile(own_p99_ms, 90)) if own_p99_ms else None,
     }
+    n_messages = sum(len(set(record.token_times_s)) for record in records)
+    n_tokens = sum(len(record.token_times_s) for record in records)
+    figures["tokens_per_message"] = n_tokens / n_messages if n_messages else None
     told = [record.ledger for record in records if record.ledger]
     for name in ("queued", "prefill_wait", "prefill", "transfer", "decode_wait"):
         spent = [ledger[f"{name}_s"] * 1e3 for ledger in told]
-        figures[f"{name}_p50_ms"] = float(np.median(spent)) if spent else None
+        for p in (50, 99):
+            figures[f"{name}_p{p}_ms"] = float(np.percentile(spent, p)) if spent else None
     figures["cached_prompt_tokens"] = sum(ledger["cached_tokens"] for ledger in told)
     figures["moved_mib"] = sum(ledger["transfer_bytes"] for ledger in told) / 2**20
     figures["resumed_requests"] = sum(ledger["attempts"] > 1 for ledger in told)
     late_ms = [record.late_s * 1e3 for record in records]
-    figures["client_late_p99_ms"] = float(np.percentile(late_ms, 99))
+    figures["client_late_p99_ms"] = float(np.percentile(late_ms, 99)) if late_ms else None
     return figures
 
 

@@ -56,7 +56,7 @@ async def sweep(
     workload: Workload | Trace, targets: Sequence[Target], config: SweepConfig, console: Console
 ) -> Points:
     """Run all of it. Raises `ClientDiedError`; a request's failure is a record, not an error."""
-    await _warm_up(workload, targets, config)
+    await warm_up(workload, targets, config.plan, config.crew)
     runs: dict[str, dict[str, list[Run]]] = {}
     for number, rate_per_s in enumerate(config.rates_per_s):
         load = name_load(rate_per_s)
@@ -145,15 +145,20 @@ def _groups(targets: Sequence[Target], turn: int, *, at_once: bool) -> list[list
     return [[target] for target in (targets if turn % 2 == 0 else reversed(targets))]
 
 
-async def _warm_up(
-    workload: Workload | Trace, targets: Sequence[Target], config: SweepConfig
+async def warm_up(
+    workload: Workload | Trace,
+    targets: Sequence[Target],
+    plan: PlanConfig,
+    crew: CrewConfig,
+    turn: int = 0,
 ) -> None:
+    """A few requests to each target, one target after the other; other prompts each turn."""
     sizes = replace(
-        config.plan,
+        plan,
         arrivals=ArrivalKind.CONSTANT,
         rate_per_s=_WARM_UP_PER_S,
-        n_requests=min(_WARM_UP_REQUESTS, config.plan.n_requests),
+        n_requests=min(_WARM_UP_REQUESTS, plan.n_requests),
     )
-    plan = make_plan(workload, sizes, _WARM_UP_SEED)
     for target in targets:
-        await run_plan(plan, [_WARM_UP_SEED], [target], config.crew, lambda *_: None)
+        made = make_plan(workload, sizes, _WARM_UP_SEED)
+        await run_plan(made, [_WARM_UP_SEED + turn], [target], crew, lambda *_: None)

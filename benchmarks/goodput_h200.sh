@@ -1,0 +1,58 @@
+#!/bin/sh
+# What two GPUs serve within an SLO, split and colocated, beside vLLM's figures. A step is over in ten
+# minutes; one that was cut short goes on where it was when it is run again.
+#
+#   benchmarks/goodput_h200.sh idle|split|colocated|lengths [FOLDER]
+#
+# Expected on two H200s, from measured steps (1 x 1,024 prefilled in 23 ms, 64 / 128 / 256 rows of
+# 1,024 decoded in 6 / 9 / 15 ms) and queueing (M/D/1), before any run:
+#
+#   idle        first token split / colocated 1.01 to 1.04; first gap at most a step and 1 ms more
+#   split       300/15: 26 to 30 a second, bound by decode (230 rows take 14 ms a step);
+#               300/20 and 500/30: 34 to 38, bound by prefill (0.85 to 0.95 busy);
+#               at 18: TTFT p50 32 ms, p99 90 ms, gap p99 9 to 10 ms
+#   colocated   300/15: 4 to 8, as a prefill amid decode is a gap of 29 ms unless chunks are small;
+#               500/30: 14 to 24
+#   lengths     128x512: colocated ahead (the prefill card idles); 4096x64: colocated ahead on rate
+#               (prefill is all the work, and split has one card for it), split on gaps
+step=${1:?idle, split, colocated or lengths}
+cd "$(dirname "$0")/.." || exit 2
+out=${2:-benchmarks/results}
+model=build/shape_8b
+mkdir -p "$model" build/goodput
+export PYTHONUNBUFFERED=1
+python3 -c "
+import json, pathlib
+from benchmarks.engine_points import LLAMA_8B
+pathlib.Path('$model/config.json').write_text(json.dumps(LLAMA_8B.config()))" || exit 2
+goodput() {
+    name=$1
+    shift
+    resume=
+    test -e "build/goodput/$name.json" && resume=--resume
+    timeout -k 10 590 python3 -m benchmarks.goodput --set model="$model" --name "$name" $resume \
+        --contenders benchmarks/contenders/two_h200.toml --log-dir build/goodput \
+        --folder build/goodput ${COMMIT:+--commit "$COMMIT"} "$@"
+    cp build/goodput/"$name".json build/goodput/"$name".png "$out"
+}
+slos="--slo 300/15 --slo 300/20 --slo 500/30"
+case $step in
+idle)
+    python3 -m benchmarks.idle --set model="$model" --name idle_h200 --folder "$out" \
+        --contenders benchmarks/contenders/two_h200_idle.toml --length 1024x16 --length 4096x16 \
+        --log-dir build/goodput ${COMMIT:+--commit "$COMMIT"}
+    ;;
+split | colocated)
+    # Both in one result: the second step goes on with the first one's file.
+    goodput goodput_h200 --only "$step" $slos --rate 4 --rate 8 --rate 12 --rate 18 --rate 24 \
+        --reference vllm_two_h200 --time-limit-s 560
+    ;;
+lengths)
+    for lengths in 128x512 4096x64; do
+        goodput "goodput_h200_$lengths" --workload "$lengths" --slo 500/20 --rate 8 --rate 16 \
+            --requests 200 --window-s 12 --warm-up-s 6 --repeats 1 --tolerance 0.15 \
+            --time-limit-s 280
+    done
+    ;;
+*) exit 2 ;;
+esac

@@ -1,16 +1,22 @@
-"""How a page's bytes are laid out. Two sides move pages only between equal layouts.
+"""How a page's bytes are laid out, and which layouts pages can move between.
 
 page = [layers, 2 (keys, values), kv_heads, page_tokens, head_dim] of dtype, one contiguous run;
-of float8_e4m3fn each head's keys, and its values, are followed by a float32 scale a token
+of float8_e4m3fn values are turned, [head_dim, page_tokens], and each head's keys, and its values,
+are followed by a float32 scale a token
 
 A side that computes on several ranks has a pool of such pages on each, with that rank's heads: page
-p of a request is page p of every rank. Two such sides fit if they have equally many.
+p of a request is page p of every rank. Where a model has fewer heads than there are ranks, several
+ranks hold the same one.
+
+No import but the standard library's: routers ask here, too, who can feed whom.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass, fields
+from functools import lru_cache
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "uint8": 1}
 SCALE_BYTES = {"float8_e4m3fn": 4}  # a token and head
@@ -34,11 +40,17 @@ class Layout:
     layers: int
     kv_heads: int
     head_dim: int
+    whole_kv_heads: int  # of the model
+
+    @property
+    def plane_bytes(self) -> int:
+        """Of one head's keys, or values, in one layer."""
+        token_bytes = self.head_dim * DTYPE_BYTES[self.dtype] + SCALE_BYTES.get(self.dtype, 0)
+        return self.page_tokens * token_bytes
 
     @property
     def page_bytes(self) -> int:
-        tokens = self.layers * 2 * self.kv_heads * self.page_tokens
-        return tokens * (self.head_dim * DTYPE_BYTES[self.dtype] + SCALE_BYTES.get(self.dtype, 0))
+        return self.layers * 2 * self.kv_heads * self.plane_bytes
 
 
 def parse_layout(text: str) -> Layout:
@@ -50,6 +62,9 @@ def parse_layout(text: str) -> Layout:
     if not isinstance(raw, dict):
         raise LayoutError("layout", "not an object")
     raw = {"ranks": 1, **raw}  # told only where there are several
+    if "whole_kv_heads" not in raw:  # told only where ranks share heads
+        whole = _product(raw["ranks"], raw.get("kv_heads"))
+        raw = {**raw, "whole_kv_heads": whole}
     names = [field.name for field in fields(Layout)]
     for name in names:
         if name not in raw:
@@ -62,12 +77,51 @@ def parse_layout(text: str) -> Layout:
     for name in (name for name in names if name != "dtype"):
         if type(raw[name]) is not int or not 1 <= raw[name] <= 1 << 20:
             raise LayoutError(name, f"{raw[name]!r} is no positive count")
-    return Layout(**raw)
+    layout = Layout(**raw)
+    whole, ranks = layout.whole_kv_heads, layout.ranks
+    divides = whole % ranks == 0 or ranks % whole == 0
+    if not divides or layout.kv_heads != max(1, whole // ranks):
+        raise LayoutError("kv_heads", f"{layout.kv_heads} on each of {ranks} ranks, {whole} in all")
+    return layout
 
 
-def mismatch(ours: Layout, theirs: Layout) -> str | None:
-    """The first field in which two layouts differ."""
-    for field in fields(Layout):
-        if getattr(ours, field.name) != getattr(theirs, field.name):
-            return field.name
+def unfit(source: Layout, target: Layout, makes: Collection[str]) -> str | None:
+    """The first field that keeps pages of `source` from becoming pages of `target`; None: they fit.
+
+    `makes`: dtypes of other layouts' pages that the sender can make of its own, its own dtype among
+    them. A sender that makes none moves pages between equal layouts alone.
+    """
+    if source == target:
+        return None
+    for name in ("layers", "head_dim", "whole_kv_heads"):  # of the model: nothing makes up for them
+        if getattr(source, name) != getattr(target, name):
+            return "kv_heads" if name == "whole_kv_heads" else name
+    if source.ranks != target.ranks:
+        return "ranks"  # `kvtransfer.planes` has the plan; no transport has an end a rank yet
+    if source.dtype != target.dtype and target.dtype not in makes:
+        return "dtype"
+    if source.page_tokens != target.page_tokens and not makes:
+        return "page_tokens"
     return None
+
+
+@lru_cache(maxsize=4096)
+def can_feed(source: str, target: str, makes: tuple[str, ...]) -> bool:
+    """Whether a sender of that layout can feed a receiver of that one, as far as texts tell.
+
+    For routers: an empty or unreadable text is no reason against a pair, which finds out itself.
+    """
+    try:
+        return unfit(parse_layout(source), parse_layout(target), makes) is None
+    except LayoutError:
+        return True
+
+
+def _product(*factors: object) -> object:
+    """None where one is no count: it is complained of by its own name."""
+    whole = 1
+    for factor in factors:
+        if type(factor) is not int:
+            return 1
+        whole *= factor
+    return whole

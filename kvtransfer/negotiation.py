@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kvtransfer.host import host_identity, start_ticks
-from kvtransfer.layout import LayoutError, mismatch, parse_layout
+from kvtransfer.layout import LayoutError, parse_layout, unfit
+from kvtransfer.planes import Paging
 from kvtransfer.transports.base import Landing
 from twolane.v1 import transfer_pb2
 
@@ -15,7 +16,12 @@ ONE_HOST_ONLY = frozenset({"shm", "unix"})
 
 
 def sender_hello(
-    worker_id: str, epoch: int, fingerprint: str, layout: str, transports: Sequence[str]
+    worker_id: str,
+    epoch: int,
+    fingerprint: str,
+    layout: str,
+    transports: Sequence[str],
+    makes_dtypes: Sequence[str] = (),
 ) -> transfer_pb2.SenderHello:
     """Of this process. `transports` best first."""
     return transfer_pb2.SenderHello(
@@ -27,7 +33,19 @@ def sender_hello(
         host=host_identity(),
         pid=os.getpid(),
         pid_start_ticks=start_ticks(os.getpid()),
+        makes_dtypes=makes_dtypes,
     )
+
+
+def paging_to(ours: transfer_pb2.SenderHello, theirs: transfer_pb2.ReceiverHello) -> Paging | None:
+    """How a row is cut into their pages; None: as into ours. Raises `LayoutError`."""
+    if theirs.layout in ("", ours.layout):
+        return None
+    source, target = parse_layout(ours.layout), parse_layout(theirs.layout)
+    field = unfit(source, target, ours.makes_dtypes)
+    if field:
+        raise LayoutError(field, f"{theirs.layout} cannot be made of {ours.layout}")
+    return Paging(source.page_tokens, target.page_tokens, target.page_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +64,10 @@ class ReceiverIdentity:
     ) -> transfer_pb2.ReceiverHello:
         """The picked transport, or the field that makes the pair impossible."""
         answer = transfer_pb2.ReceiverHello(
-            worker_id=self.worker_id, epoch=self.epoch, lease_ms=self.lease_ms
+            worker_id=self.worker_id,
+            epoch=self.epoch,
+            lease_ms=self.lease_ms,
+            layout=self.layout,
         )
         field, message = self._unequal(hello)
         transport = self._pick(hello, landings)
@@ -65,11 +86,12 @@ class ReceiverIdentity:
         if hello.fingerprint != self.fingerprint:
             return "fingerprint", f"{hello.fingerprint} is not {self.fingerprint}"
         try:
-            field = mismatch(parse_layout(self.layout), parse_layout(hello.layout))
+            theirs, ours = parse_layout(hello.layout), parse_layout(self.layout)
+            field = unfit(theirs, ours, hello.makes_dtypes)
         except LayoutError as error:
             return f"layout.{error.field}", str(error)
         if field:
-            return f"layout.{field}", f"{hello.layout} is not {self.layout}"
+            return f"layout.{field}", f"{hello.layout} does not become {self.layout}"
         return "", ""
 
     def _pick(self, hello: transfer_pb2.SenderHello, landings: Mapping[str, Landing]) -> str:

@@ -6,14 +6,20 @@ import numpy as np
 
 from kvtransfer.events import FirstToken
 from kvtransfer.plan import CopyPlan
+from kvtransfer.planes import Paging
 from twolane.v1 import transfer_pb2
 
 
 class OutGrant:
-    """One accepted Reserved. Page i of the row, i >= skip, goes to destination i - skip."""
+    """One accepted Reserved. Page i of the row, i >= skip, goes to destination i - skip.
 
-    def __init__(self, reserved: transfer_pb2.Reserved) -> None:
+    All pages counted here are the receiver's; `paging` says what they are made of.
+    """
+
+    def __init__(self, reserved: transfer_pb2.Reserved, paging: Paging, n_tokens: int) -> None:
         self.ticket = reserved.ticket
+        self.paging = paging
+        self._n_tokens = n_tokens
         self.skip: int = reserved.skip_pages
         self.destinations = np.asarray(reserved.pages, dtype=np.int64)
         self.n_posted = self.skip  # pages of the row before it were posted, or are skipped
@@ -30,20 +36,28 @@ class OutGrant:
         return int(self.destinations.size)
 
     @property
+    def n_bytes(self) -> int:
+        return self.n_pages * self.paging.target_bytes
+
+    @property
     def is_sent(self) -> bool:
         """Every page was posted and every post is complete."""
         return self.n_posted == self.skip + self.n_pages and len(self.chunks) == self.n_chunks
 
     def next_plan(self, offered: list[int], most_pages: int) -> CopyPlan | None:
-        """The next run of offered pages, from now on counted as posted as one chunk."""
-        stop = min(len(offered), self.n_posted + most_pages)
+        """The next run of pages that offered ones make up, from now on counted as one chunk.
+
+        A page of the receiver's that reaches into a page not offered yet waits for that.
+        """
+        n_ready = self.paging.n_ready(len(offered), self._n_tokens)
+        stop = min(n_ready, self.n_posted + most_pages)
         if stop <= self.n_posted:
             return None
         first = self.n_posted - self.skip
-        source = np.asarray(offered[self.n_posted : stop], dtype=np.int64)
+        source = self.paging.sources(offered, self.n_posted, stop, self._n_tokens)
         self.n_posted = stop
         self.n_chunks += 1
-        return CopyPlan(first, source, self.destinations[first : first + source.size])
+        return CopyPlan(first, source, self.destinations[first : first + len(source)])
 
     def chunk(self, index: int, plan: CopyPlan, checksums: list[int]) -> transfer_pb2.Chunk:
         """The post is complete: remembers and returns the message that announces it."""
@@ -57,11 +71,11 @@ class OutGrant:
         self.chunks.append(chunk)
         return chunk
 
-    def done(self, first: FirstToken, page_bytes: int) -> transfer_pb2.Done:
+    def done(self, first: FirstToken) -> transfer_pb2.Done:
         message = transfer_pb2.Done(
             ticket=self.ticket,
             n_chunks=self.n_chunks,
-            n_bytes=self.n_pages * page_bytes,
+            n_bytes=self.n_bytes,
             first_token=first.token,
             top_ids=[token for token, _ in first.top],
             top_logprobs=[logprob for _, logprob in first.top],

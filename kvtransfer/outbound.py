@@ -65,7 +65,6 @@ class OutHub:
     """What all transfers of one sender share."""
 
     config: SenderConfig
-    page_bytes: int
     pages: PageAuthority
     posts: PostBook
     farewells: Farewells
@@ -79,13 +78,19 @@ class OutRow:
     """What is moved: the same for every receiver that it is offered to."""
 
     n_tokens: int
-    n_pages: int
-    prefix_hashes: Sequence[bytes]  # one a full page
+    n_pages: int  # of ours
+    prefix_hashes: Sequence[bytes]  # one every `hash_tokens`
+    hash_tokens: int
     priority: int
 
     def __post_init__(self) -> None:
         assert self.n_tokens >= 1
-        assert len(self.prefix_hashes) <= self.n_pages
+        assert len(self.prefix_hashes) * self.hash_tokens <= self.n_tokens
+
+    def page_hashes(self, page_tokens: int) -> Sequence[bytes]:
+        """At the end of every full page of that size; none where hashes do not fall there."""
+        step, rest = divmod(page_tokens, self.hash_tokens)
+        return () if rest else self.prefix_hashes[step - 1 :: step]
 
 
 class Outbound:
@@ -161,7 +166,7 @@ class Outbound:
         if self.grant is not None and self.grant.is_sent and self.first is not None:
             self._life.advance(OutState.DONE)
             self._retry.start(now)
-            self._say(done=self.grant.done(self.first, self._hub.page_bytes))
+            self._say(done=self.grant.done(self.first))
 
     def on_posted(self, post: Post, posted: Posted, now: float) -> None:
         if self.state is OutState.GRANTED and self.grant is not None:
@@ -198,12 +203,14 @@ class Outbound:
         if self.state is not OutState.RESERVING:
             self._hub.dropped[reasons.DUPLICATE] += 1
             return
-        if reserved.skip_pages < 0 or reserved.skip_pages + len(reserved.pages) != self.row.n_pages:
+        paging = self._hub.posts.paging_of(self.key.receiver_epoch)
+        n_pages = paging.n_pages(self.row.n_tokens)
+        if reserved.skip_pages < 0 or reserved.skip_pages + len(reserved.pages) != n_pages:
             self._floor = generation + 1
             self._hub.dropped[reasons.MALFORMED] += 1
             self.fail(reasons.MALFORMED, now)
             return
-        self.grant = OutGrant(reserved)
+        self.grant = OutGrant(reserved, paging, self.row.n_tokens)
         self._life.advance(OutState.GRANTED)
         self._is_unplaced = False
         self.progress(now)
@@ -228,9 +235,9 @@ class Outbound:
         elif not self._is_current(commit.ticket):  # guard: generation
             self._hub.dropped[reasons.GENERATION] += 1
         else:
-            n_pages = 0 if self.grant is None else self.grant.n_pages
-            committed = Committed(self.key, n_pages, n_pages * self._hub.page_bytes)
-            self._hub.events.append(committed)
+            assert self.grant is not None
+            moved = Committed(self.key, self.grant.n_pages, self.grant.n_bytes)
+            self._hub.events.append(moved)
             self.close("", now)
 
     def on_revoke(self, revoke: transfer_pb2.Revoke, now: float) -> None:
@@ -281,11 +288,13 @@ class Outbound:
                 self._hub.farewells.add(self.key, generation, self._farewell, now)
 
     def _say_again(self) -> None:
-        if self.state is OutState.RESERVING:
+        epoch = self.key.receiver_epoch
+        if self.state is OutState.RESERVING and self._hub.posts.is_attached(epoch):
+            paging = self._hub.posts.paging_of(epoch)
             reserve = transfer_pb2.Reserve(
                 key=self.key.proto(),
                 n_tokens=self.row.n_tokens,
-                prefix_hashes=self.row.prefix_hashes,
+                prefix_hashes=self.row.page_hashes(paging.target_tokens),
                 priority=self.row.priority,
             )
             self._say(reserve=reserve)
@@ -294,7 +303,7 @@ class Outbound:
             assert self.first is not None
             for chunk in self.grant.chunks:
                 self._say(chunk=chunk)
-            self._say(done=self.grant.done(self.first, self._hub.page_bytes))
+            self._say(done=self.grant.done(self.first))
 
     def _say(self, **body: Any) -> None:
         self._hub.say(self.key.receiver_epoch, **body)

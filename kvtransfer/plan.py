@@ -1,10 +1,13 @@
 """What a post copies: source pages to destination pages, as arrays.
 
+Between equal layouts a destination page is a source page:
+
     source pool       . 7 8 9 . . 3 .        plan:  src [7 8 9 3]
                         | | |     |                 first = index in the grant of the first page
     grant's pages      20 21 22  31                 dst [20 21 22 31]
 
-`runs` coalesces neighbours: (7 -> 20, 3 pages), (3 -> 31, 1 page).
+`runs` coalesces neighbours: (7 -> 20, 3 pages), (3 -> 31, 1 page). Else `src` has a row of slots
+for each destination page: see `kvtransfer.planes`.
 """
 
 from __future__ import annotations
@@ -21,16 +24,18 @@ PageIds = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class CopyPlan:
-    """Pages of one post. `src` and `dst` have the same length, at least 1; nobody modifies them."""
+    """Pages of one post. `src` and `dst` have the same length, at least 1; nobody modifies them.
+
+    What `src` says is between the sender's books and its outlet's `Source`.
+    """
 
     first: int
     src: PageIds
     dst: PageIds
 
     def __post_init__(self) -> None:
-        assert self.src.shape == self.dst.shape
-        assert self.src.ndim == 1
-        assert self.src.size >= 1
+        assert len(self.src) == len(self.dst) >= 1
+        assert self.dst.ndim == 1
         assert self.first >= 0
 
     @classmethod
@@ -39,7 +44,7 @@ class CopyPlan:
 
     @property
     def n_pages(self) -> int:
-        return int(self.src.size)
+        return int(self.dst.size)
 
 
 def runs(*columns: PageIds) -> list[tuple[int, int]]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from kvtransfer.config import SenderConfig
 from kvtransfer.plan import CopyPlan
+from kvtransfer.planes import Paging
 from kvtransfer.transports.base import Outlet, Posted
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ class OutPeer:
     """One receiver: how bytes get there, and whether messages do."""
 
     outlet: Outlet
+    paging: Paging  # to its layout from ours
     renew_at: float
     attached: bool = True
     in_flight_bytes: int = 0
@@ -35,20 +37,24 @@ class Post:
     out: Outbound
     index: int
     plan: CopyPlan
+    n_bytes: int
 
 
 class PostBook:
     """Every send that its transport has not completed. Source pages of these are being read."""
 
-    def __init__(self, config: SenderConfig, page_bytes: int) -> None:
+    def __init__(self, config: SenderConfig) -> None:
         self.peers: dict[int, OutPeer] = {}  # by receiver epoch
         self._config = config
-        self._page_bytes = page_bytes
         self._posts: dict[int, Post] = {}
         self._last = 0
 
     def is_attached(self, epoch: int) -> bool:
         return epoch in self.peers and self.peers[epoch].attached
+
+    def paging_of(self, epoch: int) -> Paging:
+        """Of a receiver that is attached, or was."""
+        return self.peers[epoch].paging
 
     def post_what_fits(self, out: Outbound) -> None:
         """Post offered pages of a granted transfer until the window is full."""
@@ -57,16 +63,18 @@ class PostBook:
         assert grant is not None
         while peer is not None and peer.attached:
             room = self._config.window_bytes - peer.in_flight_bytes
-            most_pages = min(room, self._config.post_bytes) // self._page_bytes
+            page_bytes = peer.paging.target_bytes
+            most_pages = min(room, self._config.post_bytes) // page_bytes
             if most_pages < 1 and peer.in_flight_bytes:
                 return
             plan = grant.next_plan(out.pages, max(1, most_pages))
             if plan is None:
                 return
             self._last += 1
-            self._posts[self._last] = Post(out, grant.n_chunks - 1, plan)
+            post = Post(out, grant.n_chunks - 1, plan, plan.n_pages * page_bytes)
+            self._posts[self._last] = post
             out.in_flight += 1
-            peer.in_flight_bytes += plan.n_pages * self._page_bytes
+            peer.in_flight_bytes += post.n_bytes
             peer.outlet.post(self._last, grant.generation, plan)
 
     def poll(self) -> Iterator[tuple[Post, Posted]]:
@@ -75,7 +83,7 @@ class PostBook:
             for posted in peer.outlet.poll():
                 post = self._posts.pop(posted.post)
                 post.out.in_flight -= 1
-                peer.in_flight_bytes -= post.plan.n_pages * self._page_bytes
+                peer.in_flight_bytes -= post.n_bytes
                 yield post, posted
 
     def check_integrity(self, outs: Iterable[Outbound]) -> None:
@@ -87,8 +95,8 @@ class PostBook:
             assert out.in_flight == n, f"{out.key} counts {out.in_flight} sends; there are {n}"
         assert not sends, "sends of transfers that are over"
         for epoch, peer in self.peers.items():
-            n_bytes = self._page_bytes * sum(
-                post.plan.n_pages
+            n_bytes = sum(
+                post.n_bytes
                 for post in self._posts.values()
                 if post.out.key.receiver_epoch == epoch
             )

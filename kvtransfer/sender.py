@@ -11,7 +11,6 @@ exactly one `Released`, whatever the peer does: the lease ends what nobody answe
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,6 +22,7 @@ from kvtransfer.farewells import Farewells
 from kvtransfer.key import Key
 from kvtransfer.outbound import Outbound, OutHub, OutRow, OutState
 from kvtransfer.pages import PageAuthority
+from kvtransfer.planes import Paging
 from kvtransfer.posts import OutPeer, PostBook
 from kvtransfer.transports.base import Outlet
 from twolane.v1 import transfer_pb2
@@ -38,20 +38,22 @@ class Sender:
         *,
         page_tokens: int,
         page_bytes: int,
+        hash_tokens: int = 0,
         config: SenderConfig,
     ) -> None:
+        """Prefix hashes come one every `hash_tokens`; 0: one a page."""
         self.epoch = epoch
         self.dropped: Counter[str] = Counter()  # messages, by reason
-        self._page_tokens = page_tokens
+        self._even = Paging(page_tokens, page_tokens, page_bytes)
+        self._hash_tokens = hash_tokens or page_tokens
         self._config = config
         self._outs: dict[Key, Outbound] = {}
-        self._posts = PostBook(config, page_bytes)
+        self._posts = PostBook(config)
         self._farewells = Farewells(config.lease)
         self._outbox: list[tuple[int, transfer_pb2.ConnectRequest]] = []
         self._events: list[SenderEvent] = []
         self._hub = OutHub(
             config=config,
-            page_bytes=page_bytes,
             pages=pages,
             posts=self._posts,
             farewells=self._farewells,
@@ -69,8 +71,9 @@ class Sender:
 
         A key is opened once in a worker's life: after `Released` it must not come back.
         """
-        n_pages = math.ceil(n_tokens / self._page_tokens)
-        self._open(key, OutRow(n_tokens, n_pages, tuple(prefix_hashes), priority), now)
+        n_pages = self._even.n_pages(n_tokens)
+        row = OutRow(n_tokens, n_pages, tuple(prefix_hashes), self._hash_tokens, priority)
+        self._open(key, row, now)
 
     def offer(self, key: Key, first_page: int, pages: Sequence[int], now: float) -> None:
         """Finished pages [first_page, ...) of the row, in order, each once, used by the caller now.
@@ -163,12 +166,15 @@ class Sender:
 
     # -- the peer ---------------------------------------------------------------------------
 
-    def attach_peer(self, epoch: int, outlet: Outlet, now: float) -> None:
-        """Hello is done with that receiver.
+    def attach_peer(
+        self, epoch: int, outlet: Outlet, now: float, paging: Paging | None = None
+    ) -> None:
+        """Hello is done with that receiver; its pages are ours where no `paging` says otherwise.
 
-        The outlet stays the caller's to close, and is the same one each time until `forget_peer`.
+        The outlet makes its pages of ours. It stays the caller's to close, and is the same one each
+        time until `forget_peer`.
         """
-        peer = self._posts.peers.setdefault(epoch, OutPeer(outlet, now))
+        peer = self._posts.peers.setdefault(epoch, OutPeer(outlet, paging or self._even, now))
         assert peer.outlet is outlet, "posts may be under way on the other outlet"
         peer.attached = True
         peer.renew_at = now

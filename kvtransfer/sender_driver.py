@@ -15,6 +15,8 @@ from collections.abc import Awaitable, Callable
 
 from kvtransfer.config import LeaseConfig
 from kvtransfer.events import SenderEvent
+from kvtransfer.layout import LayoutError
+from kvtransfer.negotiation import paging_to
 from kvtransfer.peer_links import PeerLinks
 from kvtransfer.sender import Sender
 from kvtransfer.transports.base import Outlet
@@ -136,9 +138,12 @@ class SenderDriver:
             return False
         if hello.refused_field:
             _log.error("receiver %s refuses: %s", hello.worker_id, hello.refused_message)
-            self._sender.fail_peer(epoch, hello.refused_field, self._now())
-            self.flush()
-            return False
+            return self._give_up(epoch, hello.refused_field)
+        try:
+            paging = paging_to(self._hello, hello)
+        except LayoutError as error:
+            _log.error("pages cannot go to receiver %s: %s", hello.worker_id, error)
+            return self._give_up(epoch, f"layout.{error.field}")
         if epoch not in self._outlets:
             try:
                 outlet = self._open_outlet(hello)
@@ -147,12 +152,17 @@ class SenderDriver:
             self._outlets[epoch] = outlet
             outlet.set_wake(Wakeup(asyncio.get_running_loop(), self._on_wake))
         self._links.add(epoch, link, hello.worker_id, hello.transport)
-        self._sender.attach_peer(epoch, self._outlets[epoch], self._now())
+        self._sender.attach_peer(epoch, self._outlets[epoch], self._now(), paging)
         self.flush()
         while True:
             message = await link.receive()
             self._sender.on_message(epoch, message, self._now())
             self.flush()
+
+    def _give_up(self, epoch: int, reason: str) -> bool:
+        self._sender.fail_peer(epoch, reason, self._now())
+        self.flush()
+        return False
 
     def _on_wake(self) -> None:
         self._sender.poll(self._now())

@@ -27,6 +27,7 @@ import numpy.typing as npt
 from kvtransfer import reasons
 from kvtransfer.checksum import page_checksums
 from kvtransfer.plan import CopyPlan, PageIds
+from kvtransfer.sources import Source, WholePages
 from kvtransfer.transports.base import Checked, LandingEvent, Posted, Stopped, Wake
 from kvtransfer.transports.landing_table import LandingTable
 
@@ -70,11 +71,12 @@ class MemoryFabric:
         return landing
 
     def outlet(
-        self, sender_epoch: int, pool: Pool, address: str, receiver_epoch: int = 0
+        self, sender_epoch: int, pool: Pool | Source, address: str, receiver_epoch: int = 0
     ) -> MemoryOutlet:
         """`receiver_epoch` 0: that of the landing which is there now."""
         epoch = receiver_epoch or self._landings[address].receiver_epoch
-        return MemoryOutlet(self, sender_epoch, pool, address, epoch)
+        source = WholePages(pool) if isinstance(pool, np.ndarray) else pool
+        return MemoryOutlet(self, sender_epoch, source, address, epoch)
 
     def landing_at(self, address: str) -> MemoryLanding:
         return self._landings[address]
@@ -107,13 +109,13 @@ class MemoryOutlet:
         self,
         fabric: MemoryFabric,
         sender_epoch: int,
-        pool: Pool,
+        source: Source,
         address: str,
         receiver_epoch: int,
     ) -> None:
         self._fabric = fabric
         self._epoch = sender_epoch
-        self._pool = pool
+        self._source = source
         self._address = address
         self._receiver_epoch = receiver_epoch
         self._landing = fabric.landing_at(address)  # whose pool a writing sender has mapped
@@ -124,8 +126,15 @@ class MemoryOutlet:
         self._is_dead = False
 
     def post(self, post: int, generation: int, plan: CopyPlan) -> None:
-        sums = page_checksums(self._pool, plan.src) if self._fabric.checksums else _NO_SUMS
-        self._posts[post] = _MemoryPost(post, generation, plan, sums, left=plan.n_pages)
+        sums = [
+            page_checksums(*self._source.take(plan.src[i : i + 1]))
+            if self._fabric.checksums
+            else _NO_SUMS
+            for i in range(plan.n_pages)
+        ]
+        self._posts[post] = _MemoryPost(
+            post, generation, plan, np.concatenate(sums), left=plan.n_pages
+        )
         for i in range(plan.n_pages):
             self._later(self._read, post, i)
 
@@ -184,7 +193,8 @@ class MemoryOutlet:
         if post is None or post.cancelled:
             return
         post.unread -= 1
-        copies = self._fabric.carry(self._pool[post.plan.src[i]].copy())
+        pool, (page,) = self._source.take(post.plan.src[i : i + 1])
+        copies = self._fabric.carry(pool[page].copy())
         if self._fabric.sender_writes:
             post.left += len(copies)
             for copy in copies:

@@ -7,9 +7,12 @@ outlet = open_outlet(receiver_hello)
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kvtransfer.checksum import Pool
+from kvtransfer.layout import parse_layout
+from kvtransfer.sources import MadePages, MakeConvert, Source, WholePages
 from kvtransfer.transports.addresses import listen_tcp, listen_unix
 from kvtransfer.transports.base import Landing, Outlet
 from kvtransfer.transports.pool_memory import PoolMemory
@@ -70,22 +73,46 @@ class OutletOpener:
     """`opener(receiver_hello)`: an outlet of the transport that the receiver picked.
 
     Raises OSError when that does not work from here. The caller closes it.
+
+    For a receiver that lays its pages out differently they are made of ours, whose `layout` this
+    is: with `converts` of its dtype, where that differs too.
     """
 
-    def __init__(self, sender_epoch: int, pool: Pool, config: TransportConfig) -> None:
+    def __init__(
+        self,
+        sender_epoch: int,
+        pool: Pool,
+        config: TransportConfig,
+        layout: str = "",
+        converts: Mapping[str, MakeConvert] | None = None,
+    ) -> None:
         self._epoch = sender_epoch
         self._pool = pool
         self._config = config
+        self._layout = layout
+        self._converts = converts or {}
+
+    @property
+    def makes_dtypes(self) -> tuple[str, ...]:
+        """Of pages that it can make for others (SenderHello)."""
+        return (parse_layout(self._layout).dtype, *self._converts) if self._layout else ()
 
     def __call__(self, hello: transfer_pb2.ReceiverHello) -> Outlet:
-        checksums = self._config.checksums
+        checksums, source = self._config.checksums, self._source_for(hello.layout)
         if hello.transport == "shm":
-            return ShmOutlet(hello.transport_address, self._pool, checksums=checksums)
+            return ShmOutlet(hello.transport_address, source, checksums=checksums)
         return StreamOutlet(
             hello.transport,
             hello.transport_address,
             self._epoch,
             hello.epoch,
-            self._pool,
+            source,
             checksums=checksums,
         )
+
+    def _source_for(self, layout: str) -> Source:
+        if layout in ("", self._layout) or not self._layout:
+            return WholePages(self._pool)
+        ours, theirs = parse_layout(self._layout), parse_layout(layout)
+        make = None if theirs.dtype == ours.dtype else self._converts[theirs.dtype]
+        return MadePages(self._pool, ours, theirs, make)

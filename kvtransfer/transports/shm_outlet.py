@@ -9,7 +9,8 @@ import numpy as np
 import xxhash
 
 from kvtransfer.checksum import Pool
-from kvtransfer.plan import CopyPlan, runs
+from kvtransfer.plan import CopyPlan, PageIds, runs
+from kvtransfer.sources import Source
 from kvtransfer.transports.base import Checksums
 from kvtransfer.transports.outlet_thread import Job, OutletThread
 from kvtransfer.transports.pool_memory import map_peer_memory
@@ -20,14 +21,15 @@ _TURN_BYTES = 1024 * 1024  # between two looks at the orders
 class ShmOutlet(OutletThread):
     """See `Outlet`. Raises OSError at once when the receiver's memory cannot be mapped."""
 
-    def __init__(self, address: str, pool: Pool, *, checksums: bool) -> None:
+    def __init__(self, address: str, source: Source, *, checksums: bool) -> None:
         remote = map_peer_memory(address)
         super().__init__()
-        page_bytes = pool.shape[1]
+        page_bytes = source.page_bytes
         self._remote = remote[: remote.size // page_bytes * page_bytes].reshape(-1, page_bytes)
-        self._pool = pool
+        self._source = source
         self._checksums = checksums
         self._is_called_back = False
+        self._since_look = 0  # bytes copied since orders were looked at
         self._start()
 
     def post(self, post: int, generation: int, plan: CopyPlan) -> None:
@@ -41,23 +43,32 @@ class ShmOutlet(OutletThread):
     def _carry_out(self, job: Job) -> Checksums | None:
         """Each run is summed just before its copy reads it again."""
         self._is_called_back = False
-        size, plan = self._pool.shape[1], job.plan
-        sources, targets = plan.src.tolist(), plan.dst.tolist()
-        flat, digest = self._pool.data.cast("B"), xxhash.xxh3_64_intdigest
+        plan, batch = job.plan, self._source.batch_pages
+        self._since_look = 0
         sums: list[int] = []
-        since_look = 0
-        for a, b in runs(plan.src, plan.dst):
-            since_look += (b - a) * size
-            if since_look >= _TURN_BYTES:
-                since_look = 0
+        for at in range(0, plan.n_pages, batch):
+            pool, src = self._source.take(plan.src[at : at + batch])
+            if not self._copy(pool, src, plan.dst[at : at + batch], sums):
+                return None
+        return np.array(sums, dtype=np.uint64)
+
+    def _copy(self, pool: Pool, src: PageIds, dst: PageIds, sums: list[int]) -> bool:
+        """False: called back before its end."""
+        size = self._source.page_bytes
+        sources, targets = src.tolist(), dst.tolist()
+        flat, digest = pool.data.cast("B"), xxhash.xxh3_64_intdigest
+        for a, b in runs(src, dst):
+            self._since_look += (b - a) * size
+            if self._since_look >= _TURN_BYTES:
+                self._since_look = 0
                 self._mailbox.take_orders()
             if self._is_called_back or self._is_closing:
-                return None
+                return False
             s, t, n = sources[a], targets[a], b - a
             if self._checksums:
                 sums += [digest(flat[i * size : (i + 1) * size]) for i in range(s, s + n)]
-            self._remote[t : t + n] = self._pool[s : s + n]
-        return np.array(sums, dtype=np.uint64)
+            self._remote[t : t + n] = pool[s : s + n]
+        return True
 
     def _call_back(self) -> None:
         self._is_called_back = True  # complete only when the copy under way has ended

@@ -12,8 +12,9 @@ import socket
 
 import numpy as np
 
-from kvtransfer.checksum import Pool, page_checksums
+from kvtransfer.checksum import page_checksums
 from kvtransfer.plan import runs
+from kvtransfer.sources import Source
 from kvtransfer.transports.addresses import socket_to
 from kvtransfer.transports.base import Checksums
 from kvtransfer.transports.frames import Hello, Pages
@@ -33,17 +34,16 @@ class StreamOutlet(OutletThread):
         address: str,
         sender_epoch: int,
         receiver_epoch: int,
-        pool: Pool,
+        source: Source,
         *,
         checksums: bool,
     ) -> None:
         super().__init__()
         self._transport = transport
         self._address = address
-        self._pool = pool
-        self._flat = pool.data.cast("B")
+        self._source = source
         self._checksums = checksums
-        self._hello = Hello(sender_epoch, receiver_epoch, pool.shape[1])
+        self._hello = Hello(sender_epoch, receiver_epoch, source.page_bytes)
         self._stream: socket.socket | None = None
         self._start()
 
@@ -65,19 +65,19 @@ class StreamOutlet(OutletThread):
 
     def _send(self, job: Job) -> Checksums:
         size, plan = self._hello.page_bytes, job.plan
-        per_frame = max(1, _FRAME_BYTES // size)
+        per_frame = min(max(1, _FRAME_BYTES // size), self._source.batch_pages)
         sums: list[Checksums] = []
         for at in range(0, plan.n_pages, per_frame):
             self._mailbox.take_orders()
             if self._current is None:
                 break
-            source = plan.src[at : at + per_frame]
-            n = int(source.size)
+            pool, src = self._source.take(plan.src[at : at + per_frame])
+            n = int(src.size)
             if self._checksums:
-                sums.append(page_checksums(self._pool, source))
+                sums.append(page_checksums(pool, src))
             frame = Pages(job.generation, n * size, plan.first + at, n)
-            ids = source.tolist()
-            views = [self._flat[ids[a] * size : (ids[a] + b - a) * size] for a, b in runs(source)]
+            flat, ids = pool.data.cast("B"), src.tolist()
+            views = [flat[ids[a] * size : (ids[a] + b - a) * size] for a, b in runs(src)]
             self._send_frame([memoryview(frame.pack()), *views])
         return np.concatenate(sums) if sums else NO_SUMS
 

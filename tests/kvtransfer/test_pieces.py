@@ -20,7 +20,7 @@ from kvtransfer.checksum import page_checksums
 from kvtransfer.host import host_identity, open_pidfd, start_ticks
 from kvtransfer.in_grant import GRANT_MOVES, GrantState
 from kvtransfer.inbound import IN_MOVES, InState
-from kvtransfer.layout import LayoutError, mismatch, parse_layout
+from kvtransfer.layout import LayoutError, parse_layout, unfit
 from kvtransfer.negotiation import ReceiverIdentity, sender_hello
 from kvtransfer.outbound import OUT_MOVES, OutState
 from kvtransfer.plan import runs
@@ -37,17 +37,18 @@ def test_layout_knows_the_size_of_a_page() -> None:
 
 
 @pytest.mark.parametrize("name", list(FIELDS))
-def test_mismatch_names_the_field(name: str) -> None:
+def test_a_sender_of_its_own_pages_alone_is_refused_by_field(name: str) -> None:
     other = {**FIELDS, name: "float32" if name == "dtype" else 7}
-    assert mismatch(parse_layout(TEXT), parse_layout(json.dumps(other))) == name
-    assert mismatch(parse_layout(TEXT), parse_layout(TEXT)) is None
+    assert unfit(parse_layout(TEXT), parse_layout(json.dumps(other)), ()) == name
+    assert unfit(parse_layout(TEXT), parse_layout(TEXT), ()) is None
 
 
 def test_a_side_with_another_number_of_ranks_is_refused_naming_them() -> None:
     two = parse_layout(json.dumps({**FIELDS, "kv_heads": 1, "ranks": 2}))
-    assert mismatch(two, parse_layout(json.dumps({**FIELDS, "kv_heads": 1, "ranks": 4}))) == "ranks"
-    assert mismatch(two, parse_layout(TEXT)) == "ranks"
-    assert mismatch(two, two) is None
+    shared = {**FIELDS, "kv_heads": 1, "ranks": 4, "whole_kv_heads": 2}
+    assert unfit(two, parse_layout(json.dumps(shared)), ("bfloat16",)) == "ranks"
+    assert unfit(two, parse_layout(TEXT), ("bfloat16",)) == "ranks"
+    assert unfit(two, two, ()) is None
 
 
 @pytest.mark.parametrize(
@@ -57,6 +58,9 @@ def test_a_side_with_another_number_of_ranks_is_refused_naming_them() -> None:
         ("[]", "layout"),
         (json.dumps({**FIELDS, "planes": 2}), "planes"),
         (json.dumps({**FIELDS, "layers": 0}), "layers"),
+        (json.dumps({**FIELDS, "ranks": 2, "whole_kv_heads": 2}), "kv_heads"),
+        (json.dumps({**FIELDS, "ranks": 3, "whole_kv_heads": 2}), "kv_heads"),
+        (json.dumps({**FIELDS, "kv_heads": "2"}), "kv_heads"),
         (json.dumps({**FIELDS, "layers": True}), "layers"),
         (json.dumps({**FIELDS, "head_dim": "64"}), "head_dim"),
         (json.dumps({**FIELDS, "dtype": "int7"}), "dtype"),

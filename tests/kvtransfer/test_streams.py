@@ -18,6 +18,7 @@ import pytest
 
 from kvtransfer import reasons
 from kvtransfer.plan import CopyPlan
+from kvtransfer.sources import WholePages
 from kvtransfer.transports import stream_outlet
 from kvtransfer.transports.addresses import listen_tcp, listen_unix, socket_to
 from kvtransfer.transports.base import Checked, Stopped
@@ -169,7 +170,7 @@ def test_receiver_that_does_not_read_keeps_no_page_of_a_cancelled_post() -> None
     everything = CopyPlan(0, np.arange(4096, dtype=np.int64), np.arange(4096, dtype=np.int64))
     listener, address = listen_unix()
     with listener:
-        outlet = StreamOutlet("unix", address, 1, 2, pool, checksums=False)
+        outlet = StreamOutlet("unix", address, 1, 2, WholePages(pool), checksums=False)
         ear = Ear(outlet)
         for post in (1, 2, 3):
             outlet.post(post, 7, everything)
@@ -282,7 +283,8 @@ def connecting(
         while True:
             pending.send(bytes(4096))
     monkeypatch.setattr(stream_outlet, "socket_to", lambda kind, address: (pending, address))
-    outlet = StreamOutlet("tcp", "", 1, 2, np.ones((4, SIZE), dtype=np.uint8), checksums=True)
+    ones = WholePages(np.ones((4, SIZE), dtype=np.uint8))
+    outlet = StreamOutlet("tcp", "", 1, 2, ones, checksums=True)
     outlet.post(1, 9, CopyPlan(0, ids(0), ids(0)))
     assert pending.asked.wait(5.0)
     with here, pending:
@@ -315,7 +317,7 @@ def test_post_to_nobody_fails_instead_of_waiting() -> None:
     listener, address = listen_tcp("127.0.0.1", "")
     listener.close()
     pool = np.ones((4, SIZE), dtype=np.uint8)
-    outlet = StreamOutlet("tcp", address, 1, 2, pool, checksums=True)
+    outlet = StreamOutlet("tcp", address, 1, 2, WholePages(pool), checksums=True)
     outlet.post(1, 1, CopyPlan(0, ids(0), ids(0)))
     assert [(p.post, p.ok) for p in Ear(outlet).wait_for(1)] == [(1, False)]
     outlet.close()
@@ -324,7 +326,7 @@ def test_post_to_nobody_fails_instead_of_waiting() -> None:
 def test_broken_connection_fails_its_post_and_the_next_one_connects_again(landing: Any) -> None:
     kind, there, _ = landing
     source = np.full((16, SIZE), 3, dtype=np.uint8)
-    outlet = StreamOutlet(kind, there.address, 1, 2, source, checksums=True)
+    outlet = StreamOutlet(kind, there.address, 1, 2, WholePages(source), checksums=True)
     ear, news = Ear(outlet), Ear(there)
     there.grant(1, 1, ids(1, 2))
     outlet.post(1, 1, CopyPlan(0, ids(5), ids(1)))
@@ -346,7 +348,7 @@ def test_shm_outlet_writes_no_page_outside_of_the_receivers_pool() -> None:
     target = memory.array.reshape(4, SIZE)
     landing = ShmLanding(target, memory, checksums=True)
     source = np.full((4, SIZE), 6, dtype=np.uint8)
-    outlet = ShmOutlet(landing.address, source, checksums=True)
+    outlet = ShmOutlet(landing.address, WholePages(source), checksums=True)
     ear, news = Ear(outlet), Ear(landing)
     outlet.post(1, 1, CopyPlan(0, ids(0), ids(4)))
     outlet.post(2, 1, CopyPlan(0, ids(0, 1), ids(3, 0)))

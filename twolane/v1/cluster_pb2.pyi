@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class AnnounceRequest(_message.Message):
-    __slots__ = ("worker", "roles", "model", "fingerprint", "n_pages", "page_tokens", "max_context_tokens", "vocab_size", "eos_token_ids", "decode_rows", "metrics_endpoint", "leaving", "pool", "devices")
+    __slots__ = ("worker", "roles", "model", "fingerprint", "n_pages", "page_tokens", "max_context_tokens", "vocab_size", "eos_token_ids", "decode_rows", "metrics_endpoint", "leaving", "layout", "makes_dtypes", "pool", "devices")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     ROLES_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -20,6 +20,8 @@ class AnnounceRequest(_message.Message):
     DECODE_ROWS_FIELD_NUMBER: _ClassVar[int]
     METRICS_ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    MAKES_DTYPES_FIELD_NUMBER: _ClassVar[int]
     POOL_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
     worker: _worker_pb2.WorkerAddress
@@ -34,9 +36,11 @@ class AnnounceRequest(_message.Message):
     decode_rows: int
     metrics_endpoint: str
     leaving: bool
+    layout: str
+    makes_dtypes: _containers.RepeatedScalarFieldContainer[str]
     pool: str
     devices: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, worker: _Optional[_Union[_worker_pb2.WorkerAddress, _Mapping]] = ..., roles: _Optional[_Iterable[_Union[_worker_pb2.Role, str]]] = ..., model: _Optional[str] = ..., fingerprint: _Optional[str] = ..., n_pages: _Optional[int] = ..., page_tokens: _Optional[int] = ..., max_context_tokens: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., decode_rows: _Optional[int] = ..., metrics_endpoint: _Optional[str] = ..., leaving: bool = ..., pool: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, worker: _Optional[_Union[_worker_pb2.WorkerAddress, _Mapping]] = ..., roles: _Optional[_Iterable[_Union[_worker_pb2.Role, str]]] = ..., model: _Optional[str] = ..., fingerprint: _Optional[str] = ..., n_pages: _Optional[int] = ..., page_tokens: _Optional[int] = ..., max_context_tokens: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., decode_rows: _Optional[int] = ..., metrics_endpoint: _Optional[str] = ..., leaving: bool = ..., layout: _Optional[str] = ..., makes_dtypes: _Optional[_Iterable[str]] = ..., pool: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class AnnounceResponse(_message.Message):
     __slots__ = ("interval_ms",)

@@ -1,0 +1,229 @@
+"""Which byte of a source page becomes which byte of a target page. Pure arithmetic, no bytes moved.
+
+Two sides of one model may differ in three ways, and each has its own step:
+
+    ranks     `lanes`     which heads go from which source rank to which target rank
+    tokens    `Paging`    which units of source pages a target page consists of
+    planes    `Gather`    which bytes of these units, in the order of the target page
+
+    unit = gcd(page_tokens) tokens          source pages   |  0  1  2  3 |  4  5  6  7 |  64 tokens
+    target page 1 = units 2, 3              target pages   |  0  1 |  2  3 |  4  5 |      32 tokens
+
+A unit of a source page has a number of its own, a slot: page * units_a_page + place. So what a
+target page is made of is a row of slots, -1 where the row of tokens has ended; those bytes are 0.
+
+Several ranks. A target rank's page takes each head from exactly one source rank; of ranks that hold
+the same head, target ranks take turns, so that no source rank sends for all. What one lane sends of
+a page is a piece. Where a lane has all heads of its target rank (equal ranks, heads split or
+replicated) a piece is a whole page, and lands as one. Where heads are merged, a page consists of
+the pieces of several lanes, each `layers * 2` stretches of it (`Gather.to`).
+
+What several ranks need besides, and is not built: an end of the data plane in each rank's process
+(outlet or landing, over that rank's pool), while the control lane stays in the worker;
+ReceiverHello tells an address a rank; a post goes to one outlet a lane, and is complete when all
+are; a landing's claims, checksums and `Checked` count pieces instead of pages; and a grant is
+proven free only by all its ranks.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from kvtransfer.layout import DTYPE_BYTES, SCALE_BYTES, Layout
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """Heads that go from one source rank to one target rank: `n_heads` next to each other."""
+
+    source_rank: int
+    target_rank: int
+    source_head: int  # the first, among those of the source rank
+    target_head: int  # the same one, among those of the target rank
+    n_heads: int
+
+
+def lanes(source: Layout, target: Layout) -> list[Lane]:
+    """By target rank and head; each head of each target rank is in exactly one."""
+    whole = source.whole_kv_heads
+    assert whole == target.whole_kv_heads, "two models"
+    found: list[Lane] = []
+    for rank in range(target.ranks):
+        first = rank * whole // target.ranks
+        held = [_holder(source, first + i, rank) for i in range(target.kv_heads)]
+        start = 0
+        for i in range(1, len(held) + 1):
+            if i == len(held) or held[i][0] != held[start][0]:
+                found.append(Lane(held[start][0], rank, held[start][1], start, i - start))
+                start = i
+    return found
+
+
+def _holder(side: Layout, head: int, turn: int) -> tuple[int, int]:
+    """(rank, place among its heads) of a head of the model; `turn` picks among several ranks."""
+    if side.ranks <= side.whole_kv_heads:
+        return divmod(head, side.kv_heads)
+    copies = side.ranks // side.whole_kv_heads
+    return head * copies + turn % copies, 0
+
+
+@dataclass(frozen=True, slots=True)
+class Paging:
+    """How a row of tokens is cut into pages on both sides."""
+
+    source_tokens: int  # a page
+    target_tokens: int
+    target_bytes: int  # of a page
+
+    @property
+    def is_even(self) -> bool:
+        """A target page is a source page."""
+        return self.source_tokens == self.target_tokens
+
+    @property
+    def units(self) -> int:
+        """Of a target page."""
+        return self.target_tokens // math.gcd(self.source_tokens, self.target_tokens)
+
+    def n_pages(self, n_tokens: int) -> int:
+        """Target pages of a row."""
+        return -(-n_tokens // self.target_tokens)
+
+    def n_ready(self, n_offered: int, n_tokens: int) -> int:
+        """Target pages that the first n_offered source pages of a row fill, or end."""
+        n = n_offered * self.source_tokens
+        return self.n_pages(n_tokens) if n >= n_tokens else n // self.target_tokens
+
+    def sources(self, offered: Sequence[int], first: int, stop: int, n_tokens: int) -> Ints:
+        """What target pages [first, stop) of a row are made of.
+
+        Even: their source pages, [n]. Else slots, [n, units], -1 for units past the row's end.
+        """
+        if self.is_even:
+            return np.asarray(offered[first:stop], dtype=np.int64)
+        unit = math.gcd(self.source_tokens, self.target_tokens)
+        a_page, wanted = self.source_tokens // unit, self.units
+        units = np.arange(first * wanted, stop * wanted, dtype=np.int64).reshape(-1, wanted)
+        begin = first * wanted // a_page  # pages before it are not looked at
+        pages = np.asarray(offered[begin : -(-stop * wanted // a_page)], dtype=np.int64)
+        in_row = units * unit < n_tokens
+        held = pages[np.where(in_row, units // a_page - begin, 0)]
+        return np.where(in_row, held * a_page + units % a_page, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """A lane's piece of one target page, granule by granule, in the order of that page.
+
+    Granule k of the piece is granule `to[k]` of the target page, and granule
+    `start[k] + place * step[k]` of the source page that unit `unit[k]` of the target page is at
+    `place` in. Granules are as large as all this divides by.
+    """
+
+    granule_bytes: int
+    to: Ints
+    unit: Ints
+    start: Ints
+    step: Ints
+
+    @property
+    def piece_bytes(self) -> int:
+        return self.granule_bytes * self.to.size
+
+    def runs(self) -> Iterator[tuple[int, int, int, int]]:
+        """(unit, byte of the source page at place 0, byte of the target page, bytes), longest."""
+        same = (np.diff(self.to) == 1) & (np.diff(self.start) == 1)
+        same &= (np.diff(self.unit) == 0) & (np.diff(self.step) == 0)
+        edges = [0, *(np.flatnonzero(~same) + 1).tolist(), self.to.size]
+        q = self.granule_bytes
+        for a, b in itertools.pairwise(edges):
+            yield int(self.unit[a]), int(self.start[a]) * q, int(self.to[a]) * q, (b - a) * q
+
+
+@dataclass(frozen=True, slots=True)
+class _Band:
+    """Part of a plane: `rows` of `page_tokens` times `token_bytes`, behind the bands before it."""
+
+    rows: int
+    token_bytes: int
+
+
+def _bands(layout: Layout, *, is_values: bool) -> list[_Band]:
+    size, scale = DTYPE_BYTES[layout.dtype], SCALE_BYTES.get(layout.dtype)
+    if scale is None:
+        return [_Band(1, layout.head_dim * size)]
+    held = _Band(layout.head_dim, size) if is_values else _Band(1, layout.head_dim * size)
+    return [held, _Band(1, scale)]
+
+
+class _Runs:
+    """Equal stretches of bytes, collected."""
+
+    def __init__(self) -> None:
+        self.parts: list[tuple[Ints, Ints, Ints, int, int]] = []  # to, unit, start, step, bytes
+
+    def add(self, to: Ints, unit: Ints, start: Ints, step: int, n_bytes: int) -> None:
+        to, unit, start = (np.ravel(array) for array in np.broadcast_arrays(to, unit, start))
+        self.parts.append((to, unit, start, step, n_bytes))
+
+    def gather(self, *sizes: int) -> Gather:
+        """In granules that `sizes` divide by, too."""
+        q = math.gcd(*sizes)
+        for to, _, start, step, n_bytes in self.parts:
+            q = math.gcd(q, step, n_bytes, int(np.gcd.reduce(to)), int(np.gcd.reduce(start)))
+        columns = []
+        for to, unit, start, step, n_bytes in self.parts:
+            inner = np.arange(n_bytes // q, dtype=np.int64)
+            column = np.empty((4, to.size, inner.size), dtype=np.int64)
+            column[0] = to[:, None] // q + inner
+            column[1] = unit[:, None]
+            column[2] = start[:, None] // q + inner
+            column[3] = step // q
+            columns.append(column.reshape(4, -1))
+        whole = np.concatenate(columns, axis=1)
+        to, unit, start, step_of = whole[:, np.argsort(whole[0], kind="stable")]
+        return Gather(q, to, unit, start, step_of)
+
+
+def gather_of(source: Layout, target: Layout, lane: Lane) -> Gather:
+    """Both of one dtype: what changes that too makes the pages before, or after."""
+    assert source.dtype == target.dtype, "bytes are moved here, not converted"
+    assert (source.layers, source.head_dim) == (target.layers, target.head_dim)
+    found = _Runs()
+    planes = np.arange(source.layers * 2, dtype=np.int64)  # of a head: layer by layer, keys first
+    none = np.zeros(1, dtype=np.int64)
+    if source.page_tokens == target.page_tokens:
+        to = (planes * target.kv_heads + lane.target_head) * target.plane_bytes
+        start = (planes * source.kv_heads + lane.source_head) * source.plane_bytes
+        found.add(to, none, start, 0, lane.n_heads * source.plane_bytes)
+        if source.kv_heads == target.kv_heads == lane.n_heads:
+            found.parts = [(none, none, none, 0, source.page_bytes)]
+        return found.gather(source.page_bytes, target.page_bytes)
+    unit = math.gcd(source.page_tokens, target.page_tokens)
+    units = np.arange(target.page_tokens // unit, dtype=np.int64)[:, None, None, None]
+    heads = np.arange(lane.n_heads, dtype=np.int64)[:, None]
+    for is_values in (False, True):
+        own = planes[int(is_values) :: 2, None, None]
+        at = 0  # bytes a token before this band
+        for band in _bands(source, is_values=is_values):
+            row = np.arange(band.rows, dtype=np.int64) * band.token_bytes + at
+            to = (own * target.kv_heads + lane.target_head + heads) * target.plane_bytes
+            start = (own * source.kv_heads + lane.source_head + heads) * source.plane_bytes
+            run_bytes = unit * band.token_bytes
+            found.add(
+                to + row * target.page_tokens + units * run_bytes,
+                units,
+                start + row * source.page_tokens,
+                run_bytes,
+                run_bytes,
+            )
+            at += band.rows * band.token_bytes
+    return found.gather(source.page_bytes, target.page_bytes)

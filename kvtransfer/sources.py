@@ -1,0 +1,101 @@
+"""Pages as a receiver wants them: straight from the pool, or made to its layout on the way.
+
+What is made lies in a small memory of the source's own, so that it is summed and sent from the
+cache; the transport asks for a few pages at a time. One source belongs to one thread.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+
+from kvtransfer.checksum import Pool
+from kvtransfer.layout import Layout
+from kvtransfer.planes import Ints, gather_of, lanes
+
+_BATCH_BYTES = 1024 * 1024
+_NO_LIMIT = 1 << 40
+
+
+class Convert(Protocol):
+    """Pages of one dtype into pages of another, otherwise laid out alike."""
+
+    def __call__(self, pages: Pool, out: Pool) -> None:
+        """Fill `out` [n, bytes] from `pages` [n, bytes]; neither is kept."""
+        ...
+
+
+class MakeConvert(Protocol):
+    """The `Convert` from one layout to another that differs from it in dtype alone."""
+
+    def __call__(self, source: Layout, target: Layout) -> Convert: ...
+
+
+class Source(Protocol):
+    """What an outlet reads. `src` is that of a `CopyPlan`."""
+
+    page_bytes: int  # as the receiver lays pages out
+    batch_pages: int  # most that `take` may be asked for
+
+    def take(self, src: Ints) -> tuple[Pool, Ints]:
+        """These pages: a memory, and which of its pages they are. Valid until the next `take`."""
+        ...
+
+
+class WholePages:
+    """Both sides lay pages out alike: nothing is made, nothing is copied."""
+
+    batch_pages = _NO_LIMIT
+
+    def __init__(self, pool: Pool) -> None:
+        assert pool.flags.c_contiguous
+        assert pool.ndim == 2
+        self.page_bytes: int = pool.shape[1]
+        self._pool = pool
+
+    def take(self, src: Ints) -> tuple[Pool, Ints]:
+        return self._pool, src
+
+
+class MadePages:
+    """Pages of `target`'s layout, made of those in `pool`, of one rank each.
+
+    Each byte that travels is read and written once, and again where the dtype changes. The place of
+    a unit that is not there is 0.
+    """
+
+    def __init__(
+        self, pool: Pool, source: Layout, target: Layout, make: MakeConvert | None = None
+    ) -> None:
+        assert pool.flags.c_contiguous
+        assert pool.shape[1] == source.page_bytes
+        alike = replace(target, dtype=source.dtype)
+        (lane,) = lanes(source, alike)
+        gather = gather_of(source, alike, lane)
+        self.page_bytes = target.page_bytes
+        self.batch_pages = max(1, _BATCH_BYTES // max(alike.page_bytes, target.page_bytes))
+        self._gather = gather
+        self._convert = None if make is None else make(alike, target)
+        self._slots_a_page = source.page_tokens // math.gcd(source.page_tokens, target.page_tokens)
+        self._granules = pool.reshape(-1, gather.granule_bytes)
+        self._granules_a_page = source.page_bytes // gather.granule_bytes
+        self._memory: Pool = np.empty((self.batch_pages, alike.page_bytes), dtype=np.uint8)
+        self._converted = self._memory
+        if make is not None:
+            self._converted = np.empty((self.batch_pages, target.page_bytes), dtype=np.uint8)
+
+    def take(self, src: Ints) -> tuple[Pool, Ints]:
+        n, gather = len(src), self._gather
+        assert n <= self.batch_pages
+        slots = src.reshape(n, -1)[:, gather.unit]
+        page, place = slots // self._slots_a_page, slots % self._slots_a_page
+        at: Ints = page * self._granules_a_page + gather.start + place * gather.step
+        made = self._memory[:n].reshape(-1, gather.granule_bytes)
+        np.take(self._granules, at.reshape(-1), 0, made, mode="clip")
+        made[slots.reshape(-1) < 0] = 0
+        if self._convert is not None:
+            self._convert(self._memory[:n], self._converted[:n])
+        return self._converted, np.arange(n, dtype=np.int64)

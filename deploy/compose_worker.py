@@ -48,11 +48,15 @@ def build_worker(
         decode = DecodeRole(site, DecodeConfig(receiver=receiver_config(spec.timing)))
     if PREFILL in spec.roles:
         prefill = PrefillRole(site, prefill_config(spec), adopter=decode)
+    opener = OutletOpener(
+        site.epoch, power.engine.pool, transport_config(spec), power.engine.spec.layout
+    )
     wire = Wire(
         dial=dialer,
-        open_outlet=OutletOpener(site.epoch, power.engine.pool, transport_config(spec)),
+        open_outlet=opener,
         landings=landings,
         transports=spec.transports,
+        makes_dtypes=opener.makes_dtypes,
     )
     runner = ThreadStepRunner(power.engine)
     return Worker(config, site, Roles(decode, prefill), runner, wire, observer=metrics)

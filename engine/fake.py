@@ -5,7 +5,10 @@ run first reads back the marks of all positions before `start`; a stale, foreign
 fails that row with an error that names the first wrong position. The next token is a hash of all
 tokens so far, the seed and the sample index: `expected_answer` knows it without an engine.
 
-    page   | mark 0 | mark 1 | ... | mark page_tokens - 1 |      a mark: 16 bytes, two 64-bit words
+    page   | words 0 of all positions | words 1 of all positions |     a mark: two 64-bit words
+
+Their place is that of keys and values of one layer and head, as its layout says: pages made of
+pages of another size are right, or seen to be wrong.
 """
 
 from __future__ import annotations
@@ -83,7 +86,7 @@ class FakeEngine:
         self.pool = raw[:size].reshape(config.n_pages, config.page_bytes)
         self.device_pool: DevicePool | None = None
         self.steps_ahead = 0
-        self._marks: Marks = self.pool.view(np.uint64).reshape(-1, config.page_tokens, 2)
+        self._marks: Marks = self.pool.view(np.uint64).reshape(-1, 2, config.page_tokens)
         self.steps = 0
         facts = f"fake {config.model} {config.vocab_size} {config.first_token}"
         self.spec = EngineSpec(
@@ -138,12 +141,12 @@ class FakeEngine:
         marks = prefix_marks(tokens)
         held = np.asarray(row.pages[:n_pages], np.int64)
         if row.start:
-            found = self._marks[held].reshape(-1, 2)[: row.start]
+            found = self._marks[held].swapaxes(1, 2).reshape(-1, 2)[: row.start]
             if not np.array_equal(found, marks[: row.start]):
                 return RowResult(row.row, error=self._complaint(found, marks, held))
         positions = np.arange(row.start, end)
         pages, slots = held[positions // config.page_tokens], positions % config.page_tokens
-        self._marks[pages, slots] = marks[row.start : end]
+        self._marks[pages, :, slots] = marks[row.start : end]
         if not row.sample:
             return RowResult(row.row)
         seed = row.params.seed or 0

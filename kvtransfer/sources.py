@@ -7,13 +7,14 @@ cache; the transport asks for a few pages at a time. One source belongs to one t
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
 
 from kvtransfer.checksum import Pool
-from kvtransfer.layout import Layout
+from kvtransfer.layout import Layout, parse_layout
 from kvtransfer.planes import Ints, gather_of, lanes
 
 _BATCH_BYTES = 1024 * 1024
@@ -99,3 +100,30 @@ class MadePages:
         if self._convert is not None:
             self._convert(self._memory[:n], self._converted[:n])
         return self._converted, np.arange(n, dtype=np.int64)
+
+
+class PageMaker:
+    """Sources of one pool for receivers of any layout. `converts` by the dtype that they make.
+
+    Without the pool's own `layout` there is one for receivers of equal layout alone.
+    """
+
+    def __init__(
+        self, pool: Pool, layout: str = "", converts: Mapping[str, MakeConvert] | None = None
+    ) -> None:
+        self._pool = pool
+        self._layout = layout
+        self._converts = converts or {}
+
+    @property
+    def makes_dtypes(self) -> tuple[str, ...]:
+        """For SenderHello."""
+        return (parse_layout(self._layout).dtype, *self._converts) if self._layout else ()
+
+    def source_for(self, layout: str) -> Source:
+        """For that receiver's layout (ReceiverHello), which `unfit` had nothing against."""
+        if layout in ("", self._layout) or not self._layout:
+            return WholePages(self._pool)
+        ours, theirs = parse_layout(self._layout), parse_layout(layout)
+        make = None if theirs.dtype == ours.dtype else self._converts[theirs.dtype]
+        return MadePages(self._pool, ours, theirs, make)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from engine.prefix import UNIT_TOKENS
 from engine.step import SampledToken
 from kvtransfer.events import FirstToken
 from kvtransfer.key import Key
@@ -27,6 +28,7 @@ class Outgoing:
             site.pages,
             page_tokens=site.spec.page_tokens,
             page_bytes=site.spec.page_bytes,
+            hash_tokens=UNIT_TOKENS,
             config=replace(config.sender, holding_cap_pages=cap_pages),
         )
 
@@ -38,7 +40,7 @@ class Outgoing:
         self.sender.open(
             self.key(row),
             n_tokens=row.n_given,
-            prefix_hashes=row.prompt_hashes,
+            prefix_hashes=row.unit_hashes,
             priority=row.assign.priority,
             now=now,
         )

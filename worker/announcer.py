@@ -50,6 +50,8 @@ class Announcer:
             decode_rows=worker.config.limits.decode_rows,
             metrics_endpoint="" if self._metrics_port is None else f"{host}:{self._metrics_port}",
             leaving=leaving,
+            layout=spec.layout,
+            makes_dtypes=worker.makes_dtypes,
             pool=worker.config.pool,
             devices=worker.config.devices,
         )

@@ -72,7 +72,12 @@ class Peers:
 
         spec = site.spec
         hello = sender_hello(
-            site.worker_id, site.epoch, spec.fingerprint, spec.layout, wire.transports
+            site.worker_id,
+            site.epoch,
+            spec.fingerprint,
+            spec.layout,
+            wire.transports,
+            wire.makes_dtypes,
         )
         return SenderDriver(role.sender, hello, wire.dial, wire.open_outlet, on_events, role.lease)
 

@@ -28,7 +28,7 @@ from functools import cached_property
 from operator import attrgetter
 from typing import Final
 
-from engine.prefix import chain_hashes
+from engine.prefix import UNIT_TOKENS, chain_hashes
 from engine.step import EngineSpec, Page, RowWork
 from twolane.lifecycle import Lifecycle
 from twolane.params import SamplingParams
@@ -148,15 +148,26 @@ class Row:
         )
 
     @cached_property
+    def unit_hashes(self) -> list[bytes]:
+        """The chain hash of every full unit of the given tokens that an index may hold: from these
+        come the names of pages of any size."""
+        n_tokens = self.n_given if self.spec.indexes_answers else self.n_prompt
+        return self._chain(n_tokens, UNIT_TOKENS)
+
+    @cached_property
     def prompt_hashes(self) -> list[bytes]:
         """The chain hash of every full page of the given tokens that an index may hold."""
-        return self.chain_hashes(self.n_given if self.spec.indexes_answers else self.n_prompt)
+        step = self.spec.page_tokens // UNIT_TOKENS
+        return self.unit_hashes[step - 1 :: step]
 
     def chain_hashes(self, n_tokens: int) -> list[bytes]:
         """The chain hash of every full page among its first n_tokens."""
+        return self._chain(n_tokens, self.spec.page_tokens)
+
+    def _chain(self, n_tokens: int, every: int) -> list[bytes]:
         return chain_hashes(
             self.token_ids[:n_tokens],
-            self.spec.page_tokens,
+            every,
             fingerprint=self.spec.fingerprint,
             adapter=self.assign.adapter,
             tenant_salt=self.assign.tenant,

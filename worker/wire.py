@@ -17,3 +17,4 @@ class Wire:
     open_outlet: OpenOutlet  # way for page bytes to the receiver that said this hello
     landings: Mapping[str, Landing]  # by transport name; where page bytes arrive
     transports: tuple[str, ...]  # that pages may leave by, best first
+    makes_dtypes: tuple[str, ...] = ()  # of pages that outlets make of ours, if they make any

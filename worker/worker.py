@@ -51,6 +51,7 @@ class Worker:
         self.site = site
         self.roles = roles
         self.endpoint = ""
+        self.makes_dtypes = wire.makes_dtypes
         self._runner = runner
         self._registry = Registry(config.sessions)
         self._drained = asyncio.Event()

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kvtransfer.checksum import Pool
-from kvtransfer.layout import parse_layout
-from kvtransfer.sources import MadePages, MakeConvert, Source, WholePages
+from kvtransfer.sources import MakeConvert, PageMaker
 from kvtransfer.transports.addresses import listen_tcp, listen_unix
 from kvtransfer.transports.base import Landing, Outlet
 from kvtransfer.transports.pool_memory import PoolMemory
@@ -87,18 +86,16 @@ class OutletOpener:
         converts: Mapping[str, MakeConvert] | None = None,
     ) -> None:
         self._epoch = sender_epoch
-        self._pool = pool
         self._config = config
-        self._layout = layout
-        self._converts = converts or {}
+        self._maker = PageMaker(pool, layout, converts)
 
     @property
     def makes_dtypes(self) -> tuple[str, ...]:
         """Of pages that it can make for others (SenderHello)."""
-        return (parse_layout(self._layout).dtype, *self._converts) if self._layout else ()
+        return self._maker.makes_dtypes
 
     def __call__(self, hello: transfer_pb2.ReceiverHello) -> Outlet:
-        checksums, source = self._config.checksums, self._source_for(hello.layout)
+        checksums, source = self._config.checksums, self._maker.source_for(hello.layout)
         if hello.transport == "shm":
             return ShmOutlet(hello.transport_address, source, checksums=checksums)
         return StreamOutlet(
@@ -109,10 +106,3 @@ class OutletOpener:
             source,
             checksums=checksums,
         )
-
-    def _source_for(self, layout: str) -> Source:
-        if layout in ("", self._layout) or not self._layout:
-            return WholePages(self._pool)
-        ours, theirs = parse_layout(self._layout), parse_layout(layout)
-        make = None if theirs.dtype == ours.dtype else self._converts[theirs.dtype]
-        return MadePages(self._pool, ours, theirs, make)

@@ -8,9 +8,14 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from engine.fake import expected_answer
+from engine.fake import FakeEngine, FakeEngineConfig, expected_answer
 from kvtransfer.transports.memory import Faults
-from tests.cluster.virtual_cluster import Shape, VirtualCluster, virtual_cluster
+from tests.cluster.virtual_cluster import (
+    Shape,
+    VirtualCluster,
+    make_fake_engine,
+    virtual_cluster,
+)
 from twolane.errors import InvalidRequestError, TwolaneError
 from twolane.params import SamplingParams
 from twolane.testing.virtual_time import virtual_time_runner
@@ -174,3 +179,26 @@ def test_with_every_worker_gone_each_request_gets_a_typed_error() -> None:
             assert task.exception() is None or isinstance(task.exception(), TwolaneError)
 
     play(Shape(), scene)
+
+
+def make_wide_engine(n_pages: int) -> FakeEngine:
+    """As large as `make_fake_engine`'s, in fewer, larger pages."""
+    return FakeEngine(FakeEngineConfig(n_pages=n_pages // 4, page_tokens=64))
+
+
+@pytest.mark.parametrize("decode_is_wide", [True, False])
+def test_workers_of_unequal_page_sizes_lose_nothing_when_they_die(decode_is_wide: bool) -> None:
+    async def scene(cluster: VirtualCluster) -> None:
+        misfortune = asyncio.create_task(cluster.random_misfortune())
+        await ask_all(cluster, make_jobs(60, seed=3))
+        misfortune.cancel()
+        assert cluster.kills >= 2
+        await cluster.settle(within_s=10.0)
+
+    shape = Shape(
+        roles=("p", "p", "d", "d"),
+        transfer_faults=Faults(drop=0.01, duplicate=0.01, corrupt=0.01, delay_s=(0.0, 0.01)),
+        make_engine=make_fake_engine if decode_is_wide else make_wide_engine,
+        make_decode_engine=make_wide_engine if decode_is_wide else make_fake_engine,
+    )
+    play(shape, scene)

@@ -19,6 +19,7 @@ from decode_worker.config import DecodeConfig
 from decode_worker.role import DecodeRole
 from engine.fake import FakeEngine, FakeEngineConfig
 from kvtransfer.config import LeaseConfig
+from kvtransfer.sources import PageMaker
 from kvtransfer.transports.memory import Faults, MemoryFabric
 from prefill_worker.config import PrefillConfig
 from prefill_worker.role import PrefillRole
@@ -52,6 +53,7 @@ class Shape:
     roles: Sequence[str] = ("p", "d")
     n_pages: int = 256
     make_engine: Callable[[int], TimedEngine] = make_fake_engine  # of so many pages
+    make_decode_engine: Callable[[int], TimedEngine] | None = None  # of workers that decode only
     step_tokens: int = 96
     decode_rows: int = 16
     transfer_faults: Faults = field(default_factory=Faults)
@@ -177,20 +179,23 @@ class VirtualCluster:
             ),
             sessions=SessionConfig(grace_s=4.0, tombstone_s=3.0),
         )
-        engine = self.shape.make_engine(self.shape.n_pages)
+        make = self.shape.make_decode_engine if roles == "d" else None
+        engine = (make or self.shape.make_engine)(self.shape.n_pages)
         site = Site(config, engine, epoch=next(self._epochs))
         decode, prefill = DecodeConfig(), PrefillConfig()
         decode = replace(decode, receiver=replace(decode.receiver, lease=LEASE))
         prefill = replace(prefill, sender=replace(prefill.sender, lease=LEASE))
         decode_role = DecodeRole(site, decode) if "d" in roles else None
         prefill_role = PrefillRole(site, prefill, adopter=decode_role) if "p" in roles else None
+        maker = PageMaker(engine.pool, engine.spec.layout)
         wire = Wire(
             dial=self._dial_peer,
             open_outlet=lambda hello: self._fabric.outlet(
-                site.epoch, engine.pool, hello.transport_address
+                site.epoch, maker.source_for(hello.layout), hello.transport_address
             ),
             landings={"memory": self._fabric.landing(site.epoch, engine.pool)},
             transports=("memory",),
+            makes_dtypes=maker.makes_dtypes,
         )
         runner = TimedStepRunner(engine, steps_ahead=self.shape.steps_ahead)
         return Worker(config, site, Roles(decode_role, prefill_role), runner, wire)

@@ -14,6 +14,7 @@ from decode_worker.config import DecodeConfig
 from decode_worker.role import DecodeRole
 from engine.fake import FakeEngine, FakeEngineConfig
 from kvtransfer.config import LeaseConfig
+from kvtransfer.sources import PageMaker
 from kvtransfer.transports.memory import Faults, MemoryFabric
 from prefill_worker.config import PrefillConfig
 from prefill_worker.role import PrefillRole
@@ -73,13 +74,15 @@ class Town:
         prefill = replace(prefill, sender=replace(prefill.sender, lease=lease))
         decode_role = DecodeRole(site, decode) if "d" in roles else None
         prefill_role = PrefillRole(site, prefill, adopter=decode_role) if "p" in roles else None
+        maker = PageMaker(fake.pool, fake.spec.layout)
         wire = Wire(
             dial=self._dial,
             open_outlet=lambda hello: self.fabric.outlet(
-                site.epoch, fake.pool, hello.transport_address
+                site.epoch, maker.source_for(hello.layout), hello.transport_address
             ),
             landings={"memory": self.fabric.landing(site.epoch, fake.pool)},
             transports=("memory",),
+            makes_dtypes=maker.makes_dtypes,
         )
         runner = TimedStepRunner(fake, steps_ahead=self.steps_ahead)
         worker = Worker(config, site, Roles(decode_role, prefill_role), runner, wire)

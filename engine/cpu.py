@@ -142,6 +142,7 @@ def load_engine(
         page_tokens=page_tokens,
         dtype=dtype,
         ranks=ranks.ranks,
+        whole_kv_heads=arch.kv_heads,
     )
     n_pages = config.pages_for(shape.page_bytes)
     pool = KVPool(shape, n_pages, memory=pool_memory)

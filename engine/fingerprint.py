@@ -24,18 +24,18 @@ def model_fingerprint(
     kv_dtype: str = "auto",
     ranks: int = 1,
 ) -> str:
-    """SHA-256 (hex) over the canonical architecture, the weights' revision, the dtype, and what of
-    weights, keys and values is FP8.
+    """SHA-256 (hex) over the canonical architecture, the weights' revision, the dtype, and whether
+    the weights are FP8.
 
     In exact mode also over what exactness holds per: kind of device, thread count, torch build,
-    the attention's way to add up, number of ranks. Outside it those may differ between two sides.
+    the attention's way to add up, the dtype of keys and values, number of ranks. Outside it those
+    may differ between two sides: how pages are laid out is the layout's business.
     """
     facts: dict[str, object] = {
         "architecture": asdict(arch),
         "revision": revision,
         "dtype": dtype,
         "weights": "fp8" if fp8_weights else dtype,
-        "kv_dtype": dtype if kv_dtype == "auto" else kv_dtype,
     }
     if exact:
         facts["exact"] = {
@@ -44,6 +44,7 @@ def model_fingerprint(
             "threads": threads,
             "torch": torch.__version__,
             "attention": attention,
+            "kv_dtype": dtype if kv_dtype == "auto" else kv_dtype,
         }
         if ranks > 1:
             facts["ranks"] = ranks

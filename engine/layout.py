@@ -6,7 +6,14 @@ import json
 
 
 def describe_layout(
-    *, dtype: str, page_tokens: int, layers: int, kv_heads: int, head_dim: int, ranks: int = 1
+    *,
+    dtype: str,
+    page_tokens: int,
+    layers: int,
+    kv_heads: int,
+    head_dim: int,
+    ranks: int = 1,
+    whole_kv_heads: int = 0,
 ) -> str:
     """The page is `[layers, 2 (keys, values), kv_heads, page_tokens, head_dim]` of dtype, C order.
 
@@ -14,10 +21,12 @@ def describe_layout(
     values of each head come their `[page_tokens]` float32 scales.
 
     With several ranks, each has a pool of such pages: `kv_heads` are one rank's. Which heads these
-    are follows from the number of ranks and of the model's heads, which is in its fingerprint; so
-    equal texts mean that rank i of one side can take the pages of rank i of the other.
+    are follows from the number of ranks and `whole_kv_heads`, the model's (0: as many as the ranks
+    have together); so equal texts mean that rank i of one side can take the pages of rank i of the
+    other.
 
-    Canonical: equal facts give equal text (sorted keys, no spaces; `ranks` only where several).
+    Canonical: equal facts give equal text (sorted keys, no spaces; `ranks` only where several,
+    `whole_kv_heads` only where ranks share heads).
     """
     facts: dict[str, str | int] = {
         "dtype": dtype,
@@ -28,4 +37,6 @@ def describe_layout(
     }
     if ranks > 1:
         facts["ranks"] = ranks
+    if whole_kv_heads not in (0, ranks * kv_heads):
+        facts["whole_kv_heads"] = whole_kv_heads
     return json.dumps(facts, sort_keys=True, separators=(",", ":"))

@@ -23,7 +23,8 @@ class PoolShape:
     """A page is `[layers, 2, kv_heads, page_tokens, head_dim]`: one contiguous run of bytes.
 
     Of FP8, each `[page_tokens, head_dim]` has its `[page_tokens]` float32 scales behind it.
-    `ranks` have such a pool each, with their own heads; all counts here are one rank's.
+    `ranks` have such a pool each, with their own heads; all counts here are one rank's, but
+    `whole_kv_heads`, the model's (0: as many as the ranks have together).
     """
 
     layers: int
@@ -32,6 +33,7 @@ class PoolShape:
     page_tokens: int
     dtype: torch.dtype
     ranks: int = 1
+    whole_kv_heads: int = 0
 
     @property
     def page_bytes(self) -> int:
@@ -48,6 +50,7 @@ class PoolShape:
             kv_heads=self.kv_heads,
             head_dim=self.head_dim,
             ranks=self.ranks,
+            whole_kv_heads=self.whole_kv_heads,
         )
 
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kvtransfer.host import host_identity, start_ticks
-from kvtransfer.layout import LayoutError, parse_layout, unfit
 from kvtransfer.planes import Paging
 from kvtransfer.transports.base import Landing
+from twolane.layout import LayoutError, parse_layout, unfit
 from twolane.v1 import transfer_pb2
 
 ONE_HOST_ONLY = frozenset({"shm", "unix"})

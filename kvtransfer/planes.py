@@ -35,7 +35,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kvtransfer.layout import DTYPE_BYTES, SCALE_BYTES, Layout
+from twolane.layout import DTYPE_BYTES, SCALE_BYTES, Layout
 
 Ints = npt.NDArray[np.int64]
 

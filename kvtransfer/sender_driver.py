@@ -15,12 +15,12 @@ from collections.abc import Awaitable, Callable
 
 from kvtransfer.config import LeaseConfig
 from kvtransfer.events import SenderEvent
-from kvtransfer.layout import LayoutError
 from kvtransfer.negotiation import paging_to
 from kvtransfer.peer_links import PeerLinks
 from kvtransfer.sender import Sender
 from kvtransfer.transports.base import Outlet
 from kvtransfer.wakeup import Wakeup
+from twolane.layout import LayoutError
 from twolane.rpc.link import Link, LinkBrokenError
 from twolane.v1 import transfer_pb2
 

@@ -14,8 +14,8 @@ from typing import Protocol
 import numpy as np
 
 from kvtransfer.checksum import Pool
-from kvtransfer.layout import Layout, parse_layout
 from kvtransfer.planes import Ints, gather_of, lanes
+from twolane.layout import Layout, parse_layout
 
 _BATCH_BYTES = 1024 * 1024
 _NO_LIMIT = 1 << 40

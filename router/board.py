@@ -143,6 +143,8 @@ class Board:
                 decodes=member.decodes and not member.load.fence_wanted,
                 n_pages=member.announce.n_pages,
                 page_tokens=member.announce.page_tokens,
+                layout=member.announce.layout,
+                makes_dtypes=tuple(member.announce.makes_dtypes),
                 occupied_pages=self._occupied_pages(member),
                 rows=self.tally.of(member.epoch).rows,
                 max_rows=member.announce.decode_rows + admission.extra_rows,

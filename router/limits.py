@@ -159,16 +159,16 @@ def _too_many_pages(
     """The decode worker would hold all of it; a prefill worker all but the last token, should it
     have to be resumed."""
     room, n_tokens = model.room, n_prompt + max_tokens
-    role, max_pages = "decode", room.decode_pages
-    n_pages = pages_for(n_tokens, room.page_tokens)
-    if n_pages <= max_pages:
-        role, max_pages = "prefill", room.prefill_pages
-        n_pages = pages_for(n_tokens - 1, room.page_tokens)
+    role, pool = "decode", room.decode
+    n_pages = pages_for(n_tokens, pool.page_tokens)
+    if n_pages <= pool.n_pages:
+        role, pool = "prefill", room.prefill
+        n_pages = pages_for(n_tokens - 1, pool.page_tokens)
     return InvalidRequestError(
         f"the request needs {n_pages} pages (prompt {n_prompt} + max_tokens {max_tokens} tokens, "
-        f"{room.page_tokens} a page); the largest {role} worker of {model.name} has {max_pages}",
+        f"{pool.page_tokens} a page); the largest {role} worker of {model.name} has {pool.n_pages}",
         field=field,
-        metadata={"value": str(n_pages), "bound": str(max_pages)},
+        metadata={"value": str(n_pages), "bound": str(pool.n_pages)},
     )
 
 

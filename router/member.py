@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum, auto
 
+from router.policy import Giver
 from twolane.lifecycle import Lifecycle
 from twolane.v1 import cluster_pb2, worker_pb2
 
@@ -75,6 +76,12 @@ class Member:
     @property
     def worker_id(self) -> str:
         return self.announce.worker.worker_id
+
+    @property
+    def giver(self) -> Giver:
+        """As whose its pages go to others."""
+        told = self.announce
+        return Giver(told.fingerprint, told.layout, tuple(told.makes_dtypes))
 
     @property
     def prefills(self) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from router.config import MembershipConfig
 from router.member import Member, MemberState
-from router.model import ModelFacts, model_facts
+from router.model import ModelFacts, feeds, model_facts
 from twolane.v1 import cluster_pb2, worker_pb2
 
 S = MemberState
@@ -127,11 +127,14 @@ class Membership:
         return member.state is S.GONE
 
     def servable_models(self) -> set[str]:
-        """Models that have an alive worker of each role, of one fingerprint."""
+        """Models that have an alive worker of each role, of which one can feed the other."""
         alive = [member for member in self if member.state is S.ALIVE]
-        prefill = {(m.announce.model, m.announce.fingerprint) for m in alive if m.prefills}
-        decode = {(m.announce.model, m.announce.fingerprint) for m in alive if m.decodes}
-        return {model for model, _ in prefill & decode}
+        decode = [m for m in alive if m.decodes]
+        return {
+            m.announce.model
+            for m in alive
+            if m.prefills and any(_can_feed(m.announce, other.announce) for other in decode)
+        }
 
     def models(self) -> tuple[ModelFacts, ...]:
         """Every model that has workers of both roles. Workers that are gone count only for a model
@@ -162,3 +165,8 @@ class Membership:
         self._retired[epoch] = None
         while len(self._retired) > MAX_RETIRED:
             self._retired.popitem(last=False)
+
+
+def _can_feed(prefill: cluster_pb2.AnnounceRequest, decode: cluster_pb2.AnnounceRequest) -> bool:
+    is_same = (prefill.model, prefill.fingerprint) == (decode.model, decode.fingerprint)
+    return is_same and feeds(prefill, decode)

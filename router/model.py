@@ -5,23 +5,35 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from twolane.layout import can_feed
 from twolane.v1 import cluster_pb2, worker_pb2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
-    """The pages of the largest worker of each role. Pages move among workers of one fingerprint
-    alone, so a request must fit a pair of them."""
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """The pages of one worker."""
 
+    n_pages: int
     page_tokens: int
-    prefill_pages: int
-    decode_pages: int
+
+    @property
+    def n_tokens(self) -> int:
+        return self.n_pages * self.page_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """The largest worker of each role. Pages move among workers of one fingerprint alone, and from
+    layouts to layouts that can be made of them, so a request must fit a pair of such."""
+
+    prefill: Pool
+    decode: Pool
 
     @property
     def n_tokens(self) -> int:
         """The longest prompt and answer together. The decode worker holds all of them; to resume
         shortly before the end, a prefill worker computes all but the last again."""
-        return min(self.prefill_pages * self.page_tokens + 1, self.decode_pages * self.page_tokens)
+        return min(self.prefill.n_tokens + 1, self.decode.n_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,12 +75,19 @@ def _room(group: Sequence[cluster_pb2.AnnounceRequest]) -> Room | None:
     """As `router.policy` places: where every prefill worker decodes too, one takes both sides."""
     prefill = [a for a in group if worker_pb2.ROLE_PREFILL in a.roles]
     decode = [a for a in group if worker_pb2.ROLE_DECODE in a.roles]
-    if not prefill or not decode:
-        return None
-    if all(a in decode for a in prefill):
+    if prefill and all(a in decode for a in prefill):
         decode = prefill
-    return Room(
-        page_tokens=min(a.page_tokens for a in group),
-        prefill_pages=max(a.n_pages for a in prefill),
-        decode_pages=max(a.n_pages for a in decode),
-    )
+    pairs = [(p, d) for p in prefill for d in decode if feeds(p, d)]
+    if not pairs:
+        return None
+    return Room(_largest(p for p, _ in pairs), _largest(d for _, d in pairs))
+
+
+def feeds(prefill: cluster_pb2.AnnounceRequest, decode: cluster_pb2.AnnounceRequest) -> bool:
+    """Whether the pages of one can become pages of the other; both have one fingerprint."""
+    return can_feed(prefill.layout, decode.layout, tuple(prefill.makes_dtypes))
+
+
+def _largest(group: Iterable[cluster_pb2.AnnounceRequest]) -> Pool:
+    pools = (Pool(a.n_pages, a.page_tokens) for a in group)
+    return max(pools, key=lambda pool: pool.n_tokens)

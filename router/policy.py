@@ -3,8 +3,9 @@
 The prefill worker is the one that would be through with the prompt first: least backlog plus what
 it would have to compute, where a prefix that it had lately counts as computed. The decode worker is
 one with room for the row and its growth: most free pages, then fewest rows. Both have the same
-model fingerprint. If every prefill worker of a fingerprint decodes too, the cluster is colocated,
-and one worker takes both sides, so that nothing moves.
+model fingerprint, and the pages of the first can become pages of the second. If every prefill
+worker of a fingerprint decodes too, the cluster is colocated, and one worker takes both sides, so
+that nothing moves.
 
 A worker in `Need.avoid` refused or failed this request before: it is taken only if no other of its
 role is there at all.
@@ -16,6 +17,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from router.model import pages_for
+from twolane.layout import can_feed
+
+
+@dataclass(frozen=True, slots=True)
+class Giver:
+    """What decides whom a prefill worker's pages can go to."""
+
+    fingerprint: str
+    layout: str
+    makes_dtypes: tuple[str, ...]
+
+    def can_feed(self, worker: WorkerView) -> bool:
+        is_same_model = self.fingerprint == worker.fingerprint
+        return is_same_model and can_feed(self.layout, worker.layout, self.makes_dtypes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +44,8 @@ class WorkerView:
     decodes: bool
     n_pages: int
     page_tokens: int
+    layout: str = ""  # of its pages; empty: not told
+    makes_dtypes: tuple[str, ...] = ()  # of other layouts' pages, out of its own
     occupied_pages: int = 0  # held or promised
     rows: int = 0  # requests on their way to it or running
     max_rows: int = 1
@@ -43,6 +60,10 @@ class WorkerView:
         return self.rows < self.max_rows and self.free_pages >= pages_for(
             n_tokens, self.page_tokens
         )
+
+    @property
+    def giver(self) -> Giver:
+        return Giver(self.fingerprint, self.layout, self.makes_dtypes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,25 +95,32 @@ def place(need: Need, workers: Sequence[WorkerView]) -> Placement | None:
     return best[1] if best else None
 
 
-def place_decode(need: Need, workers: Iterable[WorkerView], fingerprint: str) -> WorkerView | None:
-    """A decode worker for pages that a prefill worker of `fingerprint` already holds."""
-    group = [w for w in workers if w.decodes and w.fingerprint == fingerprint]
+def place_decode(need: Need, workers: Iterable[WorkerView], giver: Giver) -> WorkerView | None:
+    """A decode worker for pages that a prefill worker already holds."""
+    group = [w for w in workers if w.decodes and giver.can_feed(w)]
     return _best_decode(need, [w for w in group if w.epoch not in need.avoid])
 
 
 def _place_within(need: Need, group: Sequence[WorkerView]) -> Placement | None:
     prefills = _without_avoided(need, [worker for worker in group if worker.prefills])
-    decodes = _without_avoided(need, [worker for worker in group if worker.decodes])
+    decodes = [worker for worker in group if worker.decodes]
     ready = [worker for worker in prefills if _can_prefill(need, worker)]
     if prefills and all(worker.decodes for worker in prefills):
         n_tokens = need.n_tokens + need.growth_tokens
+        decodes = _without_avoided(need, decodes)
         ready = [worker for worker in ready if worker in decodes and worker.has_room(n_tokens)]
         both = min(ready, key=lambda worker: _colocated_cost(need, worker), default=None)
         return Placement(both, both) if both is not None else None
-    decode = _best_decode(need, decodes)
-    if decode is None or not ready:
-        return None
-    return Placement(min(ready, key=lambda worker: _prefill_cost(need, worker)), decode)
+    best: dict[Giver, WorkerView | None] = {}  # of equal prefill workers, the same one
+    for prefill in sorted(ready, key=lambda worker: _prefill_cost(need, worker)):
+        giver = prefill.giver
+        if giver not in best:
+            fed = _without_avoided(need, [d for d in decodes if giver.can_feed(d)])
+            best[giver] = _best_decode(need, fed)
+        decode = best[giver]
+        if decode is not None:
+            return Placement(prefill, decode)
+    return None
 
 
 def _without_avoided(need: Need, workers: list[WorkerView]) -> list[WorkerView]:

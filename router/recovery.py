@@ -110,7 +110,7 @@ class Recovery:
             growth_tokens=attempt.growth_tokens,
             avoid=request.avoid | {attempt.decode_epoch, attempt.prefill_epoch},
         )
-        view = place_decode(need, self._board.views(), prefill.announce.fingerprint)
+        view = place_decode(need, self._board.views(), prefill.giver)
         decode = self._board.members.get(view.epoch) if view is not None else None
         if decode is None:
             return False

@@ -87,6 +87,7 @@ def _load(
             page_tokens=page_tokens,
             dtype=kv_dtype,
             ranks=ranks.ranks,
+            whole_kv_heads=arch.kv_heads,
         )
         sums = _sums(ranks, arch, dtype, device, peer_sums=config.peer_sums)
         n_pages = least(ranks, _n_pages(config, shape.page_bytes, device), device)

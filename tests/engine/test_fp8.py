@@ -22,7 +22,7 @@ from engine.pool import PoolShape
 from engine.ranks.shard import Shard
 from engine.testing import write_random_model
 from engine.weights import load_weights
-from kvtransfer.layout import parse_layout
+from twolane.layout import parse_layout
 
 PLAIN = {"quant_method": "fp8", "activation_scheme": "dynamic", "ignored_layers": ["lm_head"]}
 EIGHT_BITS = {"num_bits": 8, "type": "float", "symmetric": True}

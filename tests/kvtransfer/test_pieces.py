@@ -20,12 +20,12 @@ from kvtransfer.checksum import page_checksums
 from kvtransfer.host import host_identity, open_pidfd, start_ticks
 from kvtransfer.in_grant import GRANT_MOVES, GrantState
 from kvtransfer.inbound import IN_MOVES, InState
-from kvtransfer.layout import LayoutError, parse_layout, unfit
 from kvtransfer.negotiation import ReceiverIdentity, sender_hello
 from kvtransfer.outbound import OUT_MOVES, OutState
 from kvtransfer.plan import runs
 from kvtransfer.transports.memory import MemoryFabric
 from kvtransfer.transports.pool_memory import create_pool_memory, map_peer_memory
+from twolane.layout import LayoutError, parse_layout, unfit
 from twolane.lifecycle import IllegalMoveError, Lifecycle
 
 FIELDS = {"dtype": "bfloat16", "page_tokens": 16, "layers": 4, "kv_heads": 2, "head_dim": 64}

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvtransfer.layout import DTYPE_BYTES, SCALE_BYTES, Layout, can_feed, unfit
 from kvtransfer.planes import Gather, Lane, Paging, gather_of, lanes
 from kvtransfer.sources import MadePages
+from twolane.layout import DTYPE_BYTES, SCALE_BYTES, Layout, can_feed, unfit
 
 Bytes = npt.NDArray[np.uint8]
 

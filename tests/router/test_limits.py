@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from router.limits import LimitsConfig, check_shape, fit
-from router.model import ModelFacts, Room
+from router.model import ModelFacts, Pool, Room
 from router.testing.client import message
 from twolane.errors import InvalidRequestError, UnimplementedError
 from twolane.params import SamplingParams
@@ -19,7 +19,7 @@ MODEL = ModelFacts(
     fingerprint="f",
     vocab_size=1000,
     max_context_tokens=64,
-    room=Room(page_tokens=4, prefill_pages=10, decode_pages=12),
+    room=Room(Pool(10, 4), Pool(12, 4)),
 )
 
 
@@ -147,7 +147,7 @@ def test_prompt_that_leaves_no_room_for_an_answer_is_refused() -> None:
         fingerprint="f",
         vocab_size=1000,
         max_context_tokens=20,
-        room=Room(page_tokens=4, prefill_pages=10, decode_pages=12),
+        room=Room(Pool(10, 4), Pool(12, 4)),
     )
     with pytest.raises(InvalidRequestError, match="context of 20"):
         fit([1] * 20, SamplingParams(), small, LIMITS, max_tokens_given=False)

@@ -148,14 +148,14 @@ def test_facts_are_what_fits_somewhere_and_holds_everywhere() -> None:
     members.announce(announce("d", 2, roles=BOTH[1:], n_pages=9, max_context_tokens=80), 0.0)
     members.announce(announce("e", 3, roles=BOTH[1:], n_pages=11), 0.0)
     (facts,) = members.models()
-    assert (facts.room.prefill_pages, facts.room.decode_pages) == (7, 11)
+    assert (facts.room.prefill.n_pages, facts.room.decode.n_pages) == (7, 11)
     assert facts.max_context_tokens == 80
     members.report_gone(3, 1.0)
     (facts,) = members.models()
-    assert facts.room.decode_pages == 9
+    assert facts.room.decode.n_pages == 9
     members.report_gone(2, 1.0)
     (facts,) = members.models()
-    assert facts.room.decode_pages == 11, "with nobody left it is still known"
+    assert facts.room.decode.n_pages == 11, "with nobody left it is still known"
 
 
 def test_room_is_that_of_one_fingerprint_for_pages_move_only_within_it() -> None:
@@ -170,7 +170,7 @@ def test_room_is_that_of_one_fingerprint_for_pages_move_only_within_it() -> None
         fields = {"roles": [role], "fingerprint": fingerprint, "n_pages": n_pages}
         members.announce(announce(f"w{epoch}", epoch, **fields), 0.0)
     (facts,) = members.models()
-    assert (facts.room.prefill_pages, facts.room.decode_pages) == (6, 100)
+    assert (facts.room.prefill.n_pages, facts.room.decode.n_pages) == (6, 100)
     assert facts.room.n_tokens == 6 * 16 + 1
 
 

@@ -1,11 +1,13 @@
 """The policy as tables: workers, need, the pair that must come out."""
 
+import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from router.affinity import BLOCK_TOKENS, PrefixAffinity, prefix_hashes
-from router.policy import Need, WorkerView, place, place_decode
+from router.policy import Need, Placement, WorkerView, place, place_decode
 
 
 def worker(name: str, **fields: Any) -> WorkerView:
@@ -166,9 +168,38 @@ def test_place(workers: Any, need: Any, pair: Any) -> None:
 
 def test_decode_worker_for_held_pages_is_never_an_avoided_one() -> None:
     need = Need(**SMALL, avoid=frozenset({epoch("d0")}))
-    assert place_decode(need, [worker("d0"), worker("p0")], "f") is None
-    assert place_decode(need, [worker("d0"), worker("d1")], "f") == worker("d1")
-    assert place_decode(need, [worker("d1", fingerprint="g")], "f") is None
+    giver = worker("p0").giver
+    assert place_decode(need, [worker("d0"), worker("p0")], giver) is None
+    assert place_decode(need, [worker("d0"), worker("d1")], giver) == worker("d1")
+    assert place_decode(need, [worker("d1", fingerprint="g")], giver) is None
+
+
+def laid_out(name: str, **changed: Any) -> WorkerView:
+    facts = {"dtype": "bfloat16", "head_dim": 8, "kv_heads": 1, "layers": 1, "page_tokens": 16}
+    made = changed.pop("makes_dtypes", ())
+    layout = json.dumps({**facts, **changed})
+    return worker(name, layout=layout, makes_dtypes=made)
+
+
+def test_pair_whose_pages_do_not_fit_is_never_made() -> None:
+    need = Need(**SMALL)
+    fp8, wide = {"dtype": "float8_e4m3fn"}, {"page_tokens": 64}
+    plain = laid_out("p0")
+    assert place(need, [plain, laid_out("d0", **fp8), laid_out("d1", **wide)]) is None
+    assert place_decode(need, [laid_out("d0", **wide)], plain.giver) is None
+    able = laid_out("p1", makes_dtypes=("bfloat16",))
+    d0, d1 = laid_out("d0", **fp8), laid_out("d1", **wide)
+    assert place(need, [plain, able, d0, d1]) == Placement(able, d1)
+    assert place_decode(need, [d0, d1], able.giver) == d1
+    quantising = laid_out("p2", makes_dtypes=("bfloat16", "float8_e4m3fn"))
+    assert place(need, [plain, quantising, d0]) == Placement(quantising, d0)
+
+
+def test_prefill_worker_that_no_decode_worker_has_room_for_is_passed_over() -> None:
+    first, second = laid_out("p0"), laid_out("p1", page_tokens=64)
+    full, free = laid_out("d0"), laid_out("d1", page_tokens=64)
+    full = replace(full, occupied_pages=100)
+    assert place(Need(**SMALL), [first, second, full, free]) == Placement(second, free)
 
 
 def test_affinity_finds_the_longest_beginning_that_a_worker_had() -> None:

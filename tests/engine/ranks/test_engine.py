@@ -110,7 +110,8 @@ def test_a_rank_says_how_its_pages_are_laid_out(model_dir: ModelDir) -> None:
     two, four = (with_ranks(n, lambda end: load_engine(config, ranks=end).spec) for n in (2, 4))
     assert two[0] == two[1]
     assert two[0].layout == alone.layout.replace('kv_heads":2', 'kv_heads":1')[:-1] + ',"ranks":2}'
-    assert four[0].layout == two[0].layout.replace('ranks":2', 'ranks":4')
+    shared = two[0].layout.replace('ranks":2', 'ranks":4')[:-1] + ',"whole_kv_heads":2}'
+    assert four[0].layout == shared, "two ranks have the same head"
     assert four[0].page_bytes == two[0].page_bytes == alone.page_bytes // 2
     assert len({alone.fingerprint, two[0].fingerprint, four[0].fingerprint}) == 3
     free = replace(config, exact=False)

@@ -8,7 +8,7 @@ A side that computes on several ranks has a pool of such pages on each, with tha
 p of a request is page p of every rank. Where a model has fewer heads than there are ranks, several
 ranks hold the same one.
 
-No import but the standard library's: routers ask here, too, who can feed whom.
+Workers negotiate by it, and routers ask it who can feed whom.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from worker.worker import Worker
 
 # A card of today reads 2,048 tokens in 50 ms, nearly at its best rate: no answer waits longer.
 GPU_STEP_LIMITS = StepLimits(step_tokens=2048, decode_rows=256)
-_LEAST_REATTACH_S, _LEAST_LANDING_S = 0.2, 0.5
+_LEAST_REATTACH_S, _LEAST_LANDING_S, _LEAST_STUCK_S = 0.2, 0.5, 1.0
 
 
 def build_worker(
@@ -140,9 +140,17 @@ def prefill_config(spec: WorkerSpec) -> PrefillConfig:
         window_s=limits.prefill_window_s,
         watermark_rows=limits.prefill_watermark_rows,
     )
-    sender = SenderConfig(lease=lease_config(spec.timing))
+    sender = sender_config(spec.timing)
     config = PrefillConfig(batching=batching, sender=sender)
     return with_given(config, holding_cap_share=limits.holding_cap_share)
+
+
+def sender_config(timing: TimingSpec) -> SenderConfig:
+    usual = SenderConfig()
+    stuck_after_s = usual.stuck_after_s * timing.lease_s / usual.lease.lease_s
+    return SenderConfig(
+        lease=lease_config(timing), stuck_after_s=max(_LEAST_STUCK_S, stuck_after_s)
+    )
 
 
 def receiver_config(timing: TimingSpec) -> ReceiverConfig:

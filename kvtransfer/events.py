@@ -30,12 +30,14 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Unplaced:
-    """The receiver's queue is full; RESERVE is repeated, and the transfer may be retargeted.
+    """The receiver's queue is full ("busy"), or its bytes do not move ("stuck": they are called
+    back). RESERVE is repeated, and the transfer may be retargeted.
 
     Told once until it is placed.
     """
 
     key: Key
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

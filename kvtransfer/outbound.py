@@ -3,7 +3,8 @@
                   Reserved              all is sent           Commit
     RESERVING ---------------> GRANTED -------------> DONE ------------.
         ^                         |                     |              |
-        |   no send under way     | Revoke, bytes lost  |              v    no send under way
+        |   no send under way     | Revoke, bytes lost, |              v    no send under way
+        |                         v or stuck            |
         '------------------- DRAINING <-----------------'           CLOSING -----------------> OVER
                                                                        ^
        any before CLOSING -------------- abandon, Refused, lease ------'
@@ -162,7 +163,7 @@ class Outbound:
         """Post what fits; say DONE when all is sent."""
         if self.state is not OutState.GRANTED:
             return
-        self._hub.posts.post_what_fits(self)
+        self._hub.posts.post_what_fits(self, now)
         if self.grant is not None and self.grant.is_sent and self.first is not None:
             self._life.advance(OutState.DONE)
             self._retry.start(now)
@@ -177,6 +178,15 @@ class Outbound:
                 self._drain(now)
                 return
         self._settle(now)
+
+    def on_stuck(self, now: float) -> None:
+        """Its sends do not move: called back, and asked for again, here or wherever it is told.
+
+        Called back once: what then does not complete is waited for, as its pages are being read.
+        """
+        if self.state is OutState.GRANTED:
+            self._tell_unplaced(reasons.STUCK)
+            self._drain(now)
 
     def tick(self, now: float) -> None:
         if self.is_hopeful and now - self.heard_at > self._hub.config.lease.lease_s:
@@ -216,9 +226,8 @@ class Outbound:
         self.progress(now)
 
     def on_busy(self, busy: transfer_pb2.Busy, now: float) -> None:
-        if self.state is OutState.RESERVING and not self._is_unplaced:
-            self._is_unplaced = True
-            self._hub.events.append(Unplaced(self.key))
+        if self.state is OutState.RESERVING:
+            self._tell_unplaced(reasons.BUSY)
 
     def on_refused(self, refused: transfer_pb2.Refused, now: float) -> None:
         if refused.reason == reasons.UNKNOWN:
@@ -254,6 +263,11 @@ class Outbound:
             self._retry.put_off(now + 2 * self._hub.config.lease.heartbeat_s)
 
     # -- inside -----------------------------------------------------------------------------
+
+    def _tell_unplaced(self, reason: str) -> None:
+        if not self._is_unplaced:
+            self._is_unplaced = True
+            self._hub.events.append(Unplaced(self.key, reason))
 
     def _is_current(self, ticket: transfer_pb2.Ticket) -> bool:
         return self.grant is not None and ticket.generation == self.grant.generation

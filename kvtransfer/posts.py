@@ -1,6 +1,7 @@
 """Sends under way: which transfer each belongs to, and a window of bytes a receiver.
 
-A receiver that does not keep up fills its own window; the others' sends go on.
+A receiver that does not keep up fills its own window; the others' sends go on. One whose sends do
+not move at all is stuck: its transfers are called back, and may go elsewhere.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class OutPeer:
     renew_at: float
     attached: bool = True
     in_flight_bytes: int = 0
+    moved_at: float = 0.0  # a send was completed, or the first of several began
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class PostBook:
         """Of a receiver that is attached, or was."""
         return self.peers[epoch].paging
 
-    def post_what_fits(self, out: Outbound) -> None:
+    def post_what_fits(self, out: Outbound, now: float) -> None:
         """Post offered pages of a granted transfer until the window is full."""
         peer = self.peers.get(out.key.receiver_epoch)
         grant = out.grant
@@ -73,14 +75,28 @@ class PostBook:
             self._last += 1
             post = Post(out, grant.n_chunks - 1, plan, plan.n_pages * page_bytes)
             self._posts[self._last] = post
+            if not peer.in_flight_bytes:
+                peer.moved_at = now
             out.in_flight += 1
             peer.in_flight_bytes += post.n_bytes
             peer.outlet.post(self._last, grant.generation, plan)
 
-    def poll(self) -> Iterator[tuple[Post, Posted]]:
+    def stuck(self, now: float) -> list[Outbound]:
+        """Transfers with sends to receivers none of whose sends moved for too long."""
+        late = now - self._config.stuck_after_s
+        epochs = {
+            epoch
+            for epoch, peer in self.peers.items()
+            if peer.in_flight_bytes and peer.moved_at <= late
+        }
+        outs = {id(post.out): post.out for post in self._posts.values()} if epochs else {}
+        return [out for out in outs.values() if out.key.receiver_epoch in epochs]
+
+    def poll(self, now: float) -> Iterator[tuple[Post, Posted]]:
         """Completed posts, each exactly once, already off the books."""
         for peer in list(self.peers.values()):
             for posted in peer.outlet.poll():
+                peer.moved_at = now
                 post = self._posts.pop(posted.post)
                 post.out.in_flight -= 1
                 peer.in_flight_bytes -= post.n_bytes

@@ -16,6 +16,8 @@ CORRUPT = "corrupt"  # a checksum differs
 INCOMPLETE = "incomplete"  # DONE came, the bytes did not
 ABANDONED = "abandoned"
 REGRANTS = "regrants"  # spoilt too often
+BUSY = "busy"  # the receiver's queue is full
+STUCK = "stuck"  # sends were under way, and none of them was completed in time
 
 # Dropped messages, by reason
 EPOCH = "epoch"

@@ -203,7 +203,7 @@ class Sender:
 
     def poll(self, now: float) -> None:
         """Read what the outlets completed. Call when one of them wakes us."""
-        for post, posted in self._posts.poll():
+        for post, posted in self._posts.poll(now):
             post.out.on_posted(post, posted, now)
         outs = list(self._outs.values())
         self._forget_over(outs)
@@ -211,10 +211,12 @@ class Sender:
             out.progress(now)
 
     def tick(self, now: float) -> None:
-        """Heartbeats, repeats, leases. Call every `lease.retry_first_s` or so."""
+        """Heartbeats, repeats, leases, stuck sends. Call every `lease.retry_first_s` or so."""
         outs = list(self._outs.values())
         for out in outs:
             out.tick(now)
+        for out in self._posts.stuck(now):
+            out.on_stuck(now)
         self._forget_over(outs)
         for epoch, peer in self._posts.peers.items():
             if now >= peer.renew_at:

@@ -111,7 +111,7 @@ class PrefillRole:
                     row.times.committed_s = now
                     self._end(row, _Kind.KIND_HANDED_OVER, moved=event)
                 case Unplaced():
-                    self._tell_unplaced(row)
+                    self._tell_unplaced(row, event.reason)
                 case Failed():
                     self._end(row, _Kind.KIND_DEAD, reason=event.reason)
 
@@ -265,12 +265,14 @@ class PrefillRole:
             assert held_since_s is not None
             is_late = now >= held_since_s + self._config.unplaced_after_s
             if is_late and not self.sender.is_granted(self._out.key(row)):
-                self._tell_unplaced(row)
+                self._tell_unplaced(row, reasons.BUSY)
 
-    def _tell_unplaced(self, row: Row) -> None:
+    def _tell_unplaced(self, row: Row, reason: str) -> None:
         if row.attempt not in self._unplaced:
             self._unplaced.add(row.attempt)
-            self._site.news.row(row.attempt, _Kind.KIND_UNPLACED, worker_pb2.ROLE_PREFILL)
+            self._site.news.row(
+                row.attempt, _Kind.KIND_UNPLACED, worker_pb2.ROLE_PREFILL, reason=reason
+            )
 
     # -- looking in -------------------------------------------------------------------------
 

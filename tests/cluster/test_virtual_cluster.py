@@ -202,3 +202,23 @@ def test_workers_of_unequal_page_sizes_lose_nothing_when_they_die(decode_is_wide
         make_decode_engine=make_wide_engine if decode_is_wide else make_fake_engine,
     )
     play(shape, scene)
+
+
+@pytest.mark.parametrize("sender_writes", [False, True])
+def test_transfers_that_are_stuck_arrive_elsewhere_within_the_deadline(
+    sender_writes: bool,
+) -> None:
+    """Bytes to one of two decode workers do not move, though it is alive and answers."""
+
+    async def scene(cluster: VirtualCluster) -> None:
+        cluster.stalled.add("d2")
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        async with asyncio.timeout(20.0):
+            await ask_all(cluster, make_jobs(12, seed=5, most_tokens=10))
+        assert loop.time() - started > 3.0, "nobody was stuck"
+        assert cluster.router.status().counters["retargets"] >= 1
+        cluster.outlets["p0", "d2"].resume()  # what was being written is over
+        await cluster.settle(within_s=20.0)
+
+    play(Shape(roles=("p", "d", "d"), sender_writes=sender_writes), scene)

@@ -20,7 +20,7 @@ from decode_worker.role import DecodeRole
 from engine.fake import FakeEngine, FakeEngineConfig
 from kvtransfer.config import LeaseConfig
 from kvtransfer.sources import PageMaker
-from kvtransfer.transports.memory import Faults, MemoryFabric
+from kvtransfer.transports.memory import Faults, MemoryFabric, MemoryOutlet
 from prefill_worker.config import PrefillConfig
 from prefill_worker.role import PrefillRole
 from router.config import DispatchConfig, MembershipConfig, RouterConfig
@@ -29,7 +29,7 @@ from twolane.params import SamplingParams
 from twolane.rpc.link import LinkBrokenError
 from twolane.rpc.params import params_to_proto
 from twolane.testing.links import MemoryLink, link_pair
-from twolane.v1 import cluster_pb2, inference_pb2, worker_pb2
+from twolane.v1 import cluster_pb2, inference_pb2, transfer_pb2, worker_pb2
 from worker.announcer import Announcer
 from worker.config import SessionConfig, StepLimits, WorkerConfig
 from worker.errors import StaleEpochError
@@ -79,6 +79,8 @@ class VirtualCluster:
         self.random = random.Random(seed)
         self.lives: dict[str, Life] = {}
         self.kills = 0
+        self.outlets: dict[tuple[str, str], MemoryOutlet] = {}  # (from, to): the latest
+        self.stalled: set[str] = set()  # bytes to these workers do not move
         self._tasks = tasks
         self._epochs = itertools.count(1000 * (seed + 1))
         self._fabric = MemoryFabric(
@@ -188,11 +190,18 @@ class VirtualCluster:
         decode_role = DecodeRole(site, decode) if "d" in roles else None
         prefill_role = PrefillRole(site, prefill, adopter=decode_role) if "p" in roles else None
         maker = PageMaker(engine.pool, engine.spec.layout)
+
+        def open_outlet(hello: transfer_pb2.ReceiverHello) -> MemoryOutlet:
+            source = maker.source_for(hello.layout)
+            outlet = self._fabric.outlet(site.epoch, source, hello.transport_address)
+            self.outlets[worker_id, hello.worker_id] = outlet
+            if hello.worker_id in self.stalled:
+                outlet.stall()
+            return outlet
+
         wire = Wire(
             dial=self._dial_peer,
-            open_outlet=lambda hello: self._fabric.outlet(
-                site.epoch, maker.source_for(hello.layout), hello.transport_address
-            ),
+            open_outlet=open_outlet,
             landings={"memory": self._fabric.landing(site.epoch, engine.pool)},
             transports=("memory",),
             makes_dtypes=maker.makes_dtypes,

@@ -129,7 +129,7 @@ def test_full_queue_says_busy_and_the_transfer_is_placed_when_there_is_room() ->
     pair.open(pair.key("a"), 2)
     pair.open(pair.key("b"), 2)
     pair.run(3.0)
-    assert pair.p_events == [Unplaced(pair.key("b"))], "told once"
+    assert pair.p_events == [Unplaced(pair.key("b"), "busy")], "told once"
     pair.d_pages.release(hold)
     pair.run(3.0)
     assert {event.key.request_id for event in landed_of(pair)} == {"a", "b"}

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from decode_worker.config import DecodeConfig
 from decode_worker.role import DecodeRole
+from deploy.converts import converts_of
 from deploy.engines import Powerhouse
 from deploy.given import with_given
 from deploy.launcher import StartError
@@ -48,8 +49,9 @@ def build_worker(
         decode = DecodeRole(site, DecodeConfig(receiver=receiver_config(spec.timing)))
     if PREFILL in spec.roles:
         prefill = PrefillRole(site, prefill_config(spec), adopter=decode)
+    layout = power.engine.spec.layout
     opener = OutletOpener(
-        site.epoch, power.engine.pool, transport_config(spec), power.engine.spec.layout
+        site.epoch, power.engine.pool, transport_config(spec), layout, converts_of(layout)
     )
     wire = Wire(
         dial=dialer,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import json
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from deploy.converts import converts_of
 from engine.allocator import PageAllocator
 from kvtransfer.config import LeaseConfig, ReceiverConfig, SenderConfig
 from kvtransfer.events import Committed, Dead, Failed, FirstToken, Landed, Released
@@ -18,7 +21,9 @@ from kvtransfer.receiver import Receiver
 from kvtransfer.receiver_driver import ReceiverDriver
 from kvtransfer.sender import Sender
 from kvtransfer.sender_driver import PeerLink, SenderDriver
+from kvtransfer.sources import MakeConvert, PageMaker
 from kvtransfer.transports.memory import MemoryFabric
+from twolane.layout import Layout, parse_layout
 from twolane.rpc.link import LinkBrokenError
 from twolane.testing.links import MemoryLink, link_pair
 from twolane.testing.virtual_time import virtual_time_runner
@@ -32,21 +37,36 @@ PAGE_BYTES = 32
 class Two:
     """A prefill and a decode worker's transfer sides, and the wire between them."""
 
-    def __init__(self, *, layout: str = LAYOUT, d_epoch: int = D_EPOCH) -> None:
+    def __init__(
+        self,
+        *,
+        layout: str = LAYOUT,
+        d_epoch: int = D_EPOCH,
+        p_layout: str = LAYOUT,
+        converts: Mapping[str, MakeConvert] | None = None,
+    ) -> None:
+        """`layout` is the decode worker's; one that `converts` makes its pages of other layouts."""
+        ours, theirs = parse_layout(p_layout), parse_layout(layout)
         loop = asyncio.get_running_loop()
         lease = LeaseConfig()
         self.fabric = MemoryFabric(call_later=loop.call_later)
         self.p_pages, self.d_pages = PageAllocator(8), PageAllocator(8)
-        self.p_pool = np.zeros((8, PAGE_BYTES), dtype=np.uint8)
-        self.d_pool = np.zeros((8, PAGE_BYTES), dtype=np.uint8)
+        self.p_pool = np.zeros((8, ours.page_bytes), dtype=np.uint8)
+        self.d_pool = np.zeros((8, theirs.page_bytes), dtype=np.uint8)
+        self.page_tokens = ours.page_tokens
+        self.maker = PageMaker(self.p_pool, p_layout if converts is not None else "", converts)
         self.sender = Sender(
-            P_EPOCH, self.p_pages, page_tokens=16, page_bytes=PAGE_BYTES, config=SenderConfig()
+            P_EPOCH,
+            self.p_pages,
+            page_tokens=ours.page_tokens,
+            page_bytes=ours.page_bytes,
+            config=SenderConfig(),
         )
         self.receiver = Receiver(
             d_epoch,
             self.d_pages,
-            page_tokens=16,
-            page_bytes=PAGE_BYTES,
+            page_tokens=theirs.page_tokens,
+            page_bytes=theirs.page_bytes,
             may_grant=lambda key, n: True,
             config=ReceiverConfig(),
         )
@@ -60,7 +80,12 @@ class Two:
             self.receiver, identity, {"memory": self.landing}, self.on_d_events, lease
         )
         hello = transfer_pb2.SenderHello(
-            worker_id="p", epoch=P_EPOCH, fingerprint="f", layout=LAYOUT, transports=["memory"]
+            worker_id="p",
+            epoch=P_EPOCH,
+            fingerprint="f",
+            layout=p_layout,
+            transports=["memory"],
+            makes_dtypes=self.maker.makes_dtypes,
         )
         self.p_driver = SenderDriver(
             self.sender, hello, self.dial, self.open_outlet, self.p_events.extend, lease
@@ -78,7 +103,8 @@ class Two:
                 self.d_driver.flush()  # from within: must neither recurse nor be lost
 
     def open_outlet(self, hello: transfer_pb2.ReceiverHello) -> Any:
-        return self.fabric.outlet(P_EPOCH, self.p_pool, hello.transport_address)
+        source = self.maker.source_for(hello.layout)
+        return self.fabric.outlet(P_EPOCH, source, hello.transport_address)
 
     async def dial(self, endpoint: str) -> PeerLink:
         self.n_dials += 1
@@ -100,8 +126,8 @@ class Two:
         self.p_driver.connect(D_EPOCH, "there")
         key = key._replace(receiver_epoch=D_EPOCH)
         if self.receiver.epoch == D_EPOCH:
-            self.receiver.expect(key, n_tokens=16 * n_pages, now=now)
-        self.sender.open(key, n_tokens=16 * n_pages, prefix_hashes=[], priority=0, now=now)
+            self.receiver.expect(key, n_tokens=self.page_tokens * n_pages, now=now)
+        self.sender.open(key, n_tokens=self.page_tokens * n_pages, prefix_hashes=[], priority=0, now=now)
         self.sender.offer(key, 0, pages, now)
         self.sender.finish(key, FirstToken(1), now)
         self.p_pages.release(pages)
@@ -181,6 +207,49 @@ def test_pair_with_unequal_layouts_fails_at_once_naming_the_field(field: str) ->
         assert two.n_dials == 1, "there is no use in asking again"
 
     play(scene, layout=LAYOUT.replace(f'"{field}":1', f'"{field}":3'))
+
+
+@pytest.mark.parametrize("page_tokens", [16, 64, 128])
+def test_wide_pages_arrive_as_fp8_of_the_receivers_page_size(page_tokens: int) -> None:
+    facts = {"dtype": "bfloat16", "page_tokens": 32, "layers": 2, "kv_heads": 2, "head_dim": 16}
+    p_layout = json.dumps(facts)
+    d_layout = json.dumps({**facts, "dtype": "float8_e4m3fn", "page_tokens": page_tokens})
+    rng = np.random.default_rng(3)
+    sides = {"layout": d_layout, "p_layout": p_layout, "converts": converts_of(p_layout)}
+
+    async def scene(two: Two) -> None:
+        two.move("r", n_pages=3)
+        values = rng.normal(size=two.p_pool.size // 2).astype(np.float32)
+        bits = values.view(np.uint32) >> 16  # bfloat16 by truncation
+        two.p_pool[:] = bits.astype(np.uint16).view(np.uint8).reshape(two.p_pool.shape)
+        await asyncio.sleep(0.1)
+        n_pages = -(-96 // page_tokens)
+        n_bytes = n_pages * parse_layout(d_layout).page_bytes
+        assert two.p_events[0] == Committed(two.p_events[0].key, n_pages, n_bytes)
+
+    two = play(scene, **sides)
+    source = as_tokens(two.p_pool[[0, 1, 2]], parse_layout(p_layout))
+    read = as_tokens(two.d_pool[list(two.d_events[0].pages)], parse_layout(d_layout))
+    largest = np.abs(source).max(axis=-1, keepdims=True)
+    assert (np.abs(read[:96] - source) <= largest / 27).all(), "half a step of e4m3 at its largest"
+    assert (read[96:] == 0).all()
+
+
+def as_tokens(pages: Any, side: Layout) -> Any:
+    """[tokens, layers, 2, heads, head_dim] of float32."""
+    shape = (len(pages), side.layers, 2, side.kv_heads)
+    n = side.page_tokens * side.head_dim
+    planes = pages.reshape(*shape, side.plane_bytes)
+    if side.dtype == "bfloat16":
+        bits = planes.copy().view(np.uint16).astype(np.uint32) << 16
+        values = bits.view(np.float32).reshape(*shape, side.page_tokens, side.head_dim)
+    else:
+        held = torch.from_numpy(planes[..., :n].copy()).view(torch.float8_e4m3fn).float().numpy()
+        keys = held[:, :, 0].reshape(*shape[:2], shape[3], side.page_tokens, side.head_dim)
+        turned = held[:, :, 1].reshape(*shape[:2], shape[3], side.head_dim, side.page_tokens)
+        values = np.stack([keys, turned.swapaxes(-1, -2)], axis=2)
+        values = values * planes[..., n:].copy().view(np.float32)[..., None]
+    return np.moveaxis(values, 4, 1).reshape(-1, side.layers, 2, side.kv_heads, side.head_dim)
 
 
 def test_another_incarnation_at_the_address_is_left_alone() -> None:

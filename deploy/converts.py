@@ -1,0 +1,29 @@
+"""What a worker's engine can make of its pages for receivers of another KV dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from kvtransfer.sources import Convert, MakeConvert
+from twolane.layout import Layout, parse_layout
+
+_WIDE = frozenset({"float32", "bfloat16", "float16"})
+
+
+def converts_of(layout: str) -> Mapping[str, MakeConvert]:
+    """By the dtype that they make, out of pages of that layout."""
+    is_wide = parse_layout(layout).dtype in _WIDE
+    return {"float8_e4m3fn": _to_fp8} if is_wide else {}
+
+
+def _to_fp8(source: Layout, target: Layout) -> Convert:
+    from engine.fp8_pages import quantise_pages  # torch: a fake engine does without
+
+    return partial(
+        quantise_pages,
+        dtype=source.dtype,
+        kv_heads=target.kv_heads,
+        page_tokens=target.page_tokens,
+        head_dim=target.head_dim,
+    )

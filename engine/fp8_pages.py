@@ -1,0 +1,37 @@
+"""Wide KV pages into FP8 ones: what the FP8 pool's own writer would have stored of the same values.
+
+    [layers, 2, kv_heads, page_tokens, head_dim] of float32, bfloat16 or float16
+    -> keys as they lie, values turned, a float32 scale a token and head (see engine.kernels.view)
+
+For a sender whose receiver keeps its pages in FP8: half the bytes of bfloat16 travel. What is
+rounded away does not come back, so answers over such pages are not bit for bit those over wide
+ones, nor those of an engine that had read FP8 pages from the first token on.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from engine.fp8 import FP8, LARGEST, SMALLEST_SCALE
+from engine.step import ByteArray
+
+
+def quantise_pages(
+    pages: ByteArray, out: ByteArray, *, dtype: str, kv_heads: int, page_tokens: int, head_dim: int
+) -> None:
+    """Fill `out` [n, bytes of an FP8 page] from `pages` [n, bytes of a page of dtype].
+
+    A row of a head that is not all finite becomes zeros under a scale that is NaN.
+    """
+    plane = page_tokens * head_dim
+    wide = torch.from_numpy(pages).view(getattr(torch, dtype))
+    wide = wide.view(-1, 2, kv_heads, page_tokens, head_dim).float()
+    largest = wide.abs().amax(-1)
+    is_sound = largest < torch.inf
+    scales = torch.where(is_sound, largest.clamp(min=SMALLEST_SCALE) / LARGEST, torch.nan)
+    held = torch.where(is_sound[..., None], wide / scales[..., None], 0.0).to(FP8)
+    target = torch.from_numpy(out).view(-1, 2, kv_heads, plane + 4 * page_tokens)
+    values = held[:, 1].view(torch.uint8).transpose(-1, -2)
+    target[:, 0, :, :plane] = held[:, 0].view(torch.uint8).reshape(-1, kv_heads, plane)
+    target[:, 1, :, :plane] = values.reshape(-1, kv_heads, plane)
+    target[..., plane:] = scales.view(torch.uint8)

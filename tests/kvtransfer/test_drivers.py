@@ -127,7 +127,9 @@ class Two:
         key = key._replace(receiver_epoch=D_EPOCH)
         if self.receiver.epoch == D_EPOCH:
             self.receiver.expect(key, n_tokens=self.page_tokens * n_pages, now=now)
-        self.sender.open(key, n_tokens=self.page_tokens * n_pages, prefix_hashes=[], priority=0, now=now)
+        self.sender.open(
+            key, n_tokens=self.page_tokens * n_pages, prefix_hashes=[], priority=0, now=now
+        )
         self.sender.offer(key, 0, pages, now)
         self.sender.finish(key, FirstToken(1), now)
         self.p_pages.release(pages)

@@ -19,18 +19,32 @@ from engine.step import ByteArray
 def quantise_pages(
     pages: ByteArray, out: ByteArray, *, dtype: str, kv_heads: int, page_tokens: int, head_dim: int
 ) -> None:
-    """Fill `out` [n, bytes of an FP8 page] from `pages` [n, bytes of a page of dtype].
+    """`quantise_tensors` of pages in host memory."""
+    shape = {"kv_heads": kv_heads, "page_tokens": page_tokens, "head_dim": head_dim}
+    quantise_tensors(torch.from_numpy(pages), torch.from_numpy(out), dtype=dtype, **shape)
+
+
+def quantise_tensors(
+    pages: torch.Tensor,
+    out: torch.Tensor,
+    *,
+    dtype: str,
+    kv_heads: int,
+    page_tokens: int,
+    head_dim: int,
+) -> None:
+    """Fill `out` [n, bytes of an FP8 page] from `pages` [n, bytes of a page of dtype]: both uint8,
+    dense, on one device.
 
     A row of a head that is not all finite becomes zeros under a scale that is NaN.
     """
     plane = page_tokens * head_dim
-    wide = torch.from_numpy(pages).view(getattr(torch, dtype))
-    wide = wide.view(-1, 2, kv_heads, page_tokens, head_dim).float()
+    wide = pages.view(getattr(torch, dtype)).view(-1, 2, kv_heads, page_tokens, head_dim).float()
     largest = wide.abs().amax(-1)
     is_sound = largest < torch.inf
     scales = torch.where(is_sound, largest.clamp(min=SMALLEST_SCALE) / LARGEST, torch.nan)
     held = torch.where(is_sound[..., None], wide / scales[..., None], 0.0).to(FP8)
-    target = torch.from_numpy(out).view(-1, 2, kv_heads, plane + 4 * page_tokens)
+    target = out.view(-1, 2, kv_heads, plane + 4 * page_tokens)
     values = held[:, 1].view(torch.uint8).transpose(-1, -2)
     target[:, 0, :, :plane] = held[:, 0].view(torch.uint8).reshape(-1, kv_heads, plane)
     target[:, 1, :, :plane] = values.reshape(-1, kv_heads, plane)

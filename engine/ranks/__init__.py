@@ -12,6 +12,6 @@ the same logits and draws are keyed by (seed, sample, position).
 
 A request's pages are spread like this: page p of the group is page p of every rank's pool, and
 holds there that rank's key-value heads, laid out as in any pool. So one allocator serves all ranks;
-a page is moved by moving it rank by rank, between sides with equally many ranks (their layouts say
-so: see `engine.layout`).
+a page is moved by moving it rank by rank (their layouts say how many there are: see
+`engine.layout`; which heads go where between unequal numbers of them: `kvtransfer.planes`).
 """

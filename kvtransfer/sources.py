@@ -105,14 +105,15 @@ class MadePages:
 class PageMaker:
     """Sources of one pool for receivers of any layout. `converts` by the dtype that they make.
 
-    Without the pool's own `layout` there is one for receivers of equal layout alone.
+    Without the pool's own `layout`, or without bytes in host memory (a GPU's pool is [0, bytes]),
+    there is one for receivers of equal layout alone.
     """
 
     def __init__(
         self, pool: Pool, layout: str = "", converts: Mapping[str, MakeConvert] | None = None
     ) -> None:
         self._pool = pool
-        self._layout = layout
+        self._layout = layout if pool.size else ""
         self._converts = converts or {}
 
     @property

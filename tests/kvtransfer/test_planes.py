@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvtransfer.planes import Gather, Lane, Paging, gather_of, lanes
-from kvtransfer.sources import MadePages
+from kvtransfer.sources import MadePages, PageMaker
 from twolane.layout import DTYPE_BYTES, SCALE_BYTES, Layout, can_feed, unfit
 
 Bytes = npt.NDArray[np.uint8]
@@ -221,6 +221,13 @@ def test_a_sender_makes_what_it_says_it_makes() -> None:
     assert unfit(small, large, ("bfloat16",)) is None
     assert unfit(small, fp8, ("bfloat16", "float8_e4m3fn")) is None
     assert unfit(fp8, small, ("float8_e4m3fn",)) == "dtype", "what FP8 dropped does not come back"
+
+
+def test_a_pool_that_is_not_in_host_memory_makes_nothing() -> None:
+    text = '{"dtype":"uint8","head_dim":8,"kv_heads":1,"layers":1,"page_tokens":16}'
+    assert PageMaker(np.zeros((2, 256), np.uint8), text).makes_dtypes == ("uint8",)
+    assert PageMaker(np.zeros((2, 256), np.uint8)).makes_dtypes == ()
+    assert PageMaker(np.zeros((0, 256), np.uint8), text).makes_dtypes == ()
 
 
 def test_texts_that_tell_nothing_are_no_reason_against_a_pair() -> None:

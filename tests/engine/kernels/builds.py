@@ -151,6 +151,7 @@ def cases() -> dict[str, Callable[[], None]]:
     from engine.kernels.gemv import gemv
     from engine.kernels.norm import rms_norm
     from engine.kernels.page_copy import copy_pages
+    from engine.kernels.page_sum import sum_pages
     from engine.kernels.prefill_attention import PrefillConfig, config_for, prefill_attention
     from engine.kernels.prefill_overlapped import launch_overlapped
     from engine.kernels.quantise import quantise_rows
@@ -253,6 +254,7 @@ def cases() -> dict[str, Callable[[], None]]:
         "sample": lambda: sample(
             zeros(4, 128_256), floats, ints.long(), ints, ints, tokens=ints, logprobs=floats
         ),
+        "page sums": lambda: sum_pages(1 << 20, ints, page_bytes=8 << 20, out=ints.long()),
         "copy": lambda: copy_pages(1 << 20, 1 << 21, ints, ints, page_bytes=8 << 20),
         **{f"streamed out {n}": partial(streamed, n, 4096, 4096) for n in STREAMED_ROWS},
         **{f"streamed head {n}": partial(streamed, n, 128_256, 4096) for n in STREAMED_ROWS},

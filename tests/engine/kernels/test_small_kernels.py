@@ -6,6 +6,7 @@ import pytest
 
 pytest.importorskip("triton")
 
+import numpy as np
 import torch
 
 from engine.fp8 import FP8
@@ -13,10 +14,12 @@ from engine.kernels.embed import embed, reference_embed
 from engine.kernels.gemv import GemvConfig, gemv
 from engine.kernels.norm import reference_rms_norm, rms_norm
 from engine.kernels.page_copy import copy_pages
+from engine.kernels.page_sum import sum_pages
 from engine.kernels.rope_write import reference_rope, rope_write
 from engine.kernels.silu import reference_silu_mul, silu_mul
 from engine.kernels.view import allocate_view
 from engine.rope import Rope
+from kvtransfer.digests import mix64
 
 
 def assert_close(got: torch.Tensor, expected: torch.Tensor, bound: float = 1e-6) -> None:
@@ -114,6 +117,16 @@ def test_scattered_pages_arrive_and_nothing_else_changes() -> None:
     expected = torch.zeros_like(target)
     expected[put] = source[taken]
     assert torch.equal(target, expected)
+
+
+@pytest.mark.parametrize("page_bytes", [128, 40 * 1024])
+def test_sums_of_pages_are_those_that_a_cpu_takes(page_bytes: int) -> None:
+    pool = torch.randint(0, 256, (5, page_bytes), dtype=torch.uint8)
+    pages = torch.tensor([4, 0, 4], dtype=torch.int32)
+    out = torch.full((3,), 7, dtype=torch.int64)
+    sum_pages(pool.data_ptr(), pages, page_bytes=page_bytes, out=out, programs=4)
+    expected = mix64(pool.numpy(), np.array([4, 0, 4]))
+    assert out.numpy().view(np.uint64).tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize("rows", [1, 3, 8])

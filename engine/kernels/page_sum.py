@@ -1,0 +1,60 @@
+"""64-bit sums of pages where they lie: equal to `kvtransfer.digests.mix64` of the same bytes.
+
+Bytes: each page read once, by 16 bytes a thread; 8 bytes a page and part added up atomically. The
+sum of a page does not depend on the order, so it is the same whatever ran beside it.
+"""
+
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
+
+import torch
+import triton
+import triton.language as tl
+
+BLOCK = 4096  # words of 8 bytes a turn
+_STEP: tl.constexpr = tl.constexpr(0x9E3779B97F4A7C15)  # the mixing of splitmix64
+_FIRST: tl.constexpr = tl.constexpr(0xBF58476D1CE4E5B9)
+_SECOND: tl.constexpr = tl.constexpr(0x94D049BB133111EB)
+
+
+@triton.jit(do_not_specialize=["n_pages"])
+def _page_sum_kernel(address, pages, sums, n_pages, page_words, BLOCK: tl.constexpr):
+    pool = tl.multiple_of(address.to(tl.uint64).to(tl.pointer_type(tl.uint64)), 16)
+    parts = tl.cdiv(page_words, BLOCK)
+    for task in range(tl.program_id(0), n_pages * parts, tl.num_programs(0)):
+        nth = task // parts
+        word = (task % parts) * BLOCK + tl.arange(0, BLOCK)
+        keep = word < page_words
+        first = tl.load(pages + nth).to(tl.int64) * page_words
+        x = tl.load(pool + first + word, mask=keep, other=0)
+        x += (word + 1).to(tl.uint64) * _STEP
+        x = (x ^ (x >> 30)) * _FIRST
+        x = (x ^ (x >> 27)) * _SECOND
+        x = x ^ (x >> 31)
+        total = tl.sum(tl.where(keep, x, 0).to(tl.int64, bitcast=True), 0)
+        tl.atomic_add(sums + nth, total)
+
+
+def sum_pages(
+    address: int,
+    pages: torch.Tensor,
+    *,
+    page_bytes: int,
+    out: torch.Tensor,
+    programs: int = 132,
+) -> None:
+    """out[i] = the sum of page pages[i]; int32 pages, int64 out (bits of uint64), both on the
+    device that runs. `address` is of page 0, 16-byte aligned. `programs` bounds how much of the
+    device it takes."""
+    assert page_bytes % 128 == 0
+    assert address % 16 == 0
+    assert pages.dtype == torch.int32
+    assert out.dtype == torch.int64
+    assert out.shape == pages.shape
+    out.zero_()
+    if len(pages) == 0:
+        return
+    words = page_bytes // 8
+    tasks = len(pages) * triton.cdiv(words, BLOCK)
+    _page_sum_kernel[(min(programs, tasks),)](
+        address, pages, out, len(pages), words, BLOCK=BLOCK, num_warps=8
+    )

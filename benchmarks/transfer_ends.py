@@ -5,39 +5,76 @@
               check, as each post completes   ->   check
               wait                            <-   all checked
 
-A round moves every page of the pool once, from random places to random places. Its time counts from
-the first post to the news that all has landed (and was summed and compared where sums are on).
+A round moves `n_pages` pages, from random places to random places, in runs of `run_pages`. Its time
+counts from the first post to the news that all has landed (and was summed and compared where sums
+are on). Pools lie in host memory, or on cards: ours on the one that this process sees first, the
+child's on `child_device`.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from typing import Any
 
 import numpy as np
 
+from benchmarks.transfer_pools import open_pool
+from kvtransfer.config import MIB
 from kvtransfer.plan import CopyPlan
-from kvtransfer.transports.base import Checked
-from kvtransfer.transports.pool_memory import create_pool_memory
+from kvtransfer.transports.base import Checked, Outlet
 from kvtransfer.transports.registry import OutletOpener, TransportConfig, open_landings
 from twolane.v1 import transfer_pb2
 
 P_EPOCH, D_EPOCH = 1, 2
-WINDOW_BYTES, POST_BYTES = 64 << 20, 8 << 20  # as SenderConfig
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One row of the table."""
+    """One row of the table. Window and post as SenderConfig has them for that kind of pool."""
 
     transport: str
     page_bytes: int
     checksums: bool
     pool_bytes: int
     n_rounds: int
+    kind: str = "host"
+    n_pages: int = 0  # of a round; 0: the whole pool
+    run_pages: int = 1
+    sockets: int = 1
+    child_device: str = ""  # as CUDA_VISIBLE_DEVICES says it
+
+    @property
+    def pool_pages(self) -> int:
+        return self.pool_bytes // self.page_bytes
+
+    @property
+    def round_pages(self) -> int:
+        return self.n_pages or self.pool_pages
+
+    @property
+    def window_bytes(self) -> int:
+        return 64 * MIB if self.kind == "host" else 512 * MIB
+
+    @property
+    def post_pages(self) -> int:
+        return max(1, self.window_bytes // 8 // self.page_bytes)
+
+    def config(self) -> TransportConfig:
+        return TransportConfig(
+            transports=(self.transport,), checksums=self.checksums, sockets=self.sockets
+        )
+
+    def places(self, rng: np.random.Generator) -> Any:
+        """Page numbers of a round on one side."""
+        starts = rng.permutation(self.pool_pages // self.run_pages)
+        wanted = -(-self.round_pages // self.run_pages)
+        runs = starts[:wanted, None] * self.run_pages + np.arange(self.run_pages)
+        return runs.reshape(-1)[: self.round_pages]
 
 
 def rounds(setting: Setting) -> list[float]:
@@ -46,56 +83,70 @@ def rounds(setting: Setting) -> list[float]:
     here, there = context.Pipe()
     child = context.Process(target=_land, args=(setting, there), daemon=True)
     child.start()
-    rng = np.random.default_rng(1)
-    shape = (setting.pool_bytes // setting.page_bytes, setting.page_bytes)
-    pool = rng.integers(0, 256, shape, dtype=np.uint8)
-    config = TransportConfig(transports=(setting.transport,), checksums=setting.checksums)
+    pool = open_pool(setting.kind, setting.pool_pages, setting.page_bytes, fill=True)
+    address, digests = here.recv()
     hello = transfer_pb2.ReceiverHello(
-        epoch=D_EPOCH, transport=setting.transport, transport_address=here.recv()
+        epoch=D_EPOCH,
+        transport=setting.transport,
+        transport_address=address,
+        checksums=digests,
     )
-    outlet = OutletOpener(P_EPOCH, pool, config)(hello)
+    outlet = OutletOpener(P_EPOCH, pool.transfers, setting.config())(hello)
     woken = threading.Event()
     outlet.set_wake(woken.set)
-    step = POST_BYTES // setting.page_bytes
+    rng = np.random.default_rng(1)
     rates = []
     for generation in range(1, setting.n_rounds + 2):
-        src, dst = rng.permutation(shape[0]), rng.permutation(shape[0])
+        src, dst = setting.places(rng), setting.places(rng)
         here.send(dst)
         assert here.recv() == "granted"
         begun = time.perf_counter()
-        waiting = [
-            CopyPlan(at, src[at : at + step], dst[at : at + step])
-            for at in range(0, shape[0], step)
-        ]
-        under_way: dict[int, CopyPlan] = {}
-        while waiting or under_way:
-            while waiting and len(under_way) < WINDOW_BYTES // POST_BYTES:
-                plan = waiting.pop(0)
-                under_way[plan.first] = plan
-                outlet.post(plan.first, generation, plan)
-            woken.wait()
-            woken.clear()
-            for posted in outlet.poll():
-                assert posted.ok
-                plan = under_way.pop(posted.post)
-                here.send((plan.first, plan.n_pages, posted.checksums))
+        _send(setting, outlet, woken, here, generation, src, dst)
         assert here.recv() == "landed"
-        rates.append(setting.pool_bytes / (time.perf_counter() - begun))
+        rates.append(src.size * setting.page_bytes / (time.perf_counter() - begun))
     here.send(None)
     child.join()
     outlet.close()
+    pool.close()
     return rates[1:]
 
 
+def _send(
+    setting: Setting,
+    outlet: Outlet,
+    woken: threading.Event,
+    here: Connection,
+    generation: int,
+    src: Any,
+    dst: Any,
+) -> None:
+    step = setting.post_pages
+    waiting = [
+        CopyPlan(at, src[at : at + step], dst[at : at + step]) for at in range(0, src.size, step)
+    ]
+    under_way: dict[int, CopyPlan] = {}
+    while waiting or under_way:
+        while waiting and len(under_way) < 8:
+            plan = waiting.pop(0)
+            under_way[plan.first] = plan
+            outlet.post(plan.first, generation, plan)
+        woken.wait()
+        woken.clear()
+        for posted in outlet.poll():
+            assert posted.ok
+            plan = under_way.pop(posted.post)
+            here.send((plan.first, plan.n_pages, posted.checksums))
+
+
 def _land(setting: Setting, pipe: Connection) -> None:
-    memory = create_pool_memory(setting.pool_bytes, "benchmark")
-    pool = memory.array.reshape(-1, setting.page_bytes)
-    pool[:] = 0  # every page is mapped before the clock runs
-    config = TransportConfig(transports=(setting.transport,), checksums=setting.checksums)
-    landing = open_landings(D_EPOCH, pool, config, memory)[setting.transport]
+    if setting.child_device:
+        os.environ["CUDA_VISIBLE_DEVICES"] = setting.child_device
+    held = open_pool(setting.kind, setting.pool_pages, setting.page_bytes, fill=False)
+    landings = open_landings(D_EPOCH, held.transfers, setting.config(), held.memory)
+    landing = landings[setting.transport]
     woken = threading.Event()
     landing.set_wake(woken.set)
-    pipe.send(landing.address)
+    pipe.send((landing.address, landing.digests))
     generation = 0
     while (pages := pipe.recv()) is not None:
         generation += 1
@@ -121,4 +172,4 @@ def _land(setting: Setting, pipe: Connection) -> None:
         landing.revoke(generation)
         pipe.send("landed")
     landing.close()
-    memory.close()
+    held.close()

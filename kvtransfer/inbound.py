@@ -185,7 +185,7 @@ class Inbound:
             return
         if grant.knows(chunk):
             self._hub.dropped[reasons.DUPLICATE] += 1
-        elif not grant.announce(chunk, require_checksums=self._hub.config.require_checksums):
+        elif not grant.announce(chunk, require_checksums=self._needs_sums(grant)):
             self._hub.dropped[reasons.MALFORMED] += 1
         else:
             first = chunk.first_page - len(grant.skipped)
@@ -264,6 +264,10 @@ class Inbound:
     def _waits_again(self) -> bool:
         """It was granted once, and the sender should ask again."""
         return self.state is InState.EXPECTED and self._regrants > 0
+
+    def _needs_sums(self, grant: InGrant) -> bool:
+        """Where its landing compares none (shared mappings of one host), chunks need bring none."""
+        return self._hub.config.require_checksums and bool(grant.landing.digests)
 
     def _enqueue(self, now: float) -> None:
         assert self.reserve is not None

@@ -12,7 +12,9 @@ from kvtransfer.transports.base import Landing
 from twolane.layout import LayoutError, parse_layout, unfit
 from twolane.v1 import transfer_pb2
 
-ONE_HOST_ONLY = frozenset({"shm", "unix"})
+ONE_HOST_ONLY = frozenset({"cuda_ipc", "shm", "unix"})
+ONE_KIND_ONLY = frozenset({"cuda_ipc", "shm"})  # pages of both are in the same kind of memory
+HOST = "host"
 
 
 def sender_hello(
@@ -22,6 +24,8 @@ def sender_hello(
     layout: str,
     transports: Sequence[str],
     makes_dtypes: Sequence[str] = (),
+    *,
+    memory: str = HOST,
 ) -> transfer_pb2.SenderHello:
     """Of this process. `transports` best first."""
     return transfer_pb2.SenderHello(
@@ -34,6 +38,7 @@ def sender_hello(
         pid=os.getpid(),
         pid_start_ticks=start_ticks(os.getpid()),
         makes_dtypes=makes_dtypes,
+        memory=memory,
     )
 
 
@@ -58,6 +63,7 @@ class ReceiverIdentity:
     layout: str  # canonical JSON
     host: str  # `host_identity()`
     lease_ms: int
+    memory: str = HOST  # where its pages are
 
     def answer(
         self, hello: transfer_pb2.SenderHello, landings: Mapping[str, Landing]
@@ -80,6 +86,7 @@ class ReceiverIdentity:
         else:
             answer.transport = transport
             answer.transport_address = landings[transport].address
+            answer.checksums.extend(landings[transport].digests)
         return answer
 
     def _unequal(self, hello: transfer_pb2.SenderHello) -> tuple[str, str]:
@@ -95,7 +102,11 @@ class ReceiverIdentity:
         return "", ""
 
     def _pick(self, hello: transfer_pb2.SenderHello, landings: Mapping[str, Landing]) -> str:
+        is_near = hello.host == self.host
+        is_alike = (hello.memory or HOST) == self.memory
         for name in hello.transports:
-            if name in landings and (name not in ONE_HOST_ONLY or hello.host == self.host):
+            is_too_far = name in ONE_HOST_ONLY and not is_near
+            is_foreign = name in ONE_KIND_ONLY and not is_alike
+            if name in landings and not is_too_far and not is_foreign:
                 return name
         return ""

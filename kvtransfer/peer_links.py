@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from twolane.rpc.link import Link, LinkBrokenError
+from twolane.v1 import worker_pb2
 
 OutT = TypeVar("OutT")
 InT = TypeVar("InT")
@@ -25,8 +26,7 @@ class Core(Protocol[OutT, EventT]):
 @dataclass(frozen=True, slots=True)
 class _Open(Generic[OutT, InT]):
     link: Link[OutT, InT]
-    worker_id: str
-    transport: str
+    how: worker_pb2.PeerTransport
 
 
 class PeerLinks(Generic[OutT, InT, EventT]):
@@ -39,12 +39,22 @@ class PeerLinks(Generic[OutT, InT, EventT]):
         self._is_flushing = False
 
     @property
-    def transports(self) -> dict[str, str]:
-        """Peer worker id -> transport in use."""
-        return {peer.worker_id: peer.transport for peer in self._of.values()}
+    def transports(self) -> list[worker_pb2.PeerTransport]:
+        """How pages travel to or from each peer."""
+        return [peer.how for peer in self._of.values()]
 
-    def add(self, epoch: int, link: Link[OutT, InT], worker_id: str, transport: str) -> None:
-        self._of[epoch] = _Open(link, worker_id, transport)
+    def add(
+        self,
+        epoch: int,
+        link: Link[OutT, InT],
+        worker_id: str,
+        transport: str,
+        instead_of: str = "",
+    ) -> None:
+        how = worker_pb2.PeerTransport(
+            worker_id=worker_id, transport=transport, instead_of=instead_of
+        )
+        self._of[epoch] = _Open(link, how)
 
     def remove(self, epoch: int, link: Link[OutT, InT]) -> bool:
         """False: it was not there, or another link took its place."""

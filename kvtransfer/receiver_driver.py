@@ -23,7 +23,7 @@ from kvtransfer.receiver import Receiver
 from kvtransfer.transports.base import Landing
 from kvtransfer.wakeup import Wakeup
 from twolane.rpc.link import Link, LinkBrokenError
-from twolane.v1 import transfer_pb2
+from twolane.v1 import transfer_pb2, worker_pb2
 
 PeerLink = Link[transfer_pb2.ConnectResponse, transfer_pb2.ConnectRequest]
 
@@ -51,8 +51,8 @@ class ReceiverDriver:
         self._pidfds: dict[int, int] = {}  # sender epoch -> pidfd
 
     @property
-    def transports(self) -> dict[str, str]:
-        """Peer worker id -> transport in use, of the links that are open."""
+    def transports(self) -> list[worker_pb2.PeerTransport]:
+        """How pages travel, of the links that are open."""
         return self._links.transports
 
     def flush(self) -> None:
@@ -79,7 +79,7 @@ class ReceiverDriver:
         try:
             hello = (await link.receive()).hello
             answer = self._identity.answer(hello, self._landings)
-            if not hello.epoch or not self._watch(hello, answer):
+            if not hello.epoch or not self._watch(hello, answer.transport):
                 return
             link.send(transfer_pb2.ConnectResponse(hello=answer))
             if answer.refused_field:
@@ -109,9 +109,10 @@ class ReceiverDriver:
         with suppress(TimeoutError):
             await asyncio.wait_for(link.receive(), self._lease.heartbeat_s)
 
-    def _watch(self, hello: transfer_pb2.SenderHello, answer: transfer_pb2.ReceiverHello) -> bool:
+    def _watch(self, hello: transfer_pb2.SenderHello, transport: str) -> bool:
         """A process that writes into our memory is watched: its end is proof. False: it ended."""
-        if answer.transport != "shm" or hello.epoch in self._pidfds:
+        writes = transport in self._landings and self._landings[transport].sender_writes
+        if not writes or hello.epoch in self._pidfds:
             return True
         try:
             pidfd = open_pidfd(hello.pid, hello.pid_start_ticks)

@@ -22,7 +22,7 @@ from kvtransfer.transports.base import Outlet
 from kvtransfer.wakeup import Wakeup
 from twolane.layout import LayoutError
 from twolane.rpc.link import Link, LinkBrokenError
-from twolane.v1 import transfer_pb2
+from twolane.v1 import transfer_pb2, worker_pb2
 
 PeerLink = Link[transfer_pb2.ConnectRequest, transfer_pb2.ConnectResponse]
 Dial = Callable[[str], Awaitable[PeerLink]]  # raises LinkBrokenError when nobody answers
@@ -53,6 +53,7 @@ class SenderDriver:
             transfer_pb2.ConnectRequest, transfer_pb2.ConnectResponse, SenderEvent
         ] = PeerLinks(sender, on_events)
         self._outlets: dict[int, Outlet] = {}
+        self._failed: dict[int, dict[str, str]] = {}  # by receiver: transport -> what it failed of
         self._tasks: asyncio.TaskGroup | None = None
 
     def connect(self, epoch: int, endpoint: str) -> None:
@@ -66,8 +67,8 @@ class SenderDriver:
                 self._tasks.create_task(self._keep(epoch))
 
     @property
-    def transports(self) -> dict[str, str]:
-        """Peer worker id -> transport in use, of the links that are open."""
+    def transports(self) -> list[worker_pb2.PeerTransport]:
+        """How pages travel, of the links that are open."""
         return self._links.transports
 
     def flush(self) -> None:
@@ -131,7 +132,7 @@ class SenderDriver:
 
     async def _talk(self, epoch: int, link: PeerLink) -> bool:
         """Hello, then messages until the link breaks. False: there is no use in coming back."""
-        link.send(transfer_pb2.ConnectRequest(hello=self._hello))
+        link.send(transfer_pb2.ConnectRequest(hello=self._hello_to(epoch)))
         hello = (await link.receive()).hello
         if hello.epoch != epoch:
             _log.warning("receiver %x is %x by now", epoch, hello.epoch)
@@ -148,16 +149,41 @@ class SenderDriver:
             try:
                 outlet = self._open_outlet(hello)
             except OSError as error:
-                raise LinkBrokenError(f"no {hello.transport} to there: {error}") from error
+                return self._fall_back(epoch, hello, error)
             self._outlets[epoch] = outlet
             outlet.set_wake(Wakeup(asyncio.get_running_loop(), self._on_wake))
-        self._links.add(epoch, link, hello.worker_id, hello.transport)
+        failed = self._failed.get(epoch, {})
+        instead_of = "; ".join(f"{name}: {why}" for name, why in failed.items())
+        self._links.add(epoch, link, hello.worker_id, hello.transport, instead_of)
         self._sender.attach_peer(epoch, self._outlets[epoch], self._now(), paging)
         self.flush()
         while True:
             message = await link.receive()
             self._sender.on_message(epoch, message, self._now())
             self.flush()
+
+    def _hello_to(self, epoch: int) -> transfer_pb2.SenderHello:
+        """Without the transports that do not work between us."""
+        failed = self._failed.get(epoch, {})
+        if not failed:
+            return self._hello
+        hello = transfer_pb2.SenderHello()
+        hello.CopyFrom(self._hello)
+        hello.transports[:] = [name for name in self._hello.transports if name not in failed]
+        return hello
+
+    def _fall_back(self, epoch: int, hello: transfer_pb2.ReceiverHello, error: OSError) -> bool:
+        """Come back with the other transports. False: there is none."""
+        self._failed.setdefault(epoch, {})[hello.transport] = str(error)
+        others = self._hello_to(epoch).transports
+        _log.warning(
+            "pages to %s do not travel by %s (%s); next: %s",
+            hello.worker_id, hello.transport, error, ", ".join(others) or "none",
+        )  # fmt: skip
+        if others:
+            return True
+        del self._failed[epoch]  # should somebody ask for it again
+        return self._give_up(epoch, f"{hello.transport}: {error}")
 
     def _give_up(self, epoch: int, reason: str) -> bool:
         self._sender.fail_peer(epoch, reason, self._now())

@@ -26,6 +26,16 @@ class Pages:
         return self.quarantined + self.used + self.pinned + self.cached + self.free
 
 
+@dataclass(frozen=True, slots=True)
+class PeerTransport:
+    """How pages travel between a worker and one of its peers. `instead_of`: what the better
+    transports failed of, as the sending side saw it; empty where none did."""
+
+    peer: str
+    transport: str
+    instead_of: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerInfo:
     """One worker. `epoch` names this incarnation of it: a restarted worker has another."""
@@ -47,6 +57,7 @@ class WorkerInfo:
     last_heard_s: float
     pool: str = ""
     devices: tuple[str, ...] = ()  # one a rank: cpu, or a GPU as CUDA_VISIBLE_DEVICES names it
+    transports: tuple[PeerTransport, ...] = ()
 
     @classmethod
     def from_proto(cls, message: cluster_pb2.WorkerStatus) -> WorkerInfo:
@@ -69,6 +80,10 @@ class WorkerInfo:
             last_heard_s=message.last_heard_s,
             pool=message.pool,
             devices=tuple(message.devices),
+            transports=tuple(
+                PeerTransport(peer.worker_id, peer.transport, peer.instead_of)
+                for peer in load.transports
+            ),
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter as TransportCounter
 from collections.abc import Iterator
 from functools import partial
 
@@ -93,6 +94,16 @@ class _Gauges(Collector):
         )
         yield GaugeMetricFamily(
             "twolane_decode_queue", "Reservations that wait", value=load.decode_queue
+        )
+        peers = GaugeMetricFamily("twolane_peers", "Peers by transport", labels=["transport"])
+        by_transport = TransportCounter(peer.transport for peer in load.transports)
+        for transport, n in by_transport.items():
+            peers.add_metric([transport], n)
+        yield peers
+        yield GaugeMetricFamily(
+            "twolane_peers_fallen_back",
+            "Peers whose pages do not travel by the best transport",
+            value=sum(1 for peer in load.transports if peer.instead_of),
         )
         dropped = CounterMetricFamily(
             "twolane_dropped_messages", "Messages not acted upon", labels=["reason"]

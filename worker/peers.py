@@ -57,12 +57,12 @@ class Peers:
                     tasks.create_task(driver.run())
 
     @property
-    def transports(self) -> dict[str, str]:
-        """Peer worker id -> transport in use."""
-        both: dict[str, str] = {}
+    def transports(self) -> list[worker_pb2.PeerTransport]:
+        """How pages travel to and from each peer."""
+        both: list[worker_pb2.PeerTransport] = []
         for driver in (self._in, self._out):
             if driver is not None:
-                both |= driver.transports
+                both += driver.transports
         return both
 
     def _open_out(self, site: Site, role: PrefillSide, wire: Wire) -> SenderDriver:
@@ -78,6 +78,7 @@ class Peers:
             spec.layout,
             wire.transports,
             wire.makes_dtypes,
+            memory=wire.memory,
         )
         return SenderDriver(role.sender, hello, wire.dial, wire.open_outlet, on_events, role.lease)
 
@@ -94,5 +95,6 @@ class Peers:
             layout=spec.layout,
             host=host_identity(),
             lease_ms=int(role.lease.lease_s * 1000),
+            memory=wire.memory,
         )
         return ReceiverDriver(role.receiver, identity, wire.landings, on_events, role.lease)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from kvtransfer.negotiation import HOST
 from kvtransfer.sender_driver import Dial, OpenOutlet
 from kvtransfer.transports.base import Landing
 
@@ -18,3 +19,4 @@ class Wire:
     landings: Mapping[str, Landing]  # by transport name; where page bytes arrive
     transports: tuple[str, ...]  # that pages may leave by, best first
     makes_dtypes: tuple[str, ...] = ()  # of pages that outlets make of ours, if they make any
+    memory: str = HOST  # where the pages are: some transports need the same kind on both sides

@@ -131,6 +131,7 @@ class Worker:
             draining=self._commands.is_draining,
             drained=self.is_drained,
             step_s=self._steps.step_s,
+            transports=self._peers.transports,
         )
         now = asyncio.get_running_loop().time()
         for role in self.roles.all:
@@ -163,7 +164,7 @@ class Worker:
             load=self.load(),
             integrity_error=self._integrity_error(),
             dropped=self.dropped(),
-            transports=self._peers.transports,
+            transports={peer.worker_id: peer.transport for peer in self._peers.transports},
         )
         for role in self.roles.all:
             for row in role.rows:

@@ -83,6 +83,7 @@ class Landing(Protocol):
     """Receiver's end of all senders that use this transport."""
 
     sender_writes: bool  # the sender writes into our memory: only its word, or its end, is proof
+    digests: tuple[str, ...]  # that its `Checked` may bring, best first; none: chunks need no sums
 
     @property
     def address(self) -> str:

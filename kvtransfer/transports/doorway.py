@@ -88,7 +88,7 @@ class Doorway:
         self.arrivals.remove(arrival)
         self._strangers.pop(arrival, None)
         self._selector.unregister(arrival.stream)
-        arrival.stream.close()
+        arrival.leave()
 
     def tick(self, now: float) -> float | None:
         """Strangers whose time is up leave. Returns how long nothing happens by time alone."""

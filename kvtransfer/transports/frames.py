@@ -1,10 +1,14 @@
-"""What goes over a tcp or unix socket, from sender to receiver only. Little-endian, 32 bytes each.
+"""What goes over a tcp or unix socket. Little-endian, 32 bytes each, from sender to receiver.
 
-    hello   "T2KV" version kind=1  sender epoch   receiver epoch  page bytes  0       first, once
+    hello   "T2KV" version kind=1  sender epoch   receiver epoch  page bytes  digest  first, once
     pages   "T2KV" version kind=2  generation     payload bytes   first page  pages   then the bytes
+    ring    "T2KV" version kind=3  slots          address bytes   slot pages  0       then its text
+    slot    "T2KV" version kind=4  generation     slot            first page  pages
 
-`first page` is an index into the pages of the grant. Whatever is not exactly so closes the
-connection: after a bad frame nothing tells where the next one begins.
+`first page` is an index into the pages of the grant. Ring and slot are the shm transport's between
+pools of devices: bytes lie in slots of the sender's memory, and each slot is answered by its number
+in 4 bytes when the receiver has done with it. Whatever is not exactly so closes the connection:
+after a bad frame nothing tells where the next one begins.
 """
 
 from __future__ import annotations
@@ -14,10 +18,15 @@ from dataclasses import dataclass
 
 MAGIC = b"T2KV"
 VERSION = 1
-HELLO, PAGES = 1, 2
+HELLO, PAGES, RING, SLOT = 1, 2, 3, 4
+DIGEST_CODES = {"": 0, "xxh3": 1, "mix64": 2}
+MAX_ADDRESS_BYTES = 4096
+MAX_SLOTS = 1024
 MAX_PAYLOAD_BYTES = 1 << 30
 _HEAD = struct.Struct("<4sHHQQII")
 HEAD_BYTES = _HEAD.size
+_FREED = struct.Struct("<I")
+FREED_BYTES = _FREED.size
 
 
 class FrameError(Exception):
@@ -29,10 +38,12 @@ class Hello:
     sender_epoch: int
     receiver_epoch: int
     page_bytes: int
+    digest: str = "xxh3"  # that chunks will bring; empty: none
 
     def pack(self) -> bytes:
+        digest = DIGEST_CODES[self.digest]
         return _HEAD.pack(
-            MAGIC, VERSION, HELLO, self.sender_epoch, self.receiver_epoch, self.page_bytes, 0
+            MAGIC, VERSION, HELLO, self.sender_epoch, self.receiver_epoch, self.page_bytes, digest
         )
 
 
@@ -51,7 +62,49 @@ class Pages:
         )
 
 
-def unpack(head: bytes | bytearray) -> Hello | Pages:
+@dataclass(frozen=True, slots=True)
+class RingAt:
+    """Head of a frame that says where the sender's slots are; `address_bytes` of text follow."""
+
+    n_slots: int
+    address_bytes: int
+    slot_pages: int
+
+    def pack(self) -> bytes:
+        return _HEAD.pack(
+            MAGIC, VERSION, RING, self.n_slots, self.address_bytes, self.slot_pages, 0
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """`n_pages` pages lie in that slot of the sender's ring."""
+
+    generation: int
+    slot: int
+    first: int
+    n_pages: int
+
+    def pack(self) -> bytes:
+        return _HEAD.pack(
+            MAGIC, VERSION, SLOT, self.generation, self.slot, self.first, self.n_pages
+        )
+
+
+Frame = Hello | Pages | RingAt | Slot
+
+
+def pack_freed(slot: int) -> bytes:
+    """From receiver to sender: the slot may be filled again."""
+    return _FREED.pack(slot)
+
+
+def unpack_freed(raw: bytes | bytearray) -> int:
+    slot: int = _FREED.unpack(raw)[0]
+    return slot
+
+
+def unpack(head: bytes | bytearray) -> Frame:
     """Raises `FrameError`. Numbers are checked against each other by whoever knows page sizes."""
     magic, version, kind, a, b, c, d = _HEAD.unpack(head)
     if magic != MAGIC:
@@ -59,9 +112,22 @@ def unpack(head: bytes | bytearray) -> Hello | Pages:
     if version != VERSION:
         raise FrameError(f"version {version}; here {VERSION}")
     if kind == HELLO:
-        return Hello(a, b, c)
+        return Hello(a, b, c, _digest_of(d))
+    if kind == RING:
+        if not (1 <= a <= MAX_SLOTS and 1 <= b <= MAX_ADDRESS_BYTES and c >= 1):
+            raise FrameError(f"a ring of {a} slots of {c} pages, {b} bytes of address")
+        return RingAt(a, b, c)
+    if kind == SLOT:
+        return Slot(a, b, c, d)
     if kind != PAGES:
         raise FrameError(f"kind {kind}")
     if not 1 <= b <= MAX_PAYLOAD_BYTES or d < 1:
         raise FrameError(f"{d} pages in {b} bytes")
     return Pages(a, b, c, d)
+
+
+def _digest_of(code: int) -> str:
+    for name, known in DIGEST_CODES.items():
+        if known == code:
+            return name
+    raise FrameError(f"digest {code}")

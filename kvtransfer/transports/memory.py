@@ -26,6 +26,7 @@ import numpy.typing as npt
 
 from kvtransfer import reasons
 from kvtransfer.checksum import page_checksums
+from kvtransfer.digests import XXH3
 from kvtransfer.plan import CopyPlan, PageIds
 from kvtransfer.sources import Source, WholePages
 from kvtransfer.transports.base import Checked, LandingEvent, Posted, Stopped, Wake
@@ -228,6 +229,7 @@ class MemoryLanding:
 
     def __init__(self, fabric: MemoryFabric, receiver_epoch: int, pool: Pool, name: str) -> None:
         self.sender_writes = fabric.sender_writes
+        self.digests: tuple[str, ...] = (XXH3,) if fabric.checksums else ()
         self.receiver_epoch = receiver_epoch
         self.pool = pool
         self.address = name

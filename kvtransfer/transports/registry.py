@@ -3,69 +3,133 @@
 landings = open_landings(epoch, pool, config, memory)    # decode role: all, by name
 open_outlet = OutletOpener(epoch, pool, config)          # prefill role
 outlet = open_outlet(receiver_hello)
+
+A pool is host memory, or the memory of a device. What a name means for each:
+
+              host                               device
+    cuda_ipc  -                                  the sender writes into the receiver's mapped pool
+    shm       the sender writes into the pool    slots in pinned memory that both have mapped
+    unix tcp  bytes straight into pages          bytes into pinned slots, then into pages
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from kvtransfer.checksum import Pool
-from kvtransfer.sources import MakeConvert, PageMaker
+from kvtransfer.device import DeviceError, DeviceMemory
+from kvtransfer.digests import DEVICE_DIGESTS, HOST_DIGESTS, agreed_digest
+from kvtransfer.negotiation import HOST
+from kvtransfer.sources import MakeConvert, PageMaker, Source
 from kvtransfer.transports.addresses import listen_tcp, listen_unix
 from kvtransfer.transports.base import Landing, Outlet
+from kvtransfer.transports.bundle import Bundle
+from kvtransfer.transports.device_ground import DeviceGround
+from kvtransfer.transports.ipc_landing import IpcLanding
+from kvtransfer.transports.ipc_outlet import IpcOutlet
+from kvtransfer.transports.landing_table import LandingTable
+from kvtransfer.transports.page_source import DeviceSource, HostSource, PageSource
 from kvtransfer.transports.pool_memory import PoolMemory
+from kvtransfer.transports.seat import Ground, HostGround
+from kvtransfer.transports.shared_outlet import SharedOutlet
 from kvtransfer.transports.shm_landing import ShmLanding
 from kvtransfer.transports.shm_outlet import ShmOutlet
 from kvtransfer.transports.stream_landing import StreamLanding
 from kvtransfer.transports.stream_outlet import StreamOutlet
 from twolane.v1 import transfer_pb2
 
-CPU_TRANSPORTS = ("shm", "unix", "tcp")  # best first
+TRANSPORTS = ("cuda_ipc", "shm", "unix", "tcp")  # best first
+TRUSTED = frozenset({"cuda_ipc"})  # not summed unless asked: no byte leaves the cards' own wires
+AnyPool = Pool | DeviceMemory
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransportConfig:
     """The same on every worker of a cluster, addresses aside."""
 
-    transports: tuple[str, ...] = CPU_TRANSPORTS  # best first
+    transports: tuple[str, ...] = TRANSPORTS  # best first
     bind_host: str = "127.0.0.1"  # the tcp landing listens here ...
     advertise_host: str = ""  # ... and tells this; empty: bind_host
-    checksums: bool = True
+    checksums: bool | None = None  # None: on, but for those that are trusted
+    sockets: int = 1  # of unix and tcp, from each sender to each receiver
 
     def __post_init__(self) -> None:
-        unknown = set(self.transports) - set(CPU_TRANSPORTS)
-        assert not unknown, f"transports {unknown}; there are {CPU_TRANSPORTS}"
+        unknown = set(self.transports) - set(TRANSPORTS)
+        assert not unknown, f"transports {unknown}; there are {TRANSPORTS}"
         assert self.transports, "no transport"
+        assert self.sockets >= 1
+
+    def offered(self, pool: AnyPool) -> tuple[str, ...]:
+        """Those that pages of this pool may travel by."""
+        is_host = isinstance(pool, np.ndarray)
+        return tuple(name for name in self.transports if not (is_host and name == "cuda_ipc"))
+
+    def sums(self, transport: str) -> bool:
+        """Whether pages are summed and compared on it."""
+        return transport not in TRUSTED if self.checksums is None else self.checksums
+
+
+def memory_kind(pool: AnyPool) -> str:
+    """As hellos say it."""
+    return HOST if isinstance(pool, np.ndarray) else pool.kind
 
 
 def open_landings(
-    receiver_epoch: int, pool: Pool, config: TransportConfig, memory: PoolMemory | None = None
+    receiver_epoch: int, pool: AnyPool, config: TransportConfig, memory: PoolMemory | None = None
 ) -> dict[str, Landing]:
-    """One landing a transport; shm only when the pool is the beginning of `memory`.
+    """One landing a transport. Of a host's pool, shm only when that is the beginning of `memory`.
 
     The caller closes them. Raises OSError when an address cannot be had; then none is open.
     """
     landings: dict[str, Landing] = {}
     try:
-        for name in config.transports:
-            if name == "shm":
-                if memory is not None:
-                    landings[name] = ShmLanding(pool, memory, checksums=config.checksums)
-                continue
-            is_unix = name == "unix"
-            host = config.bind_host
-            listener, address = (
-                listen_unix() if is_unix else listen_tcp(host, config.advertise_host)
-            )
-            landings[name] = StreamLanding(
-                listener, address, receiver_epoch, pool, checksums=config.checksums
-            )
+        for name in config.offered(pool):
+            landing = _open_landing(name, receiver_epoch, pool, config, memory)
+            if landing is not None:
+                landings[name] = landing
     except OSError:
         for landing in landings.values():
             landing.close()
         raise
     return landings
+
+
+def _open_landing(
+    name: str,
+    receiver_epoch: int,
+    pool: AnyPool,
+    config: TransportConfig,
+    memory: PoolMemory | None,
+) -> Landing | None:
+    checksums = config.sums(name)
+    if isinstance(pool, np.ndarray):
+        if name == "shm":
+            return None if memory is None else ShmLanding(pool, memory, checksums=checksums)
+    elif name == "cuda_ipc":
+        try:
+            return IpcLanding(pool, checksums=checksums)
+        except DeviceError as error:
+            _log.warning("no cuda_ipc into this pool: %s", error)
+            return None
+    listener, address = (
+        listen_tcp(config.bind_host, config.advertise_host) if name == "tcp" else listen_unix()
+    )
+    table = LandingTable(checksums=checksums)
+    try:
+        if isinstance(pool, np.ndarray):
+            ground: Ground = HostGround(pool, table, checksums=checksums)
+        else:
+            ground = DeviceGround(pool, table, checksums=checksums, has_rings=name == "shm")
+    except OSError:
+        listener.close()
+        raise
+    return StreamLanding(listener, address, receiver_epoch, ground)
 
 
 class OutletOpener:
@@ -74,35 +138,67 @@ class OutletOpener:
     Raises OSError when that does not work from here. The caller closes it.
 
     For a receiver that lays its pages out differently they are made of ours, whose `layout` this
-    is: with `converts` of its dtype, where that differs too.
+    is: with `converts` of its dtype, where that differs too. Of a device's pages none are made.
     """
 
     def __init__(
         self,
         sender_epoch: int,
-        pool: Pool,
+        pool: AnyPool,
         config: TransportConfig,
         layout: str = "",
         converts: Mapping[str, MakeConvert] | None = None,
     ) -> None:
         self._epoch = sender_epoch
+        self._pool = pool
         self._config = config
-        self._maker = PageMaker(pool, layout, converts)
+        self._maker: PageMaker | None = None
+        if isinstance(pool, np.ndarray):
+            self._maker = PageMaker(pool, layout, converts)
 
     @property
     def makes_dtypes(self) -> tuple[str, ...]:
         """Of pages that it can make for others (SenderHello)."""
-        return self._maker.makes_dtypes
+        return self._maker.makes_dtypes if self._maker is not None else ()
+
+    @property
+    def memory(self) -> str:
+        """Where the pages are that it sends."""
+        return memory_kind(self._pool)
+
+    @property
+    def transports(self) -> tuple[str, ...]:
+        """That pages may leave by, best first."""
+        return self._config.offered(self._pool)
 
     def __call__(self, hello: transfer_pb2.ReceiverHello) -> Outlet:
-        checksums, source = self._config.checksums, self._maker.source_for(hello.layout)
+        """Pages are summed where the receiver compares, by a digest that both know."""
+        pool, address = self._pool, hello.transport_address
+        is_host = isinstance(pool, np.ndarray)
+        digest = agreed_digest(HOST_DIGESTS if is_host else DEVICE_DIGESTS, hello.checksums)
         if hello.transport == "shm":
-            return ShmOutlet(hello.transport_address, source, checksums=checksums)
-        return StreamOutlet(
-            hello.transport,
-            hello.transport_address,
-            self._epoch,
-            hello.epoch,
-            source,
-            checksums=checksums,
-        )
+            if isinstance(pool, np.ndarray):
+                return ShmOutlet(address, self._source_for(hello), digest=digest)
+            return SharedOutlet(address, self._epoch, hello.epoch, pool, digest=digest)
+        if hello.transport == "cuda_ipc":
+            if isinstance(pool, np.ndarray):
+                raise DeviceError("pages of a host do not travel by cuda_ipc")
+            return IpcOutlet(address, pool, digest=digest)
+        outlets: list[Outlet] = [
+            StreamOutlet(
+                hello.transport, address, self._epoch, hello.epoch, self._stream_of(hello, digest),
+                digest=digest,
+            )
+            for _ in range(self._config.sockets)
+        ]  # fmt: skip
+        return outlets[0] if len(outlets) == 1 else Bundle(outlets)
+
+    def _stream_of(self, hello: transfer_pb2.ReceiverHello, digest: str) -> PageSource:
+        """For one socket."""
+        if isinstance(self._pool, np.ndarray):
+            return HostSource(self._source_for(hello), digest)
+        return DeviceSource(self._pool, digest)
+
+    def _source_for(self, hello: transfer_pb2.ReceiverHello) -> Source:
+        assert self._maker is not None, "the receiver took pages of a device for pages of a host"
+        return self._maker.source_for(hello.layout)

@@ -7,6 +7,7 @@ the launcher), is proof that its pages are free.
 from __future__ import annotations
 
 from kvtransfer.checksum import Pool, page_checksums
+from kvtransfer.digests import XXH3
 from kvtransfer.plan import PageIds
 from kvtransfer.transports.base import Checked, LandingEvent, Stopped
 from kvtransfer.transports.pool_memory import PoolMemory
@@ -24,7 +25,7 @@ class ShmLanding(TransportThread[LandingEvent]):
         assert pool.ctypes.data == memory.array.ctypes.data, "the pool is not in that memory"
         self.address = memory.address
         self._pool = pool
-        self._checksums = checksums
+        self.digests: tuple[str, ...] = (XXH3,) if checksums else ()
         self._pages: dict[int, PageIds] = {}  # by generation; the thread's
         self._start()
 
@@ -46,7 +47,7 @@ class ShmLanding(TransportThread[LandingEvent]):
         pages = self._pages.get(generation)
         if pages is not None:
             span = pages[first : first + n]
-            sums = page_checksums(self._pool, span) if self._checksums else None
+            sums = page_checksums(self._pool, span) if self.digests else None
             self._mailbox.tell(Checked(generation, first, n, sums))
 
     def _revoke(self, generation: int) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import xxhash
 
 from kvtransfer.checksum import Pool
+from kvtransfer.digests import XXH3
 from kvtransfer.plan import CopyPlan, PageIds, runs
 from kvtransfer.sources import Source
 from kvtransfer.transports.base import Checksums
@@ -21,13 +22,14 @@ _TURN_BYTES = 1024 * 1024  # between two looks at the orders
 class ShmOutlet(OutletThread):
     """See `Outlet`. Raises OSError at once when the receiver's memory cannot be mapped."""
 
-    def __init__(self, address: str, source: Source, *, checksums: bool) -> None:
+    def __init__(self, address: str, source: Source, *, digest: str) -> None:
         remote = map_peer_memory(address)
         super().__init__()
         page_bytes = source.page_bytes
         self._remote = remote[: remote.size // page_bytes * page_bytes].reshape(-1, page_bytes)
         self._source = source
-        self._checksums = checksums
+        assert digest in ("", XXH3), digest
+        self._is_summing = bool(digest)
         self._is_called_back = False
         self._since_look = 0  # bytes copied since orders were looked at
         self._start()
@@ -65,7 +67,7 @@ class ShmOutlet(OutletThread):
             if self._is_called_back or self._is_closing:
                 return False
             s, t, n = sources[a], targets[a], b - a
-            if self._checksums:
+            if self._is_summing:
                 sums += [digest(flat[i * size : (i + 1) * size]) for i in range(s, s + n)]
             self._remote[t : t + n] = pool[s : s + n]
         return True

@@ -1,7 +1,9 @@
-"""Receiver's end of the tcp and unix transports: one thread places bytes straight into pages.
+"""Receiver's end of the tcp and unix transports: one thread places bytes into pages. Between pools
+of devices it is that of shm too.
 
-The thread alone writes to granted pages, and only between two looks at its orders. So when it has
-carried out a revoke, nothing of that grant is being written: its `Stopped` is proof.
+The thread alone writes to granted pages, and only between two looks at its orders; or it has a
+device write, and then looks at each copy until it is over. So when it has carried out a revoke, and
+no copy of that grant is under way, nothing of it is being written: its `Stopped` is proof.
 """
 
 from __future__ import annotations
@@ -12,18 +14,17 @@ import time
 from collections import Counter
 
 from kvtransfer import reasons
-from kvtransfer.checksum import Pool
 from kvtransfer.plan import PageIds
-from kvtransfer.transports.arrival import Arrival, LandingGround
+from kvtransfer.transports.arrival import Arrival, LandingSite
 from kvtransfer.transports.base import LandingEvent, Stopped
 from kvtransfer.transports.doorway import Doorway, DoorwayConfig
 from kvtransfer.transports.frames import FrameError
-from kvtransfer.transports.landing_table import LandingTable
-from kvtransfer.transports.thread import TransportThread
+from kvtransfer.transports.seat import Ground
+from kvtransfer.transports.thread import TransportThread, pause
 
 
 class StreamLanding(TransportThread[LandingEvent]):
-    """See `Landing`. Takes over the listening socket."""
+    """See `Landing`. Takes over the listening socket, and the ground."""
 
     sender_writes = False
 
@@ -32,29 +33,23 @@ class StreamLanding(TransportThread[LandingEvent]):
         listener: socket.socket,
         address: str,
         receiver_epoch: int,
-        pool: Pool,
+        ground: Ground,
         *,
-        checksums: bool,
         door: DoorwayConfig | None = None,
     ) -> None:
-        assert pool.flags.c_contiguous and pool.ndim == 2  # noqa: PT018 -- one fact
         super().__init__("landing")
         self.address = address
-        self._table = LandingTable(checksums=checksums)
-        self._ground = LandingGround(
-            receiver_epoch=receiver_epoch,
-            flat=pool.data.cast("B"),
-            page_bytes=pool.shape[1],
-            checksums=checksums,
-            table=self._table,
-            take_orders=self._mailbox.take_orders,
-        )
+        self.digests = ground.digests
+        self._ground = ground
+        self._table = ground.table
+        self._stopping: set[int] = set()  # revoked generations that the device still writes to
+        site = LandingSite(receiver_epoch, ground, self._mailbox.take_orders)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._mailbox.bell, selectors.EVENT_READ)
         self._door = Doorway(
             listener,
             self._selector,
-            lambda stream: Arrival(stream, self._ground),
+            lambda stream: Arrival(stream, site),
             self._table.dropped,
             door or DoorwayConfig(),
         )
@@ -78,18 +73,34 @@ class StreamLanding(TransportThread[LandingEvent]):
 
     def _turn(self) -> None:
         wait_s = self._door.tick(time.monotonic())
-        for key, _ in self._selector.select(wait_s):
+        ready = self._selector.select(0 if self._ground.is_busy else wait_s)
+        was_read = False
+        for key, _ in ready:
             if isinstance(key.data, Arrival):
                 self._mailbox.take_orders()
-                if key.data in self._door.arrivals:
+                if key.data in self._door.arrivals and not key.data.is_waiting:
                     self._read(key.data)
+                    was_read = True
             elif key.data is self._door:
                 self._door.accept(time.monotonic())
             else:
                 self._hear()
+        if self._ground.is_busy:
+            self._look(was_read=was_read)
+
+    def _look(self, *, was_read: bool) -> None:
+        """What became of copies under way; a moment's rest where nothing did."""
+        news = self._ground.look()
+        self._mailbox.tell(*news)
+        self._tell_stopped()
+        if not news and not was_read:
+            pause()
+        for arrival in [arrival for arrival in self._door.arrivals if arrival.is_waiting]:
+            self._read(arrival)
 
     def _leave(self) -> None:
         self._door.close()
+        self._ground.close()
         self._selector.close()
 
     def _read(self, arrival: Arrival) -> None:
@@ -112,4 +123,10 @@ class StreamLanding(TransportThread[LandingEvent]):
         self._table.revoke(generation)
         for arrival in self._door.arrivals:
             arrival.stop(generation)
-        self._mailbox.tell(Stopped(generation))
+        self._stopping.add(generation)
+        self._tell_stopped()
+
+    def _tell_stopped(self) -> None:
+        for generation in [g for g in self._stopping if not self._ground.is_writing(g)]:
+            self._stopping.remove(generation)
+            self._mailbox.tell(Stopped(generation))

@@ -2,26 +2,25 @@
 
 A post is complete when the kernel has all its bytes: the pages are not read any more, though the
 receiver may not have them yet. A cancelled post is completed with scrap bytes instead of pages, so
-that neither a slow receiver nor a stopped one keeps a page.
+that neither a slow receiver nor a stopped one keeps a page. Pages of a device pass through a ring
+of the host's, some batches ahead of the wire (`kvtransfer.transports.page_source`).
 """
 
 from __future__ import annotations
 
 import errno
 import socket
+from contextlib import closing
 
 import numpy as np
 
-from kvtransfer.checksum import page_checksums
-from kvtransfer.plan import runs
-from kvtransfer.sources import Source
 from kvtransfer.transports.addresses import socket_to
 from kvtransfer.transports.base import Checksums
 from kvtransfer.transports.frames import Hello, Pages
 from kvtransfer.transports.outlet_thread import NO_SUMS, Job, OutletThread
+from kvtransfer.transports.page_source import Batch, PageSource
 
 _MOST_VIEWS = 256  # of one sendmsg
-_FRAME_BYTES = 1024 * 1024  # of one frame: small enough to be summed and sent from the cache
 _SCRAP = memoryview(bytes(1024 * 1024))
 
 
@@ -34,16 +33,15 @@ class StreamOutlet(OutletThread):
         address: str,
         sender_epoch: int,
         receiver_epoch: int,
-        source: Source,
+        source: PageSource,
         *,
-        checksums: bool,
+        digest: str,
     ) -> None:
         super().__init__()
         self._transport = transport
         self._address = address
-        self._source = source
-        self._checksums = checksums
-        self._hello = Hello(sender_epoch, receiver_epoch, source.page_bytes)
+        self._source = source  # ours from here on
+        self._hello = Hello(sender_epoch, receiver_epoch, source.page_bytes, digest)
         self._stream: socket.socket | None = None
         self._start()
 
@@ -55,31 +53,47 @@ class StreamOutlet(OutletThread):
         except OSError:  # what the kernel had may be lost: the receiver's timeout sees to it
             self._hang_up()
             return None
+        finally:
+            self._source.settle()
 
     def _call_back(self) -> None:
+        self._source.settle()  # guard: pages read ahead
         self._complete(None)  # what is left goes out as scrap
 
     def _leave(self) -> None:
         self._hang_up()
+        self._source.close()
         super()._leave()
 
-    def _send(self, job: Job) -> Checksums:
-        size, plan = self._hello.page_bytes, job.plan
-        per_frame = min(max(1, _FRAME_BYTES // size), self._source.batch_pages)
+    def _send(self, job: Job) -> Checksums | None:
+        """None: it was called back, or we are closed, before its end."""
         sums: list[Checksums] = []
-        for at in range(0, plan.n_pages, per_frame):
-            self._mailbox.take_orders()
-            if self._current is None:
-                break
-            pool, src = self._source.take(plan.src[at : at + per_frame])
-            n = int(src.size)
-            if self._checksums:
-                sums.append(page_checksums(pool, src))
-            frame = Pages(job.generation, n * size, plan.first + at, n)
-            flat, ids = pool.data.cast("B"), src.tolist()
-            views = [flat[ids[a] * size : (ids[a] + b - a) * size] for a, b in runs(src)]
-            self._send_frame([memoryview(frame.pack()), *views])
+        at = job.plan.first
+        with closing(self._source.read(job.plan.src, self._may_wait)) as batches:
+            for batch in batches:
+                self._mailbox.take_orders()
+                if self._current is None:
+                    self._source.release(batch.slot)
+                    break
+                sums.append(batch.sums)
+                self._send_batch(job, at, batch)
+                at += batch.n_pages
+        if at < job.plan.first + job.plan.n_pages:
+            return None
         return np.concatenate(sums) if sums else NO_SUMS
+
+    def _send_batch(self, job: Job, at: int, batch: Batch) -> None:
+        try:
+            n_bytes = batch.n_pages * self._hello.page_bytes
+            frame = Pages(job.generation, n_bytes, at, batch.n_pages)
+            self._send_frame([memoryview(frame.pack()), *batch.views])
+        finally:
+            self._source.release(batch.slot)
+
+    def _may_wait(self) -> bool:
+        """Nothing is ready to go out; False: nothing will be wanted either."""
+        self._nap()
+        return self._current is not None and not self._is_closing
 
     def _send_frame(self, views: list[memoryview]) -> None:
         """All of it. Once the job is cancelled, what is left goes out as scrap."""
@@ -88,7 +102,9 @@ class StreamOutlet(OutletThread):
         is_scrap = False
         while at < len(views):
             if self._current is None and not is_scrap:
-                at, views, is_scrap = 0, _scrap(sum(len(view) for view in views[at:])), True
+                head = views[:1] if at == 0 else []  # of the frame: it says how much scrap follows
+                rest = sum(len(view) for view in views[at + len(head) :])
+                at, views, is_scrap = 0, [*head, *_scrap(rest)], True
             try:
                 sent = stream.sendmsg(views[at : at + _MOST_VIEWS])
             except BlockingIOError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import socket
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
@@ -13,6 +14,12 @@ from kvtransfer.transports.base import Wake
 from kvtransfer.transports.mailbox import Mailbox
 
 NewsT = TypeVar("NewsT")
+_PAUSE_S = 50e-6  # between two looks at a device: a page of a real model takes about as long
+
+
+def pause() -> None:
+    """Between two looks at a fence."""
+    time.sleep(_PAUSE_S)
 
 
 class TransportThread(ABC, Generic[NewsT]):
@@ -77,6 +84,11 @@ class TransportThread(ABC, Generic[NewsT]):
         if self._mailbox.bell.fileno() in ready:
             self._hear()
         return stream is not None and stream.fileno() in ready
+
+    def _nap(self) -> None:
+        """A moment until a device is asked again; orders that came meanwhile are carried out."""
+        pause()
+        self._mailbox.take_orders()
 
     def _hear(self) -> None:
         """The bell rang."""

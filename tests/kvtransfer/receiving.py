@@ -24,8 +24,8 @@ from kvtransfer.key import Key
 from kvtransfer.negotiation import ReceiverIdentity
 from kvtransfer.receiver import Receiver
 from kvtransfer.receiver_driver import ReceiverDriver
-from kvtransfer.transports.pool_memory import create_pool_memory
 from kvtransfer.transports.registry import TransportConfig, open_landings
+from tests.kvtransfer.pools import open_pool
 from tests.kvtransfer.sender_process import (
     LAYOUT,
     LEASE,
@@ -93,13 +93,14 @@ class Sending:
 
 
 class Receiving:
-    """Receiver, driver, gRPC server and every CPU transport."""
+    """Receiver, driver, gRPC server and every transport of its kind of memory."""
 
-    def __init__(self, n_pages: int, row_pages: int) -> None:
+    def __init__(self, n_pages: int, row_pages: int, kind: str = "host") -> None:
         self.epoch = secrets.randbits(63)
         self.row_pages = row_pages
-        self.memory = create_pool_memory(n_pages * PAGE_BYTES, "test")
-        self.pool = self.memory.array.reshape(n_pages, PAGE_BYTES)
+        self.held = open_pool(kind, n_pages, PAGE_BYTES)
+        self.kind = kind
+        self.pool = self.held.pages
         self.pages = WatchedAllocator(n_pages, self.pool)
         self.receiver = Receiver(
             self.epoch,
@@ -109,7 +110,9 @@ class Receiving:
             may_grant=lambda key, n: True,
             config=ReceiverConfig(lease=LEASE, reattach_s=0.3, landing_timeout_s=0.4),
         )
-        self.landings = open_landings(self.epoch, self.pool, TransportConfig(), self.memory)
+        self.landings = open_landings(
+            self.epoch, self.held.transfers, TransportConfig(checksums=True), self.held.memory
+        )
         identity = ReceiverIdentity(
             worker_id="d",
             epoch=self.epoch,
@@ -117,6 +120,7 @@ class Receiving:
             layout=LAYOUT,
             host=host_identity(),
             lease_ms=int(LEASE.lease_s * 1000),
+            memory=kind,
         )
         self.driver = ReceiverDriver(self.receiver, identity, self.landings, self.on_events, LEASE)
         self.landed: list[str] = []
@@ -140,7 +144,7 @@ class Receiving:
             expected = row_content(event.key.request_id, self.row_pages)
             assert (self.pool[np.asarray(pages)] == expected).all(), "not the bytes that were sent"
             self.pages.release([Page(page) for page in pages])
-            self.used |= self.driver.transports
+            self.used |= {peer.worker_id: peer.transport for peer in self.driver.transports}
             self.landed.append(event.key.request_id)
 
     async def wait_until(self, what: str, condition: Any) -> None:
@@ -151,8 +155,15 @@ class Receiving:
         raise AssertionError(f"never: {what}; {self.pages.counts()}, {self.receiver.keys()}")
 
     async def start_sender(
-        self, tasks: asyncio.TaskGroup, transport: str, n_transfers: int
+        self,
+        tasks: asyncio.TaskGroup,
+        transport: str,
+        n_transfers: int,
+        kind: str = "",
+        device: str | None = None,
     ) -> Sending:
+        """`device`: the card that it sees, as CUDA_VISIBLE_DEVICES says it."""
+        env = None if device is None else os.environ | {"CUDA_VISIBLE_DEVICES": device}
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -162,8 +173,10 @@ class Receiving:
             transport,
             str(n_transfers),
             str(self.row_pages),
+            kind or self.kind,
             stdout=asyncio.subprocess.PIPE,
             cwd=ROOT,
+            env=env,
         )
         sending = Sending(process)
         tasks.create_task(sending.read(self))
@@ -179,9 +192,11 @@ class _Servicer(transfer_pb2_grpc.TransferServiceServicer):
 
 
 @asynccontextmanager
-async def receiving(n_pages: int, row_pages: int) -> AsyncIterator[tuple[Receiving, Any]]:
+async def receiving(
+    n_pages: int, row_pages: int, kind: str = "host"
+) -> AsyncIterator[tuple[Receiving, Any]]:
     """A running receiving side and the task group for its senders; all closed at the end."""
-    side = Receiving(n_pages, row_pages)
+    side = Receiving(n_pages, row_pages, kind)
     server = grpc.aio.server()
     transfer_pb2_grpc.add_TransferServiceServicer_to_server(_Servicer(side.driver), server)
     side.endpoint = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
@@ -195,4 +210,4 @@ async def receiving(n_pages: int, row_pages: int) -> AsyncIterator[tuple[Receivi
         await server.stop(0)
         for landing in side.landings.values():
             landing.close()
-        side.memory.close()
+        side.held.close()

@@ -1,9 +1,11 @@
 """A prefill worker's sending side as a process of its own, to be killed and stopped by tests.
 
-    python -m tests.kvtransfer.sender_process ENDPOINT RECEIVER_EPOCH TRANSPORT N_TRANSFERS N_PAGES
+    python -m tests.kvtransfer.sender_process ENDPOINT RECEIVER_EPOCH TRANSPORT N_ROWS N_PAGES KIND
+
+KIND is where its pages are: `host`, `double` or `cuda`.
 
 Moves rows of N_PAGES random pages each, one after the other; prints `opened NAME` and
-`committed NAME`. N_TRANSFERS 0: for ever.
+`committed NAME`. N_ROWS 0: for ever.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from kvtransfer.negotiation import sender_hello
 from kvtransfer.sender import Sender
 from kvtransfer.sender_driver import PeerLink, SenderDriver
 from kvtransfer.transports.registry import OutletOpener, TransportConfig
+from tests.kvtransfer.pools import open_pool
 from twolane.rpc.link import GrpcLink
 from twolane.v1 import transfer_pb2_grpc
 
@@ -37,10 +40,13 @@ def row_content(name: str, n_pages: int) -> np.ndarray[tuple[int, int], np.dtype
     return rng.integers(0, 256, (n_pages, PAGE_BYTES), dtype=np.uint8)
 
 
-async def main(endpoint: str, receiver_epoch: int, transport: str, n: int, n_pages: int) -> None:
+async def main(
+    endpoint: str, receiver_epoch: int, transport: str, n: int, n_pages: int, kind: str
+) -> None:
     epoch = secrets.randbits(63)
     pages = PageAllocator(3 * n_pages)
-    pool = np.zeros((pages.n_pages, PAGE_BYTES), dtype=np.uint8)
+    held = open_pool(kind, pages.n_pages, PAGE_BYTES)
+    pool = held.pages
     scrambled = pages.try_take(pages.n_pages)
     assert scrambled is not None
     np.random.default_rng(1).shuffle(scrambled)
@@ -62,8 +68,10 @@ async def main(endpoint: str, receiver_epoch: int, transport: str, n: int, n_pag
         stub = transfer_pb2_grpc.TransferServiceStub(channel)
         return GrpcLink(stub.Connect())
 
-    hello = sender_hello("p", epoch, "fingerprint", LAYOUT, [transport])
-    opener = OutletOpener(epoch, pool, TransportConfig())
+    opener = OutletOpener(epoch, held.transfers, TransportConfig(checksums=True))
+    hello = sender_hello(
+        "p", epoch, "fingerprint", LAYOUT, transport.split(","), memory=opener.memory
+    )
     driver = SenderDriver(sender, hello, dial, opener, on_events, LEASE)
     loop = asyncio.get_running_loop()
     async with asyncio.TaskGroup() as tasks:
@@ -96,5 +104,5 @@ async def main(endpoint: str, receiver_epoch: int, transport: str, n: int, n_pag
 
 
 if __name__ == "__main__":
-    where, receiver, by, count, size = sys.argv[1:]
-    asyncio.run(main(where, int(receiver), by, int(count), int(size)))
+    where, receiver, by, count, size, what = sys.argv[1:]
+    asyncio.run(main(where, int(receiver), by, int(count), int(size), what))

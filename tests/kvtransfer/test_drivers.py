@@ -44,6 +44,7 @@ class Two:
         d_epoch: int = D_EPOCH,
         p_layout: str = LAYOUT,
         converts: Mapping[str, MakeConvert] | None = None,
+        transports: tuple[str, ...] = ("memory",),
     ) -> None:
         """`layout` is the decode worker's; one that `converts` makes its pages of other layouts."""
         ours, theirs = parse_layout(p_layout), parse_layout(layout)
@@ -77,20 +78,26 @@ class Two:
         self.p_events: list[Any] = []
         self.d_events: list[Any] = []
         self.d_driver = ReceiverDriver(
-            self.receiver, identity, {"memory": self.landing}, self.on_d_events, lease
+            self.receiver,
+            identity,
+            dict.fromkeys(transports, self.landing),
+            self.on_d_events,
+            lease,
         )
         hello = transfer_pb2.SenderHello(
             worker_id="p",
             epoch=P_EPOCH,
             fingerprint="f",
             layout=p_layout,
-            transports=["memory"],
+            transports=transports,
+            host="h",
             makes_dtypes=self.maker.makes_dtypes,
         )
         self.p_driver = SenderDriver(
             self.sender, hello, self.dial, self.open_outlet, self.p_events.extend, lease
         )
         self.is_reachable = True
+        self.broken: set[str] = set()  # transports that cannot be opened
         self.n_dials = 0
         self.links: list[MemoryLink[Any, Any]] = []
         self.tasks: asyncio.TaskGroup
@@ -103,6 +110,8 @@ class Two:
                 self.d_driver.flush()  # from within: must neither recurse nor be lost
 
     def open_outlet(self, hello: transfer_pb2.ReceiverHello) -> Any:
+        if hello.transport in self.broken:
+            raise OSError(f"{hello.transport} is broken")
         source = self.maker.source_for(hello.layout)
         return self.fabric.outlet(P_EPOCH, source, hello.transport_address)
 
@@ -159,8 +168,8 @@ def test_row_moves_within_milliseconds_without_waiting_for_a_tick() -> None:
         key = two.move("r")
         await asyncio.sleep(0.02)
         assert two.p_events == [Committed(key, 2, 2 * PAGE_BYTES), Released(key)]
-        assert two.p_driver.transports == {"d": "memory"}
-        assert two.d_driver.transports == {"p": "memory"}
+        assert [how.transport for how in two.p_driver.transports] == ["memory"]
+        assert [how.worker_id for how in two.d_driver.transports] == ["p"]
         assert two.n_dials == 1
 
     two = play(scene)
@@ -294,11 +303,44 @@ def test_transports_are_those_of_open_links() -> None:
     async def scene(two: Two) -> None:
         two.move("r")
         await asyncio.sleep(0.1)
-        assert two.p_driver.transports == {"d": "memory"}
-        assert two.d_driver.transports == {"p": "memory"}
+        assert [how.transport for how in two.p_driver.transports] == ["memory"]
+        assert [how.worker_id for how in two.d_driver.transports] == ["p"]
         two.is_reachable = False
         two.links[0].break_now("gone")
         await asyncio.sleep(0.1)
-        assert two.p_driver.transports == two.d_driver.transports == {}
+        assert two.p_driver.transports == two.d_driver.transports == []
 
     play(scene)
+
+
+def test_pages_go_by_the_next_transport_when_the_best_does_not_work_and_it_is_said_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scene(two: Two) -> None:
+        two.broken = {"cuda_ipc"}
+        first = two.move("a")
+        await asyncio.sleep(0.3)
+        (how,) = two.p_driver.transports
+        assert (how.transport, how.instead_of) == ("shm", "cuda_ipc: cuda_ipc is broken")
+        assert [how.transport for how in two.d_driver.transports] == ["shm"]
+        two.links[-1].break_now("for a moment")
+        second = two.move("b")
+        await asyncio.sleep(1.0)
+        committed = [e.key for e in two.p_events if isinstance(e, Committed)]
+        assert committed == [first, second]
+
+    play(scene, transports=("cuda_ipc", "shm"))
+    told = [record for record in caplog.records if "do not travel by" in record.message]
+    assert len(told) == 1
+    assert "next: shm" in told[0].message
+
+
+def test_a_pinned_transport_that_does_not_work_fails_the_transfer_and_says_why() -> None:
+    async def scene(two: Two) -> None:
+        two.broken = {"cuda_ipc"}
+        key = two.move("a")
+        await asyncio.sleep(0.3)
+        assert two.p_events[0] == Failed(key, "cuda_ipc: cuda_ipc is broken")
+        assert two.p_pages.counts().free == 8
+
+    play(scene, transports=("cuda_ipc",))

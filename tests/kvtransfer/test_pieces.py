@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtransfer.checksum import page_checksums
+from kvtransfer.digests import mix64
 from kvtransfer.host import host_identity, open_pidfd, start_ticks
 from kvtransfer.in_grant import GRANT_MOVES, GrantState
 from kvtransfer.inbound import IN_MOVES, InState
@@ -86,6 +87,32 @@ def test_runs_cover_everything_once_and_are_longest(pairs: list[tuple[int, int]]
         assert src[b] != src[b - 1] + 1 or dst[b] != dst[b - 1] + 1
 
 
+def test_mix64_sees_what_changed_and_what_changed_places() -> None:
+    rng = np.random.default_rng(0)
+    pool = rng.integers(0, 256, (6, 20_000), dtype=np.uint8)
+    pool[1:] = pool[0]
+    pool[1, 7] ^= 1
+    pool[2, :8], pool[2, 8:16] = pool[0, 8:16], pool[0, :8]
+    pool[3, 7] ^= 0x80  # the highest bits of two words
+    pool[3, 15] ^= 0x80
+    pool[4] = 0
+    pool[5, :] = np.roll(pool[0], 8)
+    sums = mix64(pool, np.arange(6))
+    assert len(set(sums.tolist())) == 6
+    assert mix64(pool, np.array([5, 0])).tolist() == sums[[5, 0]].tolist()
+
+
+def test_mix64_is_the_sum_that_its_docstring_defines() -> None:
+    pool = np.random.default_rng(3).integers(0, 256, (1, 70_000), dtype=np.uint8)
+    total, most = 0, (1 << 64) - 1
+    for i, word in enumerate(pool.view("<u8")[0].tolist()):
+        x = word + (i + 1) * 0x9E3779B97F4A7C15 & most
+        x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & most
+        x = (x ^ x >> 27) * 0x94D049BB133111EB & most
+        total += x ^ x >> 31
+    assert mix64(pool, np.array([0])).tolist() == [total & most]
+
+
 def test_checksums_are_xxh3_of_each_page_in_the_order_asked() -> None:
     pool = np.random.default_rng(0).integers(0, 256, (5, 48), dtype=np.uint8)
     sums = page_checksums(pool, np.array([3, 0], dtype=np.int64))
@@ -133,6 +160,20 @@ def test_transports_of_one_host_are_not_picked_between_two() -> None:
     far = identity(host="another")
     assert far.answer(hello, landings("shm", "unix", "tcp")).transport == "tcp"  # type: ignore[arg-type]
     assert far.answer(hello, landings("shm")).refused_field == "transports"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "expected"),
+    [("cuda", "cuda", "cuda_ipc"), ("host", "host", "shm"), ("cuda", "", "unix"),
+     ("host", "cuda", "unix")],
+)  # fmt: skip
+def test_transports_that_share_memory_need_the_same_kind_of_it_on_both_sides(
+    ours: str, theirs: str, expected: str
+) -> None:
+    offered = ["cuda_ipc", "shm", "unix"] if theirs == "cuda" else ["shm", "unix"]
+    here = ("cuda_ipc", "shm", "unix") if ours == "cuda" else ("shm", "unix")
+    hello = sender_hello("p", 1, "f", TEXT, offered, memory=theirs)
+    assert identity(memory=ours).answer(hello, landings(*here)).transport == expected  # type: ignore[arg-type]
 
 
 def test_pair_that_cannot_work_is_refused_by_field() -> None:

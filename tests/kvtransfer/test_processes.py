@@ -12,35 +12,69 @@ import pytest
 from kvtransfer.events import Dead
 from tests.kvtransfer.receiving import SENTINEL, receiving
 
-TRANSPORTS = ["tcp", "unix", "shm"]
+ALIKE = [
+    *(("host", "host", transport) for transport in ("tcp", "unix", "shm")),
+    *(("double", "double", transport) for transport in ("tcp", "unix", "shm", "cuda_ipc")),
+]
+MIXED = [
+    (here, there, transport)
+    for here, there in (("host", "double"), ("double", "host"))
+    for transport in ("tcp", "unix")
+]
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-async def test_rows_of_scattered_pages_arrive_from_another_process(transport: str) -> None:
-    async with receiving(n_pages=1500, row_pages=500) as (side, tasks):
-        sending = await side.start_sender(tasks, transport, n_transfers=6)
+@pytest.mark.parametrize(("here", "there", "transport"), [*ALIKE, *MIXED])
+async def test_rows_of_scattered_pages_arrive_from_another_process(
+    here: str, there: str, transport: str
+) -> None:
+    """`here` and `there` are where the receiver's and the sender's pages are; sums are on."""
+    async with receiving(n_pages=1500, row_pages=500, kind=here) as (side, tasks):
+        sending = await side.start_sender(tasks, transport, 6, there)
         await side.wait_until("all landed", lambda: len(side.landed) == 6)
         assert await asyncio.wait_for(sending.process.wait(), 10) == 0
         assert side.landed == [str(i) for i in range(6)]
         assert side.used == {"p": transport}
-        await side.wait_until("its link closed", lambda: side.driver.transports == {})
+        await side.wait_until("its link closed", lambda: side.driver.transports == [])
         assert side.pages.counts().free == side.pages.n_pages
         side.pages.check_integrity()
 
 
-@pytest.mark.parametrize(("transport", "n_kills"), [("tcp", 2), ("unix", 1), ("shm", 3)])
+async def test_pages_travel_by_the_best_transport_that_both_kinds_of_memory_know() -> None:
+    every = "cuda_ipc,shm,unix,tcp"
+    for here, there, expected in (
+        ("double", "double", "cuda_ipc"),
+        ("host", "host", "shm"),
+        ("double", "host", "unix"),
+    ):
+        async with receiving(n_pages=40, row_pages=10, kind=here) as (side, tasks):
+            await side.start_sender(tasks, every, 1, there)
+            await side.wait_until("landed", lambda: side.landed == ["0"])
+            assert side.used == {"p": expected}
+
+
+@pytest.mark.parametrize(
+    ("kind", "transport", "n_kills"),
+    [
+        ("host", "tcp", 2),
+        ("host", "unix", 1),
+        ("host", "shm", 3),
+        ("double", "unix", 1),
+        ("double", "shm", 2),
+        ("double", "cuda_ipc", 2),
+    ],
+)
 async def test_sender_killed_in_mid_transfer_leaves_no_page_behind(
-    transport: str, n_kills: int
+    kind: str, transport: str, n_kills: int
 ) -> None:
     rng = random.Random(transport)
-    async with receiving(n_pages=12_000, row_pages=4_000) as (side, tasks):
+    async with receiving(n_pages=12_000, row_pages=4_000, kind=kind) as (side, tasks):
         in_the_middle = 0
         for _ in range(n_kills):
             side.landed.clear()
             side.pages.absolved.clear()
             sending = await side.start_sender(tasks, transport, n_transfers=0)
             await side.wait_until("one landed", lambda: side.landed)
-            side.pages.writer = sending if transport == "shm" else None
+            side.pages.writer = sending if side.landings[transport].sender_writes else None
             for _ in range(200):  # somewhere in a transfer, not between two
                 await asyncio.sleep(rng.uniform(0, 0.02))
                 if side.pages.counts().used:
@@ -57,9 +91,12 @@ async def test_sender_killed_in_mid_transfer_leaves_no_page_behind(
         assert all(isinstance(event, Dead) for event in side.others)
 
 
-async def test_pages_of_a_stopped_writer_stay_in_quarantine_until_it_answers() -> None:
-    async with receiving(n_pages=12_000, row_pages=4_000) as (side, tasks):
-        sending = await side.start_sender(tasks, "shm", n_transfers=0)
+@pytest.mark.parametrize(("kind", "transport"), [("host", "shm"), ("double", "cuda_ipc")])
+async def test_pages_of_a_stopped_writer_stay_in_quarantine_until_it_answers(
+    kind: str, transport: str
+) -> None:
+    async with receiving(n_pages=12_000, row_pages=4_000, kind=kind) as (side, tasks):
+        sending = await side.start_sender(tasks, transport, n_transfers=0)
         await side.wait_until("one landed", lambda: side.landed)
         for _ in range(20):  # in the middle of a transfer, not at its very end
             await side.wait_until("pages granted", lambda: side.pages.counts().used)

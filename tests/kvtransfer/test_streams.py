@@ -24,7 +24,10 @@ from kvtransfer.transports.addresses import listen_tcp, listen_unix, socket_to
 from kvtransfer.transports.base import Checked, Stopped
 from kvtransfer.transports.doorway import DoorwayConfig
 from kvtransfer.transports.frames import HEAD_BYTES, Hello, Pages
+from kvtransfer.transports.landing_table import LandingTable
+from kvtransfer.transports.page_source import HostSource
 from kvtransfer.transports.pool_memory import create_pool_memory
+from kvtransfer.transports.seat import HostGround
 from kvtransfer.transports.shm_landing import ShmLanding
 from kvtransfer.transports.shm_outlet import ShmOutlet
 from kvtransfer.transports.stream_landing import StreamLanding
@@ -32,6 +35,14 @@ from kvtransfer.transports.stream_outlet import StreamOutlet
 
 SIZE = 4096
 HELLO = Hello(1, 2, SIZE).pack()
+
+
+def ground(pool: Any) -> HostGround:
+    return HostGround(pool, LandingTable(checksums=True), checksums=True)
+
+
+def outlet_of(kind: str, address: str, pool: Any) -> StreamOutlet:
+    return StreamOutlet(kind, address, 1, 2, HostSource(WholePages(pool), "xxh3"), digest="xxh3")
 
 
 class Ear:
@@ -55,7 +66,7 @@ class Ear:
 def landing(request: pytest.FixtureRequest) -> Iterator[tuple[str, StreamLanding, Any]]:
     pool = np.zeros((16, SIZE), dtype=np.uint8)
     listener, address = listen_unix() if request.param == "unix" else listen_tcp("127.0.0.1", "")
-    landing = StreamLanding(listener, address, 2, pool, checksums=True)
+    landing = StreamLanding(listener, address, 2, ground(pool))
     yield request.param, landing, pool
     landing.close()
     landing.close()
@@ -170,7 +181,7 @@ def test_receiver_that_does_not_read_keeps_no_page_of_a_cancelled_post() -> None
     everything = CopyPlan(0, np.arange(4096, dtype=np.int64), np.arange(4096, dtype=np.int64))
     listener, address = listen_unix()
     with listener:
-        outlet = StreamOutlet("unix", address, 1, 2, WholePages(pool), checksums=False)
+        outlet = StreamOutlet("unix", address, 1, 2, HostSource(WholePages(pool), ""), digest="")
         ear = Ear(outlet)
         for post in (1, 2, 3):
             outlet.post(post, 7, everything)
@@ -208,7 +219,7 @@ def landing_with(door: DoorwayConfig) -> Iterator[tuple[StreamLanding, ShortList
     listener = ShortListener(fileno=plain.detach())
     listener.is_short = False
     pool = np.zeros((16, SIZE), dtype=np.uint8)
-    landing = StreamLanding(listener, address, 2, pool, checksums=True, door=door)
+    landing = StreamLanding(listener, address, 2, ground(pool), door=door)
     yield landing, listener
     landing.close()
 
@@ -283,8 +294,7 @@ def connecting(
         while True:
             pending.send(bytes(4096))
     monkeypatch.setattr(stream_outlet, "socket_to", lambda kind, address: (pending, address))
-    ones = WholePages(np.ones((4, SIZE), dtype=np.uint8))
-    outlet = StreamOutlet("tcp", "", 1, 2, ones, checksums=True)
+    outlet = outlet_of("tcp", "", np.ones((4, SIZE), dtype=np.uint8))
     outlet.post(1, 9, CopyPlan(0, ids(0), ids(0)))
     assert pending.asked.wait(5.0)
     with here, pending:
@@ -317,7 +327,7 @@ def test_post_to_nobody_fails_instead_of_waiting() -> None:
     listener, address = listen_tcp("127.0.0.1", "")
     listener.close()
     pool = np.ones((4, SIZE), dtype=np.uint8)
-    outlet = StreamOutlet("tcp", address, 1, 2, WholePages(pool), checksums=True)
+    outlet = outlet_of("tcp", address, pool)
     outlet.post(1, 1, CopyPlan(0, ids(0), ids(0)))
     assert [(p.post, p.ok) for p in Ear(outlet).wait_for(1)] == [(1, False)]
     outlet.close()
@@ -326,7 +336,7 @@ def test_post_to_nobody_fails_instead_of_waiting() -> None:
 def test_broken_connection_fails_its_post_and_the_next_one_connects_again(landing: Any) -> None:
     kind, there, _ = landing
     source = np.full((16, SIZE), 3, dtype=np.uint8)
-    outlet = StreamOutlet(kind, there.address, 1, 2, WholePages(source), checksums=True)
+    outlet = outlet_of(kind, there.address, source)
     ear, news = Ear(outlet), Ear(there)
     there.grant(1, 1, ids(1, 2))
     outlet.post(1, 1, CopyPlan(0, ids(5), ids(1)))
@@ -348,7 +358,7 @@ def test_shm_outlet_writes_no_page_outside_of_the_receivers_pool() -> None:
     target = memory.array.reshape(4, SIZE)
     landing = ShmLanding(target, memory, checksums=True)
     source = np.full((4, SIZE), 6, dtype=np.uint8)
-    outlet = ShmOutlet(landing.address, WholePages(source), checksums=True)
+    outlet = ShmOutlet(landing.address, WholePages(source), digest="xxh3")
     ear, news = Ear(outlet), Ear(landing)
     outlet.post(1, 1, CopyPlan(0, ids(0), ids(4)))
     outlet.post(2, 1, CopyPlan(0, ids(0, 1), ids(3, 0)))

@@ -23,6 +23,7 @@ class Mutant:
 
 REQUIRED = ("generation", "epoch", "checksum", "drain wait", "pin", "tombstone", "token index")
 _GUARDS = "tests/kvtransfer/test_guards.py::"
+_DEVICES = "tests/kvtransfer/test_device_transports.py::"
 
 MUTANTS = (
     Mutant(
@@ -183,5 +184,26 @@ MUTANTS = (
             "tests/decode_worker/test_role.py::"
             "test_pages_of_a_row_cancelled_amid_a_step_stay_until_that_step_is_done",
         ),
+    ),
+    Mutant(
+        "device copies",
+        "kvtransfer/transports/device_ground.py",
+        "return any(number in (generation, 0) for number in writes)",
+        "return False",
+        (_DEVICES + "test_stopped_comes_only_when_no_copy_to_the_device_is_under_way",),
+    ),
+    Mutant(
+        "slices under way",
+        "kvtransfer/transports/ipc_outlet.py",
+        "if job.slices:",
+        "if False:",
+        (_DEVICES + "test_a_cancelled_post_is_complete_only_when_its_copies_are_over",),
+    ),
+    Mutant(
+        "pages read ahead",
+        "kvtransfer/transports/stream_outlet.py",
+        "self._source.settle()",
+        "pass",
+        (_DEVICES + "test_a_cancelled_post_is_complete_only_when_its_copies_are_over",),
     ),
 )

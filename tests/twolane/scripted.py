@@ -131,7 +131,17 @@ class ScriptedDoor:
             roles=[worker_pb2.ROLE_DECODE],
             state="alive",
             model="tiny",
-            load=worker_pb2.LoadReport(pages=PAGES, rows=3, decode_queue=1, step_s=0.02),
+            load=worker_pb2.LoadReport(
+                pages=PAGES,
+                rows=3,
+                decode_queue=1,
+                step_s=0.02,
+                transports=[
+                    worker_pb2.PeerTransport(
+                        worker_id="prefill-0", transport="shm", instead_of="cuda_ipc: refused"
+                    )
+                ],
+            ),
             requests=3,
             pool="writers",
             devices=["GPU-1b2c3d4e-5f60-7182-93a4-b5c6d7e8f901", "1"],

@@ -82,7 +82,18 @@ def test_an_error_is_one_line_and_an_exit_code(
 
 def test_status_shows_workers_pages_and_requests() -> None:
     out = run("status").stdout
-    for part in ("decode-0", "alive", "quarantined", "90", "r1", "finished 9", "20.0", ":7202/v1"):
+    for part in (
+        "decode-0",
+        "alive",
+        "quarantined",
+        "90",
+        "r1",
+        "finished 9",
+        "20.0",
+        ":7202/v1",
+        "shm",
+        "cuda_ipc: refused",
+    ):
         assert part in out
     for part in ("writers", "GPU-1b2c3d4e 1"):  # its pool, and its GPUs, told apart
         assert part in out

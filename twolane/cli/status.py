@@ -53,6 +53,8 @@ def render(status: ClusterStatus, *, with_gone: bool = False) -> RenderableType:
     workers = sorted(shown, key=lambda worker: worker.worker_id)
     parts: list[RenderableType] = [head, "", _workers(workers), "", _pages(workers)]
     parts += ["", _places(workers)]
+    if any(worker.transports for worker in workers):
+        parts += ["", _transports(workers)]
     if status.requests:
         parts += ["", _requests(status.requests)]
     if counters:
@@ -91,6 +93,17 @@ def _devices(names: Sequence[str]) -> str:
     short = [name[:_UUID_SHOWN] if name.startswith("GPU-") else name for name in names]
     alike = len(short) > 1 and len({*short}) == 1
     return f"{short[0]} x{len(short)}" if alike else " ".join(short)
+
+
+def _transports(workers: Sequence[WorkerInfo]) -> Table:
+    """Pages of each pair; what the better transports failed of, where one did."""
+    table = _table(("pages between", "and", "by", "instead of"), ())
+    for worker in workers:
+        for peer in worker.transports:
+            style = "yellow" if peer.instead_of else ""
+            cells = (worker.worker_id, peer.peer, peer.transport, peer.instead_of)
+            table.add_row(*(Text(cell, style=style) for cell in cells))
+    return table
 
 
 def _pages(workers: Sequence[WorkerInfo]) -> Table:

@@ -62,7 +62,7 @@ class ConnectResponse(_message.Message):
     def __init__(self, hello: _Optional[_Union[ReceiverHello, _Mapping]] = ..., reserved: _Optional[_Union[Reserved, _Mapping]] = ..., busy: _Optional[_Union[Busy, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., revoke: _Optional[_Union[Revoke, _Mapping]] = ..., renewed: _Optional[_Union[Renewed, _Mapping]] = ...) -> None: ...
 
 class SenderHello(_message.Message):
-    __slots__ = ("worker_id", "epoch", "fingerprint", "layout", "transports", "host", "pid", "pid_start_ticks", "makes_dtypes")
+    __slots__ = ("worker_id", "epoch", "fingerprint", "layout", "transports", "host", "pid", "pid_start_ticks", "memory", "makes_dtypes")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
@@ -71,6 +71,7 @@ class SenderHello(_message.Message):
     HOST_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     PID_START_TICKS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
     MAKES_DTYPES_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     epoch: int
@@ -80,11 +81,12 @@ class SenderHello(_message.Message):
     host: str
     pid: int
     pid_start_ticks: int
+    memory: str
     makes_dtypes: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, worker_id: _Optional[str] = ..., epoch: _Optional[int] = ..., fingerprint: _Optional[str] = ..., layout: _Optional[str] = ..., transports: _Optional[_Iterable[str]] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., pid_start_ticks: _Optional[int] = ..., makes_dtypes: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, worker_id: _Optional[str] = ..., epoch: _Optional[int] = ..., fingerprint: _Optional[str] = ..., layout: _Optional[str] = ..., transports: _Optional[_Iterable[str]] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., pid_start_ticks: _Optional[int] = ..., memory: _Optional[str] = ..., makes_dtypes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ReceiverHello(_message.Message):
-    __slots__ = ("worker_id", "epoch", "transport", "transport_address", "refused_field", "refused_message", "lease_ms", "layout")
+    __slots__ = ("worker_id", "epoch", "transport", "transport_address", "refused_field", "refused_message", "lease_ms", "checksums", "layout")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     TRANSPORT_FIELD_NUMBER: _ClassVar[int]
@@ -92,6 +94,7 @@ class ReceiverHello(_message.Message):
     REFUSED_FIELD_FIELD_NUMBER: _ClassVar[int]
     REFUSED_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUMS_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     epoch: int
@@ -100,8 +103,9 @@ class ReceiverHello(_message.Message):
     refused_field: str
     refused_message: str
     lease_ms: int
+    checksums: _containers.RepeatedScalarFieldContainer[str]
     layout: str
-    def __init__(self, worker_id: _Optional[str] = ..., epoch: _Optional[int] = ..., transport: _Optional[str] = ..., transport_address: _Optional[str] = ..., refused_field: _Optional[str] = ..., refused_message: _Optional[str] = ..., lease_ms: _Optional[int] = ..., layout: _Optional[str] = ...) -> None: ...
+    def __init__(self, worker_id: _Optional[str] = ..., epoch: _Optional[int] = ..., transport: _Optional[str] = ..., transport_address: _Optional[str] = ..., refused_field: _Optional[str] = ..., refused_message: _Optional[str] = ..., lease_ms: _Optional[int] = ..., checksums: _Optional[_Iterable[str]] = ..., layout: _Optional[str] = ...) -> None: ...
 
 class Reserve(_message.Message):
     __slots__ = ("key", "n_tokens", "prefix_hashes", "priority")

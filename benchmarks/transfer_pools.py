@@ -1,0 +1,53 @@
+"""Pools that a measured transfer moves pages between: of a host, of the double, or of a card."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from kvtransfer.transports.double_device import DoubleMemory
+from kvtransfer.transports.pool_memory import PoolMemory, create_pool_memory
+from kvtransfer.transports.registry import AnyPool
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredPool:
+    """`memory`: of a host's, what others may map."""
+
+    transfers: AnyPool
+    memory: PoolMemory | None
+    close: Callable[[], None]
+
+
+def open_pool(kind: str, n_pages: int, page_bytes: int, *, fill: bool) -> MeasuredPool:
+    """Random bytes (a sender's), or zeros (a receiver's); every page is there before a clock runs.
+
+    Of a host, a sender's pool is memory of its own, and a receiver's is shared, as in workers.
+    """
+    rng = np.random.default_rng(1)
+    if kind == "host" and fill:
+        own = rng.integers(0, 256, (n_pages, page_bytes), dtype=np.uint8)
+        return MeasuredPool(own, None, lambda: None)
+    if kind == "host":
+        memory = create_pool_memory(n_pages * page_bytes, "benchmark")
+        array = memory.array.reshape(n_pages, page_bytes)
+        array[:] = 0
+        return MeasuredPool(array, memory, memory.close)
+    if kind == "double":
+        double = DoubleMemory(n_pages, page_bytes)
+        double.pages[:] = rng.integers(0, 256, double.pages.shape, dtype=np.uint8) if fill else 0
+        return MeasuredPool(double, None, double.close)
+    import torch
+    from worker.cuda_memory import CudaMemory
+
+    from engine.cuda.memory import RawMemory
+    from engine.step import DevicePool
+
+    raw = RawMemory(n_pages * page_bytes, torch.device("cuda", 0))
+    if fill:
+        raw.tensor.random_(0, 256)
+    torch.cuda.synchronize(0)
+    pool = DevicePool(0, raw.address, raw.n_bytes)
+    return MeasuredPool(CudaMemory(pool, page_bytes), None, raw.close)

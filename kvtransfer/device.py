@@ -1,0 +1,97 @@
+"""What the transfer lane asks of a pool in the memory of a device. Knows no CUDA.
+
+    memory = ...                        a DeviceMemory: `worker.cuda_memory` on a GPU, and the
+                                        shipped double, `kvtransfer.transports.double_device`
+    lane = memory.open_lane()           copies in order, on a stream that nothing else waits for
+    lane.to_host(pages, buffer)         returns at once
+    fence = lane.mark()                 done when all before it is
+
+Whoever uses a lane asks its fences from time to time; no other stream is ever made to wait for one,
+so that a peer which is stuck holds up its own copies and no step of an engine.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from kvtransfer.plan import PageIds
+
+Bytes = npt.NDArray[np.uint8]
+Sums = npt.NDArray[np.uint64]
+
+
+class DeviceError(OSError):
+    """A device refused a mapping or a copy, or a copy failed. Says which."""
+
+
+class Fence(Protocol):
+    def is_done(self) -> bool:
+        """All that its lane was given before is over: nothing of it reads or writes any more, also
+        where this raises `DeviceError` because some of it failed."""
+        ...
+
+
+class PeerPool(Protocol):
+    """Another worker's pool, mapped for writing."""
+
+    @property
+    def n_pages(self) -> int: ...
+
+    def close(self) -> None:
+        """Unmap it. The lanes that wrote to it are closed by then. Twice is fine."""
+        ...
+
+
+class Lane(Protocol):
+    """Copies of one thread, carried out in order. Only `close` waits."""
+
+    def to_peer(self, peer: PeerPool, src: PageIds, dst: PageIds) -> None:
+        """Copy our pages to the peer's. Raises `DeviceError`."""
+        ...
+
+    def to_host(self, pages: PageIds, buffer: Bytes) -> None:
+        """Copy pages into pinned memory `[n, page_bytes]`. Raises `DeviceError`."""
+        ...
+
+    def from_host(self, buffer: Bytes, pages: PageIds) -> None:
+        """Copy pinned memory `[n, page_bytes]` into pages. Raises `DeviceError`."""
+        ...
+
+    def sum(self, pages: PageIds) -> Sums:
+        """The mix64 of each page as it is then; filled once a later fence is done."""
+        ...
+
+    def mark(self) -> Fence: ...
+
+    def close(self) -> None:
+        """Wait for all that was given. Twice is fine."""
+        ...
+
+
+class DeviceMemory(Protocol):
+    """The pages of one pool. Any thread may call; lanes are used by one thread each."""
+
+    kind: str  # of device: pools of one kind may be able to map each other
+    n_pages: int
+    page_bytes: int
+
+    def open_lane(self) -> Lane: ...
+
+    def export(self) -> str:
+        """How another process of this host maps the pool. Raises `DeviceError`."""
+        ...
+
+    def open_peer(self, address: str) -> PeerPool:
+        """The pool of that `export`, this process's own included. Raises `DeviceError`."""
+        ...
+
+    def pin(self, buffer: Bytes) -> None:
+        """From now on lanes may copy from and to this host memory. Raises `DeviceError`."""
+        ...
+
+    def unpin(self, buffer: Bytes) -> None:
+        """No lane uses it any more."""
+        ...

@@ -1,0 +1,36 @@
+"""Several outlets to one receiver as one: posts are dealt to them in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvtransfer.plan import CopyPlan
+from kvtransfer.transports.base import Outlet, Posted, Wake
+
+
+class Bundle:
+    """See `Outlet`. The outlets are ours."""
+
+    def __init__(self, outlets: Sequence[Outlet]) -> None:
+        assert outlets
+        self._outlets = outlets
+        self._turn = 0
+
+    def post(self, post: int, generation: int, plan: CopyPlan) -> None:
+        self._turn = (self._turn + 1) % len(self._outlets)
+        self._outlets[self._turn].post(post, generation, plan)
+
+    def cancel(self, generation: int) -> None:
+        for outlet in self._outlets:
+            outlet.cancel(generation)
+
+    def poll(self) -> list[Posted]:
+        return [posted for outlet in self._outlets for posted in outlet.poll()]
+
+    def set_wake(self, wake: Wake) -> None:
+        for outlet in self._outlets:
+            outlet.set_wake(wake)
+
+    def close(self) -> None:
+        for outlet in self._outlets:
+            outlet.close()

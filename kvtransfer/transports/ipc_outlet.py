@@ -1,0 +1,142 @@
+"""Sender's end of the cuda_ipc transport: pages go straight into the receiver's mapped pool.
+
+    jobs    [job] [job] ...
+    lane      slice slice slice      a few under way; looked at, never waited for by other streams
+
+Slices are small, so that a cancelled post ends soon, and several posts may be under way, so that
+the lane never runs empty between two. A post is complete when its last slice is: nothing of it is
+read or written from then on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kvtransfer.device import DeviceError, DeviceMemory, Fence
+from kvtransfer.plan import CopyPlan
+from kvtransfer.transports.base import Checksums, Posted
+from kvtransfer.transports.outlet_thread import NO_SUMS
+from kvtransfer.transports.thread import TransportThread, pause
+
+SLICE_BYTES = 32 * 1024 * 1024  # 90 us over NVLink
+SLICES_AHEAD = 4
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """One post. Over when nothing of it is left to launch and none of its slices is under way."""
+
+    post: int
+    generation: int
+    plan: CopyPlan
+    launched: int = 0  # pages
+    slices: int = 0  # under way
+    ok: bool = True
+    sums: list[Checksums] = field(default_factory=list)
+
+    @property
+    def is_launched(self) -> bool:
+        return self.launched == self.plan.n_pages or not self.ok
+
+
+class IpcOutlet(TransportThread[Posted]):
+    """See `Outlet`. Raises `DeviceError` at once when the receiver's pool cannot be mapped."""
+
+    def __init__(self, address: str, memory: DeviceMemory, *, digest: str) -> None:
+        peer = memory.open_peer(address)
+        super().__init__("outlet")
+        self._peer = peer
+        self._lane = memory.open_lane()
+        self._is_summing = bool(digest)
+        self._slice_pages = max(1, SLICE_BYTES // memory.page_bytes)
+        self._jobs: deque[_Job] = deque()  # not all launched
+        self._slices: deque[tuple[_Job, Fence]] = deque()
+        self._start()
+
+    @property
+    def n_peer_pages(self) -> int:
+        """Of the receiver's pool."""
+        return self._peer.n_pages
+
+    def post(self, post: int, generation: int, plan: CopyPlan) -> None:
+        fits = int(plan.dst.min()) >= 0 and int(plan.dst.max()) < self._peer.n_pages
+        if fits and self._is_running:
+            self._order(self._jobs.append, _Job(post, generation, plan))
+        else:
+            self._mailbox.tell(Posted(post, False, NO_SUMS))
+
+    def cancel(self, generation: int) -> None:
+        self._order(self._cancel, generation)
+
+    # -- on the thread ----------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        while self._jobs and len(self._slices) < SLICES_AHEAD:
+            job = self._jobs[0]
+            if not job.is_launched:
+                self._launch(job)
+            if job.is_launched:
+                self._jobs.popleft()
+                self._end_if_over(job)
+        if not self._slices:
+            self._wait()
+        elif not self._look():
+            self._nap()
+
+    def _launch(self, job: _Job) -> None:
+        plan, at = job.plan, job.launched
+        span = slice(at, min(plan.n_pages, at + self._slice_pages))
+        try:
+            if self._is_summing:
+                job.sums.append(self._lane.sum(plan.src[span]))
+            self._lane.to_peer(self._peer, plan.src[span], plan.dst[span])
+        except DeviceError:
+            job.ok = False
+        # Some of it may be under way though it was refused: it ends with this fence.
+        self._slices.append((job, self._lane.mark()))
+        job.launched = span.stop
+        job.slices += 1
+
+    def _look(self) -> bool:
+        """Whether the oldest slice is over."""
+        job, fence = self._slices[0]
+        try:
+            if not fence.is_done():
+                return False
+        except DeviceError:
+            job.ok = False
+        self._slices.popleft()
+        job.slices -= 1
+        self._end_if_over(job)
+        return True
+
+    def _end_if_over(self, job: _Job) -> None:
+        if job.slices:  # guard: slices under way
+            return
+        if job.is_launched and job not in self._jobs:
+            sums = np.concatenate(job.sums) if job.ok and job.sums else NO_SUMS
+            self._mailbox.tell(Posted(job.post, job.ok, sums))
+
+    def _cancel(self, generation: int) -> None:
+        for job in [job for job in self._jobs if job.generation == generation]:
+            self._jobs.remove(job)
+            job.ok = False
+            self._end_if_over(job)
+        for job, _ in self._slices:
+            if job.generation == generation:
+                job.ok = False  # told when its last slice is over
+
+    def _leave(self) -> None:
+        self._mailbox.take_orders()
+        for job in list(self._jobs):
+            self._jobs.remove(job)
+            job.ok = False
+            self._end_if_over(job)
+        while self._slices:
+            if not self._look():
+                pause()
+        self._lane.close()
+        self._peer.close()

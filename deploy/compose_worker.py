@@ -13,9 +13,9 @@ from deploy.given import with_given
 from deploy.launcher import StartError
 from deploy.spec import DECODE, PREFILL, LimitsSpec, ModelSpec, TimingSpec, WorkerSpec
 from engine.step import EngineSpec
-from kvtransfer.config import LeaseConfig, ReceiverConfig, SenderConfig
+from kvtransfer.config import MIB, LeaseConfig, ReceiverConfig, SenderConfig
 from kvtransfer.transports.base import Landing
-from kvtransfer.transports.registry import OutletOpener, TransportConfig
+from kvtransfer.transports.registry import AnyPool, OutletOpener, TransportConfig
 from prefill_worker.batching import BatchingConfig
 from prefill_worker.config import PrefillConfig
 from prefill_worker.role import PrefillRole
@@ -36,11 +36,12 @@ _LEAST_REATTACH_S, _LEAST_LANDING_S, _LEAST_STUCK_S = 0.2, 0.5, 1.0
 def build_worker(
     spec: WorkerSpec,
     power: Powerhouse,
+    pages: AnyPool | None,
     dialer: PeerDialer,
     landings: Mapping[str, Landing],
     metrics: WorkerMetrics,
 ) -> Worker:
-    """A worker with the spec's roles on that engine. Nothing runs yet."""
+    """A worker with the spec's roles on that engine, whose pages are `pages`. Nothing runs yet."""
     config = worker_config(spec, on_gpu=power.on_gpu)
     check_rows(config.limits, power.engine.spec)
     site = Site(config, power.engine, epoch=spec.epoch)
@@ -48,26 +49,34 @@ def build_worker(
     if DECODE in spec.roles:
         decode = DecodeRole(site, DecodeConfig(receiver=receiver_config(spec.timing)))
     if PREFILL in spec.roles:
-        prefill = PrefillRole(site, prefill_config(spec), adopter=decode)
+        prefill = PrefillRole(site, prefill_config(spec, on_gpu=power.on_gpu), adopter=decode)
+    # Of several ranks nothing can be moved: no transport is offered.
     layout = power.engine.spec.layout
     opener = OutletOpener(
-        site.epoch, power.engine.pool, transport_config(spec), layout, converts_of(layout)
+        site.epoch,
+        power.engine.pool if pages is None else pages,
+        transport_config(spec),
+        layout,
+        converts_of(layout),
     )
+    transports = opener.transports if pages is not None else ()
+    if pages is not None and not transports:
+        raise StartError(f"{', '.join(spec.transports)} is not for pages of a CPU")
     wire = Wire(
         dial=dialer,
         open_outlet=opener,
         landings=landings,
-        transports=spec.transports,
+        transports=transports,
         makes_dtypes=opener.makes_dtypes,
+        memory=opener.memory,
     )
     runner = ThreadStepRunner(power.engine)
     return Worker(config, site, Roles(decode, prefill), runner, wire, observer=metrics)
 
 
 def on_device(spec: WorkerSpec) -> ModelSpec:
-    """The model with its device settled as far as the roles do: no transport reaches into a GPU's
-    pool yet, nor into those of several ranks, so a worker with one role computes in one process on
-    the CPU. Raises `StartError`."""
+    """The model with its device settled as far as the roles do: no transport moves the pages of
+    several ranks yet, so a worker with one role computes in one process. Raises `StartError`."""
     if spec.model.tensor_parallel > 1 and spec.model.engine == "fake":
         raise StartError("a fake engine has no ranks: leave --tensor-parallel out")
     if spec.model.tensor_parallel > 1 and len(spec.roles) == 1:
@@ -75,14 +84,7 @@ def on_device(spec: WorkerSpec) -> ModelSpec:
             f"a {spec.roles[0]} worker moves pages, and those of several ranks cannot be moved "
             "yet: start workers with both roles (colocated), or leave --tensor-parallel out"
         )
-    if len(spec.roles) > 1 or spec.model.engine == "fake" or spec.model.device == "cpu":
-        return spec.model
-    if spec.model.device == "cuda":
-        raise StartError(
-            f"a {spec.roles[0]} worker moves pages, and those of a GPU cannot be moved yet: start "
-            "workers with both roles (colocated), or --device cpu"
-        )
-    return replace(spec.model, device="cpu")
+    return spec.model
 
 
 def check_rows(limits: StepLimits, engine: EngineSpec) -> None:
@@ -135,24 +137,27 @@ def step_limits(limits: LimitsSpec, usual: StepLimits) -> StepLimits:
     return StepLimits(step_tokens=step_tokens, decode_rows=decode_rows)
 
 
-def prefill_config(spec: WorkerSpec) -> PrefillConfig:
+def prefill_config(spec: WorkerSpec, *, on_gpu: bool = False) -> PrefillConfig:
     limits = spec.limits
     batching = with_given(
         BatchingConfig(),
         window_s=limits.prefill_window_s,
         watermark_rows=limits.prefill_watermark_rows,
     )
-    sender = sender_config(spec.timing)
+    sender = sender_config(spec.timing, on_gpu=on_gpu)
     config = PrefillConfig(batching=batching, sender=sender)
     return with_given(config, holding_cap_share=limits.holding_cap_share)
 
 
-def sender_config(timing: TimingSpec) -> SenderConfig:
+def sender_config(timing: TimingSpec, *, on_gpu: bool = False) -> SenderConfig:
     usual = SenderConfig()
     stuck_after_s = usual.stuck_after_s * timing.lease_s / usual.lease.lease_s
-    return SenderConfig(
-        lease=lease_config(timing), stuck_after_s=max(_LEAST_STUCK_S, stuck_after_s)
+    config = replace(
+        usual, lease=lease_config(timing), stuck_after_s=max(_LEAST_STUCK_S, stuck_after_s)
     )
+    if on_gpu:  # at the rate of NVLink a post of the usual size is over before it is looked at
+        config = replace(config, window_bytes=512 * MIB, post_bytes=64 * MIB)
+    return config
 
 
 def receiver_config(timing: TimingSpec) -> ReceiverConfig:

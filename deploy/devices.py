@@ -56,17 +56,17 @@ def settled(
     worker may compute on one. Raises `StartError` where pools differ in their device, or where the
     GPUs are too few.
     """
-    cluster = on_one_kind(cluster)
-    if not any(_computes_on_gpu(pool) for pool in cluster.pools):
-        return cluster
-    gpus = visible_devices() if visible is None else tuple(visible)
+    gpus: tuple[str, ...] = ()
+    if any(_computes_on_gpu(pool) for pool in cluster.pools):
+        gpus = visible_devices() if visible is None else tuple(visible)
+    cluster = on_one_kind(cluster, len(gpus), share=share)
     return placed(cluster, [Host("this machine", gpus)], share=share)
 
 
-def on_one_kind(cluster: ClusterSpec) -> ClusterSpec:
+def on_one_kind(cluster: ClusterSpec, n_gpus: int, *, share: bool = False) -> ClusterSpec:
     """All workers compute on the same kind of device, as rows that begin in float32 on a CPU cannot
-    go on in bfloat16 on a GPU. Where it is open and some have one role, and so need pages that can
-    be moved, all are on the CPU.
+    go on in bfloat16 on a GPU. Where it is open and some have one role, all are on the CPU unless
+    there is a GPU for each rank, or they may share: then none is left to find out by itself.
     """
     devices = {pool.model.device: pool.name for pool in cluster.pools}
     open_ones = devices.pop("auto", None)
@@ -76,7 +76,9 @@ def on_one_kind(cluster: ClusterSpec) -> ClusterSpec:
     if open_ones is None:
         return cluster
     has_one_role = any(len(pool.roles) == 1 for pool in cluster.pools)
-    (device,) = devices or (["cpu"] if has_one_role else ["auto"])
+    n_ranks = sum(pool.n_workers * pool.model.tensor_parallel for pool in cluster.pools)
+    to_cpu = has_one_role and not share and n_ranks > n_gpus
+    (device,) = devices or (["cpu"] if to_cpu else ["auto"])
     pools = tuple(replace(pool, model=replace(pool.model, device=device)) for pool in cluster.pools)
     return replace(cluster, pools=pools)
 

@@ -19,6 +19,7 @@ from engine.fake import FakeEngine, FakeEngineConfig
 from engine.ranks.group import RankGroup
 from engine.step import Engine
 from kvtransfer.transports.pool_memory import PoolMemory, create_pool_memory
+from kvtransfer.transports.registry import AnyPool
 
 FAKE_PAGES = 4096
 MIN_PAGES = 3  # two of a prompt, and one for the answer to grow into
@@ -33,6 +34,15 @@ class Powerhouse:
     on_gpu: bool
     memory: PoolMemory | None
     runs_on: str = ""
+
+    @property
+    def pages(self) -> AnyPool | None:
+        """What transports move: host memory, or a GPU's. None: those of several ranks."""
+        if self.engine.device_pool is not None:
+            from worker.cuda_memory import CudaMemory  # needs a GPU's libraries
+
+            return CudaMemory(self.engine.device_pool, self.engine.spec.page_bytes)
+        return self.engine.pool if self.engine.pool.size else None
 
     async def watch(self) -> None:
         """Never returns. Raises what ends an engine that lives in processes of its own, as soon as

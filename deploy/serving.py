@@ -18,6 +18,7 @@ from deploy.launcher import StartError, first_start_error
 from deploy.spec import DECODE, ProcessSpec, RouterSpec, WorkerSpec
 
 if TYPE_CHECKING:
+    from kvtransfer.transports.base import Landing
     from worker.server import WorkerServer
 
 
@@ -86,6 +87,7 @@ async def _serving_router(spec: RouterSpec) -> AsyncIterator[Where]:
 async def _serving_worker(spec: WorkerSpec) -> AsyncIterator[Where]:
     from deploy.compose_worker import build_worker, on_device, transport_config
     from deploy.engines import open_engine
+    from kvtransfer.device import DeviceError
     from kvtransfer.transports.registry import open_landings
     from worker.links import PeerDialer
     from worker.metrics import WorkerMetrics
@@ -93,14 +95,17 @@ async def _serving_worker(spec: WorkerSpec) -> AsyncIterator[Where]:
 
     is_shared = DECODE in spec.roles and "shm" in spec.transports
     with open_engine(on_device(spec), name=spec.name, is_shared=is_shared) as power:
-        pool, config = power.engine.pool, transport_config(spec)
-        try:
-            # A GPU's pages, and those of ranks, are in no memory that a transport could write to.
-            landings = open_landings(spec.epoch, pool, config, power.memory) if pool.size else {}
-        except OSError as error:
-            raise _cannot_listen(spec.host) from error
+        pages, config = power.pages, transport_config(spec)
+        landings: dict[str, Landing] = {}
+        if DECODE in spec.roles and pages is not None:
+            try:
+                landings = open_landings(spec.epoch, pages, config, power.memory)
+            except DeviceError as error:
+                raise StartError(str(error)) from error
+            except OSError as error:
+                raise _cannot_listen(spec.host) from error
         dialer, metrics = PeerDialer(), WorkerMetrics()
-        worker = build_worker(spec, power, dialer, landings, metrics)
+        worker = build_worker(spec, power, pages, dialer, landings, metrics)
         server = WorkerServer(worker, metrics)
         try:
             async with asyncio.TaskGroup() as tasks:

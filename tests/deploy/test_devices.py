@@ -33,10 +33,11 @@ def test_each_worker_gets_gpus_of_its_own_and_keeps_them() -> None:
     ("device", "kinds", "expected"),
     [
         ("auto", (0, 0, 2), "auto"),
-        ("auto", (1, 1, 2), "cpu"),  # not two of them on a GPU, in another dtype
-        ("auto", (1, 1, 0), "cpu"),
+        ("auto", (1, 1, 2), "auto"),
+        ("auto", (1, 1, 0), "auto"),
+        ("auto", (2, 2, 1), "cpu"),  # not four of them on GPUs, and one in another dtype
         ("cpu", (0, 0, 1), "cpu"),
-        ("cuda", (1, 1, 1), "cuda"),  # each with one role refuses it
+        ("cuda", (1, 1, 1), "cuda"),
     ],
 )
 def test_all_workers_compute_on_the_same_kind_of_device(

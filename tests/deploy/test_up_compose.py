@@ -21,6 +21,7 @@ from deploy.compose_worker import (
 )
 from deploy.engines import open_engine
 from deploy.launcher import StartError
+from deploy.serving import serving
 from deploy.spec import LimitsSpec, ModelSpec, TimingSpec, WorkerSpec
 from engine.fake import FakeEngine
 from kvtransfer.config import ReceiverConfig
@@ -162,24 +163,28 @@ def worker_on(device: str, *roles: str) -> WorkerSpec:
     return WorkerSpec(worker_id="w", epoch=1, roles=roles, model=model, routers=())
 
 
-@pytest.mark.parametrize(
-    ("device", "roles", "expected"),
-    [
-        ("auto", ("prefill", "decode"), "auto"),
-        ("cuda", ("prefill", "decode"), "cuda"),
-        ("auto", ("decode",), "cpu"),
-        ("cpu", ("prefill",), "cpu"),
-    ],
-)
-def test_a_worker_with_one_role_computes_where_its_pages_can_be_moved(
-    device: str, roles: tuple[str, ...], expected: str
+@pytest.mark.parametrize("device", ["auto", "cuda", "cpu"])
+@pytest.mark.parametrize("roles", [("prefill", "decode"), ("decode",), ("prefill",)])
+def test_a_worker_computes_where_it_was_told_to_whatever_its_roles(
+    device: str, roles: tuple[str, ...]
 ) -> None:
-    assert on_device(worker_on(device, *roles)).device == expected
+    assert on_device(worker_on(device, *roles)).device == device
 
 
-def test_a_worker_with_one_role_refuses_a_gpu_that_was_asked_for() -> None:
-    with pytest.raises(StartError, match="colocated"):
-        on_device(worker_on("cuda", "prefill"))
+def test_posts_of_a_gpu_are_as_large_as_its_rate_asks_for() -> None:
+    usual, gpu = (
+        prefill_config(worker_on("cuda", "prefill"), on_gpu=on_gpu).sender
+        for on_gpu in (False, True)
+    )
+    assert gpu.post_bytes > usual.post_bytes
+    assert gpu.window_bytes > gpu.post_bytes
+
+
+async def test_a_transport_that_is_for_gpus_alone_is_refused_for_pages_of_a_cpu() -> None:
+    spec = replace(worker_on("cpu", "prefill"), model=FAKE, transports=("cuda_ipc",))
+    with pytest.raises(StartError, match="cuda_ipc is not for pages of a CPU"):
+        async with serving(spec):
+            pass
 
 
 def test_ranks_whose_pages_cannot_be_moved_are_refused() -> None:

@@ -9,7 +9,8 @@ pytest.importorskip("triton")
 import torch
 
 import engine.cuda.peers
-from engine.cuda.peers import PeerError, share_buffers
+from engine.cuda.driver import CudaError
+from engine.cuda.peers import share_buffers
 from engine.kernels.rank_sum import PeerBuffers
 from engine.ranks.collective import Collective
 from engine.ranks.testing import with_ranks
@@ -26,9 +27,9 @@ def export(address: int) -> bytes:
 
 
 def test_every_rank_knows_everybodys_buffers_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine.cuda.peers, "_export", export)
+    monkeypatch.setattr(engine.cuda.peers, "export_memory", export)
     monkeypatch.setattr(
-        engine.cuda.peers, "_open", lambda text: int.from_bytes(text[64:], "little")
+        engine.cuda.peers, "open_memory", lambda text: int.from_bytes(text[64:], "little")
     )
     made = with_ranks(3, share)
     buffers = [peers for peers in made if peers is not None]
@@ -40,7 +41,7 @@ def test_every_rank_knows_everybodys_buffers_in_order(monkeypatch: pytest.Monkey
     assert len(set(own)) == 3
 
 
-@pytest.mark.parametrize("broken", ["_export", "_open"])
+@pytest.mark.parametrize("broken", ["export_memory", "open_memory"])
 def test_where_one_card_cannot_be_reached_nobody_tries(
     broken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -49,18 +50,18 @@ def test_where_one_card_cannot_be_reached_nobody_tries(
     def fail_once(what: object) -> bytes | int:
         calls.append(what)
         if len(calls) == 1:
-            raise PeerError("no way")
-        return export(1) if broken == "_export" else 1
+            raise CudaError("no way")
+        return export(1) if broken == "export_memory" else 1
 
-    monkeypatch.setattr(engine.cuda.peers, "_export", export)
-    monkeypatch.setattr(engine.cuda.peers, "_open", lambda text: 1)
+    monkeypatch.setattr(engine.cuda.peers, "export_memory", export)
+    monkeypatch.setattr(engine.cuda.peers, "open_memory", lambda text: 1)
     monkeypatch.setattr(engine.cuda.peers, broken, fail_once)
-    if broken == "_export":  # its handle is nothing that can be opened
-        monkeypatch.setattr(engine.cuda.peers, "_open", refuse_nothing)
+    if broken == "export_memory":  # its handle is nothing that can be opened
+        monkeypatch.setattr(engine.cuda.peers, "open_memory", refuse_nothing)
     assert with_ranks(2, share) == [None, None]
 
 
 def refuse_nothing(text: bytes) -> int:
     if not any(text):
-        raise PeerError("no handle")
+        raise CudaError("no handle")
     return 1

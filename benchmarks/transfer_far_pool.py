@@ -1,0 +1,46 @@
+"""A card's pool in a process of its own, for as long as somebody holds it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+
+from benchmarks.transfer_pools import open_pool
+
+
+@contextmanager
+def killable_pool(
+    device: str, n_pages: int, page_bytes: int
+) -> Iterator[tuple[str, Callable[[], None]]]:
+    """Its exported address, and how its process is killed in mid-use; on the card that
+    CUDA_VISIBLE_DEVICES would name so."""
+    context = get_context("spawn")
+    here, there = context.Pipe()
+    args = (there, device, n_pages, page_bytes)
+    child = context.Process(target=_hold, args=args, daemon=True)
+    child.start()
+    try:
+        yield here.recv(), child.kill
+    finally:
+        with contextlib.suppress(BrokenPipeError):  # it was killed
+            here.send("end")
+        child.join()
+
+
+@contextmanager
+def far_pool(device: str, n_pages: int, page_bytes: int) -> Iterator[str]:
+    """Its exported address."""
+    with killable_pool(device, n_pages, page_bytes) as (address, _):
+        yield address
+
+
+def _hold(pipe: Connection, device: str, n_pages: int, page_bytes: int) -> None:
+    os.environ["CUDA_VISIBLE_DEVICES"] = device
+    pool = open_pool("cuda", n_pages, page_bytes, fill=False)
+    pipe.send(pool.transfers.export())  # type: ignore[union-attr]
+    pipe.recv()
+    pool.close()

@@ -46,7 +46,7 @@ def address(process: subprocess.Popen[str], what: str = "serves") -> str:
     assert process.stdout is not None
     _, _, where = process.stdout.readline().strip().partition(f" {what} at ")
     assert where
-    return where
+    return where.split()[0]  # a worker says, too, what it runs on
 
 
 @contextmanager

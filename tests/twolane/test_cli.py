@@ -182,7 +182,7 @@ def test_watch_redraws_in_a_terminal_until_ctrl_c() -> None:
     with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs) as process:
         os.close(theirs)
         seen = b""
-        while seen.count(b"decode-0") < 4:  # two tables, drawn twice
+        while seen.count(b"decode-0") < 8:  # four tables, drawn twice
             seen += os.read(terminal, 65536)
         process.send_signal(signal.SIGINT)
         assert process.wait(10) == 0

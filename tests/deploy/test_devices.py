@@ -52,6 +52,17 @@ def test_all_workers_compute_on_the_same_kind_of_device(
     assert len(given) == (0 if expected == "cpu" else cluster.n_workers)
 
 
+def test_workers_with_one_role_share_gpus_where_asked_to_and_else_leave_them_alone() -> None:
+    pair = cluster_with(replace(SINGLE, kv_bytes=1 << 30), prefill=1, decode=1)
+    assert {w.model.device for w in settled(pair, FOUR[:1]).workers("h:1")} == {"cpu"}
+    shared = settled(pair, FOUR[:1], share=True)
+    assert {w.model.device for w in shared.workers("h:1")} == {"auto"}
+    assert devices(shared) == [("0",), ("0",)]
+    ranks = cluster_with(MODEL, prefill=1, decode=1)  # each of two
+    assert {w.model.device for w in settled(ranks, FOUR[:3]).workers("h:1")} == {"cpu"}
+    assert {w.model.device for w in settled(ranks, FOUR).workers("h:1")} == {"auto"}
+
+
 def two_pools(one: str, other: str) -> ClusterSpec:
     pools = [
         PoolSpec(name=name, roles=("prefill", "decode"), model=replace(SINGLE, device=device))

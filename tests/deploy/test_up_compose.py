@@ -178,6 +178,7 @@ def test_posts_of_a_gpu_are_as_large_as_its_rate_asks_for() -> None:
     )
     assert gpu.post_bytes > usual.post_bytes
     assert gpu.window_bytes > gpu.post_bytes
+    assert (gpu.lease, gpu.stuck_after_s) == (usual.lease, usual.stuck_after_s)
 
 
 async def test_a_transport_that_is_for_gpus_alone_is_refused_for_pages_of_a_cpu() -> None:

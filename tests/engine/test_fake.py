@@ -70,7 +70,7 @@ def test_one_wrong_bit_is_seen_and_its_position_named(at: int, word: int) -> Non
     engine = FakeEngine(CONFIG)
     tokens, pages = [(3 * i) % 97 for i in range(40)], [Page(9), Page(4), Page(20)]
     assert step(engine, tokens, 0, 39, pages, 40).error == ""
-    engine.pool[pages[at // 16], at % 16 * 16 + word * 8 + 3] ^= 1
+    engine.pool[pages[at // 16], (word * 16 + at % 16) * 8 + 3] ^= 1
     error = step(engine, tokens, 39, 1, pages, 40).error
     assert error == f"position {at} of 39 (page {pages[at // 16]}) holds something else"
 

@@ -210,19 +210,21 @@ def test_a_cpu_refuses_fp8_of_its_own(options: dict[str, Any], llama: Path) -> N
         load_engine(EngineConfig(model_dir=llama, n_pages=4, **options))
 
 
-def test_workers_that_differ_in_fp8_are_never_paired(llama: Path) -> None:
+def test_workers_that_differ_in_fp8_weights_are_never_paired_nor_exact_ones_in_kv(
+    llama: Path,
+) -> None:
     arch = read_architecture(llama)
 
-    def fingerprint(dtype: str = "bfloat16", **options: Any) -> str:
+    def fingerprint(exact: bool, fp8: bool, kv_dtype: str) -> str:
         return model_fingerprint(
-            arch, revision="1", dtype=dtype, exact=False, threads=1, attention="", **options
-        )
+            arch, revision="1", dtype="bfloat16", exact=exact, threads=1, attention="",
+            fp8_weights=fp8, kv_dtype=kv_dtype,
+        )  # fmt: skip
 
-    found = {
-        fingerprint(fp8_weights=fp8, kv_dtype=kv) for fp8 in (True, False) for kv in ("auto", "fp8")
-    }
-    assert len(found) == 4
-    assert fingerprint() in found
+    sides = [(fp8, kv_dtype) for fp8 in (True, False) for kv_dtype in ("auto", "fp8")]
+    assert len({fingerprint(True, *side) for side in sides}) == 4
+    assert len({fingerprint(False, *side) for side in sides}) == 2
+    assert fingerprint(False, False, "auto") == fingerprint(False, False, "fp8")
 
 
 def test_an_fp8_page_has_room_for_its_scales_on_both_sides() -> None:

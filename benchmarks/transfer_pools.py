@@ -40,10 +40,10 @@ def open_pool(kind: str, n_pages: int, page_bytes: int, *, fill: bool) -> Measur
         double.pages[:] = rng.integers(0, 256, double.pages.shape, dtype=np.uint8) if fill else 0
         return MeasuredPool(double, None, double.close)
     import torch
-    from worker.cuda_memory import CudaMemory
 
     from engine.cuda.memory import RawMemory
     from engine.step import DevicePool
+    from worker.cuda_memory import CudaMemory
 
     raw = RawMemory(n_pages * page_bytes, torch.device("cuda", 0))
     if fill:

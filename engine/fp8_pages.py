@@ -42,7 +42,9 @@ def quantise_tensors(
     wide = pages.view(getattr(torch, dtype)).view(-1, 2, kv_heads, page_tokens, head_dim).float()
     largest = wide.abs().amax(-1)
     is_sound = largest < torch.inf
-    scales = torch.where(is_sound, largest.clamp(min=SMALLEST_SCALE) / LARGEST, torch.nan)
+    # By a tensor: a card divides by a number as it multiplies by its reciprocal.
+    in_units = largest.clamp(min=SMALLEST_SCALE) / torch.full_like(largest, LARGEST)
+    scales = torch.where(is_sound, in_units, torch.nan)
     held = torch.where(is_sound[..., None], wide / scales[..., None], 0.0).to(FP8)
     target = out.view(-1, 2, kv_heads, plane + 4 * page_tokens)
     values = held[:, 1].view(torch.uint8).transpose(-1, -2)

@@ -36,10 +36,10 @@ def open_pool(kind: str, n_pages: int, page_bytes: int) -> PoolForTest:
         double = DoubleMemory(n_pages, page_bytes)
         return PoolForTest(kind, double, double.pages, None, double.close)
     import torch
-    from worker.cuda_memory import CudaMemory
 
     from engine.cuda.memory import RawMemory
     from engine.step import DevicePool
+    from worker.cuda_memory import CudaMemory
 
     raw = RawMemory(n_pages * page_bytes, torch.device("cuda", torch.cuda.current_device()))
     pool = DevicePool(raw.device.index or 0, raw.address, raw.n_bytes)

@@ -37,7 +37,7 @@ def measure(pool_bytes: int, n_rounds: int, console: Console) -> list[dict[str, 
         if sums is None:
             rates = bare_rounds(kind, kib * 1024, pool_bytes, n_rounds)
         else:
-            rates = rounds(Setting(kind, kib * 1024, sums, pool_bytes, n_rounds))
+            (rates,) = rounds(Setting(kind, kib * 1024, sums, pool_bytes, n_rounds))
         in_gb = [round(rate / 1e9, 2) for rate in rates]
         rows.append(
             {

@@ -5,10 +5,10 @@
               check, as each post completes   ->   check
               wait                            <-   all checked
 
-A round moves `n_pages` pages, from random places to random places, in runs of `run_pages`. Its time
-counts from the first post to the news that all has landed (and was summed and compared where sums
-are on). Pools lie in host memory, or on cards: ours on the one that this process sees first, the
-child's on `child_device`.
+A round moves some pages from random places to random places, in runs (`Shape`). Its time counts
+from the first post to the news that all has landed (and was summed and compared where sums are on).
+Pools lie in host memory, or on cards: ours on the one that this process sees first, the child's on
+`child_device`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -34,8 +35,16 @@ P_EPOCH, D_EPOCH = 1, 2
 
 
 @dataclass(frozen=True, slots=True)
+class Shape:
+    """What a round moves."""
+
+    n_pages: int
+    run_pages: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Setting:
-    """One row of the table. Window and post as SenderConfig has them for that kind of pool."""
+    """Two ends. Window and post as SenderConfig has them for that kind of pool."""
 
     transport: str
     page_bytes: int
@@ -43,18 +52,12 @@ class Setting:
     pool_bytes: int
     n_rounds: int
     kind: str = "host"
-    n_pages: int = 0  # of a round; 0: the whole pool
-    run_pages: int = 1
     sockets: int = 1
     child_device: str = ""  # as CUDA_VISIBLE_DEVICES says it
 
     @property
     def pool_pages(self) -> int:
         return self.pool_bytes // self.page_bytes
-
-    @property
-    def round_pages(self) -> int:
-        return self.n_pages or self.pool_pages
 
     @property
     def window_bytes(self) -> int:
@@ -69,16 +72,16 @@ class Setting:
             transports=(self.transport,), checksums=self.checksums, sockets=self.sockets
         )
 
-    def places(self, rng: np.random.Generator) -> Any:
+    def places(self, shape: Shape, rng: np.random.Generator) -> Any:
         """Page numbers of a round on one side."""
-        starts = rng.permutation(self.pool_pages // self.run_pages)
-        wanted = -(-self.round_pages // self.run_pages)
-        runs = starts[:wanted, None] * self.run_pages + np.arange(self.run_pages)
-        return runs.reshape(-1)[: self.round_pages]
+        starts = rng.permutation(self.pool_pages // shape.run_pages)
+        wanted = -(-shape.n_pages // shape.run_pages)
+        runs = starts[:wanted, None] * shape.run_pages + np.arange(shape.run_pages)
+        return runs.reshape(-1)[: shape.n_pages]
 
 
-def rounds(setting: Setting) -> list[float]:
-    """Bytes a second of each round, after one that warms up."""
+def rounds(setting: Setting, shapes: Sequence[Shape] = ()) -> list[list[float]]:
+    """Bytes a second of each round of each shape, after one that warms up. No shape: the pool."""
     context = get_context("spawn")
     here, there = context.Pipe()
     child = context.Process(target=_land, args=(setting, there), daemon=True)
@@ -96,8 +99,10 @@ def rounds(setting: Setting) -> list[float]:
     outlet.set_wake(woken.set)
     rng = np.random.default_rng(1)
     rates = []
-    for generation in range(1, setting.n_rounds + 2):
-        src, dst = setting.places(rng), setting.places(rng)
+    shapes = shapes or [Shape(setting.pool_pages)]
+    in_order = [shape for shape in shapes for _ in range(setting.n_rounds + 1)]
+    for generation, shape in enumerate(in_order, 1):
+        src, dst = setting.places(shape, rng), setting.places(shape, rng)
         here.send(dst)
         assert here.recv() == "granted"
         begun = time.perf_counter()
@@ -108,7 +113,8 @@ def rounds(setting: Setting) -> list[float]:
     child.join()
     outlet.close()
     pool.close()
-    return rates[1:]
+    each = setting.n_rounds + 1
+    return [rates[at + 1 : at + each] for at in range(0, len(rates), each)]
 
 
 def _send(

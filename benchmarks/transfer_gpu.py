@@ -1,7 +1,7 @@
 """How fast pages move between two cards, by transport, page size and count, against ceilings.
 
     python -m benchmarks.transfer_gpu [--cards 0,1] [--pool-gib 32] [--rounds 5] [--kind cuda]
-                                      [--interference]
+                                      [--interference] [--folder DIR] [--commit HASH]
 
 Two processes, each seeing one card; ceilings are measured in the same run. `--interference` adds
 how much slower a prefill of 1 x 8,192 gets while pages stream out beside it, and decode steps of
@@ -19,16 +19,18 @@ from __future__ import annotations
 
 import os
 import statistics
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.results import save
+from benchmarks.results import RESULTS, save
 from benchmarks.transfer_bare import bare_rounds
 from benchmarks.transfer_ceilings import ceilings
-from benchmarks.transfer_ends import Setting, rounds
+from benchmarks.transfer_ends import Setting, Shape, rounds
 
 PAGE_BYTES = {  # of 64 tokens
     "qwen2.5-0.5b": 24 * 2 * 2 * 64 * 64 * 2,
@@ -48,37 +50,38 @@ def measure(
     rows: list[dict[str, Any]] = []
     for transport in ("cuda_ipc", "shm", "unix", "tcp"):
         for model, page_bytes in PAGE_BYTES.items():
-            for n_pages in COUNTS if transport == "cuda_ipc" else FEW_COUNTS:
-                if n_pages * page_bytes > pool_bytes:
-                    continue
-                for run_pages in RUN_PAGES if n_pages >= 16 else RUN_PAGES[:1]:
-                    setting = Setting(
-                        transport=transport,
-                        page_bytes=page_bytes,
-                        checksums=transport != "cuda_ipc",
-                        pool_bytes=pool_bytes,
-                        n_rounds=n_rounds,
-                        kind=kind,
-                        n_pages=n_pages,
-                        run_pages=run_pages,
-                        child_device=child_device,
-                    )
-                    rows.append(_row(model, setting))
-                    console.print(*(f"{value}" for value in rows[-1].values()))
+            setting = Setting(
+                transport=transport,
+                page_bytes=page_bytes,
+                checksums=transport != "cuda_ipc",
+                pool_bytes=pool_bytes,
+                n_rounds=n_rounds,
+                kind=kind,
+                child_device=child_device,
+            )
+            shapes = [
+                Shape(n_pages, run_pages)
+                for n_pages in (COUNTS if transport == "cuda_ipc" else FEW_COUNTS)
+                for run_pages in (RUN_PAGES if n_pages >= 16 else RUN_PAGES[:1])
+                if n_pages <= setting.pool_pages
+            ]
+            for shape, rates in zip(shapes, rounds(setting, shapes), strict=True):
+                rows.append(_row(model, setting, shape, rates))
+                console.print(*(f"{value}" for value in rows[-1].values()))
     return rows
 
 
-def _row(model: str, setting: Setting) -> dict[str, Any]:
-    rates = [rate / 1e9 for rate in rounds(setting)]
+def _row(model: str, setting: Setting, shape: Shape, rates: Sequence[float]) -> dict[str, Any]:
+    in_gb = [rate / 1e9 for rate in rates]
     return {
         "transport": setting.transport,
         "model": model,
-        "pages": setting.n_pages,
-        "run_pages": setting.run_pages,
+        "pages": shape.n_pages,
+        "run_pages": shape.run_pages,
         "checksums": setting.checksums,
-        "median_gb_per_s": round(statistics.median(rates), 2),
-        "least_gb_per_s": round(min(rates), 2),
-        "most_gb_per_s": round(max(rates), 2),
+        "median_gb_per_s": round(statistics.median(in_gb), 2),
+        "least_gb_per_s": round(min(in_gb), 2),
+        "most_gb_per_s": round(max(in_gb), 2),
     }
 
 
@@ -104,8 +107,17 @@ def _table(rows: list[dict[str, Any]]) -> Table:
 @click.option("--kind", type=click.Choice(["cuda", "double"]), default="cuda")
 @click.option("--interference", is_flag=True)
 @click.option("--name", default="transfer_gpu", show_default=True)
+@click.option("--folder", type=click.Path(path_type=Path), default=RESULTS)
+@click.option("--commit", help="Where this is no checkout of git.")
 def main(
-    cards: str, pool_gib: float, n_rounds: int, kind: str, interference: bool, name: str
+    cards: str,
+    pool_gib: float,
+    n_rounds: int,
+    kind: str,
+    interference: bool,
+    name: str,
+    folder: Path,
+    commit: str | None,
 ) -> None:
     sender, _, receiver = cards.partition(",")
     os.environ["CUDA_VISIBLE_DEVICES"] = sender  # before torch looks
@@ -124,7 +136,7 @@ def main(
 
         found["interference"] = interference_figures(receiver)
         console.print(found["interference"])
-    console.print(f"saved {save(name, found)}")
+    console.print(f"saved {save(name, found, folder=folder, commit=commit)}")
 
 
 if __name__ == "__main__":

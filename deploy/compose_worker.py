@@ -156,7 +156,7 @@ def sender_config(timing: TimingSpec, *, on_gpu: bool = False) -> SenderConfig:
         usual, lease=lease_config(timing), stuck_after_s=max(_LEAST_STUCK_S, stuck_after_s)
     )
     if on_gpu:  # at the rate of NVLink a post of the usual size is over before it is looked at
-        config = replace(config, window_bytes=512 * MIB, post_bytes=64 * MIB)
+        config = replace(config, window_bytes=512 * MIB, post_bytes=256 * MIB)
     return config
 
 

@@ -8,6 +8,7 @@ a router loads no torch.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -34,9 +35,13 @@ class Where:
     http_endpoint: str = ""
 
 
+_SWITCH_S = 100e-6  # a step is ten milliseconds: with Python's five, threads wait for each other
+
+
 @asynccontextmanager
 async def serving(spec: ProcessSpec) -> AsyncIterator[Where]:
     """See the module. Raises `StartError` if it cannot start."""
+    sys.setswitchinterval(_SWITCH_S)
     block = _serving_router(spec) if isinstance(spec, RouterSpec) else _serving_worker(spec)
     try:
         async with block as where:

@@ -1,11 +1,11 @@
 """The one loop of a worker: commands, plan, step, results, again.
 
-    .-> commands -> tick -> plan --- work --> ship -> step (off the event loop) -> apply --.
-    |                         |                                                            |
-    |                         `-- none --> ship -> sleep until woken                       |
-    `--------------------------------------------------------------------------------------'
+    .-> commands -> tick -> plan --- work --> step (off the event loop), ship -> apply --.
+    |                         |                                                          |
+    |                         `-- none --> ship -> sleep until woken                     |
+    `------------------------------------------------------------------------------------'
 
-What was sampled is shipped as soon as the next step is planned: one message a router a step.
+What was sampled is shipped as soon as the next step is on its way: one message a router a step.
 
 Where the engine takes steps ahead, step k + 1 is planned and submitted before the results of step k
 are there, and its rows follow samples that are still on the device:
@@ -26,7 +26,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from engine.step import RowResult, RowWork
@@ -95,11 +95,11 @@ class StepLoop:
                 self._wake.clear()
                 self._between_steps(loop.time())
                 work = self._plan(loop.time())
-                self._ship(loop.time())
-                if work:
+                if work:  # the device first: what was sampled is shipped while it is given the step
                     self._returns.on_submitted()
-                    results = steps.create_task(self._runner.run(work))
+                    results = steps.create_task(_awaited(self._runner.run(work)))
                     flying.append(_Flight(work, results, loop.time()))
+                self._ship(loop.time())
                 if flying and (not work or len(flying) > self._runner.steps_ahead):
                     await self._land(flying.popleft())
                 elif not flying:
@@ -149,3 +149,7 @@ class StepLoop:
                 await self._wake.wait()
         except TimeoutError:
             return
+
+
+async def _awaited(results: Awaitable[list[RowResult]]) -> list[RowResult]:
+    return await results

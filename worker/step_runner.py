@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Protocol
 
-from engine.step import Engine, RowResult, RowWork
+from engine.step import Engine, RowResult, RowWork, Step
 
 
 class StepRunner(Protocol):
@@ -17,7 +17,9 @@ class StepRunner(Protocol):
 
     steps_ahead: int  # how many calls of `run` may be on their way besides the oldest
 
-    async def run(self, work: Sequence[RowWork]) -> list[RowResult]: ...
+    def run(self, work: Sequence[RowWork]) -> Awaitable[list[RowResult]]:
+        """The step is on its way when this returns; its results are awaited."""
+        ...
 
     async def close(self) -> None:
         """Wait for the step that runs; no other starts. May be called twice."""
@@ -36,12 +38,15 @@ class ThreadStepRunner:
         self._submits = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine-step")
         self._waits = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine-wait")
 
-    async def run(self, work: Sequence[RowWork]) -> list[RowResult]:
+    def run(self, work: Sequence[RowWork]) -> Awaitable[list[RowResult]]:
         loop = asyncio.get_running_loop()
         if not self.steps_ahead:
-            return await loop.run_in_executor(self._submits, self._engine.run, work)
-        step = await loop.run_in_executor(self._submits, self._engine.submit, work)
-        return await loop.run_in_executor(self._waits, step.result)
+            return loop.run_in_executor(self._submits, self._engine.run, work)
+        return self._result(loop.run_in_executor(self._submits, self._engine.submit, work))
+
+    async def _result(self, submitted: Awaitable[Step]) -> list[RowResult]:
+        step = await submitted
+        return await asyncio.get_running_loop().run_in_executor(self._waits, step.result)
 
     async def close(self) -> None:
         for thread in (self._submits, self._waits):

@@ -7,8 +7,10 @@ the launcher), is proof that its pages are free.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from kvtransfer.device import DeviceError, DeviceMemory, Fence
 from kvtransfer.digests import DEVICE_DIGESTS
@@ -38,9 +40,10 @@ class IpcLanding(TransportThread[LandingEvent]):
         self.address = address
         self.digests: tuple[str, ...] = DEVICE_DIGESTS if checksums else ()
         self._lane = memory.open_lane() if checksums else None
-        self._pages: dict[int, PageIds] = {}  # by generation; the thread's
+        self._pages: dict[int, PageIds] = {}  # by generation; the thread's, if there is one
         self._sums: deque[_Sum] = deque()
-        self._start()
+        if checksums:
+            self._start()
 
     def grant(self, sender_epoch: int, generation: int, pages: PageIds) -> None:
         self._order(self._pages.__setitem__, generation, pages)
@@ -50,6 +53,13 @@ class IpcLanding(TransportThread[LandingEvent]):
 
     def revoke(self, generation: int) -> None:
         self._order(self._revoke, generation)
+
+    def _order(self, work: Callable[..., None], *args: Any) -> None:
+        """Without sums nothing waits for the device: done at once, by whoever calls."""
+        if self._lane is None:
+            work(*args)
+        else:
+            super()._order(work, *args)
 
     # -- on the thread ----------------------------------------------------------------------
 

@@ -45,7 +45,7 @@ class TransportThread(ABC, Generic[NewsT]):
         if self._is_running:
             self._order(self._end)
             self._thread.join()
-            self._mailbox.close()
+        self._mailbox.close()
 
     # -- for the subclass, off the thread ---------------------------------------------------
 

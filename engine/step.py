@@ -116,8 +116,16 @@ class DevicePool:
     n_bytes: int
 
 
+Mark = object  # on a device: work of other streams may be told to wait for it
+
+
 class Step(Protocol):
     """A step that was submitted."""
+
+    @property
+    def written(self) -> Mark | None:
+        """Passed once all that the step writes into pages is there. None: its result tells."""
+        ...
 
     def result(self) -> list[RowResult]:
         """One result a row, in order; blocks until they are there. On any thread, once."""
@@ -129,6 +137,7 @@ class DoneStep:
     """The `Step` of an engine that computes while it is asked."""
 
     results: list[RowResult]
+    written: Mark | None = None
 
     def result(self) -> list[RowResult]:
         return self.results

@@ -23,6 +23,9 @@ Bytes = npt.NDArray[np.uint8]
 Sums = npt.NDArray[np.uint64]
 
 
+Mark = object  # on a device: lanes may be told to wait for it (an engine's, `Step.written`)
+
+
 class DeviceError(OSError):
     """A device refused a mapping or a copy, or a copy failed. Says which."""
 
@@ -47,6 +50,10 @@ class PeerPool(Protocol):
 
 class Lane(Protocol):
     """Copies of one thread, carried out in order. Only `close` waits."""
+
+    def after(self, mark: Mark) -> None:
+        """What is given from now on begins when the device has passed the mark."""
+        ...
 
     def to_peer(self, peer: PeerPool, src: PageIds, dst: PageIds) -> None:
         """Copy our pages to the peer's. Raises `DeviceError`."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from kvtransfer.device import Mark
 from kvtransfer.events import FirstToken
 from kvtransfer.plan import CopyPlan
 from kvtransfer.planes import Paging
@@ -44,8 +47,12 @@ class OutGrant:
         """Every page was posted and every post is complete."""
         return self.n_posted == self.skip + self.n_pages and len(self.chunks) == self.n_chunks
 
-    def next_plan(self, offered: list[int], most_pages: int) -> CopyPlan | None:
+    def next_plan(
+        self, offered: list[int], most_pages: int, marks: Sequence[tuple[int, int, Mark]] = ()
+    ) -> CopyPlan | None:
         """The next run of pages that offered ones make up, from now on counted as one chunk.
+
+        It waits for the mark of the last page that it reads, if that has one: [begin, end, mark).
 
         A page of the receiver's that reaches into a page not offered yet waits for that.
         """
@@ -57,7 +64,9 @@ class OutGrant:
         source = self.paging.sources(offered, self.n_posted, stop, self._n_tokens)
         self.n_posted = stop
         self.n_chunks += 1
-        return CopyPlan(first, source, self.destinations[first : first + len(source)])
+        last = self.paging.n_sources(stop, self._n_tokens) - 1
+        after = next((mark for begin, end, mark in marks if begin <= last < end), None)
+        return CopyPlan(first, source, self.destinations[first : first + len(source)], after)
 
     def chunk(self, index: int, plan: CopyPlan, checksums: list[int]) -> transfer_pb2.Chunk:
         """The post is complete: remembers and returns the message that announces it."""

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 
 from kvtransfer import reasons
 from kvtransfer.config import SenderConfig
+from kvtransfer.device import Mark
 from kvtransfer.events import Committed, Failed, FirstToken, Released, SenderEvent, Unplaced
 from kvtransfer.farewells import Farewells
 from kvtransfer.key import Key
@@ -101,6 +102,7 @@ class Outbound:
         self.key = key
         self.row = row
         self.pages: list[int] = []  # offered so far, in row order, pinned by us
+        self.marks: list[tuple[int, int, Mark]] = []  # pages [begin, end) are there when it is past
         self.first: FirstToken | None = None  # set by `finish`
         self.grant: OutGrant | None = None
         self.in_flight = 0  # posts that the transport has not completed; kept by the PostBook
@@ -135,11 +137,20 @@ class Outbound:
 
     # -- from the role ----------------------------------------------------------------------
 
-    def offer(self, pages: Sequence[int], now: float) -> None:
-        assert len(self.pages) + len(pages) <= self.row.n_pages
+    def offer(self, pages: Sequence[int], now: float, after: Mark | None = None) -> None:
+        begin = len(self.pages)
+        assert begin + len(pages) <= self.row.n_pages
         self._hub.pages.pin(pages)  # guard: pin
         self.pages.extend(pages)
+        if after is not None:
+            self.marks.append((begin, len(self.pages), after))
         self.progress(now)
+
+    def take_over(self, other: Outbound, now: float) -> None:
+        """What was offered to another receiver, from now on offered to this one."""
+        assert not self.pages
+        self.marks = other.marks.copy()
+        self.offer(other.pages, now)
 
     def finish(self, first: FirstToken, now: float) -> None:
         assert len(self.pages) == self.row.n_pages, "not all pages were offered"

@@ -26,12 +26,14 @@ PageIds = npt.NDArray[np.int64]
 class CopyPlan:
     """Pages of one post. `src` and `dst` have the same length, at least 1; nobody modifies them.
 
-    What `src` says is between the sender's books and its outlet's `Source`.
+    What `src` says is between the sender's books and its outlet's `Source`. `after`: none of it is
+    read before the device has passed this mark.
     """
 
     first: int
     src: PageIds
     dst: PageIds
+    after: object | None = None  # a `kvtransfer.device.Mark`
 
     def __post_init__(self) -> None:
         assert len(self.src) == len(self.dst) >= 1

@@ -102,6 +102,10 @@ class Paging:
         n = n_offered * self.source_tokens
         return self.n_pages(n_tokens) if n >= n_tokens else n // self.target_tokens
 
+    def n_sources(self, n_targets: int, n_tokens: int) -> int:
+        """Source pages of a row that its first n_targets target pages are made of."""
+        return -(-min(n_targets * self.target_tokens, n_tokens) // self.source_tokens)
+
     def sources(self, offered: Sequence[int], first: int, stop: int, n_tokens: int) -> Ints:
         """What target pages [first, stop) of a row are made of.
 

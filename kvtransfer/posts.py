@@ -69,7 +69,7 @@ class PostBook:
             most_pages = min(room, self._config.post_bytes) // page_bytes
             if most_pages < 1 and peer.in_flight_bytes:
                 return
-            plan = grant.next_plan(out.pages, max(1, most_pages))
+            plan = grant.next_plan(out.pages, max(1, most_pages), out.marks)
             if plan is None:
                 return
             self._last += 1

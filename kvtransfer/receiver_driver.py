@@ -93,7 +93,7 @@ class ReceiverDriver:
             while True:
                 message = await link.receive()
                 self._receiver.on_message(epoch, message, self._now())
-                self.flush()
+                self._on_wake()  # a landing that has nothing to wait for has answered already
         except LinkBrokenError as error:
             _log.info("link from sender %x is over: %s", epoch, error)
         finally:

@@ -17,6 +17,7 @@ from typing import Any
 
 from kvtransfer import reasons
 from kvtransfer.config import SenderConfig
+from kvtransfer.device import Mark
 from kvtransfer.events import FirstToken, SenderEvent
 from kvtransfer.farewells import Farewells
 from kvtransfer.key import Key
@@ -75,15 +76,23 @@ class Sender:
         row = OutRow(n_tokens, n_pages, tuple(prefix_hashes), self._hash_tokens, priority)
         self._open(key, row, now)
 
-    def offer(self, key: Key, first_page: int, pages: Sequence[int], now: float) -> None:
+    def offer(
+        self,
+        key: Key,
+        first_page: int,
+        pages: Sequence[int],
+        now: float,
+        after: Mark | None = None,
+    ) -> None:
         """Finished pages [first_page, ...) of the row, in order, each once, used by the caller now.
 
+        `after`: they are finished once the device has passed it; none is read before.
         Pinned here from now until `Released`. Ignored when the transfer is over or ending already.
         """
         out = self._outs.get(key)
         if out is not None and out.is_open:
             assert first_page == len(out.pages), f"page {first_page} after {len(out.pages)}"
-            out.offer(pages, now)
+            out.offer(pages, now, after)
             self._forget_over([out])
 
     def finish(self, key: Key, first: FirstToken, now: float) -> None:
@@ -108,7 +117,7 @@ class Sender:
         if old is None or not old.is_open:
             return False
         new = self._open(new_key, old.row, now)
-        new.offer(old.pages, now)
+        new.take_over(old, now)
         if old.first is not None:
             new.finish(old.first, now)
         old.close(reasons.RETARGETED, now)

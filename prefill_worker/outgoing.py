@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from engine.prefix import UNIT_TOKENS
-from engine.step import SampledToken
+from engine.step import Mark, SampledToken
 from kvtransfer.events import FirstToken
 from kvtransfer.key import Key
 from kvtransfer.sender import Sender
@@ -44,13 +44,18 @@ class Outgoing:
             priority=row.assign.priority,
             now=now,
         )
-        self.offer(row, 0, now)
+        self.offer(row, row.n_computed, now)
 
-    def offer(self, row: Row, first_page: int, now: float) -> None:
-        """Pages from first_page on are finished: the full ones, or all when the prompt is."""
-        end_page = row.n_full_pages if row.n_uncomputed else row.n_prompt_pages
+    def offer(self, row: Row, n_done: int, now: float, after: Mark | None = None) -> None:
+        """Positions before n_done are computed, or are once the mark is passed. Pages that they
+        fill, or all of them at the prompt's end, may go out; what was offered is not again."""
+        is_whole = n_done == row.n_given
+        end_page = row.n_prompt_pages if is_whole else n_done // row.spec.page_tokens
+        first_page = row.n_offered_pages
         if end_page > first_page:
-            self.sender.offer(self.key(row), first_page, row.pages[first_page:end_page], now)
+            row.n_offered_pages = end_page
+            pages = row.pages[first_page:end_page]
+            self.sender.offer(self.key(row), first_page, pages, now, after=after)
 
     def finish(self, row: Row, first: SampledToken, now: float) -> None:
         """All pages were offered, and the first token is known."""

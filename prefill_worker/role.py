@@ -8,6 +8,10 @@
     chunk:      |---- 1 ----|---- 2 ----|-- 3 --|
     full pages: |--|--|--|--|--|--|--|--|--|--|-|   each chunk's go out while the next is computed
 
+Where steps run on a device, a chunk's pages are handed to the transfer as soon as its step is: the
+copies wait on the device, and begin when it has written them, whatever this process does then. Of a
+row that fails they are worth nothing, and it never says DONE.
+
 A row starts only when all pages of its prompt are there, so whatever has started can end; the head
 of the queue is never overtaken by a smaller row. Pages enter the prefix index when the whole prompt
 is computed and the first token was sound: never those of a failed row.
@@ -18,7 +22,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from engine.step import RowResult, RowWork, SampledToken
+from engine.step import Mark, RowResult, RowWork, SampledToken
 from kvtransfer import reasons
 from kvtransfer.events import Committed, Failed, Released, SenderEvent, Unplaced
 from kvtransfer.key import Key
@@ -52,6 +56,7 @@ class PrefillRole:
         self._leaving: dict[Key, worker_pb2.RowEvent] = {}  # last words, once the pages are back
         self._unplaced: set[AttemptId] = set()  # held rows of which the router has been told
         self._planned: deque[list[tuple[Row, int]]] = deque()  # of steps on their way
+        self._unsubmitted: deque[list[tuple[Row, int]]] = deque()  # of those: rows, ends of shares
         self._events: list[SenderEvent] = []
         self._look_again_s: float | None = None
         self.lease = config.sender.lease
@@ -138,9 +143,23 @@ class PrefillRole:
         work = [row.work(n) for row, n in planned]
         if planned:
             self._planned.append(planned)
+            self._unsubmitted.append(
+                [(row, row.n_computed + row.n_ahead + n) for row, n in planned]
+            )
         for row, n in planned:
             row.n_ahead += n
         return work
+
+    def on_submitted(self, work: Sequence[RowWork], mark: Mark | None, now: float) -> None:
+        numbers = {share.row for share in work}
+        if not self._unsubmitted or self._unsubmitted[0][0][0].number not in numbers:
+            return  # no row of this role is in that step
+        shares = self._unsubmitted.popleft()
+        if mark is None:
+            return
+        for row, end in shares:
+            if row.state is RowState.COMPUTING and not self._is_local(row):
+                self._out.offer(row, end, now, after=mark)
 
     def _try_start(self, row: Row, now: float) -> bool:
         """Start the row, and its transfer, or change nothing.
@@ -169,11 +188,10 @@ class PrefillRole:
             if result.error:
                 self._give_up(row, _Kind.KIND_FAILED, "engine", now, message=result.error)
                 continue
-            first_page = row.n_full_pages
             row.n_computed += n_new
             row.check()
             if not self._is_local(row):
-                self._out.offer(row, first_page, now)
+                self._out.offer(row, row.n_computed, now)
             if not row.n_uncomputed:
                 self._hand_over(row, result.tokens[0], now)
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from engine.step import RowResult, RowWork, SampledToken
+from engine.step import Mark, RowResult, RowWork, SampledToken
 from kvtransfer.config import LeaseConfig
 from kvtransfer.events import ReceiverEvent, SenderEvent
 from kvtransfer.receiver import Receiver
@@ -69,6 +69,11 @@ class PrefillSide(Role, Protocol):
 
     def on_transfers(self, events: Sequence[SenderEvent]) -> None:
         """News of transfers, acted upon at the next `tick`. At any time."""
+        ...
+
+    def on_submitted(self, work: Sequence[RowWork], mark: Mark | None, now: float) -> None:
+        """The oldest step of those not submitted yet is: pages that it completes may be sent as
+        soon as the mark is passed. None: after its results. Works amid steps."""
         ...
 
     def retarget(self, attempt: AttemptId, command: worker_pb2.Retarget, now: float) -> bool:

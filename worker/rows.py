@@ -83,6 +83,7 @@ class Row:
         self.pages: list[Page] = []
         self.n_computed = 0
         self.n_ahead = 0  # positions in steps that are on their way
+        self.n_offered_pages = 0  # to the transfer
         self.n_cached = 0  # positions that a prefix cache gave, of those computed
         self.times = Timeline(arrived_s)
         self._life = Lifecycle(RowState.WAITING, MOVES)
@@ -188,11 +189,6 @@ class Row:
     def n_prompt_pages(self) -> int:
         """How many pages the given tokens need: what a prefill takes and a transfer moves."""
         return self.pages_for(self.n_given)
-
-    @property
-    def n_full_pages(self) -> int:
-        """How many of its pages are full of computed positions."""
-        return self.n_computed // self.spec.page_tokens
 
     def growth_pages_for(self, growth_tokens: int) -> int:
         """Pages beyond the prompt's that an answer of growth_tokens more takes.

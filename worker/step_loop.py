@@ -29,7 +29,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from engine.step import RowResult, RowWork
+from engine.step import Mark, RowResult, RowWork
 from worker.config import StepLimits
 from worker.observer import Observer
 from worker.returns import PageReturns
@@ -97,7 +97,7 @@ class StepLoop:
                 work = self._plan(loop.time())
                 if work:  # the device first: what was sampled is shipped while it is given the step
                     self._returns.on_submitted()
-                    results = steps.create_task(_awaited(self._runner.run(work)))
+                    results = steps.create_task(_awaited(self._run(work)))
                     flying.append(_Flight(work, results, loop.time()))
                 self._ship(loop.time())
                 if flying and (not work or len(flying) > self._runner.steps_ahead):
@@ -120,6 +120,15 @@ class StepLoop:
             assert left >= 0, "a role planned more than it was given"
             work += share
         return work
+
+    def _run(self, work: list[RowWork]) -> Awaitable[list[RowResult]]:
+        prefill = self._roles.prefill
+
+        def on_submitted(mark: Mark | None) -> None:
+            if prefill is not None:
+                prefill.on_submitted(work, mark, asyncio.get_running_loop().time())
+
+        return self._runner.run(work, on_submitted)
 
     async def _land(self, flight: _Flight) -> None:
         """Wait for the oldest step and take its results."""

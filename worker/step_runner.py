@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Protocol
 
-from engine.step import Engine, RowResult, RowWork, Step
+from engine.step import DoneStep, Engine, Mark, RowResult, RowWork, Step
+
+OnSubmitted = Callable[[Mark | None], None]  # with the step's `written`
 
 
 class StepRunner(Protocol):
@@ -17,8 +19,9 @@ class StepRunner(Protocol):
 
     steps_ahead: int  # how many calls of `run` may be on their way besides the oldest
 
-    def run(self, work: Sequence[RowWork]) -> Awaitable[list[RowResult]]:
-        """The step is on its way when this returns; its results are awaited."""
+    def run(self, work: Sequence[RowWork], on_submitted: OnSubmitted) -> Awaitable[list[RowResult]]:
+        """The step is on its way when this returns; its results are awaited. Before they are there,
+        `on_submitted` is called, on the loop."""
         ...
 
     async def close(self) -> None:
@@ -38,14 +41,18 @@ class ThreadStepRunner:
         self._submits = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine-step")
         self._waits = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine-wait")
 
-    def run(self, work: Sequence[RowWork]) -> Awaitable[list[RowResult]]:
+    def run(self, work: Sequence[RowWork], on_submitted: OnSubmitted) -> Awaitable[list[RowResult]]:
         loop = asyncio.get_running_loop()
-        if not self.steps_ahead:
-            return loop.run_in_executor(self._submits, self._engine.run, work)
-        return self._result(loop.run_in_executor(self._submits, self._engine.submit, work))
+        step = loop.run_in_executor(self._submits, self._engine.submit, work)
+        return self._result(step, on_submitted)
 
-    async def _result(self, submitted: Awaitable[Step]) -> list[RowResult]:
+    async def _result(
+        self, submitted: Awaitable[Step], on_submitted: OnSubmitted
+    ) -> list[RowResult]:
         step = await submitted
+        on_submitted(step.written)
+        if isinstance(step, DoneStep):
+            return step.results
         return await asyncio.get_running_loop().run_in_executor(self._waits, step.result)
 
     async def close(self) -> None:
@@ -72,7 +79,8 @@ class TimedStepRunner:
         self._turn = asyncio.Lock()  # fair: steps take it in the order of submission
         self._sampled: dict[int, int] = {}  # by row, in the newest step that is done
 
-    async def run(self, work: Sequence[RowWork]) -> list[RowResult]:
+    async def run(self, work: Sequence[RowWork], on_submitted: OnSubmitted) -> list[RowResult]:
+        on_submitted(None)
         async with self._turn:
             known = [self._resolve(row) for row in work]
             await asyncio.sleep(self._engine.step_time_s(known))

@@ -9,7 +9,7 @@ import torch
 
 from engine.cuda.sampler import NOT_DRAWN
 from engine.kernels.sample import NOT_FINITE
-from engine.step import RowResult, SampledToken
+from engine.step import Mark, RowResult, SampledToken
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,10 @@ class CudaStep:
         self._latest = latest
         self._tops = tops
         self._event = event
+
+    @property
+    def written(self) -> Mark | None:
+        return self._event
 
     def result(self) -> list[RowResult]:
         if self._event is not None:

@@ -1,4 +1,5 @@
-"""Every launch that an engine's steps may come to, gone through before there is anything to compute.
+"""Every launch that an engine's steps may come to, gone through before there is anything to
+compute.
 
     blueprint, card -> a model on `meta`, of few layers -> passes of every kind -> `take` is told
 
@@ -62,9 +63,7 @@ class Stage:
             agreed=None if sums is None else sums.agreed,
         )
         with META:
-            weights, _ = allocate_weights(
-                arch, blueprint.dtype, blueprint.shard, fp8=blueprint.fp8
-            )
+            weights, _ = allocate_weights(arch, blueprint.dtype, blueprint.shard, fp8=blueprint.fp8)
         weights = _few_layers(weights, arch.windows)
         self._model = blueprint.model(
             weights,

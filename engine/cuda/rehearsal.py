@@ -73,11 +73,18 @@ class Stage:
             sums=sums,
         )
 
+    @property
+    def windows(self) -> tuple[int, ...]:
+        return self._model.windows
+
+    @property
+    def block_tokens(self) -> int:
+        """Of the tiles that chunks are cut into."""
+        return self._model.chunks.config.block_tokens
+
     def decode(self, rows: int) -> None:
         """A pass of decode rows only, as graphs hold it."""
-        shape = InputShape(rows, rows, rows, self._blueprint.table_pages)
-        inputs = DeviceInputs(shape, META)
-        self._sampler.draw(self._model.forward(inputs, rows), inputs, self._fresh)
+        self.run(InputShape(rows, rows, rows, self._blueprint.table_pages), rows)
 
     def mixed(self, kind: PassKind) -> None:
         shape = InputShape(
@@ -88,8 +95,12 @@ class Stage:
             tiles=(1,) * len(self._model.windows),
             chunk_pages=-(-kind.chunk // self._blueprint.page_tokens),
         )
+        self.run(shape, kind.decode)
+
+    def run(self, shape: InputShape, n_decode: int) -> None:
+        """A pass whose inputs are of that shape: its forward, and the sampler's kernel."""
         inputs = DeviceInputs(shape, META)
-        logits = self._model.forward(inputs, kind.decode)
+        logits = self._model.forward(inputs, n_decode)
         if len(logits):
             self._sampler.draw(logits, inputs, self._fresh)
 

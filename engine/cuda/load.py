@@ -115,7 +115,11 @@ def _load(
         spec, model, memory, latest=latest, table_pages=blueprint.table_pages, exact=config.exact,
         sums=sums,
     )  # fmt: skip
-    getting_ready.make_passes(engine)
+    try:
+        getting_ready.make_passes(engine)
+    except BaseException:
+        engine.close()
+        raise
     return engine
 
 

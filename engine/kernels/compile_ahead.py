@@ -10,9 +10,8 @@ what is compiled is in this process at once. Triton's cache on disk gets it, too
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Any
@@ -40,11 +39,11 @@ class CompileAhead:
         self._around = around
         self._pool = ThreadPoolExecutor(threads, "compile")
         self._mode = AsyncCompileMode(_Loading(self._pool, around))
-        self._thread = threading.Thread(target=self._run, name="rehearsal")
-        self._failure: BaseException | None = None
+        self._director = ThreadPoolExecutor(1, "rehearsal")
+        self._all: Future[None] | None = None
 
     def __enter__(self) -> CompileAhead:
-        self._thread.start()
+        self._all = self._director.submit(self._run)
         return self
 
     def __exit__(
@@ -55,7 +54,7 @@ class CompileAhead:
     ) -> None:
         if error is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
-        self._thread.join()
+        self._director.shutdown()
         self._pool.shutdown()
 
     @property
@@ -66,18 +65,15 @@ class CompileAhead:
 
     def wait(self, tell: Callable[[int, int], None]) -> None:
         """Until all are compiled, telling `counts` now and then. Raises what one failed with."""
-        while self._thread.is_alive():
-            self._thread.join(_LOOK_EVERY_S)
+        assert self._all is not None, "compiling begins with `with`"
+        while not self._all.done():
+            wait([self._all], _LOOK_EVERY_S)
             tell(*self.counts)
-        if self._failure is not None:
-            raise self._failure
+        self._all.result()
 
     def _run(self) -> None:
-        try:
-            with self._around(), self._mode:  # leaving the mode waits for all
-                self._rehearse(_compile)
-        except BaseException as error:  # noqa: BLE001 `wait` raises it
-            self._failure = error
+        with self._around(), self._mode:  # leaving the mode waits for all
+            self._rehearse(_compile)
 
 
 class _Loading(Executor):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +24,12 @@ from twolane.params import SamplingParams
 
 pytest.importorskip("triton")
 
+from triton.runtime._async_compile import active_mode
+
 from engine.cuda.plans import BUCKETS, MAX_ROWS
 from engine.cuda.usual_steps import PassKind, UsualSteps, mixed_kinds
+from engine.kernels.compile_ahead import CompileAhead
+from engine.kernels.rehearsal import Take
 
 ROOT = Path(__file__).parents[3]
 FORGOTTEN = "llama, a class forgotten"
@@ -52,11 +59,65 @@ def test_random_steps_ask_for_no_kernel_that_was_not_rehearsed() -> None:
     assert all(found["never_asked"] < found["rehearsed"] / 3 for found in report.values())
 
 
+def test_every_launch_of_a_step_can_be_rehearsed() -> None:
+    """`kernel[grid](...)` tells nobody."""
+    moving_pages = {"page_copy.py", "page_sum.py"}  # the worker's, who makes them ready himself
+    launches = {
+        path.name: ast.unparse(node.func)
+        for path in (ROOT / "engine").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Subscript)
+        if ast.unparse(node.func.value).endswith("kernel")
+    }
+    assert launches.keys() - moving_pages == set()
+    assert launches, "this test could not fail"
+
+
 def test_nothing_is_compiled_once_all_was_compiled_ahead() -> None:
     report = rehearsed("compiled")
     assert report["ahead"] > 10
     assert report["counts"] == [report["ahead"]] * 2
     assert report["afterwards"] == []
+
+
+def test_what_a_rehearsal_or_a_compiler_raises_is_raised_to_who_waits() -> None:
+    def fails(take: Take) -> None:
+        raise ValueError("registers")
+
+    with CompileAhead(fails, threads=1) as ahead, pytest.raises(ValueError, match="registers"):
+        ahead.wait(lambda done, of: None)
+
+
+def test_kernels_that_have_not_begun_are_dropped_when_loading_fails() -> None:
+    began, release = threading.Event(), threading.Event()
+    compiled: list[int] = []
+
+    def compile_one(n: int) -> None:
+        began.set()
+        release.wait()
+        compiled.append(n)
+
+    class Kernel:
+        """As Triton's, which hands its compiler to the active mode's executor."""
+
+        def warmup(self, n: int, *, grid: tuple[int, ...]) -> None:
+            mode = active_mode.get()
+            assert mode is not None
+            mode.submit(n, partial(compile_one, n), lambda kernel: None)
+
+    def rehearse(take: Take) -> None:
+        for n in range(5):
+            take(Kernel(), (1,), n)
+
+    def fail() -> None:
+        with CompileAhead(rehearse, threads=1):
+            began.wait()
+            threading.Timer(0.1, release.set).start()
+            raise MemoryError
+
+    with pytest.raises(MemoryError):
+        fail()
+    assert compiled == [0]
 
 
 @pytest.mark.parametrize("rows", [1, 16, 17, 256, 1000, 1024, 5000])

@@ -1,9 +1,11 @@
 """From the command to the first token of an engine with random weights, in a process of its own.
 
-    command ---> imported ---> loaded ---> first_token ---> decoding     printed as they come
-    |<---------- first_token_s ----------->|
+    command ---> imported ---> loaded ---> ready ---> first_token ---> decoding    printed as they
+    |<------------- ready_s -------------->|          |                            come
+    |<--------------- first_token_s ----------------->|
 
-Cold: Triton's cache is empty. Warm: what the cold start has compiled is there.
+Cold: Triton's cache is empty. Warm: what the cold start has compiled is there. Once ready, an
+engine has compiled and captured what a worker's usual steps take.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-STAGES = ("imported", "loaded", "first_token", "decoding")
+STAGES = ("imported", "loaded", "ready", "first_token", "decoding")
 PROMPT_TOKENS = 512
 VLLM_COLD_S = 111.0  # vLLM 0.24 on an H200
 ROOT = Path(__file__).parent.parent
@@ -36,11 +38,15 @@ def measure_starts(
     found = {
         "cold": cold,
         "warm": warm,
+        "cold_ready_s": cold["ready_s"],
+        "warm_ready_s": round(median(start["ready_s"] for start in warm), 2),
         "cold_s": cold["first_token_s"],
         "warm_s": round(median(start["first_token_s"] for start in warm), 2),
         "vllm_cold_s": VLLM_COLD_S,
     }
-    print(f"first token after {found['cold_s']} s cold, {found['warm_s']} s warm", flush=True)
+    for what, suffix in (("ready", "_ready_s"), ("first token", "_s")):
+        cold_s, warm_s = found[f"cold{suffix}"], found[f"warm{suffix}"]
+        print(f"{what} after {cold_s} s cold, {warm_s} s warm", flush=True)
     return found
 
 
@@ -67,21 +73,30 @@ def main() -> None:
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--pages", type=int, required=True)
     parser.add_argument("--exact", action="store_true")
+    parser.add_argument("--ready-rows", type=int, default=256, help="what a worker takes")
+    parser.add_argument("--ready-tokens", type=int, default=2048)
     args = parser.parse_args()
 
     from engine.config import EngineConfig
     from engine.load import load_engine
+    from engine.progress import Loaded, Readied
     from engine.step import Page, RowWork
     from twolane.params import SamplingParams
+
+    def tell_loaded(news: Loaded | Readied) -> None:
+        if isinstance(news, Loaded) and news.is_last:
+            print("loaded", flush=True)
 
     print("imported", flush=True)
     engine = load_engine(
         EngineConfig(
             model_dir=args.model_dir, device=args.device, dtype=args.dtype, n_pages=args.pages,
-            exact=args.exact, load_format="random",
-        )
+            exact=args.exact, load_format="random", ready_rows=args.ready_rows,
+            ready_tokens=args.ready_tokens,
+        ),
+        progress=tell_loaded,
     )  # fmt: skip
-    print("loaded", flush=True)
+    print("ready", flush=True)
     tokens = [3 + i % (engine.spec.vocab_size - 3) for i in range(PROMPT_TOKENS)]
     pages = [Page(i) for i in range(-(-(PROMPT_TOKENS + 1) // engine.spec.page_tokens))]
     params = SamplingParams(temperature=0.0, ignore_eos=True)

@@ -87,6 +87,13 @@ def on_device(spec: WorkerSpec) -> ModelSpec:
     return spec.model
 
 
+def ready_limits(spec: WorkerSpec) -> StepLimits:
+    """What the worker's steps will be on a GPU, which is made ready for them. Rows decode in a
+    prefill worker only where their prompts have one token left."""
+    limits = step_limits(spec.limits, GPU_STEP_LIMITS)
+    return limits if DECODE in spec.roles else replace(limits, decode_rows=1)
+
+
 def check_rows(limits: StepLimits, engine: EngineSpec) -> None:
     """Raises `StartError` where a step could have more rows than the engine takes."""
     if limits.decode_rows > engine.max_step_rows:

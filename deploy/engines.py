@@ -20,6 +20,7 @@ from engine.ranks.group import RankGroup
 from engine.step import Engine
 from kvtransfer.transports.pool_memory import PoolMemory, create_pool_memory
 from kvtransfer.transports.registry import AnyPool
+from worker.config import StepLimits
 
 FAKE_PAGES = 4096
 MIN_PAGES = 3  # two of a prompt, and one for the answer to grow into
@@ -64,15 +65,17 @@ class Powerhouse:
 
 
 @contextmanager
-def open_engine(spec: ModelSpec, *, name: str, is_shared: bool) -> Iterator[Powerhouse]:
+def open_engine(
+    spec: ModelSpec, *, name: str, is_shared: bool, ready: StepLimits | None = None
+) -> Iterator[Powerhouse]:
     """Load the model; close everything at the end. Raises `StartError` with the engine's words.
 
-    A GPU's pool is in its own memory, shared or not.
+    A GPU's pool is in its own memory, shared or not, and no step within the limits `ready` waits
+    there for a compiler.
     """
-    load = _FakeLoader if spec.engine == "fake" else _ModelLoader
     memory = None
     try:
-        loader = load(spec)
+        loader = _FakeLoader(spec) if spec.engine == "fake" else _ModelLoader(spec, ready)
         if loader.n_pages is not None:
             _check_pages(loader.n_pages, loader.page_tokens)
         check_room(loader.host_bytes)
@@ -105,7 +108,7 @@ class _ModelLoader:
     `host_bytes`: what pools take of the host's memory, those of all ranks; none on a GPU.
     `pool_bytes`: how much of it a caller may provide; nothing for ranks."""
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: ModelSpec, ready: StepLimits | None) -> None:
         import torch  # a fake engine does without
 
         from engine.architecture import read_architecture
@@ -132,6 +135,8 @@ class _ModelLoader:
             weights=spec.weights,
             kv_dtype=spec.kv_dtype,
             tensor_parallel=spec.tensor_parallel,
+            ready_rows=ready.decode_rows if ready else 0,
+            ready_tokens=ready.step_tokens if ready else 0,
         )
         self.pool_bytes = self.host_bytes = 0
         self.on_gpu = device == "cuda"

@@ -102,7 +102,7 @@ async def _serving_router(spec: RouterSpec) -> AsyncIterator[Where]:
 
 @asynccontextmanager
 async def _serving_worker(spec: WorkerSpec) -> AsyncIterator[Where]:
-    from deploy.compose_worker import build_worker, on_device, transport_config
+    from deploy.compose_worker import build_worker, on_device, ready_limits, transport_config
     from deploy.engines import open_engine
     from kvtransfer.device import DeviceError
     from kvtransfer.transports.registry import open_landings
@@ -111,7 +111,9 @@ async def _serving_worker(spec: WorkerSpec) -> AsyncIterator[Where]:
     from worker.server import WorkerServer
 
     is_shared = DECODE in spec.roles and "shm" in spec.transports
-    with open_engine(on_device(spec), name=spec.name, is_shared=is_shared) as power:
+    with open_engine(
+        on_device(spec), name=spec.name, is_shared=is_shared, ready=ready_limits(spec)
+    ) as power:
         pages, config = power.pages, transport_config(spec)
         landings: dict[str, Landing] = {}
         if DECODE in spec.roles and pages is not None:

@@ -40,6 +40,10 @@ class EngineConfig:
     `tensor_parallel` ranks share the model, each with `threads`, or a GPU, and a pool of `n_pages`
     or `kv_bytes` of its own (see `engine.ranks`); exactness holds for equal numbers of ranks. On
     GPUs, `peer_sums` lets them add up small tensors through each other's memory; else NCCL does.
+
+    On GPUs, steps of up to `ready_rows` decode rows and `ready_tokens` positions are made ready for
+    before the engine is there: none of them then waits for a compiler or for the capture of a
+    graph. Larger ones do, once each; with zeros, all do.
     """
 
     model_dir: Path
@@ -58,6 +62,8 @@ class EngineConfig:
     kv_dtype: str = "auto"
     tensor_parallel: int = 1
     peer_sums: bool = True
+    ready_rows: int = 0
+    ready_tokens: int = 0
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
@@ -79,6 +85,9 @@ class EngineConfig:
             raise EngineConfigError(
                 f"page_tokens is {self.page_tokens}; it must be a multiple of 16"
             )
+        for name in ("ready_rows", "ready_tokens"):
+            if getattr(self, name) < 0:
+                raise EngineConfigError(f"{name} is {getattr(self, name)}; it must be at least 0")
         if not 1 <= self.threads <= MAX_THREADS:
             raise EngineConfigError(f"threads is {self.threads}; it must be 1 to {MAX_THREADS}")
         if not 1 <= self.tensor_parallel <= MAX_RANKS:

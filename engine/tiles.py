@@ -44,9 +44,12 @@ class TiledProduct:
         self._heights: dict[tuple[int, ...], tuple[int, ...]] = {}  # by weight shape, tallest first
 
     def probe(self, weight: torch.Tensor) -> None:
-        """Find the heights that agree for weights of this shape and dtype."""
+        """Find the heights that agree for weights of this shape and dtype; all, on `meta`."""
         shape = tuple(weight.shape)
         if shape in self._heights:
+            return
+        if weight.is_meta:
+            self._heights[shape] = tuple(sorted(self._tried, reverse=True))
             return
         source = torch.Generator().manual_seed(_PROBE_SEED)
         x = torch.randn(max(self._tried), shape[1], generator=source).to(weight)

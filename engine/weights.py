@@ -151,7 +151,7 @@ class _Builder:
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
-def _allocate(
+def allocate_weights(
     arch: Architecture, dtype: torch.dtype, shard: Shard, *, fp8: bool
 ) -> tuple[Weights, list[_Part]]:
     shard.check(arch)
@@ -187,7 +187,7 @@ def load_weights(
     and no more; with `fp8`, the layers' matrices as FP8, rounded to it where they are not stored
     so. `progress` is called first, and after each. Raises CheckpointError for a missing, extra or
     misshapen tensor, EngineConfigError for a model that does not divide."""
-    weights, parts = _allocate(arch, dtype, shard, fp8=fp8)
+    weights, parts = allocate_weights(arch, dtype, shard, fp8=fp8)
     for part in _in_turn(parts, progress):
         checkpoint.copy_into(part.name, part.target, part.cut)
     used = {part.name for part in parts} | ({HEAD} if arch.tied_embeddings else set())
@@ -210,7 +210,7 @@ def random_weights(
     Norms lie around 1, biases and matrices around 0, so that each of them matters and activations
     keep their size over many layers.
     """
-    weights, parts = _allocate(arch, dtype, shard, fp8=fp8)
+    weights, parts = allocate_weights(arch, dtype, shard, fp8=fp8)
     device = weights.embedding.device
     source = torch.Generator(device).manual_seed(seed)
     for part in _in_turn(parts, progress):

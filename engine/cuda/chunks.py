@@ -16,6 +16,7 @@ import torch
 
 from engine.cuda.inputs import DeviceInputs
 from engine.kernels.prefill_attention import PrefillConfig, config_for, prefill_attention
+from engine.kernels.rehearsal import card_of
 from engine.kernels.view import KVView
 from engine.kernels.widen import widen_pages
 
@@ -41,7 +42,7 @@ class ChunkAttention:
         self._wide_config: PrefillConfig | None = None
         if view.has_scales and not exact:
             wide = config_for(self._wide_view(1))
-            if wide.overlapped or not view.values.is_cuda:
+            if wide.overlapped or card_of(view.values.device) is None:
                 self._wide_config = wide
                 self.config = replace(self.config, block_tokens=wide.block_tokens)
 

@@ -17,13 +17,13 @@ import torch
 
 from engine.complaint import complaint
 from engine.cuda.graphs import DecodeGraphs
-from engine.cuda.inputs import DeviceInputs
+from engine.cuda.inputs import DeviceInputs, HostInputs
 from engine.cuda.memory import RawMemory
 from engine.cuda.model import CudaModel
 from engine.cuda.packing import pack_decode, pack_mixed
 from engine.cuda.plans import MAX_ROWS, STEP_ROWS, bucket_for
 from engine.cuda.sampler import DeviceSampler, Fresh, Sampled, upload
-from engine.cuda.shares import Pass, split_passes
+from engine.cuda.shares import Pass, Share, split_passes
 from engine.cuda.stages import stage
 from engine.cuda.step import CudaStep, Outcome, TopTables
 from engine.cuda.sums import RankSums
@@ -86,7 +86,7 @@ class CudaEngine:
 
     def submit(self, work: Sequence[RowWork]) -> Step:
         """See `engine.step.Engine.submit`. Returns once all is launched: a first step of a kind
-        compiles kernels, which takes seconds."""
+        that the engine was not made ready for compiles kernels, which takes seconds."""
         assert self._memory is not None, "the engine is closed"
         errors = [self._complaint(row) for row in work]
         sound = [(nth, row) for nth, row in enumerate(work) if not errors[nth]]
@@ -97,6 +97,20 @@ class CudaEngine:
         outcomes = [Outcome(row.row, error) for row, error in zip(work, errors, strict=True)]
         with torch.inference_mode(), self._on_stream():
             return self._launch(sound, outcomes)
+
+    def capture(self, bucket: int) -> None:
+        """Make a decode step of so many rows, none of which writes: its graph is there then."""
+        with torch.inference_mode(), self._on_stream():
+            self._graphs.run(self._pack_decode([], bucket))
+
+    def wipe(self) -> None:
+        """Make the pool zeros, as it was at first. No row may have pages in it."""
+        assert self._memory is not None, "the engine is closed"
+        with torch.inference_mode(), self._on_stream():
+            self._memory.tensor.zero_()
+        self._places = {}
+        if self._stream is not None:
+            self._stream.synchronize()
 
     def close(self) -> None:
         """Wait for what runs, give the pool back. May be called twice."""
@@ -146,10 +160,7 @@ class CudaEngine:
         page_tokens, n_decode = self.spec.page_tokens, len(what.decode)
         if not what.chunks:
             with stage("pack", self._device):
-                packed = pack_decode(
-                    what.decode, bucket_for(n_decode), self._places,
-                    table_pages=self._table_pages, page_tokens=page_tokens, pinned=self._pinned,
-                )  # fmt: skip
+                packed = self._pack_decode(what.decode, bucket_for(n_decode))
             with stage("decode", self._device):
                 inputs, logits = self._graphs.run(packed)
             shares = [(i, i, share) for i, share in enumerate(what.decode) if share.samples]
@@ -172,6 +183,12 @@ class CudaEngine:
             shares = [(i, places[i], share) for i, share in enumerate(wanted)]
         rows = [Sampled(share.work, i, place) for i, place, share in shares]
         return inputs, logits, rows, [share.nth for _, _, share in shares]
+
+    def _pack_decode(self, rows: list[Share], bucket: int) -> HostInputs:
+        return pack_decode(
+            rows, bucket, self._places,
+            table_pages=self._table_pages, page_tokens=self.spec.page_tokens, pinned=self._pinned,
+        )  # fmt: skip
 
     def _decode(self, inputs: DeviceInputs) -> torch.Tensor:
         logits = self._model.forward(inputs, inputs.shape.rows)

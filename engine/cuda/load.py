@@ -7,21 +7,17 @@ import torch
 from engine.architecture import Architecture, read_architecture
 from engine.checkpoint import Checkpoint, weights_revision
 from engine.config import GPU_PAGE_TOKENS, NOT_EXACT, EngineConfig
+from engine.cuda.blueprint import Blueprint
 from engine.cuda.engine import CudaEngine
+from engine.cuda.getting_ready import GettingReady
 from engine.cuda.memory import RawMemory
-from engine.cuda.model import CudaModel
 from engine.cuda.peers import share_buffers
-from engine.cuda.plans import STEP_ROWS, DecodePlans
-from engine.cuda.products import Products
+from engine.cuda.plans import STEP_ROWS
 from engine.cuda.sums import RankSums
 from engine.cuda.tuning import USUAL, Tuning
 from engine.errors import EngineConfigError, UnsupportedModelError
 from engine.fingerprint import model_fingerprint
-from engine.fp8 import FP8
 from engine.kernels.rank_sum import MAX_WIDTH
-from engine.kernels.view import KVView
-from engine.model import matrices
-from engine.pool import PoolShape
 from engine.progress import Progress
 from engine.ranks.collective import Alone, Collective, least
 from engine.ranks.shard import Shard
@@ -65,59 +61,29 @@ def _load(
     tuning: Tuning,
     ranks: Collective,
 ) -> CudaEngine:
-    context = config.context_for(arch.max_position)
-    dtype: torch.dtype = getattr(torch, config.dtype)
-    page_tokens = config.page_tokens or GPU_PAGE_TOKENS
     shard = Shard(ranks.rank, ranks.ranks)
-    local = shard.local(arch)
-    fp8 = _has_fp8_weights(config, local, device)
-    kv_dtype = FP8 if config.kv_dtype == "fp8" else dtype
-    with torch.inference_mode():
-        weights, revision = _weights(config, arch, dtype, device, progress, shard, fp8=fp8)
-        products = Products(exact=config.exact, dtype=dtype, tuning=tuning)
+    blueprint = Blueprint(
+        config=config,
+        arch=arch,
+        shard=shard,
+        fp8=_has_fp8_weights(config, shard.local(arch), device),
+        tuning=tuning,
+    )
+    getting_ready = GettingReady(blueprint, device, progress)
+    with torch.inference_mode(), getting_ready:
+        weights, revision = _weights(blueprint, device, progress)
         if config.exact:
             # A sum that is split is added up in an order of the library's choosing.
             torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-            for weight in matrices(weights):
-                products.probe(weight)
-        shape = PoolShape(
-            layers=arch.layers,
-            kv_heads=local.kv_heads,
-            head_dim=arch.head_dim,
-            page_tokens=page_tokens,
-            dtype=kv_dtype,
-            ranks=ranks.ranks,
-            whole_kv_heads=arch.kv_heads,
-        )
-        sums = _sums(ranks, arch, dtype, device, peer_sums=config.peer_sums)
+        products = blueprint.products(weights)
+        getting_ready.wait_for_kernels()
+        sums = _sums(ranks, arch, blueprint.dtype, device, peer_sums=config.peer_sums)
+        shape = blueprint.pool
         n_pages = least(ranks, _n_pages(config, shape.page_bytes, device), device)
         memory = RawMemory(n_pages * shape.page_bytes, device)
-        view = KVView(
-            values=memory.tensor.view(kv_dtype),
-            layers=arch.layers,
-            kv_heads=local.kv_heads,
-            head_dim=arch.head_dim,
-            page_tokens=page_tokens,
-        )
-        table_pages = -(-context // (4 * page_tokens)) * 4  # rows of 16 bytes: one kernel for all
         latest = torch.zeros(2, STEP_ROWS, dtype=torch.int32, device=device)
-        model = CudaModel(
-            local,
-            weights,
-            view,
-            products=products,
-            plans=DecodePlans(
-                local,
-                page_tokens=page_tokens,
-                table_pages=table_pages,
-                exact=config.exact,
-                device=device,
-            ),
-            latest=latest[0],
-            max_context_tokens=context,
-            exact=config.exact,
-            overlap=tuning.overlap,
-            sums=sums,
+        model = blueprint.model(
+            weights, memory.tensor, products=products, latest=latest[0], sums=sums
         )
         if device.type == "cuda":
             torch.cuda.synchronize(device)  # the engine's stream does not wait for this one
@@ -131,23 +97,30 @@ def _load(
             threads=1,
             attention="triton",
             device=_device_name(device),
-            fp8_weights=fp8,
+            fp8_weights=blueprint.fp8,
             kv_dtype=config.kv_dtype,
             ranks=ranks.ranks,
         ),
         n_pages=n_pages,
-        page_tokens=page_tokens,
+        page_tokens=blueprint.page_tokens,
         page_bytes=shape.page_bytes,
         layout=shape.layout,
-        max_context_tokens=context,
+        max_context_tokens=blueprint.context,
         vocab_size=arch.vocab_size,
         eos_token_ids=arch.eos_token_ids,
         indexes_answers=not config.exact,  # decode writes other bits than a prompt's chunks
         max_step_rows=STEP_ROWS,
     )
-    return CudaEngine(
-        spec, model, memory, latest=latest, table_pages=table_pages, exact=config.exact, sums=sums
-    )
+    engine = CudaEngine(
+        spec, model, memory, latest=latest, table_pages=blueprint.table_pages, exact=config.exact,
+        sums=sums,
+    )  # fmt: skip
+    try:
+        getting_ready.make_passes(engine)
+    except BaseException:
+        engine.close()
+        raise
+    return engine
 
 
 def _sums(
@@ -167,15 +140,10 @@ def _sums(
 
 
 def _weights(
-    config: EngineConfig,
-    arch: Architecture,
-    dtype: torch.dtype,
-    device: torch.device,
-    progress: Progress | None,
-    shard: Shard,
-    *,
-    fp8: bool,
+    blueprint: Blueprint, device: torch.device, progress: Progress | None
 ) -> tuple[Weights, str]:
+    config, arch, dtype = blueprint.config, blueprint.arch, blueprint.dtype
+    shard, fp8 = blueprint.shard, blueprint.fp8
     with device:
         if config.load_format == "random":
             revision = f"random {config.seed} {device.type}"

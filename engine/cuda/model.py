@@ -26,6 +26,7 @@ from engine.kernels.decode_plan import DecodePlan, plan_decode
 from engine.kernels.embed import embed
 from engine.kernels.launch import APART
 from engine.kernels.norm import rms_norm
+from engine.kernels.rehearsal import card_of
 from engine.kernels.rope_write import rope_write
 from engine.kernels.view import KVView
 from engine.weights import LayerWeights, Weights
@@ -62,7 +63,8 @@ class CudaModel:
         self._products = products
         self._plans = plans
         self._latest = latest
-        self._overlap = overlap if view.values.is_cuda and not exact else APART
+        on_card = card_of(view.values.device) is not None
+        self._overlap = overlap if on_card and not exact else APART
         cos, sin = arch.rope.tables(max_context_tokens, arch.head_dim)
         device = view.values.device
         self._cos = torch.from_numpy(cos).to(device)

@@ -8,6 +8,7 @@ import torch
 
 from engine.architecture import Architecture
 from engine.kernels.decode_plan import DecodePlan, allocate_plan, items_for
+from engine.kernels.rehearsal import card_of
 
 # Dense where padding would cost most; a bucket is never more than a quarter too large.
 BUCKETS: tuple[int, ...] = (
@@ -41,9 +42,8 @@ class DecodePlans:
         self._table_pages = table_pages
         self._device = device
         self._plans: dict[tuple[int, int], DecodePlan] = {}
-        self._cores = 1
-        if device.type == "cuda":
-            self._cores = torch.cuda.get_device_properties(device).multi_processor_count
+        card = card_of(device)
+        self._cores = 1 if card is None else card.cores
         self._fixed_pages = max(1, EXACT_ITEM_TOKENS // page_tokens) if exact else 0
         # Exact mode has an item for every EXACT_ITEM_TOKENS that there might be: few programs walk.
         self.programs = 2 * self._cores if exact else 0

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import torch
 
 from engine.cuda.fp8_products import fp8_product
 from engine.cuda.tuning import USUAL, Tuning
 from engine.fp8 import Fp8Rows, Matrix
 from engine.kernels.gemv import gemv
+from engine.kernels.rehearsal import card_of
 from engine.kernels.silu import silu_mul
 from engine.kernels.skinny import PartialSums, can_stream, skinny
 from engine.kernels.skinny_plan import SkinnyConfig, config_for, pad_rows
@@ -109,7 +108,7 @@ class Products:
 
     def _is_for_gemv(self, x: torch.Tensor) -> bool:
         tuning = self._tuning
-        if self._tiled is not None or tuning.library_products or not x.is_cuda:
+        if self._tiled is not None or tuning.library_products or card_of(x.device) is None:
             return False
         return len(x) <= tuning.gemv_rows
 
@@ -169,9 +168,7 @@ def _gated_tall(x: torch.Tensor, weight: torch.Tensor, plan: TallPlan) -> torch.
     return out
 
 
-@cache
 def _cores(device: torch.device) -> int:
     """Multiprocessors of the card; 1 where there is none."""
-    if device.type != "cuda":
-        return 1
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+    card = card_of(device)
+    return 1 if card is None else card.cores

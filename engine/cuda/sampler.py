@@ -15,6 +15,7 @@ import torch
 
 from engine.cuda.inputs import DeviceInputs
 from engine.kernels.launch import APART, OVERLAP
+from engine.kernels.rehearsal import card_of
 from engine.kernels.sample import NOT_FINITE, sample
 from engine.logits import leaves_logits_alone
 from engine.step import RowWork
@@ -81,12 +82,12 @@ class DeviceSampler:
 
     def draw(self, logits: torch.Tensor, inputs: DeviceInputs, fresh: Fresh) -> None:
         """All rows of logits `[s, vocab]`, by temperature only; can be part of a CUDA graph."""
-        n = len(logits)
+        n, on_card = len(logits), card_of(logits.device) is not None
         sample(
             logits, inputs.temperatures, inputs.seeds, inputs.samples, inputs.index,
             tokens=fresh.tokens[:n], logprobs=fresh.logprobs[:n],
             # A library puts ranks' logits side by side on a stream of its own.
-            pdl=OVERLAP if logits.is_cuda and self._agreed is None and not self._exact else APART,
+            pdl=OVERLAP if on_card and self._agreed is None and not self._exact else APART,
         )  # fmt: skip
 
     def refine(

@@ -28,6 +28,7 @@ from engine.kernels.decode_plan import RECORD, DecodePlan
 from engine.kernels.decode_turned import launch_turned
 from engine.kernels.launch import ready
 from engine.kernels.plane import load_plane
+from engine.kernels.rehearsal import launch
 from engine.kernels.view import KVView
 
 
@@ -246,7 +247,7 @@ def decode_attention(
         return
     tensor_copy = config.tensor_copy and view.has_descriptor and view.values.itemsize <= 2
     descriptor = view.descriptor(dim_pad) if tensor_copy else view.values
-    _decode_kernel[(view.kv_heads, programs or plan.max_items)](
+    launch(_decode_kernel, (view.kv_heads, programs or plan.max_items))(
         queries,
         out,
         view.values,

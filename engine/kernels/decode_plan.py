@@ -17,6 +17,8 @@ import torch
 import triton
 import triton.language as tl
 
+from engine.kernels.rehearsal import launch
+
 # int32s an item: row, first page's place, end place, length, first item of row, items of row, page
 RECORD = 8
 _SEARCH_STEPS = 17  # pages of a row < 2 ** 17
@@ -153,7 +155,7 @@ def plan_decode(
     """
     assert lengths.dtype == torch.int32
     assert len(lengths) <= plan.max_rows
-    _plan_kernel[(1,)](
+    launch(_plan_kernel, (1,))(
         lengths,
         tables,
         plan.items,

@@ -35,6 +35,7 @@ from engine.kernels.decode_merge import merge_items
 from engine.kernels.decode_plan import RECORD, DecodePlan
 from engine.kernels.launch import ready
 from engine.kernels.plane import load_plane, load_scales, load_turned
+from engine.kernels.rehearsal import launch
 from engine.kernels.view import KVView
 
 LARGEST: tl.constexpr = tl.constexpr(448.0)  # of e4m3
@@ -242,7 +243,7 @@ def launch_turned(
     tensor_copy = config.tensor_copy and view.has_descriptor
     dim_pad = triton.next_power_of_2(head_dim)
     values = view.values
-    _turned_kernel[(view.kv_heads, programs or plan.max_items)](
+    launch(_turned_kernel, (view.kv_heads, programs or plan.max_items))(
         queries,
         out,
         values,

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from engine.kernels.launch import ready
+from engine.kernels.rehearsal import launch
 
 BLOCK = 1024
 
@@ -50,7 +51,7 @@ def embed(
     assert embedding.is_contiguous()
     assert out.is_contiguous()
     assert embedding.shape[1] == width
-    _embed_kernel[(n,)](
+    launch(_embed_kernel, (n,))(
         ids, follow, latest, embedding, out,
         WIDTH=width, BLOCK=BLOCK, PDL=pdl, num_warps=4, launch_pdl=pdl,
     )  # fmt: skip

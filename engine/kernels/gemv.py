@@ -19,6 +19,7 @@ import triton.language as tl
 
 from engine.fp8 import Fp8Rows, Matrix
 from engine.kernels.launch import ready
+from engine.kernels.rehearsal import launch
 
 
 @triton.jit
@@ -116,7 +117,7 @@ def gemv(
     assert out.shape == (rows, outer)
     assert x.stride(1) == held.stride(1) == 1
     assert out.is_contiguous()
-    _gemv_kernel[(triton.cdiv(outer, config.block_out),)](
+    launch(_gemv_kernel, (triton.cdiv(outer, config.block_out),))(
         x,
         held,
         weight.scales if isinstance(weight, Fp8Rows) else held,

@@ -15,6 +15,7 @@ import triton.language as tl
 from engine.fp8 import Fp8Rows
 from engine.kernels.launch import ready
 from engine.kernels.quantise import store_scale
+from engine.kernels.rehearsal import launch
 
 MAX_WIDTH = 16384
 
@@ -73,7 +74,7 @@ def rms_norm(
     assert values.shape == x.shape
     assert values.is_contiguous()
     assert residual is None or (residual.is_contiguous() and residual.shape == x.shape)
-    _norm_kernel[(n,)](
+    launch(_norm_kernel, (n,))(
         x,
         x if residual is None else residual,
         weight,

@@ -26,6 +26,7 @@ import triton.language as tl
 from engine.kernels.plane import load_plane, load_scales, load_turned
 from engine.kernels.prefill_overlapped import BLOCK_TOKENS, can_overlap, launch_overlapped
 from engine.kernels.prefill_plan import TILE_RECORD
+from engine.kernels.rehearsal import card_of, launch
 from engine.kernels.view import KVView
 
 # What a weight of 1 counts as under a value's scale of 1, in FP8 pools. Scales are far below 1, and
@@ -222,7 +223,8 @@ def config_for(view: KVView) -> PrefillConfig:
     values = view.values
     if values.dtype == torch.float32:  # plain multiply-adds: no tensor cores at this precision
         return PrefillConfig(block_tokens=16, warps=8, stages=1)
-    if can_overlap(view) and torch.cuda.get_device_capability(values.device)[0] == 9:
+    card = card_of(values.device)
+    if can_overlap(view) and card is not None and card.is_hopper:
         return PrefillConfig(block_tokens=BLOCK_TOKENS, warps=8, stages=2, overlapped=True)
     if view.head_dim > 128:
         return PrefillConfig(block_tokens=128, warps=8, stages=2)
@@ -276,7 +278,7 @@ def prefill_attention(
     held_descriptor = descriptor
     if tensor_copy and view.has_scales:
         held_descriptor = view.turned_descriptor()
-    _prefill_kernel[(heads, len(tiles))](
+    launch(_prefill_kernel, (heads, len(tiles)))(
         queries,
         out,
         view.values,

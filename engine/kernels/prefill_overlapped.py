@@ -1,13 +1,12 @@
 """Launching `prefill_hopper`'s kernel: which pools it takes, and with how many programs."""
 
-from functools import cache
-
 import torch
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from engine.kernels.prefill_hopper import overlapped_kernel
 from engine.kernels.prefill_plan import TILE_RECORD
+from engine.kernels.rehearsal import card_of, launch
 from engine.kernels.view import KVView
 
 BLOCK_TOKENS = 128  # two groups of 64
@@ -19,19 +18,11 @@ _REGISTERS = (240, 24)  # a thread, of the second group and of the fetching warp
 def can_overlap(view: KVView) -> bool:
     """Whether the pool is one that this was written for (the card must be a Hopper, too)."""
     return (
-        view.values.is_cuda
+        card_of(view.values.device) is not None
         and view.values.dtype in (torch.bfloat16, torch.float16)
         and view.head_dim in (64, 128)
         and view.page_tokens == 64
     )
-
-
-@cache
-def _cores(device: torch.device) -> int:
-    """Multiprocessors of the card; 1 where there is none (ahead-of-time builds)."""
-    if device.type != "cuda":
-        return 1
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def _rows(values: torch.Tensor, shape: list[int], stride: int, box: list[int]) -> TensorDescriptor:
@@ -59,8 +50,9 @@ def launch_overlapped(
     assert stages >= 2, "keys of the next pair come before values of the one before are free"
     heads, dim = queries.shape[1:]
     n_tasks = heads * len(tiles)
-    cores = _cores(view.values.device)
-    overlapped_kernel[(min(n_tasks, cores),)](
+    card = card_of(view.values.device)
+    cores = 1 if card is None else card.cores  # none: builds ahead of time
+    launch(overlapped_kernel, (min(n_tasks, cores),))(
         _rows(queries, [len(queries), heads * dim], queries.stride(0), [_GROUP_TOKENS, dim]),
         out,
         _rows(view.values, [view.values.numel() // dim, dim], dim, [view.page_tokens, dim]),

@@ -11,6 +11,7 @@ import triton.language as tl
 
 from engine.fp8 import LARGEST, SMALLEST_SCALE, Fp8Rows
 from engine.kernels.launch import ready
+from engine.kernels.rehearsal import launch
 
 MAX_WIDTH = 32768
 _LARGEST: tl.constexpr = tl.constexpr(LARGEST)
@@ -44,7 +45,7 @@ def quantise_rows(x: torch.Tensor, *, out: Fp8Rows, pdl: int = 0) -> None:
     assert out.shape == x.shape
     assert width <= MAX_WIDTH
     assert x.stride(1) == 1
-    _quantise_kernel[(n,)](
+    launch(_quantise_kernel, (n,))(
         x,
         out.values,
         out.scales,

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 from engine.kernels.launch import ready
+from engine.kernels.rehearsal import launch
 from engine.kernels.view import KVView
 
 FP8_MAX = 448.0  # of e4m3
@@ -155,7 +156,7 @@ def rope_write(
     assert (query_norm is None) == (key_norm is None)
     n_heads = heads + 2 * view.kv_heads
     block = min(MAX_HEADS, triton.next_power_of_2(n_heads))
-    _rope_write_kernel[(n, triton.cdiv(n_heads, block))](
+    launch(_rope_write_kernel, (n, triton.cdiv(n_heads, block)))(
         qkv,
         qkv if bias is None else bias,
         qkv if query_norm is None else query_norm,

@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 
 from engine.kernels.launch import ready
+from engine.kernels.rehearsal import launch
 
 BLOCK = 4096
 NOT_FINITE = -1  # what `tokens` holds for a row whose logits are not all finite or -inf
@@ -157,7 +158,7 @@ def sample(
     blocks = triton.cdiv(vocab, BLOCK)
     floats = torch.empty(3 * n * blocks, dtype=torch.float32, device=logits.device)
     ints = torch.empty(3 * n * blocks, dtype=torch.int32, device=logits.device)
-    _block_kernel[(n, blocks)](
+    launch(_block_kernel, (n, blocks))(
         logits,
         temperatures,
         seeds,
@@ -173,7 +174,7 @@ def sample(
         num_warps=8,
         launch_pdl=pdl,
     )
-    _row_kernel[(n,)](
+    launch(_row_kernel, (n,))(
         logits,
         temperatures,
         floats,

@@ -13,6 +13,7 @@ import triton.language as tl
 from engine.fp8 import Fp8Rows
 from engine.kernels.launch import ready
 from engine.kernels.quantise import MAX_WIDTH, store_scale, warps_for
+from engine.kernels.rehearsal import launch
 
 BLOCK = 2048
 
@@ -53,7 +54,7 @@ def silu_mul(gate_up: torch.Tensor, *, out: torch.Tensor | Fp8Rows, pdl: int = 0
         assert gate_up.shape == (n, 2 * width)
         assert gate_up.is_contiguous()
         assert width <= MAX_WIDTH
-        _silu_row_kernel[(n,)](
+        launch(_silu_row_kernel, (n,))(
             gate_up, out.values, out.scales,
             WIDTH=width, WIDTH_PAD=triton.next_power_of_2(width), PDL=pdl,
             num_warps=min(16, 2 * warps_for(width)), launch_pdl=pdl,
@@ -62,7 +63,7 @@ def silu_mul(gate_up: torch.Tensor, *, out: torch.Tensor | Fp8Rows, pdl: int = 0
     assert gate_up.shape == (n, 2 * width)
     assert gate_up.is_contiguous()
     assert out.is_contiguous()
-    _silu_kernel[(n, triton.cdiv(width, BLOCK))](
+    launch(_silu_kernel, (n, triton.cdiv(width, BLOCK)))(
         gate_up, out, width, BLOCK=BLOCK, PDL=pdl, num_warps=8, launch_pdl=pdl
     )
 

@@ -9,12 +9,11 @@ Sums are in float32, in an order that the configuration fixes: the same call giv
 `skinny_hopper` is what engines launch, `skinny_general` the same in plain Triton, to check it by.
 """
 
-from functools import cache
-
 import torch
 import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from engine.kernels.rehearsal import card_of, launch
 from engine.kernels.skinny_general import general_kernel
 from engine.kernels.skinny_plan import (
     MAX_ROWS,
@@ -99,7 +98,7 @@ def skinny(
         TensorDescriptor(t, list(t.shape), list(t.stride()), [block, config.block_in])
         for t, block in ((x, rows_pad), (weight, config.half))
     )
-    general_kernel[(config.programs,)](
+    launch(general_kernel, (config.programs,))(
         *descriptors,
         *arguments,
         HALF=config.half,
@@ -118,9 +117,5 @@ def skinny(
 
 def can_stream(x: torch.Tensor) -> bool:
     """Whether `skinny_hopper` takes x's dtype and card."""
-    return x.dtype in (torch.bfloat16, torch.float16) and _is_hopper(x.device)
-
-
-@cache
-def _is_hopper(device: torch.device) -> bool:
-    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9
+    card = card_of(x.device)
+    return x.dtype in (torch.bfloat16, torch.float16) and card is not None and card.is_hopper

@@ -6,6 +6,7 @@ import torch
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from engine.kernels.rehearsal import launch
 from engine.kernels.skinny_hopper import streamed_kernel
 from engine.kernels.skinny_plan import SkinnyConfig
 
@@ -25,7 +26,7 @@ def launch_streamed(
 ) -> None:
     """As `skinny`, which checks the arguments; `arguments`: the kernel's, after x and weight."""
     element = gl.bfloat16 if x.dtype == torch.bfloat16 else gl.float16
-    streamed_kernel[(config.programs,)](
+    launch(streamed_kernel, (config.programs,))(
         *(
             TensorDescriptor(
                 t, list(t.shape), list(t.stride()), [block, config.block_in],

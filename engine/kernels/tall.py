@@ -9,6 +9,7 @@ import torch
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from engine.kernels.rehearsal import launch
 from engine.kernels.tall_hopper import tall_kernel
 from engine.kernels.tall_plan import CHUNK, TILE_ROWS, TILE_UNITS, TallPlan, plan_tall
 
@@ -44,7 +45,7 @@ def gated_tall(
         assert t.data_ptr() % 16 == 0
     plan = plan or plan_tall(rows, units, cores=_CORES)
     assert (plan.down, plan.across) == (-(-rows // TILE_ROWS), -(-units // TILE_UNITS))
-    tall_kernel[(plan.programs,)](
+    launch(tall_kernel, (plan.programs,))(
         _descriptor(x, _GROUP_BOX),
         _descriptor(weight, _WEIGHT_BOX),
         _descriptor(out, _OUT_BOX),

@@ -13,10 +13,15 @@ import triton
 import triton.language as tl
 
 from engine.kernels.plane import load_plane, load_scales, load_turned
+from engine.kernels.rehearsal import launch
 from engine.kernels.view import KVView
 
 
-@triton.jit(do_not_specialize=["layer", "table_stride", "pages_a_row"])
+# Lengths begin behind those of the decode rows: at any multiple of 4 bytes, one kernel for all.
+@triton.jit(
+    do_not_specialize=["layer", "table_stride", "pages_a_row"],
+    do_not_specialize_on_alignment=["lengths"],
+)
 def _widen_kernel(
     values,
     scales,
@@ -74,7 +79,7 @@ def widen_pages(
     )  # fmt: skip
     assert tables.dtype == lengths.dtype == torch.int32
     assert tables.stride(1) == 1
-    _widen_kernel[(out.n_pages, 2 * view.kv_heads)](
+    launch(_widen_kernel, (out.n_pages, 2 * view.kv_heads))(
         view.values,
         view.scales,
         tables,

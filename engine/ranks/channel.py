@@ -20,7 +20,7 @@ _BUFFER_BYTES = 4 << 20  # a step's message fits: who sends it does not wait for
 
 class Kind(IntEnum):
     START = 1  # to a rank: what to load (JSON)
-    PROGRESS = 2  # from rank 0: engine.progress.Loaded (JSON)
+    PROGRESS = 2  # from rank 0: what engine.progress has, its name first (JSON)
     READY = 3  # from a rank: its facts (JSON)
     STEP = 4  # to a rank: see `engine.ranks.messages`
     RESULT = 5  # from a rank

@@ -30,7 +30,7 @@ from engine.errors import (
     RankLostError,
     UnsupportedModelError,
 )
-from engine.progress import Loaded, Progress
+from engine.progress import PROGRESS, Progress
 from engine.ranks.channel import Channel, Kind
 from engine.ranks.messages import StepWriter, decode_results, read_head
 from engine.step import ByteArray, DevicePool, DoneStep, EngineSpec, RowResult, RowWork, Step
@@ -210,7 +210,8 @@ class RankGroup:
                 self._land(member.rank, body)
             elif kind is Kind.PROGRESS:
                 if self._progress is not None:
-                    self._progress(Loaded(*json.loads(body)))
+                    name, *counts = json.loads(body)
+                    self._progress(PROGRESS[name](*counts))
             elif kind is Kind.READY:
                 with self._lock:
                     self._facts[member.rank] = json.loads(body)

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import TracebackType
 
 from engine.config import EngineConfig
-from engine.progress import Loaded, Progress
+from engine.progress import Loaded, Progress, Readied
 from engine.ranks.channel import Channel, Kind
 from engine.ranks.messages import StepReader, encode_digest, encode_results
 from engine.ranks.place import Place
@@ -68,13 +68,12 @@ def _read_start(frame: tuple[Kind, bytes]) -> tuple[EngineConfig, Place]:
 def _progress(place: Place, channel: Channel) -> Progress:
     told_s = 0.0
 
-    def progress(loaded: Loaded) -> None:
+    def progress(news: Loaded | Readied) -> None:
         nonlocal told_s
         now = time.monotonic()
-        is_last = loaded.tensors == loaded.of_tensors
-        if place.rank == 0 and (is_last or now - told_s > _PROGRESS_EVERY_S):
+        if place.rank == 0 and (news.is_last or now - told_s > _PROGRESS_EVERY_S):
             told_s = now
-            channel.send_json(Kind.PROGRESS, list(loaded))
+            channel.send_json(Kind.PROGRESS, [type(news).__name__, *news])
 
     return progress
 

@@ -10,7 +10,7 @@ from deploy.child import log_to_stderr
 from deploy.engines import open_engine
 from deploy.loading import LoadingLines
 from deploy.spec import ModelSpec
-from engine.progress import Loaded
+from engine.progress import Loaded, Readied
 
 MODEL = ModelSpec(model_dir=str(model_path()), name="small", device="cpu", n_pages=3)
 GB = 10**9
@@ -28,6 +28,23 @@ def test_a_line_a_second_says_how_far_it_is_and_the_last_one_how_fast_it_was(
     assert len(caplog.messages) == 8
     assert caplog.messages[2] == "loading m: 30 of 80 tensors, 3.0 of 8.0 GB, 1.0 GB/s"
     assert caplog.messages[-1] == "loaded m: 80 tensors, 8.0 GB in 8.0 s, 1.0 GB/s"
+
+
+def test_making_ready_is_told_once_it_is_loaded(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="deploy.loading")
+    now = 10.0
+    lines = LoadingLines("m", clock=lambda: now)
+    for news in (
+        Loaded(0, 1, 0, GB), Loaded(1, 1, GB, GB), Readied("kernels", 60, 78),
+        Readied("kernels", 78, 78), Readied("passes", 1, 40), Readied("passes", 40, 40),
+    ):  # fmt: skip
+        lines(news)
+        now += 0.75
+    assert caplog.messages == [
+        "loaded m: 1 tensors, 1.0 GB in 0.8 s, 1.3 GB/s",
+        "making m ready: 78 of 78 kernels",
+        "made m ready: 40 passes, in 3.0 s",
+    ]
 
 
 def test_a_model_that_is_there_at_once_has_one_line(caplog: pytest.LogCaptureFixture) -> None:

@@ -15,6 +15,7 @@ from deploy.compose_worker import (
     lease_config,
     on_device,
     prefill_config,
+    ready_limits,
     receiver_config,
     step_limits,
     worker_config,
@@ -23,7 +24,8 @@ from deploy.engines import open_engine
 from deploy.launcher import StartError
 from deploy.serving import serving
 from deploy.spec import LimitsSpec, ModelSpec, TimingSpec, WorkerSpec
-from engine.fake import FakeEngine
+from engine.config import EngineConfig
+from engine.fake import FakeEngine, FakeEngineConfig
 from kvtransfer.config import ReceiverConfig
 from tests.deploy.clusters import cluster_with
 from worker.config import StepLimits
@@ -105,6 +107,25 @@ def test_a_worker_on_a_gpu_takes_more_at_a_time_unless_told_otherwise() -> None:
     told = replace(spec, limits=LimitsSpec(decode_rows=4))
     expected = replace(GPU_STEP_LIMITS, decode_rows=4)
     assert worker_config(told, on_gpu=True).limits == expected
+
+
+def test_a_gpu_is_made_ready_for_the_steps_that_its_worker_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = cluster_with(FAKE, prefill=1, decode=1)
+    told = {s.pool: ready_limits(s) for s in cluster.workers("h:1")}
+    assert told == {"prefill": replace(GPU_STEP_LIMITS, decode_rows=1), "decode": GPU_STEP_LIMITS}
+    configs: list[EngineConfig] = []
+
+    def load(config: EngineConfig, **_: object) -> FakeEngine:
+        configs.append(config)
+        return FakeEngine(FakeEngineConfig())
+
+    monkeypatch.setattr("engine.load.load_engine", load)
+    model = replace(FAKE, engine="model", device="cpu", n_pages=3)
+    with open_engine(model, name="w", is_shared=False, ready=told["decode"]):
+        pass
+    assert [(c.ready_rows, c.ready_tokens) for c in configs] == [(256, 2048)]
 
 
 @pytest.mark.parametrize(

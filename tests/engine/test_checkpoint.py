@@ -16,7 +16,7 @@ from engine.checkpoint import FULL_HASH_BYTES, shard_files, weights_revision
 from engine.config import EngineConfig
 from engine.cpu import load_engine
 from engine.errors import CheckpointError, ModelLoadError, UnsupportedModelError
-from engine.progress import Loaded
+from engine.progress import Loaded, Readied
 from engine.step import SampledToken
 from engine.testing import write_random_model
 from twolane.params import SamplingParams
@@ -183,15 +183,16 @@ def test_eos_ids_are_those_of_both_configs(llama: Path) -> None:
 
 def test_shards_read_as_one_file_does(tmp_path: Path, answer: Answer) -> None:
     greedy = SamplingParams(temperature=0.0, top_logprobs=3)
-    seen: list[Loaded] = []
+    news: list[Loaded | Readied] = []
     found = []
     for name, size in (("one", None), ("many", 60_000)):
         path = write_random_model(tmp_path / name, "qwen3", seed=2, max_shard_bytes=size)
         config = EngineConfig(model_dir=path, n_pages=8)
-        engine = load_engine(config, progress=seen.append)
+        engine = load_engine(config, progress=news.append)
         found.append(answer(engine, [5, 6, 7], greedy, 3))
     assert len(shard_files(tmp_path / "many")) > 2
     assert found[0] == found[1]
+    seen = [loaded for loaded in news if isinstance(loaded, Loaded)]
     assert [loaded.tensors for loaded in seen] == [*range(len(seen) // 2)] * 2
     assert seen[0].n_bytes == 0
     assert seen[-1].tensors == seen[-1].of_tensors

@@ -48,7 +48,7 @@ def test_pages_of_another_size_than_kernels_are_tested_for_are_refused(
         load_cuda_engine(config, device=CPU)
 
 
-@pytest.mark.parametrize("part", ["load_weights", "DecodePlans"])
+@pytest.mark.parametrize("part", ["load_weights", "RawMemory", "CudaEngine.capture"])
 def test_a_card_that_fills_up_while_loading_is_a_memory_error_with_advice(
     part: str, model_dir: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -57,11 +57,13 @@ def test_a_card_that_fills_up_while_loading_is_a_memory_error_with_advice(
     def fill(*args: Any, **kwargs: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.96 GiB")
 
-    monkeypatch.setattr(load, part, fill)
+    monkeypatch.setattr(f"engine.cuda.load.{part}", fill)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (GIB, 140 * GIB))
     words = r"1\.0 of 140\.0 GiB are free on cpu .* --weights fp8, .*--tensor-parallel.*--pages"
     with pytest.raises(MemoryError, match=words):
-        load.load_cuda_engine(EngineConfig(model_dir=model_dir("llama"), n_pages=8), device=CPU)
+        load.load_cuda_engine(
+            EngineConfig(model_dir=model_dir("llama"), n_pages=8, ready_rows=1), device=CPU
+        )
 
 
 def test_room_for_less_than_a_page_names_what_is_set_aside(

@@ -8,7 +8,7 @@ import json
 import re
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -61,12 +61,7 @@ def recording() -> Iterator[list[Launch]]:
     launches: list[Launch] = []
 
     def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
-        names = [p.name for p in self.params]
-        arguments = dict(zip(names, args, strict=False))
-        options: dict[str, Any] = {}
-        for key, value in kwargs.items():
-            (arguments if key in names else options)[key] = value
-        launches.append(Launch(self, arguments, options))
+        launches.append(launch_of(self, args, kwargs))
 
     with mock.patch.object(JITFunction, "run", run):
         yield launches
@@ -83,7 +78,11 @@ def source_of(launch: Launch) -> ASTSource:
             constants[(i,)] = value
         else:
             kind, key = native_specialize_impl(
-                CUDABackend, value, False, not param.do_not_specialize, True
+                CUDABackend,
+                value,
+                False,
+                not param.do_not_specialize,
+                not param.do_not_specialize_on_alignment,
             )
             if kind == "constexpr":
                 constants[(i,)] = value
@@ -92,6 +91,21 @@ def source_of(launch: Launch) -> ASTSource:
         signature[param.name] = kind
     made = GluonASTSource if launch.function.is_gluon() else ASTSource
     return made(launch.function, signature, constants, attributes)
+
+
+def launch_of(function: Any, arguments: Sequence[Any], options: dict[str, Any]) -> Launch:
+    """As `function[grid](*arguments, **options)` would make it."""
+    names = [p.name for p in function.params]
+    held = dict(zip(names, arguments, strict=False))
+    held |= {key: value for key, value in options.items() if key in names}
+    return Launch(function, held, {k: v for k, v in options.items() if k not in names})
+
+
+def variant(launch: Launch) -> str:
+    """Equal for launches that one compiled kernel serves, and for no others."""
+    source = source_of(launch)
+    facts = (source.signature, source.constants, source.attrs, launch.options)
+    return repr((launch.function.fn.__qualname__, *(sorted(f.items()) for f in facts)))
 
 
 def build(launch: Launch) -> Any:

@@ -1,0 +1,78 @@
+"""An engine is made ready while it is loaded, and after.
+
+kernels    rehearsed and compiled on threads -----> |
+weights    read, drawn --------> probed, pool ----> | passes of every usual kind -> ready
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from types import TracebackType
+
+import torch
+
+from engine.cuda.blueprint import Blueprint
+from engine.cuda.engine import CudaEngine
+from engine.cuda.ready import ReadyPasses
+from engine.cuda.rehearsal import rehearse, tall_rows
+from engine.cuda.usual_steps import UsualSteps
+from engine.kernels.compile_ahead import CompileAhead, threads_here
+from engine.kernels.rehearsal import Card, Take, card_of
+from engine.progress import PASSES, Progress, Readied
+
+_NO_CARD = Card(cores=1, is_hopper=False)  # of tests; nothing is compiled for it
+
+
+class GettingReady:
+    """Of one engine, for the steps that its config calls usual. Within `with`, kernels are
+    compiled; what is when an exception leaves it stays in Triton's cache."""
+
+    def __init__(
+        self, blueprint: Blueprint, device: torch.device, progress: Progress | None
+    ) -> None:
+        config = blueprint.config
+        self._blueprint = blueprint
+        self._progress = progress
+        self._usual = UsualSteps(rows=config.ready_rows, tokens=config.ready_tokens)
+        self._card = card_of(device) or _NO_CARD
+        self._ahead: CompileAhead | None = None
+        if device.type == "cuda" and self._usual.any:
+            threads = threads_here(shared_by=blueprint.shard.ranks)
+            self._ahead = CompileAhead(
+                self._rehearse, threads=threads, around=partial(torch.cuda.device, device)
+            )
+
+    def __enter__(self) -> GettingReady:
+        if self._ahead is not None:
+            self._ahead.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._ahead is not None:
+            self._ahead.__exit__(kind, error, traceback)
+
+    def wait_for_kernels(self) -> None:
+        """Until all are compiled. Raises what the compiler does."""
+        if self._ahead is not None:
+            self._ahead.wait(partial(self._tell, "kernels"))
+
+    def make_passes(self, engine: CudaEngine) -> None:
+        """Make them, on the engine's stream; all ranks do. Nothing where no steps are usual."""
+        if not self._usual.any:
+            return
+        tall = tall_rows(self._blueprint, self._usual, self._card)
+        passes = ReadyPasses(engine, self._usual, tall_rows=tall)
+        for n, _ in enumerate(passes.run(), 1):
+            self._tell(PASSES, n, len(passes))
+
+    def _rehearse(self, take: Take) -> None:
+        rehearse(self._blueprint, self._usual, self._card, take)
+
+    def _tell(self, what: str, done: int, of: int) -> None:
+        if self._progress is not None:
+            self._progress(Readied(what, done, of))

@@ -1,0 +1,149 @@
+"""Every launch that an engine's steps may come to, gone through before there is anything to
+compute.
+
+    blueprint, card -> a model on `meta`, of few layers -> passes of every kind -> `take` is told
+
+It takes no memory of the device and none of its time, and needs no device at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from engine.cuda.blueprint import Blueprint
+from engine.cuda.inputs import DeviceInputs, InputShape
+from engine.cuda.plans import STEP_ROWS
+from engine.cuda.products import TALL_ROWS
+from engine.cuda.sampler import DeviceSampler, Fresh
+from engine.cuda.sums import RankSums
+from engine.cuda.usual_steps import PassKind, UsualSteps, mixed_kinds
+from engine.kernels.rank_sum import MAX_ROWS, MAX_WIDTH, PeerBuffers
+from engine.kernels.rehearsal import Card, Take, rehearsing
+from engine.kernels.sample import sample
+from engine.kernels.tall_plan import TILE_ROWS, plan_tall
+from engine.weights import Weights, allocate_weights
+
+META = torch.device("meta")
+
+
+def rehearse(blueprint: Blueprint, usual: UsualSteps, card: Card, take: Take) -> None:
+    """Tell `take` of every launch that steps within `usual` may come to, in each of its variants;
+    of some several times."""
+    with rehearsing(card, take), torch.inference_mode():
+        stage = Stage(blueprint)
+        for kind in mixed_kinds(usual, tall_rows=tall_rows(blueprint, usual, card)):
+            stage.mixed(kind)
+        for bucket in usual.buckets:
+            stage.decode(bucket)
+        stage.refine()
+
+
+def tall_rows(blueprint: Blueprint, usual: UsualSteps, card: Card) -> int | None:
+    """The fewest tokens whose gated product keeps the card busy in a kernel of its own."""
+    units, cores = blueprint.local.intermediate_size, card.cores
+    sizes = range(TALL_ROWS, usual.tokens + 1, TILE_ROWS)
+    return next((n for n in sizes if plan_tall(n, units, cores=cores).fills(cores)), None)
+
+
+class Stage:
+    """A model on `meta` with as many layers as differ, to be made and used within `rehearsing`."""
+
+    def __init__(self, blueprint: Blueprint) -> None:
+        self._blueprint = blueprint
+        self._latest = torch.zeros(2, STEP_ROWS, dtype=torch.int32, device=META)
+        self._fresh = Fresh(self._latest[0], self._latest[1].view(torch.float32))
+        sums = _silent_sums(blueprint)
+        arch = blueprint.arch
+        self._sampler = DeviceSampler(
+            arch.vocab_size,
+            arch.eos_token_ids,
+            exact=blueprint.config.exact,
+            agreed=None if sums is None else sums.agreed,
+        )
+        with META:
+            weights, _ = allocate_weights(arch, blueprint.dtype, blueprint.shard, fp8=blueprint.fp8)
+        weights = _few_layers(weights, arch.windows)
+        self._model = blueprint.model(
+            weights,
+            torch.empty(blueprint.pool.page_bytes, dtype=torch.uint8, device=META),
+            products=blueprint.products(weights),
+            latest=self._latest[0],
+            sums=sums,
+        )
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        return self._model.windows
+
+    @property
+    def block_tokens(self) -> int:
+        """Of the tiles that chunks are cut into."""
+        return self._model.chunks.config.block_tokens
+
+    def decode(self, rows: int) -> None:
+        """A pass of decode rows only, as graphs hold it."""
+        self.run(InputShape(rows, rows, rows, self._blueprint.table_pages), rows)
+
+    def mixed(self, kind: PassKind) -> None:
+        shape = InputShape(
+            kind.tokens,
+            kind.decode + 1,
+            kind.sampled,
+            self._blueprint.table_pages,
+            tiles=(1,) * len(self._model.windows),
+            chunk_pages=-(-kind.chunk // self._blueprint.page_tokens),
+        )
+        self.run(shape, kind.decode)
+
+    def run(self, shape: InputShape, n_decode: int) -> None:
+        """A pass whose inputs are of that shape: its forward, and the sampler's kernel."""
+        inputs = DeviceInputs(shape, META)
+        logits = self._model.forward(inputs, n_decode)
+        if len(logits):
+            self._sampler.draw(logits, inputs, self._fresh)
+
+    def refine(self) -> None:
+        """What rows with more than a temperature take besides: all else of it is the library's."""
+        inputs = DeviceInputs(InputShape(1, 1, 1, self._blueprint.table_pages), META)
+        logits = torch.empty(1, self._blueprint.arch.vocab_size, device=META)
+        sample(
+            logits, inputs.temperatures, inputs.seeds, inputs.samples, inputs.index,
+            tokens=self._fresh.tokens[:1], logprobs=self._fresh.logprobs[:1],
+        )  # fmt: skip
+
+
+def _few_layers(weights: Weights, windows: tuple[int, ...]) -> Weights:
+    """The first that are of every kind: with each window, and one that adds what was before."""
+    last = max(windows.index(window) for window in windows)
+    return replace(weights, layers=weights.layers[: max(2, last + 1)])
+
+
+def _silent_sums(blueprint: Blueprint) -> RankSums | None:
+    shard, width = blueprint.shard, blueprint.arch.hidden_size
+    if shard.ranks == 1:
+        return None
+    peers = None
+    if blueprint.config.peer_sums and width <= MAX_WIDTH:
+        peers = PeerBuffers(
+            rank=shard.rank,
+            addresses=torch.zeros(shard.ranks, dtype=torch.int64, device=META),
+            counts=torch.zeros(MAX_ROWS, dtype=torch.int32, device=META),
+            width=width,
+        )
+    return RankSums(_Silent(shard.rank, shard.ranks), peers)
+
+
+class _Silent:
+    """A `Collective` of shapes alone: no other rank is asked."""
+
+    def __init__(self, rank: int, ranks: int) -> None:
+        self.rank = rank
+        self.ranks = ranks
+
+    def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    def all_gather(self, x: torch.Tensor) -> torch.Tensor:
+        return x.new_empty(*x.shape[:-1], self.ranks * x.shape[-1])

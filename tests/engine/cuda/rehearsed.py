@@ -1,0 +1,214 @@
+"""Do rehearsals cover what steps come to? In a process without the interpreter, which knows no
+variants of kernels; there is no card either, tensors are on `meta`.
+
+    python rehearsed.py            JSON by engine: kernels rehearsed, and those that random steps
+                                   ask for besides
+    python rehearsed.py compiled   JSON: kernels compiled ahead, and those compiled by random steps
+                                   afterwards, for a small engine
+"""
+
+import json
+import random
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import triton
+from triton.runtime.driver import driver
+
+from engine.architecture import read_architecture
+from engine.config import EngineConfig
+from engine.cuda import usual_steps
+from engine.cuda.blueprint import Blueprint
+from engine.cuda.inputs import InputShape
+from engine.cuda.packing import pack_mixed
+from engine.cuda.plans import MAX_ROWS, bucket_for
+from engine.cuda.rehearsal import Stage, rehearse
+from engine.cuda.shares import split_passes
+from engine.cuda.tuning import USUAL
+from engine.cuda.usual_steps import UsualSteps
+from engine.kernels.compile_ahead import CompileAhead
+from engine.kernels.rehearsal import Card, Take, rehearsing
+from engine.ranks.shard import Shard
+from engine.step import Page, RowWork
+from tests.engine.kernels.builds import TARGET, launch_of, variant
+from twolane.params import SamplingParams
+
+H200 = Card(cores=132, is_hopper=True)
+USUALLY = UsualSteps(rows=256, tokens=8192)
+STEPS = 80
+FORGOTTEN = "llama, a class forgotten"
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"], "hidden_size": 4096, "intermediate_size": 14336,
+    "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+    "vocab_size": 128_256, "max_position_embeddings": 131_072, "rms_norm_eps": 1e-5,
+    "eos_token_id": 2,
+}  # fmt: skip
+QWEN2 = LLAMA | {
+    "architectures": ["Qwen2ForCausalLM"], "hidden_size": 3584, "intermediate_size": 18_944,
+    "num_attention_heads": 28, "num_key_value_heads": 4, "num_hidden_layers": 28,
+    "use_sliding_window": True, "sliding_window": 4096, "max_window_layers": 3,
+}  # fmt: skip
+QWEN3 = LLAMA | {
+    "architectures": ["Qwen3ForCausalLM"], "hidden_size": 1024, "intermediate_size": 3072,
+    "num_attention_heads": 16, "head_dim": 128, "tie_word_embeddings": True,
+}  # fmt: skip
+SMALL = LLAMA | {
+    "hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "vocab_size": 512, "num_hidden_layers": 2,
+}  # fmt: skip
+FP8: dict[str, Any] = {"weights": "fp8"}
+ENGINES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "llama": (LLAMA, {}),
+    "llama exact": (LLAMA, {"exact": True}),
+    "llama fp8 weights": (LLAMA, FP8),
+    "llama fp8 pages": (LLAMA, {"kv_dtype": "fp8"}),
+    "llama fp8 pages exact": (LLAMA, {"kv_dtype": "fp8", "exact": True}),
+    "llama fp8": (LLAMA, FP8 | {"kv_dtype": "fp8"}),
+    "llama float32": (LLAMA, {"dtype": "float32"}),
+    "llama of 2": (LLAMA, {"tensor_parallel": 2}),
+    "llama of 4 fp8": (LLAMA, FP8 | {"tensor_parallel": 4}),
+    "llama of 2 library": (LLAMA, {"tensor_parallel": 2, "peer_sums": False}),
+    "qwen2": (QWEN2, {}),
+    "qwen3": (QWEN3, {}),
+    "small": (SMALL, {}),
+}
+
+
+def blueprint(facts: dict[str, Any], options: dict[str, Any]) -> Blueprint:
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(facts))
+        arch = read_architecture(Path(folder))
+    usual: dict[str, Any] = {
+        "dtype": "bfloat16", "device": "cuda", "exact": False, "max_context_tokens": 16_384,
+    }  # fmt: skip
+    config = EngineConfig(model_dir=Path(), **usual | options)
+    ranks = config.tensor_parallel
+    return Blueprint(
+        config=config, arch=arch, shard=Shard(ranks - 1, ranks), fp8=config.weights == "fp8",
+        tuning=USUAL,
+    )  # fmt: skip
+
+
+def random_steps(seed: int) -> Iterator[list[RowWork]]:
+    """Within what is usual: decode rows, chunks of any size, or both."""
+    draw = random.Random(seed)
+    for _ in range(STEPS):
+        n_decode = draw.choice([0, 0, 1, 2, draw.randrange(17), draw.randrange(257)])
+        room = draw.choice([1, 30, 200, 1000, USUALLY.tokens]) - n_decode
+        work = [_row(draw, i, draw.randrange(1, 8000), 1, 1, sample=True) for i in range(n_decode)]
+        while room > 1 and len(work) < MAX_ROWS and (not n_decode or draw.random() < 0.8):
+            n_new = draw.choice([draw.randrange(2, 9), draw.randrange(2, 300), room])
+            n_new = min(n_new, room)
+            start = draw.choice([0, draw.randrange(8000)])
+            n_prompt = start + n_new
+            work.append(_row(draw, len(work), start, n_new, n_prompt, sample=draw.random() < 0.5))
+            room -= n_new
+        if work:
+            draw.shuffle(work)
+            yield work
+
+
+def _row(
+    draw: random.Random, name: int, start: int, n_new: int, n_prompt: int, *, sample: bool
+) -> RowWork:
+    end = start + n_new
+    pages = [Page(draw.randrange(4000)) for _ in range(-(-end // 64))]
+    return RowWork(name, [0] * end, start, n_new, pages, n_prompt, SamplingParams(), sample)
+
+
+def run_steps(made: Blueprint, take: Take) -> None:
+    """Random ones, as the engine cuts and packs them."""
+    with rehearsing(H200, take):
+        stage = Stage(made)
+        for work in random_steps(seed=3):
+            passes = split_passes(
+                list(enumerate(work)), exact=made.config.exact, most_rows=MAX_ROWS
+            )
+            for what in passes:
+                n_decode = len(what.decode)
+                if what.chunks:
+                    packed = pack_mixed(
+                        what, {}, windows=stage.windows, block_tokens=stage.block_tokens,
+                        table_pages=made.table_pages, page_tokens=made.page_tokens, pinned=False,
+                    )  # fmt: skip
+                    stage.run(packed.shape, n_decode)
+                else:
+                    n = bucket_for(n_decode)
+                    stage.run(InputShape(n, n, n, made.table_pages), n)
+        stage.refine()
+
+
+class Variants:
+    """A `Take` that keeps them apart."""
+
+    def __init__(self) -> None:
+        self.found: set[str] = set()
+
+    def __call__(self, kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
+        self.found.add(variant(launch_of(kernel, arguments, options)))
+
+
+def coverage(name: str) -> dict[str, Any]:
+    made = blueprint(*ENGINES[name])
+    rehearsed, asked = Variants(), Variants()
+    rehearse(made, USUALLY, H200, rehearsed)
+    run_steps(made, asked)
+    missing = sorted(asked.found - rehearsed.found)
+    return {
+        "rehearsed": len(rehearsed.found),
+        "never_asked": len(rehearsed.found - asked.found),
+        "missing": missing,
+    }
+
+
+class _Driver:
+    """As much of Triton's as compiling takes."""
+
+    get_current_device = staticmethod(lambda: 0)
+    get_current_stream = staticmethod(lambda device: 0)
+    get_current_target = staticmethod(lambda: TARGET)
+
+
+def compiled() -> dict[str, Any]:
+    """Of a small exact engine, which has few kernels, really compiled."""
+    made = blueprint(SMALL, {"exact": True})
+    seen: list[str] = []
+    driver.set_active(_Driver())
+    triton.knobs.runtime.jit_post_compile_hook = lambda **facts: seen.append(facts["repr"])
+    loaded = mock.patch.object(triton.compiler.CompiledKernel, "run", None)
+    counts: list[tuple[int, int]] = []
+    with tempfile.TemporaryDirectory() as cache, loaded, triton.knobs.cache.scope():
+        triton.knobs.cache.dir = cache
+
+        def rehearsal(take: Take) -> None:
+            rehearse(made, USUALLY, H200, take)
+
+        with CompileAhead(rehearsal, threads=2) as ahead:
+            ahead.wait(lambda done, of: counts.append((done, of)))
+        n_ahead = len(seen)
+        run_steps(
+            made,
+            lambda kernel, grid, *arguments, **options: kernel.warmup(
+                *arguments, grid=grid, **options
+            ),
+        )
+    return {"ahead": n_ahead, "counts": counts[-1], "afterwards": seen[n_ahead:]}
+
+
+def main() -> None:
+    if sys.argv[1:] == ["compiled"]:
+        print(json.dumps(compiled()))
+        return
+    report = {name: coverage(name) for name in ENGINES}
+    fewer = tuple(n for n in usual_steps.CLASSES if n != 32)
+    with mock.patch.object(usual_steps, "CLASSES", fewer):
+        report[FORGOTTEN] = coverage("llama")
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()

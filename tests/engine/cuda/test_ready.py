@@ -1,0 +1,185 @@
+"""An engine that says it is ready makes no step wait for a compiler; on a card, see tests/gpu."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine.config import EngineConfig
+from engine.errors import EngineConfigError
+from engine.progress import Loaded, Readied
+from engine.step import Page, RowWork
+from twolane.params import SamplingParams
+
+pytest.importorskip("triton")
+
+from triton.runtime._async_compile import active_mode
+
+from engine.cuda.plans import BUCKETS, MAX_ROWS
+from engine.cuda.usual_steps import PassKind, UsualSteps, mixed_kinds
+from engine.kernels.compile_ahead import CompileAhead
+from engine.kernels.rehearsal import Take
+
+ROOT = Path(__file__).parents[3]
+FORGOTTEN = "llama, a class forgotten"
+
+
+def rehearsed(*arguments: str) -> dict[str, Any]:
+    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, Path(__file__).with_name("rehearsed.py"), *arguments],
+        env=env | {"PYTHONPATH": os.pathsep.join([str(ROOT), env.get("PYTHONPATH", "")])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+def test_random_steps_ask_for_no_kernel_that_was_not_rehearsed() -> None:
+    report = rehearsed()
+    forgotten = report.pop(FORGOTTEN)
+    assert len(report) > 10
+    assert {name: found["missing"] for name, found in report.items() if found["missing"]} == {}
+    assert forgotten["missing"], "this test could not fail"
+    # Nothing is compiled in vain, but what few random steps do not happen to meet.
+    assert all(found["never_asked"] < found["rehearsed"] / 3 for found in report.values())
+
+
+def test_every_launch_of_a_step_can_be_rehearsed() -> None:
+    """`kernel[grid](...)` tells nobody."""
+    moving_pages = {"page_copy.py", "page_sum.py"}  # the worker's, who makes them ready himself
+    launches = {
+        path.name: ast.unparse(node.func)
+        for path in (ROOT / "engine").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Subscript)
+        if ast.unparse(node.func.value).endswith("kernel")
+    }
+    assert launches.keys() - moving_pages == set()
+    assert launches, "this test could not fail"
+
+
+def test_nothing_is_compiled_once_all_was_compiled_ahead() -> None:
+    report = rehearsed("compiled")
+    assert report["ahead"] > 10
+    assert report["counts"] == [report["ahead"]] * 2
+    assert report["afterwards"] == []
+
+
+def test_what_a_rehearsal_or_a_compiler_raises_is_raised_to_who_waits() -> None:
+    def fails(take: Take) -> None:
+        raise ValueError("registers")
+
+    with CompileAhead(fails, threads=1) as ahead, pytest.raises(ValueError, match="registers"):
+        ahead.wait(lambda done, of: None)
+
+
+def test_kernels_that_have_not_begun_are_dropped_when_loading_fails() -> None:
+    began, release = threading.Event(), threading.Event()
+    compiled: list[int] = []
+
+    def compile_one(n: int) -> None:
+        began.set()
+        release.wait()
+        compiled.append(n)
+
+    class Kernel:
+        """As Triton's, which hands its compiler to the active mode's executor."""
+
+        def warmup(self, n: int, *, grid: tuple[int, ...]) -> None:
+            mode = active_mode.get()
+            assert mode is not None
+            mode.submit(n, partial(compile_one, n), lambda kernel: None)
+
+    def rehearse(take: Take) -> None:
+        for n in range(5):
+            take(Kernel(), (1,), n)
+
+    def fail() -> None:
+        with CompileAhead(rehearse, threads=1):
+            began.wait()
+            threading.Timer(0.1, release.set).start()
+            raise MemoryError
+
+    with pytest.raises(MemoryError):
+        fail()
+    assert compiled == [0]
+
+
+@pytest.mark.parametrize("rows", [1, 16, 17, 256, 1000, 1024, 5000])
+def test_graphs_are_captured_for_all_rows_largest_first(rows: int) -> None:
+    buckets = UsualSteps(rows=rows, tokens=1).buckets
+    assert buckets == sorted(buckets, reverse=True)
+    assert set(buckets) == {size for size in BUCKETS if size <= buckets[0]}
+    assert buckets[0] > rows or buckets[0] == MAX_ROWS
+
+
+def test_nothing_is_made_ready_where_no_steps_are_usual() -> None:
+    usual = UsualSteps(rows=0, tokens=0)
+    assert not usual.any
+    assert usual.buckets == []
+    assert mixed_kinds(usual, tall_rows=None) == []
+
+
+def test_passes_stay_within_the_steps_that_are_usual() -> None:
+    for tokens in (2, 3, 100, 2048, 8192):
+        kinds = mixed_kinds(UsualSteps(rows=256, tokens=tokens), tall_rows=896)
+        assert max(kind.tokens for kind in kinds) == tokens
+        assert kinds == sorted(kinds, key=lambda kind: -kind.tokens)
+    assert PassKind(0, 896, 1) in kinds
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")  # in rows of padding
+def test_a_ready_engine_has_its_graphs_an_empty_pool_and_the_same_answers(
+    model_dir: Callable[[str], Path],
+) -> None:
+    from engine.cuda.engine import CudaEngine
+    from engine.cuda.load import load_cuda_engine
+
+    def engine(told: list[Loaded | Readied], rows: int, tokens: int) -> CudaEngine:
+        config = EngineConfig(
+            model_dir=model_dir("mistral"),
+            n_pages=3,
+            exact=False,
+            page_tokens=64,
+            ready_rows=rows,
+            ready_tokens=tokens,
+        )
+        return load_cuda_engine(config, device=torch.device("cpu"), progress=told.append)
+
+    def answers(engine: CudaEngine) -> list[tuple[int, ...]]:
+        greedy = SamplingParams(temperature=0.0)
+        prompt = RowWork(1, [5, 6, 7], 0, 3, [Page(1)], 3, greedy, True)
+        following = RowWork(1, [5, 6, 7], 3, 1, [Page(1)], 3, greedy, True, follows=True)
+        steps = [engine.submit([prompt]), engine.submit([following])]
+        return [tuple(t.token for t in step.result()[0].tokens) for step in steps]
+
+    told: list[Loaded | Readied] = []
+    ready, other = engine(told, 1, 4), engine([], 0, 0)
+    assert set(ready._graphs._captured) == {1, 2}
+    assert other._graphs._captured == {}
+    assert ready._memory is not None
+    assert not ready._memory.tensor.any()
+    passes = [news for news in told if isinstance(news, Readied)]
+    assert [news.done for news in passes] == list(range(1, passes[-1].of + 1))
+    assert [news.is_last for news in passes] == [False] * (len(passes) - 1) + [True]
+    assert answers(ready) == answers(other)
+
+
+def test_less_than_no_rows_are_refused() -> None:
+    with pytest.raises(EngineConfigError, match="ready_rows is -1; it must be at least 0"):
+        EngineConfig(model_dir=Path(), ready_rows=-1)

@@ -109,11 +109,15 @@ class EngineSpec:
 
 @dataclass(frozen=True, slots=True)
 class DevicePool:
-    """A pool in a GPU's memory: one raw allocation, so that it can be exported to a process."""
+    """A pool in GPUs' memory: one raw allocation a rank, so that it can be exported to processes.
+
+    A page is the concatenation of the ranks' pages of that number, in the order of ranks.
+    """
 
     device: int  # ordinal in this process
-    address: int  # of page 0
-    n_bytes: int
+    addresses: tuple[int, ...]  # of page 0 of each rank's part, as mapped in this process
+    n_bytes: int  # of one part
+    exported: tuple[bytes, ...] = ()  # where parts are another process's: what it exported of each
 
 
 class Step(Protocol):

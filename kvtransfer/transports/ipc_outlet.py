@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kvtransfer.device import DeviceError, DeviceMemory, Fence
+from kvtransfer.device import DeviceError, Fence, SentMemory
 from kvtransfer.plan import CopyPlan
 from kvtransfer.transports.base import Checksums, Posted
 from kvtransfer.transports.outlet_thread import NO_SUMS
@@ -45,7 +45,7 @@ class _Job:
 class IpcOutlet(TransportThread[Posted]):
     """See `Outlet`. Raises `DeviceError` at once when the receiver's pool cannot be mapped."""
 
-    def __init__(self, address: str, memory: DeviceMemory, *, digest: str) -> None:
+    def __init__(self, address: str, memory: SentMemory, *, digest: str) -> None:
         peer = memory.open_peer(address)
         super().__init__("outlet")
         self._peer = peer

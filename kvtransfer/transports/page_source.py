@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from kvtransfer.device import DeviceError, DeviceMemory, Fence
+from kvtransfer.device import DeviceError, Fence, SentMemory
 from kvtransfer.digests import page_sums
 from kvtransfer.plan import PageIds, runs
 from kvtransfer.sources import Source
@@ -99,7 +99,7 @@ class DeviceSource:
 
     def __init__(
         self,
-        memory: DeviceMemory,
+        memory: SentMemory,
         digest: str,
         *,
         slot_bytes: int = STREAM_SLOT_BYTES,

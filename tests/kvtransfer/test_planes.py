@@ -12,57 +12,9 @@ from hypothesis import strategies as st
 
 from kvtransfer.planes import Gather, Lane, Paging, gather_of, lanes
 from kvtransfer.sources import MadePages, PageMaker
-from twolane.layout import DTYPE_BYTES, SCALE_BYTES, Layout, can_feed, unfit
-
-Bytes = npt.NDArray[np.uint8]
-
-
-def layout(**changed: int | str) -> Layout:
-    """One rank, unless told otherwise; `whole_kv_heads` rules."""
-    facts: dict[str, int | str] = {
-        "ranks": 1, "dtype": "bfloat16", "page_tokens": 16, "layers": 2, "head_dim": 8,
-        "whole_kv_heads": 2, **changed,
-    }  # fmt: skip
-    facts["kv_heads"] = max(1, int(facts["whole_kv_heads"]) // int(facts["ranks"]))
-    return Layout(**facts)  # type: ignore[arg-type]
-
-
-def heads_of(side: Layout, rank: int) -> range:
-    first = rank * side.whole_kv_heads // side.ranks
-    return range(first, first + side.kv_heads)
-
-
-def cache(side: Layout, n_tokens: int, seed: int) -> tuple[Bytes, Bytes]:
-    """A row's values [tokens, layers, 2, heads, bytes] and scales [..., 4], as bytes."""
-    rng = np.random.default_rng(seed)
-    shape = (n_tokens, side.layers, 2, side.whole_kv_heads)
-    size = side.head_dim * DTYPE_BYTES[side.dtype]
-    values = rng.integers(1, 256, (*shape, size), dtype=np.uint8)
-    scales = rng.integers(1, 256, (*shape, SCALE_BYTES.get(side.dtype, 0)), dtype=np.uint8)
-    return values, scales
-
-
-def laid_out(side: Layout, rank: int, row: tuple[Bytes, Bytes]) -> Bytes:
-    """The pages of that rank, [pages, page_bytes], one position after the other. Slow and plain."""
-    values, scales = row
-    n_tokens, n_pages = len(values), -(-len(values) // side.page_tokens)
-    pages = np.zeros((n_pages, side.page_bytes), dtype=np.uint8)
-    turns = side.dtype in SCALE_BYTES
-    size, item = values.shape[-1], DTYPE_BYTES[side.dtype]
-    for token in range(n_tokens):
-        page, t = divmod(token, side.page_tokens)
-        for layer in range(side.layers):
-            for kv in range(2):
-                for i, head in enumerate(heads_of(side, rank)):
-                    plane = ((layer * 2 + kv) * side.kv_heads + i) * side.plane_bytes
-                    held = values[token, layer, kv, head]
-                    if turns and kv:
-                        pages[page, plane + t + np.arange(size) * side.page_tokens] = held
-                    else:
-                        pages[page, plane + t * size : plane + (t + 1) * size] = held
-                    at = plane + side.page_tokens * side.head_dim * item + 4 * t
-                    pages[page, at : at + scales.shape[-1]] = scales[token, layer, kv, head]
-    return pages
+from kvtransfer.whole_gather import whole_gather
+from tests.kvtransfer.laid_out import Bytes, cache, laid_out, layout, whole_pages
+from twolane.layout import Layout, can_feed, unfit
 
 
 def carried(
@@ -121,6 +73,14 @@ def test_every_byte_of_every_rank_is_written_once_and_is_the_right_one(
                 carried(gather, source, target, slots, pools[lane.source_rank], out, written)
         assert (written == 1).all()
         assert (out == laid_out(target, rank, row)).all()
+    together = whole_gather(source, target)
+    pool = np.concatenate(pools, axis=1).reshape(-1, together.granule_bytes)
+    units = slots.reshape(n_target, -1)[:, together.unit]
+    a_page = source.page_tokens // np.gcd(source.page_tokens, target.page_tokens)
+    at = units // a_page * (source.ranks * source.page_bytes // together.granule_bytes)
+    made = pool[at + together.start + units % a_page * together.step]
+    made[units < 0] = 0
+    assert (made.reshape(n_target, -1) == whole_pages(target, row)).all()
 
 
 @settings(max_examples=80, deadline=None, database=None)

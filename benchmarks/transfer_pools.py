@@ -49,5 +49,5 @@ def open_pool(kind: str, n_pages: int, page_bytes: int, *, fill: bool) -> Measur
     if fill:
         raw.tensor.random_(0, 256)
     torch.cuda.synchronize(0)
-    pool = DevicePool(0, raw.address, raw.n_bytes)
+    pool = DevicePool(0, (raw.address,), raw.n_bytes)
     return MeasuredPool(CudaMemory(pool, page_bytes), None, raw.close)

@@ -78,7 +78,7 @@ class CudaMemory:
     def __init__(
         self, pool: DevicePool, page_bytes: int, *, config: LaneConfig | None = None
     ) -> None:
-        self.address = pool.address
+        (self.address,) = pool.addresses
         self.n_pages = pool.n_bytes // page_bytes
         self.page_bytes = page_bytes
         self.config = config or LaneConfig()

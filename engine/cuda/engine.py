@@ -58,7 +58,7 @@ class CudaEngine:
         self.spec = spec
         self.pool: ByteArray = np.zeros((0, spec.page_bytes), np.uint8)
         self.device_pool: DevicePool | None = DevicePool(
-            device.index or 0, memory.address, memory.n_bytes
+            device.index or 0, (memory.address,), memory.n_bytes
         )
         self._model = model
         self._memory: RawMemory | None = memory

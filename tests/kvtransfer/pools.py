@@ -42,7 +42,7 @@ def open_pool(kind: str, n_pages: int, page_bytes: int) -> PoolForTest:
     from worker.cuda_memory import CudaMemory
 
     raw = RawMemory(n_pages * page_bytes, torch.device("cuda", torch.cuda.current_device()))
-    pool = DevicePool(raw.device.index or 0, raw.address, raw.n_bytes)
+    pool = DevicePool(raw.device.index or 0, (raw.address,), raw.n_bytes)
     pages = CudaPages(raw.tensor.view(n_pages, page_bytes))
     return PoolForTest(kind, CudaMemory(pool, page_bytes), pages, None, raw.close)
 

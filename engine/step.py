@@ -115,7 +115,7 @@ class DevicePool:
     device: int  # ordinal in this process; of rank 0
     addresses: tuple[int, ...]  # of page 0 of each part, as mapped in this process
     n_bytes: int  # of one part
-    exports: tuple[bytes, ...] = ()  # how others map the parts; empty: the one is this process's own
+    exports: tuple[bytes, ...] = ()  # how others map them; empty: one part, this process's own
 
 
 class Step(Protocol):

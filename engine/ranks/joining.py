@@ -27,7 +27,7 @@ def load_rank(config: EngineConfig, place: Place, progress: Progress) -> Engine:
         from engine.cpu import load_engine
 
         collective = join("gloo", place, in_order=True)
-        return load_engine(config, progress=progress, ranks=collective)
+        return load_engine(config, progress=progress, ranks=collective, pool_fd=place.pool_fd)
     from engine.cuda.load import load_cuda_engine
 
     device = torch.device("cuda", place.rank)

@@ -79,10 +79,10 @@ def build_worker(
 
 
 def on_device(spec: WorkerSpec) -> ModelSpec:
-    """The model, if it can be spread as the spec wants. Raises `StartError`."""
+    """The model, as it is spread over the GPUs that the spec names. Raises `StartError`."""
     if spec.model.tensor_parallel > 1 and spec.model.engine == "fake":
         raise StartError("a fake engine has no ranks: leave --tensor-parallel out")
-    return spec.model
+    return replace(spec.model, share_gpus=len({*spec.devices}) < len(spec.devices))
 
 
 def check_rows(limits: StepLimits, engine: EngineSpec) -> None:

@@ -132,6 +132,7 @@ class _ModelLoader:
             weights=spec.weights,
             kv_dtype=spec.kv_dtype,
             tensor_parallel=spec.tensor_parallel,
+            share_gpus=spec.share_gpus,
         )
         self.host_bytes = 0
         self.on_gpu = device == "cuda"

@@ -67,7 +67,8 @@ def load_engine(
     if config.tensor_parallel > 1:
         if (pool_memory is None) != (pool_fd is None):
             raise EngineConfigError("ranks map the pool too: pool_memory needs its pool_fd")
-        _check_cards(device, config.tensor_parallel)
+        if device == "cuda":
+            _check_cards(config)
         from engine.ranks.start import start_ranks
 
         return start_ranks(
@@ -85,7 +86,11 @@ def load_engine(
     return load_cuda_engine(config, progress=progress)
 
 
-def _check_cards(device: str, ranks: int) -> None:
-    found = torch.cuda.device_count() if device == "cuda" else ranks
-    if found < ranks:
+def _check_cards(config: EngineConfig) -> None:
+    found, ranks = torch.cuda.device_count(), config.tensor_parallel
+    if found >= ranks:
+        return
+    if not config.share_gpus:
         raise EngineConfigError(f"tensor_parallel is {ranks}; {found} GPUs can be seen here")
+    if config.n_pages is None and config.kv_bytes is None:
+        raise EngineConfigError("ranks that share a GPU must be told n_pages or kv_bytes")

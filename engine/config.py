@@ -40,6 +40,8 @@ class EngineConfig:
     `tensor_parallel` ranks share the model, each with `threads`, or a GPU, and a pool of `n_pages`
     or `kv_bytes` of its own (see `engine.ranks`); exactness holds for equal numbers of ranks. On
     GPUs, `peer_sums` lets them add up small tensors through each other's memory; else NCCL does.
+    With `share_gpus`, ranks for which there are too few share them: slowly, as sums then go by way
+    of the host, and each takes the pages that it is told to.
     """
 
     model_dir: Path
@@ -58,6 +60,7 @@ class EngineConfig:
     kv_dtype: str = "auto"
     tensor_parallel: int = 1
     peer_sums: bool = True
+    share_gpus: bool = False
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:

@@ -24,8 +24,7 @@ from engine.kernels.page_make import (
     make_pages,
 )
 from kvtransfer.plan import PageIds
-from kvtransfer.planes import Gather
-from kvtransfer.whole_gather import whole_gather
+from kvtransfer.planes import Gather, gather_of
 from twolane.layout import DTYPE_BYTES, Layout
 from worker.page_parts import Part, Parts
 
@@ -47,21 +46,21 @@ class PageMaker:
     ) -> None:
         assert target.dtype in makes_dtypes(source.dtype)
         alike = replace(target, dtype=source.dtype)
-        gather = whole_gather(source, alike)
+        gather = gather_of(source, alike)
         unit = math.gcd(source.page_tokens, target.page_tokens)
         granule_bytes = gather.granule_bytes
         self.quantises = target.dtype != source.dtype
         if self.quantises:
             token_bytes = source.head_dim * DTYPE_BYTES[source.dtype]
             granule_bytes = fp8_tokens(unit) * token_bytes
-        self.page_bytes = target.ranks * target.page_bytes
+        self.page_bytes = target.page_bytes
         self.device = device
         self._source, self._target = source, target
         self._address = addresses[0]
         self._table = table_of(
             gather,
             addresses,
-            part_bytes=source.page_bytes,
+            part_bytes=source.rank_page_bytes,
             granule_bytes=granule_bytes,
             units=target.page_tokens // unit,
             slots_a_page=source.page_tokens // unit,
@@ -70,7 +69,7 @@ class PageMaker:
 
     def make(self, slots: torch.Tensor, out: torch.Tensor, *, programs: int) -> None:
         """Fill `out` [n, page_bytes]; `slots` as `Paging.sources` gives them, int32."""
-        size = self._source.page_bytes
+        size = self._source.rank_page_bytes
         rows = slots.view(len(out), -1)
         if not self.quantises:
             make_pages(

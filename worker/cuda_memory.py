@@ -46,7 +46,7 @@ class CudaMemory:
         self.page_bytes = page_bytes
         self.config = config or LaneConfig()
         self.device = torch.device("cuda", pool.device)
-        self._exported = pool.exported
+        self._exports = pool.exports
         self._context = Context(pool.device)
         lane = self.open_lane()
         lane.warm_up()
@@ -60,13 +60,13 @@ class CudaMemory:
 
     def made(self, source: Layout, target: Layout) -> CudaMade:
         assert source.ranks == len(self.parts)
-        assert source.page_bytes == self.parts[0].n_bytes
+        assert source.page_bytes == self.page_bytes
         addresses = [part.address for part in self.parts]
         return CudaMade(self, self._context, PageMaker(addresses, source, target, self.device))
 
     def export(self) -> str:
         with told(self._context):
-            handles = self._exported or [export_memory(part.address) for part in self.parts]
+            handles = self._exports or [export_memory(part.address) for part in self.parts]
         facts = {
             "pid": os.getpid(),
             "ticks": start_ticks(os.getpid()),

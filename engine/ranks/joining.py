@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from engine.config import EngineConfig
 from engine.progress import Progress
-from engine.ranks.collective import Collective, LibraryCollective
+from engine.ranks.collective import Collective, HostCollective, LibraryCollective
 from engine.ranks.place import Place
 from engine.step import Engine
 
@@ -20,26 +20,37 @@ JOIN_TIMEOUT = timedelta(minutes=5)
 def load_rank(config: EngineConfig, place: Place, progress: Progress) -> Engine:
     """Join the ranks that meet in the place's file, over gloo or NCCL, and load a rank's engine.
 
-    Takes this process: the group is torch's default one, the GPU the rank-th that can be seen.
+    Takes this process: the group is torch's default one, the GPU the rank-th that can be seen, or
+    where they are fewer than ranks, one that several of these share. The pool is exported.
     """
-    collective: Collective
     if config.device == "cpu":
         from engine.cpu import load_engine
 
-        collective = join("gloo", place, in_order=True)
-        return load_engine(config, progress=progress, ranks=collective)
+        collective: Collective = join("gloo", place, in_order=True)
+        return load_engine(config, progress=progress, ranks=collective, pool_fd=place.pool_fd)
     from engine.cuda.load import load_cuda_engine
 
-    device = torch.device("cuda", place.rank)
+    n_cards = torch.cuda.device_count()
+    device = torch.device("cuda", place.rank % n_cards)
     torch.cuda.set_device(device)
-    collective = join("nccl", place, in_order=config.exact, device=device)
-    return load_cuda_engine(config, device=device, progress=progress, ranks=collective)
+    if n_cards < place.ranks:
+        _join("gloo", place)
+        collective = HostCollective()
+    else:
+        _join("nccl", place, device)
+        collective = LibraryCollective(in_order=config.exact)
+    engine = load_cuda_engine(config, device=device, progress=progress, ranks=collective)
+    engine.export_pool()
+    return engine
 
 
-def join(
-    backend: str, place: Place, *, in_order: bool, device: torch.device | None = None
-) -> Collective:
+def join(backend: str, place: Place, *, in_order: bool) -> Collective:
     """Make this process a rank of torch's default group; see `LibraryCollective`."""
+    _join(backend, place)
+    return LibraryCollective(in_order=in_order)
+
+
+def _join(backend: str, place: Place, device: torch.device | None = None) -> None:
     # Ranks are processes of one machine: gloo need not look for an address of it.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     # Whether a rank is alive is seen by its group, sooner than by NCCL's threads.
@@ -52,4 +63,3 @@ def join(
         timeout=JOIN_TIMEOUT,
         device_id=device,
     )
-    return LibraryCollective(in_order=in_order)

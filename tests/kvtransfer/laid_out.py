@@ -36,10 +36,10 @@ def cache(side: Layout, n_tokens: int, seed: int) -> tuple[Bytes, Bytes]:
 
 
 def laid_out(side: Layout, rank: int, row: tuple[Bytes, Bytes]) -> Bytes:
-    """The pages of that rank, [pages, page_bytes], one position after the other. Slow and plain."""
+    """The pages of that rank, [pages, its bytes], one position after the other."""
     values, scales = row
     n_tokens, n_pages = len(values), -(-len(values) // side.page_tokens)
-    pages = np.zeros((n_pages, side.page_bytes), dtype=np.uint8)
+    pages = np.zeros((n_pages, side.rank_page_bytes), dtype=np.uint8)
     turns = side.dtype in SCALE_BYTES
     size, item = values.shape[-1], DTYPE_BYTES[side.dtype]
     for token in range(n_tokens):
@@ -59,5 +59,5 @@ def laid_out(side: Layout, rank: int, row: tuple[Bytes, Bytes]) -> Bytes:
 
 
 def whole_pages(side: Layout, row: tuple[Bytes, Bytes]) -> Bytes:
-    """Of all ranks, one behind the other."""
+    """What all ranks have of each page, one behind the other."""
     return np.concatenate([laid_out(side, rank, row) for rank in range(side.ranks)], axis=1)

@@ -12,26 +12,25 @@ from hypothesis import strategies as st
 
 from kvtransfer.planes import Gather, Lane, Paging, gather_of, lanes
 from kvtransfer.sources import MadePages, PageMaker
-from kvtransfer.whole_gather import whole_gather
 from tests.kvtransfer.laid_out import Bytes, cache, laid_out, layout, whole_pages
 from twolane.layout import Layout, can_feed, unfit
 
 
 def carried(
-    gather: Gather, source: Layout, target: Layout, slots: npt.NDArray[np.int64], pool: Bytes,
-    out: Bytes, written: npt.NDArray[np.int64],
-) -> None:  # fmt: skip
-    """What a transport would do with the runs, a stretch at a time."""
+    gather: Gather, source: Layout, target: Layout, slots: npt.NDArray[np.int64], pool: Bytes
+) -> Bytes:
+    """What a copy of the runs makes, a stretch at a time."""
     a_page = source.page_tokens // np.gcd(source.page_tokens, target.page_tokens)
-    steps = dict(zip(gather.to.tolist(), gather.step.tolist(), strict=True))
+    out = np.zeros((len(slots), target.page_bytes), dtype=np.uint8)
+    q = gather.granule_bytes
     for page, of_page in enumerate(slots.reshape(len(slots), -1).tolist()):
         for unit, start, to, n_bytes in gather.runs():
-            written[page, to : to + n_bytes] += 1
             if of_page[unit] < 0:
                 continue
             source_page, place = divmod(of_page[unit], a_page)
-            at = start + place * steps[to // gather.granule_bytes] * gather.granule_bytes
+            at = start + place * int(gather.step[to // q]) * q
             out[page, to : to + n_bytes] = pool[source_page, at : at + n_bytes]
+    return out
 
 
 SIDES = st.fixed_dictionaries({
@@ -48,9 +47,10 @@ SIDES = st.fixed_dictionaries({
     n_tokens=st.integers(1, 150),
     seed=st.integers(0, 9),
 )
-def test_every_byte_of_every_rank_is_written_once_and_is_the_right_one(
+def test_every_byte_of_every_rank_is_the_right_one(
     a: dict[str, int], b: dict[str, int], heads: int, dtype: str, n_tokens: int, seed: int
 ) -> None:
+    """Heads split, merged and replicated, and pages of other sizes, at once."""
     source = layout(whole_kv_heads=heads, dtype=dtype, layers=1, head_dim=4, **a)
     target = layout(whole_kv_heads=heads, dtype=dtype, layers=1, head_dim=4, **b)
     row = cache(source, n_tokens, seed)
@@ -59,28 +59,13 @@ def test_every_byte_of_every_rank_is_written_once_and_is_the_right_one(
     n_source, n_target = -(-n_tokens // source.page_tokens), paging.n_pages(n_tokens)
     offered = rng.permutation(n_source + 2)[:n_source].tolist()
     slots = paging.sources(offered, 0, n_target, n_tokens)
-    pools = []
-    for rank in range(source.ranks):
-        pool = rng.integers(0, 256, (n_source + 2, source.page_bytes), dtype=np.uint8)
-        pool[offered] = laid_out(source, rank, row)
-        pools.append(pool)
-    for rank in range(target.ranks):
-        out = np.zeros((n_target, target.page_bytes), dtype=np.uint8)
-        written = np.zeros(out.shape, dtype=np.int64)
-        for lane in lanes(source, target):
-            if lane.target_rank == rank:
-                gather = gather_of(source, target, lane)
-                carried(gather, source, target, slots, pools[lane.source_rank], out, written)
-        assert (written == 1).all()
-        assert (out == laid_out(target, rank, row)).all()
-    together = whole_gather(source, target)
-    pool = np.concatenate(pools, axis=1).reshape(-1, together.granule_bytes)
-    units = slots.reshape(n_target, -1)[:, together.unit]
-    a_page = source.page_tokens // np.gcd(source.page_tokens, target.page_tokens)
-    at = units // a_page * (source.ranks * source.page_bytes // together.granule_bytes)
-    made = pool[at + together.start + units % a_page * together.step]
-    made[units < 0] = 0
-    assert (made.reshape(n_target, -1) == whole_pages(target, row)).all()
+    pool = rng.integers(0, 256, (n_source + 2, source.page_bytes), dtype=np.uint8)
+    pool[offered] = whole_pages(source, row)
+    expected = whole_pages(target, row)
+    assert (carried(gather_of(source, target), source, target, slots, pool) == expected).all()
+    made = MadePages(pool, source, target)
+    found = [made.take(slots[i : i + 1])[0][0].copy() for i in range(n_target)]
+    assert (np.array(found) == expected).all()
 
 
 @settings(max_examples=80, deadline=None, database=None)
@@ -115,8 +100,9 @@ def test_pages_made_in_batches_of_what_was_offered_are_those_of_the_other_layout
 
 def test_equal_layouts_are_one_run_of_a_whole_page() -> None:
     side = layout()
-    (lane,) = lanes(side, side)
-    assert list(gather_of(side, side, lane).runs()) == [(0, 0, 0, side.page_bytes)]
+    assert list(gather_of(side, side).runs()) == [(0, 0, 0, side.page_bytes)]
+    several = layout(ranks=4, whole_kv_heads=4)
+    assert list(gather_of(several, several).runs()) == [(0, 0, 0, several.page_bytes)]
     paging = Paging(16, 16, side.page_bytes)
     assert paging.sources([5, 3, 9], 1, 3, 40).tolist() == [3, 9]
 
@@ -146,15 +132,13 @@ def test_runs_are_as_long_as_they_can_be() -> None:
     """Of the 8B shape: a head's tokens of one source page, or all heads of a rank in a layer."""
     shape = {"layers": 32, "head_dim": 128, "whole_kv_heads": 8}
     large, small = layout(page_tokens=64, **shape), layout(page_tokens=16, **shape)
-    (lane,) = lanes(small, large)
-    lengths = [n for *_, n in gather_of(small, large, lane).runs()]
+    lengths = [n for *_, n in gather_of(small, large).runs()]
     assert set(lengths) == {16 * 128 * 2}
     assert len(lengths) == 32 * 2 * 8 * 4
     half = replace(large, ranks=2, kv_heads=4)
-    first, _ = lanes(large, half)
-    lengths = [n for *_, n in gather_of(large, half, first).runs()]
+    lengths = [n for *_, n in gather_of(large, half).runs()]
     assert set(lengths) == {4 * 64 * 128 * 2}
-    assert len(lengths) == 32 * 2
+    assert len(lengths) == 32 * 2 * 2
 
 
 @pytest.mark.parametrize(
@@ -163,7 +147,6 @@ def test_runs_are_as_long_as_they_can_be() -> None:
         ("layers", {"layers": 3}),
         ("head_dim", {"head_dim": 16}),
         ("kv_heads", {"whole_kv_heads": 4}),
-        ("ranks", {"ranks": 2}),
         ("dtype", {"dtype": "float8_e4m3fn"}),
     ],
 )
@@ -178,6 +161,9 @@ def test_a_sender_makes_what_it_says_it_makes() -> None:
     fp8 = layout(page_tokens=64, dtype="float8_e4m3fn")
     assert unfit(small, small, ()) is None
     assert unfit(small, large, ()) == "page_tokens"
+    assert unfit(small, layout(ranks=2), ()) == "ranks"
+    assert unfit(layout(ranks=2), layout(ranks=2), ()) is None
+    assert unfit(layout(ranks=4), large, ("bfloat16",)) is None
     assert unfit(small, large, ("bfloat16",)) is None
     assert unfit(small, fp8, ("bfloat16", "float8_e4m3fn")) is None
     assert unfit(fp8, small, ("float8_e4m3fn",)) == "dtype", "what FP8 dropped does not come back"

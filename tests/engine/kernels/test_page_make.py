@@ -3,7 +3,10 @@
 In the interpreter, in float16 and float32; on a card: tests/gpu/test_made_pages.py.
 """
 
+import ctypes
+from collections.abc import Iterator
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 
@@ -17,7 +20,8 @@ from engine.fp8_pages import quantise_pages
 from kvtransfer.planes import Paging
 from tests.kvtransfer.laid_out import Bytes, cache, laid_out, layout, whole_pages
 from twolane.layout import Layout
-from worker.cuda_making import PageMaker
+from worker.cuda_making import PageMaker, Staging
+from worker.page_parts import Parts
 
 CPU = torch.device("cpu")
 FP8 = "float8_e4m3fn"
@@ -41,7 +45,7 @@ def made_by_kernel(
     offered = np.random.default_rng(1).permutation(n_source + 2)[:n_source]
     pools = []
     for rank in range(source.ranks):
-        pool = torch.randint(0, 256, (n_source + 2, source.page_bytes), dtype=torch.uint8)
+        pool = torch.randint(0, 256, (n_source + 2, source.rank_page_bytes), dtype=torch.uint8)
         pool[offered] = torch.from_numpy(laid_out(source, rank, row))
         pools.append(pool)
     paging = Paging(source.page_tokens, target.page_tokens, target.page_bytes)
@@ -100,8 +104,64 @@ def test_pages_made_fp8_are_byte_for_byte_those_of_a_cpu(
     expected = np.zeros_like(made)
     facts = {"kv_heads": wide.kv_heads, "head_dim": wide.head_dim, "page_tokens": wide.page_tokens}
     for rank in range(wide.ranks):
-        out = np.zeros((len(made), small.page_bytes), np.uint8)
+        size = small.rank_page_bytes
+        out = np.zeros((len(made), size), np.uint8)
         quantise_pages(laid_out(wide, rank, row), out, dtype=dtype, **facts)
-        expected[:, rank * small.page_bytes : (rank + 1) * small.page_bytes] = out
+        expected[:, rank * size : (rank + 1) * size] = out
     assert (made == expected).all()
     assert made.any()
+
+
+@pytest.fixture
+def staging() -> Iterator[tuple[Staging, torch.Tensor]]:
+    """Of 3 pages at most, and the pool whose pages of 32 tokens it makes pages of 16 of."""
+    large = layout(page_tokens=32, head_dim=16, dtype="float16")
+    small = replace(large, page_tokens=16)
+    pool = torch.randint(0, 256, (4, large.page_bytes), dtype=torch.uint8)
+    maker = PageMaker([pool.data_ptr()], large, small, CPU)
+    with (
+        mock.patch("worker.cuda_making.STAGING_BYTES", 3 * small.page_bytes + 1),
+        mock.patch("worker.cuda_making.upload", lambda ids, _: torch.from_numpy(ids).int()),
+    ):
+        yield Staging(maker, 4), pool
+
+
+def read(parts: Parts, pages: npt.NDArray[np.int64]) -> list[bytes]:
+    (part,) = parts
+    return [ctypes.string_at(part.at(page), part.n_bytes) for page in pages.tolist()]
+
+
+def half(pool: torch.Tensor, slot: int) -> bytes:
+    """Of each head's tokens in each plane: what that slot of the pool stands for."""
+    halves = pool.view(4, 8, 2, 512)
+    return bytes(halves[slot // 2, :, slot % 2].reshape(-1).numpy())
+
+
+def test_a_row_is_made_in_batches_that_are_read_before_the_next(
+    staging: tuple[Staging, torch.Tensor],
+) -> None:
+    made, pool = staging
+    slots = np.array([[5], [0], [7], [2], [-1]])
+    spans, pages = [], []
+    for parts, ids, span in made.batches(slots):
+        spans.append((span.start, span.stop))
+        pages += read(parts, ids)
+    assert spans == [(0, 3), (3, 5)]
+    assert pages == [half(pool, slot) for slot in (5, 0, 7, 2)] + [bytes(8 * 512)]
+
+
+def test_pages_are_made_once_until_a_mark_and_anew_after_it(
+    staging: tuple[Staging, torch.Tensor],
+) -> None:
+    made, pool = staging
+    slots = np.array([[5], [0]])
+    ((parts, ids, _),) = made.batches(slots)
+    before = read(parts, ids)
+    pool[2] += 1
+    ((parts, ids, _),) = made.batches(slots.copy())
+    assert read(parts, ids) == before, "what was summed is what is copied"
+    made.forget()
+    ((parts, ids, _),) = made.batches(slots)
+    assert read(parts, ids) == [half(pool, 5), half(pool, 0)] != before
+    ((parts, ids, _),) = made.batches(slots[:1])
+    assert read(parts, ids) == [half(pool, 5)]

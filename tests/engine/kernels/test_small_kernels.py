@@ -131,7 +131,7 @@ def test_sums_of_pages_are_those_that_a_cpu_takes(page_bytes: int) -> None:
 
 def test_sums_of_parts_add_up_to_that_of_the_whole_page() -> None:
     whole = torch.randint(0, 256, (4, 3 * 640), dtype=torch.uint8)
-    parts = [part.contiguous() for part in whole.split(640, dim=1)]
+    parts = [part.contiguous() for part in torch.split(whole, 640, dim=1)]
     pages = torch.tensor([3, 1], dtype=torch.int32)
     apart, inside = torch.zeros(2, dtype=torch.int64), torch.zeros(2, dtype=torch.int64)
     for i, part in enumerate(parts):

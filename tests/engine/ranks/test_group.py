@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -60,7 +61,8 @@ def test_a_group_answers_what_one_engine_answers() -> None:
     alone = FakeEngine(FakeEngineConfig(n_pages=8))
     with group(ranks=4) as ranks:
         assert isinstance(ranks, Engine)
-        assert (ranks.spec, ranks.steps_ahead) == (alone.spec, 0)
+        whole = replace(alone.spec, page_bytes=4 * alone.spec.page_bytes)
+        assert (ranks.spec, ranks.steps_ahead) == (whole, 0)
         for _ in range(3):
             assert ranks.run([ROW]) == alone.run([ROW])
         assert ranks.run([]) == []

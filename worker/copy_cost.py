@@ -3,7 +3,8 @@
     kernel     one launch, some multiprocessors, any number of runs at once
     engines    one command a run, no multiprocessor; each run pays a start of its own
 
-The constants are those of H200s over NVLink; `python -m benchmarks.transfer_gpu` measures them.
+The constants are those of H200s over NVLink; `python -m benchmarks.transfer_gpu
+--copy-cost` measures them.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ class CopyCost:
 
     kernel_start_s: float = 20e-6  # upload of the page numbers, and the launch
     kernel_bytes_per_s: float = 340e9
+    engines_start_s: float = 3e-6  # whatever the number of runs
     run_start_s: float = 3e-6  # to give one command, which takes a CPU
     run_gap_s: float = 1.5e-6  # between two copies on the card
     run_bytes_per_s: float = 390e9
@@ -29,7 +31,7 @@ class CopyCost:
     def engines_s(self, n_bytes: int, n_runs: int) -> float:
         """Commands are given while earlier ones run: whichever takes longer counts."""
         moving_s = n_bytes / self.run_bytes_per_s + n_runs * self.run_gap_s
-        return max(n_runs * self.run_start_s, moving_s) + self.run_start_s
+        return max(n_runs * self.run_start_s, moving_s) + self.engines_start_s
 
     def takes_kernel(self, n_bytes: int, n_runs: int) -> bool:
         return self.engines_s(n_bytes, n_runs) > self.patience * self.kernel_s(n_bytes)

@@ -16,7 +16,7 @@ from engine.kernels.page_sum import sum_pages
 from kvtransfer.device import Bytes, DeviceError, PeerPool, Sums
 from kvtransfer.plan import PageIds
 from worker.copy_cost import CopyCost
-from worker.cuda_making import Origin, Pool, upload
+from worker.cuda_making import Origin, Pool, landing_place, upload
 from worker.cuda_peer import CudaPeer
 from worker.page_parts import Copy, Part, Parts, copies
 
@@ -92,7 +92,7 @@ class CudaLane:
 
     def sum(self, pages: PageIds) -> Sums:
         n, device = len(pages), self._device
-        host = torch.empty(n, dtype=torch.int64, pin_memory=True)
+        host = landing_place(n)
         with self._launching():
             sums = torch.zeros(n, dtype=torch.int64, device=device)
             for parts, held, span in self._origin.batches(pages):

@@ -184,3 +184,8 @@ class Staging:
 def upload(pages: PageIds, device: torch.device) -> torch.Tensor:
     """int32, there before what is given to the stream next."""
     return torch.from_numpy(pages.astype(np.int32)).pin_memory().to(device, non_blocking=True)
+
+
+def landing_place(n: int) -> torch.Tensor:
+    """[n] int64 in memory that a copy of the stream may go to while nobody waits."""
+    return torch.empty(n, dtype=torch.int64, pin_memory=True)

@@ -38,7 +38,7 @@ def makes_dtypes(dtype: str) -> tuple[str, ...]:
     return (dtype, FP8_DTYPE) if dtype in WIDE_DTYPES else (dtype,)
 
 
-class PageMaker:
+class CudaMaker:
     """Makes pages of `target`'s layout of a pool of `source`'s, whose parts are at `addresses`."""
 
     def __init__(
@@ -150,7 +150,7 @@ class Pool:
 class Staging:
     """See `Origin`: pages that are made, of one lane. Used in its stream alone."""
 
-    def __init__(self, maker: PageMaker, programs: int) -> None:
+    def __init__(self, maker: CudaMaker, programs: int) -> None:
         self._maker = maker
         self._programs = programs
         self._most = max(1, STAGING_BYTES // maker.page_bytes)

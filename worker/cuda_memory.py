@@ -23,7 +23,7 @@ from kvtransfer.device import Bytes
 from kvtransfer.host import start_ticks
 from twolane.layout import Layout
 from worker.cuda_lane import CudaLane, LaneConfig
-from worker.cuda_making import PageMaker, Pool, Staging, makes_dtypes
+from worker.cuda_making import CudaMaker, Pool, Staging, makes_dtypes
 from worker.cuda_peer import CudaPeer, open_peer, told
 from worker.page_parts import parts_of
 
@@ -62,7 +62,7 @@ class CudaMemory:
         assert source.ranks == len(self.parts)
         assert source.page_bytes == self.page_bytes
         addresses = [part.address for part in self.parts]
-        return CudaMade(self, self._context, PageMaker(addresses, source, target, self.device))
+        return CudaMade(self, self._context, CudaMaker(addresses, source, target, self.device))
 
     def export(self) -> str:
         with told(self._context):
@@ -93,7 +93,7 @@ class CudaMemory:
 class CudaMade:
     """See `SentMemory`: the pool's pages as pages of another layout."""
 
-    def __init__(self, memory: CudaMemory, context: Context, maker: PageMaker) -> None:
+    def __init__(self, memory: CudaMemory, context: Context, maker: CudaMaker) -> None:
         self.page_bytes = maker.page_bytes
         self._memory = memory
         self._context = context

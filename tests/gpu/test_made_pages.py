@@ -33,7 +33,7 @@ from tests.kvtransfer.pools import PoolForTest, open_pool
 from twolane.layout import Layout
 from worker.copy_cost import CopyCost
 from worker.cuda_lane import LaneConfig
-from worker.cuda_making import FP8_DTYPE, PageMaker
+from worker.cuda_making import FP8_DTYPE, CudaMaker
 from worker.cuda_memory import CudaMemory
 
 pytestmark = pytest.mark.gpu
@@ -251,7 +251,7 @@ def test_pages_of_real_size_are_made_quickly(
     )
     memory = pool.transfers
     assert isinstance(memory, CudaMemory)
-    maker = PageMaker([p.address for p in memory.parts], ours, theirs, memory.device)
+    maker = CudaMaker([p.address for p in memory.parts], ours, theirs, memory.device)
     n_bytes = pages * ours.page_bytes
     slots = torch.from_numpy(src.astype(np.int32)).cuda()
     out = torch.empty(len(src), theirs.page_bytes, dtype=torch.uint8, device="cuda")

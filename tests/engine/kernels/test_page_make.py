@@ -20,7 +20,7 @@ from engine.fp8_pages import quantise_pages
 from kvtransfer.planes import Paging
 from tests.kvtransfer.laid_out import Bytes, cache, laid_out, layout, whole_pages
 from twolane.layout import Layout
-from worker.cuda_making import PageMaker, Staging
+from worker.cuda_making import CudaMaker, Staging
 from worker.page_parts import Parts
 
 CPU = torch.device("cpu")
@@ -50,7 +50,7 @@ def made_by_kernel(
         pools.append(pool)
     paging = Paging(source.page_tokens, target.page_tokens, target.page_bytes)
     slots = paging.sources(offered.tolist(), 0, paging.n_pages(n_tokens), n_tokens)
-    maker = PageMaker([pool.data_ptr() for pool in pools], source, target, CPU)
+    maker = CudaMaker([pool.data_ptr() for pool in pools], source, target, CPU)
     out = torch.full((len(slots), maker.page_bytes), 7, dtype=torch.uint8)
     maker.make(torch.from_numpy(slots.astype(np.int32)), out, programs=3)
     return out.numpy()
@@ -118,7 +118,7 @@ def staging() -> Iterator[tuple[Staging, torch.Tensor]]:
     large = layout(page_tokens=32, head_dim=16, dtype="float16")
     small = replace(large, page_tokens=16)
     pool = torch.randint(0, 256, (4, large.page_bytes), dtype=torch.uint8)
-    maker = PageMaker([pool.data_ptr()], large, small, CPU)
+    maker = CudaMaker([pool.data_ptr()], large, small, CPU)
     with (
         mock.patch("worker.cuda_making.STAGING_BYTES", 3 * small.page_bytes + 1),
         mock.patch("worker.cuda_making.upload", lambda ids, _: torch.from_numpy(ids).int()),

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -68,6 +69,17 @@ def test_a_group_answers_what_one_engine_answers() -> None:
         for _ in range(3):
             assert ranks.run([ROW]) == alone.run([ROW])
         assert ranks.run([]) == []
+
+
+def test_a_step_is_over_when_every_rank_says_so() -> None:
+    """Its result is the proof that pages may be moved, those of the slowest rank among them."""
+    with group(ranks=3) as ranks, ThreadPoolExecutor(1) as threads:
+        os.kill(ranks.pids[2], signal.SIGSTOP)
+        result = threads.submit(ranks.submit([ROW]).result)
+        with pytest.raises(TimeoutError):
+            result.result(0.3)
+        os.kill(ranks.pids[2], signal.SIGCONT)
+        assert result.result(10) == FakeEngine(FakeEngineConfig(n_pages=8)).run([ROW])
 
 
 class Driver:

@@ -208,6 +208,8 @@ class RankGroup:
             self.device_pool = self._mapped.pool
 
     def wait_for(self, number: int, flight: _Flight) -> list[RowResult]:
+        """Every rank has answered, each once its own share was over on its device: so what all of
+        them wrote into the step's pages is there, and may be moved."""
         if not flight.landed.wait(self._silent_after_s):
             text = f"has not answered for {self._silent_after_s:g} s"
             for member in self._members:

@@ -34,23 +34,19 @@ def load_rank(config: EngineConfig, place: Place, progress: Progress) -> Engine:
     device = torch.device("cuda", place.rank % n_cards)
     torch.cuda.set_device(device)
     if n_cards < place.ranks:
-        _join("gloo", place)
+        join("gloo", place, in_order=True)
         collective = HostCollective()
     else:
-        _join("nccl", place, device)
-        collective = LibraryCollective(in_order=config.exact)
+        collective = join("nccl", place, in_order=config.exact, device=device)
     engine = load_cuda_engine(config, device=device, progress=progress, ranks=collective)
     engine.export_pool()
     return engine
 
 
-def join(backend: str, place: Place, *, in_order: bool) -> Collective:
+def join(
+    backend: str, place: Place, *, in_order: bool, device: torch.device | None = None
+) -> Collective:
     """Make this process a rank of torch's default group; see `LibraryCollective`."""
-    _join(backend, place)
-    return LibraryCollective(in_order=in_order)
-
-
-def _join(backend: str, place: Place, device: torch.device | None = None) -> None:
     # Ranks are processes of one machine: gloo need not look for an address of it.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     # Whether a rank is alive is seen by its group, sooner than by NCCL's threads.
@@ -63,3 +59,4 @@ def _join(backend: str, place: Place, device: torch.device | None = None) -> Non
         timeout=JOIN_TIMEOUT,
         device_id=device,
     )
+    return LibraryCollective(in_order=in_order)

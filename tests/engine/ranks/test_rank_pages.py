@@ -14,21 +14,14 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from engine.config import EngineConfig
 from engine.load import load_engine
-from engine.step import Engine, Page, RowWork, SampledToken
-from kvtransfer.planes import Paging
-from kvtransfer.sources import PageMaker
-from twolane.layout import Layout, parse_layout, unfit
-from twolane.params import SamplingParams
+from engine.step import Engine, Page
+from tests.engine.ranks.handing_over import DEGREES, carry, decode, kept, prefill, read, spoil
 
-GREEDY = SamplingParams(temperature=0.0, top_logprobs=2)
 PROMPT = [(37 * i) % 250 + 3 for i in range(55)]
-N_TOKENS = 6
-DEGREES = (1, 2, 4)
 OWN, MOVED = [Page(p) for p in (7, 2, 5, 0)], [Page(p) for p in (3, 9, 1, 6)]
 ModelDir = Callable[[str], Path]
 
@@ -49,60 +42,21 @@ def engines(model_dir: ModelDir) -> Iterator[dict[int, Engine]]:
         yield made
 
 
-def prefill(engine: Engine, pages: list[Page]) -> SampledToken:
-    n = len(PROMPT)
-    (result,) = engine.run([RowWork(0, PROMPT, 0, n, pages, n, GREEDY, True)])
-    assert not result.error, result.error
-    return result.tokens[0]
-
-
-def decode(engine: Engine, pages: list[Page], first: SampledToken) -> list[int]:
-    """The answer, its first token given."""
-    tokens = [*PROMPT, first.token]
-    while len(tokens) < len(PROMPT) + N_TOKENS:
-        row = RowWork(0, tokens, len(tokens) - 1, 1, pages, len(PROMPT), GREEDY, True)
-        (result,) = engine.run([row])
-        assert not result.error, result.error
-        tokens.append(result.tokens[0].token)
-    return tokens[len(PROMPT) :]
-
-
-def moved(source: Engine, target: Engine) -> None:
-    """The prompt's pages of one, as an outlet makes and writes them, into pages of the other."""
-    ours, theirs = (parse_layout(engine.spec.layout) for engine in (source, target))
-    maker = PageMaker(source.pool, source.spec.layout)
-    assert unfit(ours, theirs, maker.makes_dtypes) is None
-    made = maker.source_for(target.spec.layout)
-    paging = Paging(ours.page_tokens, theirs.page_tokens, theirs.page_bytes)
-    n_pages = paging.n_pages(len(PROMPT))
-    for i in range(n_pages):
-        memory, (place,) = made.take(paging.sources(OWN, i, i + 1, len(PROMPT)))
-        target.pool[MOVED[i]] = memory[place]
-
-
-def kept(engine: Engine, pages: list[Page]) -> npt.NDArray[np.float32]:
-    """What all ranks hold of the prompt: [its positions, all else]."""
-    side: Layout = parse_layout(engine.spec.layout)
-    held = engine.pool[pages].view(np.float32)
-    shape = (len(pages), side.ranks * side.layers * 2 * side.kv_heads, side.page_tokens, -1)
-    by_position = held.reshape(shape).swapaxes(1, 2)
-    return by_position.reshape(len(pages) * side.page_tokens, -1)[: len(PROMPT)]
-
-
 @pytest.mark.parametrize(("p", "d"), [*itertools.product(DEGREES, DEGREES)])
 def test_pages_moved_are_those_that_the_other_sides_own_ranks_would_have_written(
     p: int, d: int, engines: dict[int, Engine]
 ) -> None:
     source, target = engines[p], engines[d]
+    n = len(PROMPT)
     assert source.pool.shape == (12, source.spec.page_bytes)
-    expected = decode(target, OWN, prefill(target, OWN))
-    own = kept(target, OWN).copy()
-    first = prefill(source, OWN)
-    target.pool[MOVED] = 0xFF  # not a number, wherever it is read
-    moved(source, target)
+    expected = decode(target, PROMPT, OWN, prefill(target, PROMPT, OWN), 6)
+    own = kept(target, read(target.pool, OWN), n)
+    first = prefill(source, PROMPT, OWN)
+    spoil(target.pool, MOVED)
+    carry(source, source.pool, OWN, target, target.pool, MOVED, n_tokens=n, transport="unix")
     assert np.abs(own).max() > 0.1
-    assert kept(target, MOVED) == pytest.approx(own, abs=1e-4)
-    assert decode(target, MOVED, first) == expected
+    assert kept(target, read(target.pool, MOVED), n) == pytest.approx(own, abs=1e-4)
+    assert decode(target, PROMPT, MOVED, first, 6) == expected
 
 
 def test_ranks_keep_their_pages_in_the_file_that_they_are_given(model_dir: ModelDir) -> None:
@@ -114,7 +68,7 @@ def test_ranks_keep_their_pages_in_the_file_that_they_are_given(model_dir: Model
         engine = load_engine(config, pool_memory=memory.data, pool_fd=fd)
         try:
             assert engine.pool.ctypes.data == memory.ctypes.data
-            prefill(engine, [Page(p) for p in range(4)])
+            prefill(engine, PROMPT, [Page(p) for p in range(4)])
             assert memory[: 4 * engine.spec.page_bytes].any()
         finally:
             engine.close()

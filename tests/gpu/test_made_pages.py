@@ -261,21 +261,20 @@ def test_pages_of_real_size_are_made_quickly(
         figures[f"{programs} programs"] = round(rate / 1e9)
     made = memory.made(ours, theirs)
     lane = made.open_lane()
-    target_pool = open_pool("cuda", len(src), theirs.page_bytes, theirs.ranks)
-    peer = made.open_peer(target_pool.transfers.export())  # type: ignore[union-attr]
     dst = np.random.default_rng(2).permutation(len(src))
+    with far_pool(FAR_CARD, len(src), theirs.page_bytes, theirs.ranks) as address:
+        peer = made.open_peer(address)
 
-    def send() -> None:
-        lane.to_peer(peer, src, dst)
-        wait(lane)
+        def send() -> None:
+            lane.to_peer(peer, src, dst)
+            wait(lane)
 
-    figures["to a peer on this card"] = round(n_bytes / best(send) / 1e9)
+        figures[f"to a peer on card {FAR_CARD}"] = round(n_bytes / best(send) / 1e9)
+        lane.close()
+        peer.close()
+    pool.close()
     with capsys.disabled():
         print(f"\n{name}: GB/s of source bytes: {figures}")
-    lane.close()
-    peer.close()
-    pool.close()
-    target_pool.close()
     if ours.dtype != FP8_DTYPE:
         assert figures["64 programs"] >= 200
 

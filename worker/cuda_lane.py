@@ -121,6 +121,7 @@ class CudaLane:
         if not self._is_closed:
             self._is_closed = True
             self._stream.synchronize()
+            self._origin.close()
 
     # -- inside -----------------------------------------------------------------------------
 

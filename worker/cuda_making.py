@@ -133,6 +133,10 @@ class Origin(Protocol):
         """Pages of the pool may change from now on."""
         ...
 
+    def close(self) -> None:
+        """The stream has done all."""
+        ...
+
 
 class Pool:
     """See `Origin`: nothing is made."""
@@ -145,6 +149,9 @@ class Pool:
 
     def forget(self) -> None:
         """Nothing is kept."""
+
+    def close(self) -> None:
+        """The pool is not ours."""
 
 
 class Staging:
@@ -167,6 +174,10 @@ class Staging:
 
     def forget(self) -> None:
         self._holds = None
+
+    def close(self) -> None:
+        self.forget()
+        self._held = self._held[:0].clone()
 
     def _fill(self, src: PageIds) -> None:
         if self._holds is not None and np.array_equal(self._holds, src):

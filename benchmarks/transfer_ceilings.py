@@ -5,7 +5,7 @@ card       the same within this card
 to_host    pinned memory, one copy of 256 MiB; from_host likewise
 engines, kernel N
            1 GiB of scattered pages to the other card, by the copy engines, or by the kernel with N
-           programs: what sets `worker.copy_cost.CopyCost` and `worker.cuda_memory.LaneConfig`
+           programs: what sets `worker.copy_cost.CopyCost` and `worker.cuda_lane.LaneConfig`
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def ceilings(far_device: str) -> dict[str, Any]:
 
 
 def _between(memory: Any, address: str, n: int, name: str) -> dict[str, Any]:
-    from worker.cuda_memory import LaneConfig
+    from worker.cuda_lane import LaneConfig
 
     engines, kernel = CopyCost(kernel_start_s=1.0), CopyCost(run_start_s=1.0)
     peer = memory.open_peer(address)

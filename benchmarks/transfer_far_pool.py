@@ -14,13 +14,13 @@ from benchmarks.transfer_pools import open_pool
 
 @contextmanager
 def killable_pool(
-    device: str, n_pages: int, page_bytes: int
+    device: str, n_pages: int, page_bytes: int, parts: int = 1
 ) -> Iterator[tuple[str, Callable[[], None]]]:
     """Its exported address, and how its process is killed in mid-use; on the card that
     CUDA_VISIBLE_DEVICES would name so."""
     context = get_context("spawn")
     here, there = context.Pipe()
-    args = (there, device, n_pages, page_bytes)
+    args = (there, device, n_pages, page_bytes, parts)
     child = context.Process(target=_hold, args=args, daemon=True)
     child.start()
     try:
@@ -32,15 +32,15 @@ def killable_pool(
 
 
 @contextmanager
-def far_pool(device: str, n_pages: int, page_bytes: int) -> Iterator[str]:
+def far_pool(device: str, n_pages: int, page_bytes: int, parts: int = 1) -> Iterator[str]:
     """Its exported address."""
-    with killable_pool(device, n_pages, page_bytes) as (address, _):
+    with killable_pool(device, n_pages, page_bytes, parts) as (address, _):
         yield address
 
 
-def _hold(pipe: Connection, device: str, n_pages: int, page_bytes: int) -> None:
+def _hold(pipe: Connection, device: str, n_pages: int, page_bytes: int, parts: int) -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = device
-    pool = open_pool("cuda", n_pages, page_bytes, fill=False)
+    pool = open_pool("cuda", n_pages, page_bytes, fill=False, parts=parts)
     pipe.send(pool.transfers.export())  # type: ignore[union-attr]
     pipe.recv()
     pool.close()

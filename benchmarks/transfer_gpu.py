@@ -1,11 +1,13 @@
 """How fast pages move between two cards, by transport, page size and count, against ceilings.
 
     python -m benchmarks.transfer_gpu [--cards 0,1] [--pool-gib 32] [--rounds 5] [--kind cuda]
-                                      [--interference] [--folder DIR] [--commit HASH]
+                                      [--interference] [--copy-cost] [--folder DIR] [--commit HASH]
 
 Two processes, each seeing one card; ceilings are measured in the same run. `--interference` adds
 how much slower a prefill of 1 x 8,192 gets while pages stream out beside it, and decode steps of
-64 x 1,024 while pages stream in (`transfer_interference`). `--kind double` runs the logic without a
+64 x 1,024 while pages stream in (`transfer_interference`). `--copy-cost` measures nothing but what
+copies by kernel and by copy engines cost, and prints the constants of `CopyCost` that fit
+(`copy_cost`), saved as copy_cost.json. `--kind double` runs the logic without a
 card. Saved as transfer_gpu.json.
 
 Predictions for two H200s over NVLink (ceiling 396 GB/s): cuda_ipc, scattered pages of the 8B shape,
@@ -106,6 +108,7 @@ def _table(rows: list[dict[str, Any]]) -> Table:
 @click.option("--rounds", "n_rounds", default=5, show_default=True)
 @click.option("--kind", type=click.Choice(["cuda", "double"]), default="cuda")
 @click.option("--interference", is_flag=True)
+@click.option("--copy-cost", "costs", is_flag=True)
 @click.option("--name", default="transfer_gpu", show_default=True)
 @click.option("--folder", type=click.Path(path_type=Path), default=RESULTS)
 @click.option("--commit", help="Where this is no checkout of git.")
@@ -115,6 +118,7 @@ def main(
     n_rounds: int,
     kind: str,
     interference: bool,
+    costs: bool,
     name: str,
     folder: Path,
     commit: str | None,
@@ -122,6 +126,12 @@ def main(
     sender, _, receiver = cards.partition(",")
     os.environ["CUDA_VISIBLE_DEVICES"] = sender  # before torch looks
     console = Console()
+    if costs:
+        from benchmarks.copy_cost import measure as measure_costs
+
+        figures = measure_costs(receiver, console)
+        console.print(f"saved {save('copy_cost', {'cards': cards, **figures})}")
+        return
     found: dict[str, Any] = {"pool_gib": pool_gib, "n_rounds": n_rounds, "cards": cards}
     if kind == "cuda":
         found["ceilings_gb_per_s"] = ceilings(receiver)

@@ -37,7 +37,8 @@ def interference_figures(far_device: str) -> dict[str, Any]:
     from benchmarks.engine_points import LLAMA_8B, Point, Rows, decode_s, prefill_s
     from engine.config import EngineConfig
     from engine.cuda.load import load_cuda_engine
-    from worker.cuda_memory import CudaMemory, LaneConfig
+    from worker.cuda_lane import LaneConfig
+    from worker.cuda_memory import CudaMemory
 
     prefill, decode = Point.parse("prefill:1x8192"), Point.parse("decode:64x1024")
     n_rows = max(point.rows * point.row_pages for point in (prefill, decode))
@@ -130,7 +131,7 @@ def _send_from_afar(
     pipe: Connection, address: str, device: str, page_bytes: int, cost: str
 ) -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = device
-    from worker.cuda_memory import LaneConfig
+    from worker.cuda_lane import LaneConfig
 
     pool = open_pool("cuda", _SPARE_PAGES, page_bytes, fill=False)
     memory: Any = pool.transfers

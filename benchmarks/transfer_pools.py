@@ -21,10 +21,13 @@ class MeasuredPool:
     close: Callable[[], None]
 
 
-def open_pool(kind: str, n_pages: int, page_bytes: int, *, fill: bool) -> MeasuredPool:
+def open_pool(
+    kind: str, n_pages: int, page_bytes: int, *, fill: bool, parts: int = 1
+) -> MeasuredPool:
     """Random bytes (a sender's), or zeros (a receiver's); every page is there before a clock runs.
 
-    Of a host, a sender's pool is memory of its own, and a receiver's is shared, as in workers.
+    Of a card, in as many `parts` as ranks would have. Of a host, a sender's pool is memory of its
+    own, and a receiver's is shared, as in workers.
     """
     rng = np.random.default_rng(1)
     if kind == "host" and fill:
@@ -45,9 +48,16 @@ def open_pool(kind: str, n_pages: int, page_bytes: int, *, fill: bool) -> Measur
     from engine.step import DevicePool
     from worker.cuda_memory import CudaMemory
 
-    raw = RawMemory(n_pages * page_bytes, torch.device("cuda", 0))
-    if fill:
-        raw.tensor.random_(0, 256)
+    device, size = torch.device("cuda", 0), n_pages * page_bytes // parts
+    raws = [RawMemory(size, device) for _ in range(parts)]
+    for raw in raws:
+        if fill:
+            raw.tensor.random_(0, 256)
     torch.cuda.synchronize(0)
-    pool = DevicePool(0, raw.address, raw.n_bytes)
-    return MeasuredPool(CudaMemory(pool, page_bytes), None, raw.close)
+    pool = DevicePool(0, tuple(raw.address for raw in raws), size)
+
+    def close() -> None:
+        for raw in raws:
+            raw.close()
+
+    return MeasuredPool(CudaMemory(pool, page_bytes), None, close)

@@ -50,7 +50,11 @@ def build_worker(
         decode = DecodeRole(site, DecodeConfig(receiver=receiver_config(spec.timing)))
     if PREFILL in spec.roles:
         prefill = PrefillRole(site, prefill_config(spec, on_gpu=power.on_gpu), adopter=decode)
-    # Of several ranks nothing can be moved: no transport is offered.
+    if pages is None and len(spec.roles) == 1:
+        raise StartError(
+            f"a {spec.roles[0]} worker moves pages, and the cards of its ranks cannot reach each "
+            "other's memory: take fewer GPUs a worker, or workers with both roles (colocated)"
+        )
     layout = power.engine.spec.layout
     opener = OutletOpener(
         site.epoch,
@@ -75,16 +79,10 @@ def build_worker(
 
 
 def on_device(spec: WorkerSpec) -> ModelSpec:
-    """The model with its device settled as far as the roles do: no transport moves the pages of
-    several ranks yet, so a worker with one role computes in one process. Raises `StartError`."""
+    """The model, as it is spread over the GPUs that the spec names. Raises `StartError`."""
     if spec.model.tensor_parallel > 1 and spec.model.engine == "fake":
         raise StartError("a fake engine has no ranks: leave --tensor-parallel out")
-    if spec.model.tensor_parallel > 1 and len(spec.roles) == 1:
-        raise StartError(
-            f"a {spec.roles[0]} worker moves pages, and those of several ranks cannot be moved "
-            "yet: start workers with both roles (colocated), or leave --tensor-parallel out"
-        )
-    return spec.model
+    return replace(spec.model, share_gpus=len({*spec.devices}) < len(spec.devices))
 
 
 def ready_limits(spec: WorkerSpec) -> StepLimits:

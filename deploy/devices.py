@@ -110,7 +110,7 @@ def environment_of(spec: ProcessSpec) -> dict[str, str]:
     """What a process must have in its environment before it looks for GPUs: a worker that has some
     of its own sees no others."""
     if isinstance(spec, WorkerSpec) and spec.devices:
-        return {"CUDA_VISIBLE_DEVICES": ",".join(spec.devices)}
+        return {"CUDA_VISIBLE_DEVICES": ",".join(dict.fromkeys(spec.devices))}
     return {}
 
 
@@ -119,18 +119,18 @@ def _computes_on_gpu(pool: PoolSpec) -> bool:
 
 
 def _instead(needs: Sequence[Need], hosts: Sequence[Host], *, share: bool) -> str:
-    """What a user could do. More workers than GPUs can share them, more ranks cannot."""
+    """What a user could do."""
     are_too_wide = max(need.gpus for need in needs) > max(len(host.gpus) for host in hosts)
     ways = ["start fewer workers"] * (not are_too_wide)
     if any(need.gpus > 1 for need in needs):
         ways.append("spread each over fewer GPUs (--tensor-parallel)")
-    if not share and not are_too_wide:
+    if not share and any(host.gpus for host in hosts):
         ways.append("let workers share GPUs (--share-gpus)")
     return f"Either {', or '.join(ways)}, or compute on the CPU (--device cpu)"
 
 
 def _check_shared(cluster: ClusterSpec) -> None:
-    """By itself, each worker on a GPU would take most of what it finds free at its own moment.
+    """By itself, each rank on a GPU would take most of what it finds free at its own moment.
     Raises `StartError`."""
     for pool in cluster.pools:
         is_open = pool.model.n_pages is None and pool.model.kv_bytes is None

@@ -38,7 +38,8 @@ class Powerhouse:
 
     @property
     def pages(self) -> AnyPool | None:
-        """What transports move: host memory, or a GPU's. None: those of several ranks."""
+        """What transports move: host memory, or GPUs'. None: that of ranks whose cards cannot reach
+        each other."""
         if self.engine.device_pool is not None:
             from worker.cuda_memory import CudaMemory  # needs a GPU's libraries
 
@@ -79,9 +80,9 @@ def open_engine(
         if loader.n_pages is not None:
             _check_pages(loader.n_pages, loader.page_tokens)
         check_room(loader.host_bytes)
-        if is_shared and loader.pool_bytes:
-            memory = create_pool_memory(loader.pool_bytes, name)
-        engine = loader.load(memory.array.data if memory is not None else None)
+        if is_shared and loader.host_bytes:
+            memory = create_pool_memory(loader.host_bytes, name)
+        engine = loader.load(memory)
     except (EngineError, OSError, MemoryError) as error:
         if memory is not None:
             memory.close()
@@ -105,8 +106,7 @@ def _check_pages(n_pages: int, page_tokens: int) -> None:
 
 class _ModelLoader:
     """`n_pages`: None where that depends on what the weights leave free on a card.
-    `host_bytes`: what pools take of the host's memory, those of all ranks; none on a GPU.
-    `pool_bytes`: how much of it a caller may provide; nothing for ranks."""
+    `host_bytes`: what pools take of the host's memory, those of all ranks; none on a GPU."""
 
     def __init__(self, spec: ModelSpec, ready: StepLimits | None) -> None:
         import torch  # a fake engine does without
@@ -137,8 +137,9 @@ class _ModelLoader:
             tensor_parallel=spec.tensor_parallel,
             ready_rows=ready.decode_rows if ready else 0,
             ready_tokens=ready.step_tokens if ready else 0,
+            share_gpus=spec.share_gpus,
         )
-        self.pool_bytes = self.host_bytes = 0
+        self.host_bytes = 0
         self.on_gpu = device == "cuda"
         self.runs_on = _runs_on(spec, device, dtype)
         self.n_pages: int | None = None
@@ -157,14 +158,15 @@ class _ModelLoader:
         if self.on_gpu:
             return
         self.host_bytes = self.n_pages * shape.page_bytes * spec.tensor_parallel
-        if spec.tensor_parallel == 1:
-            self.pool_bytes = self.host_bytes
 
-    def load(self, memory: memoryview | None) -> Engine:
+    def load(self, memory: PoolMemory | None) -> Engine:
         from engine.load import load_engine
 
         return load_engine(
-            self._config, pool_memory=memory, progress=LoadingLines(self._config.model_name)
+            self._config,
+            pool_memory=None if memory is None else memory.array.data,
+            pool_fd=None if memory is None else memory.fd,
+            progress=LoadingLines(self._config.model_name),
         )
 
 
@@ -200,7 +202,7 @@ class _FakeLoader:
             max_context_tokens=min(spec.max_context_tokens or limit, limit),
         )
         self.n_pages: int | None = self._config.n_pages
-        self.pool_bytes = self.host_bytes = self._config.n_pages * self._config.page_bytes
+        self.host_bytes = self._config.n_pages * self._config.page_bytes
 
-    def load(self, memory: memoryview | None) -> Engine:
-        return FakeEngine(self._config, memory=memory)
+    def load(self, memory: PoolMemory | None) -> Engine:
+        return FakeEngine(self._config, memory=None if memory is None else memory.array.data)

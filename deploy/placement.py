@@ -40,7 +40,8 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """A worker's GPUs. Nobody else has them, unless GPUs are shared."""
+    """A worker's GPUs, one a rank. Nobody else has them, unless GPUs are shared: then the ranks of
+    one worker may have some in common, too, rank i and rank i + (as many as it has)."""
 
     host: str
     gpus: tuple[str, ...]
@@ -49,11 +50,12 @@ class Seat:
 def place(needs: Sequence[Need], hosts: Sequence[Host], *, share: bool = False) -> list[list[Seat]]:
     """For each pool the seats of its workers, in order. Raises `StartError` if they do not fit.
 
-    With `share`, GPUs that are too few are given to several workers, to as few as can be.
+    With `share`, GPUs that are too few are given to several workers, to as few as can be, and to
+    several ranks of a worker that no host has enough for.
     """
     largest = max((len(host.gpus) for host in hosts), default=0)
     for need in needs:
-        if need.gpus > largest:
+        if need.gpus > largest and not (share and largest):
             raise StartError(
                 f"a worker of pool {need.name} needs {_gpus(need.gpus)} of one host; {_seen(hosts)}"
             )
@@ -71,6 +73,7 @@ def _best_split(needs: Sequence[Need], hosts: Sequence[Host], times: int) -> lis
     """How many workers of each pool go to each host, where a GPU can be given away so many times.
     None: they do not fit."""
     prefill, decode = (_side(needs, role, [n.workers for n in needs]) for role in _SIDES)
+    largest = max(len(host.gpus) for host in hosts)
 
     @cache
     def best(host: int, left: Counts) -> tuple[tuple[int, int], tuple[Counts, ...]] | None:
@@ -81,7 +84,9 @@ def _best_split(needs: Sequence[Need], hosts: Sequence[Host], times: int) -> lis
             return None
         found = None
         n_gpus = len(hosts[host].gpus)
-        might = tuple(n if it.gpus <= n_gpus else 0 for it, n in zip(needs, left, strict=True))
+        might = tuple(
+            n if min(it.gpus, largest) <= n_gpus else 0 for it, n in zip(needs, left, strict=True)
+        )
         for here in _fitting(needs, n_gpus * times, might):
             rest = best(host + 1, tuple(n - m for n, m in zip(left, here, strict=True)))
             if rest is None:

@@ -39,6 +39,7 @@ class ModelSpec:
     weights: str = "auto"  # or `fp8`: rounded to it as they are loaded
     kv_dtype: str = "auto"  # or `fp8`
     tensor_parallel: int = 1
+    share_gpus: bool = False  # ranks may, where there is not one for each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,6 +56,9 @@ class TopologyError(ValueError):
         self.problems = problems
 
 
+_USUAL = {field.name: field.default for field in fields(ModelSpec)}
+
+
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -195,23 +198,46 @@ def _contradictions(topology: Topology) -> Iterator[Problem]:
 
 
 def _strangers(topology: Topology) -> Iterator[Problem]:
-    """Pools whose workers the router would never pair, as their models' numbers differ."""
+    """Pools whose workers the router would never pair: their models' numbers differ, or pages of
+    one cannot be made of those of the other."""
     if all(pool.role == "both" for pool in topology.pools):
         return
-    usual = {field.name: field.default for field in fields(ModelSpec)}
     first = topology.pools[0]
+    alike = ["engine", "dtype", "weights", "exact"]
+    if _said(topology, first, "exact"):  # holds for equal numbers of ranks, and pages of one dtype
+        alike += ["tensor_parallel", "kv_dtype"]
     for i, pool in enumerate(topology.pools):
-        for name in ("engine", "dtype", "weights", "exact"):
-            ours, theirs = (
-                usual[name] if said is None else said
-                for said in (getattr(topology.options_of(its), name) for its in (pool, first))
-            )
+        for name in alike:
+            ours, theirs = (_said(topology, its, name) for its in (pool, first))
             if ours != theirs:
                 yield Problem(
                     ("pools", i, name),
                     f"{name} is {ours} in pool {pool.title} and {theirs} in pool {first.title}: "
-                    "rows that begin in one could not go on in the other",
+                    "rows that begin in one could not go on in the other"
+                    + (", in exact mode" if name in ("tensor_parallel", "kv_dtype") else ""),
                 )
+        if pool.role == "decode" and "kv_dtype" not in alike:
+            yield from _unmade(topology, i)
+
+
+def _unmade(topology: Topology, nth: int) -> Iterator[Problem]:
+    """A sender makes FP8 pages of its own, but no others of FP8."""
+    pool = topology.pools[nth]
+    ours = _said(topology, pool, "kv_dtype")
+    for other in topology.pools:
+        theirs = _said(topology, other, "kv_dtype")
+        if other.role == "prefill" and theirs == "fp8" != ours:
+            yield Problem(
+                ("pools", nth, "kv_dtype"),
+                f"kv_dtype is {ours} in pool {pool.title} and {theirs} in pool {other.title}: "
+                "what FP8 pages have lost cannot be made again; FP8 can be made of others",
+            )
+
+
+def _said(topology: Topology, pool: Pool, name: str) -> object:
+    """What holds for the workers of that pool, if nobody says otherwise too."""
+    said = getattr(topology.options_of(pool), name)
+    return _USUAL[name] if said is None else said
 
 
 def _problem(detail: Mapping[str, Any]) -> Problem:

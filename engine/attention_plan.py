@@ -142,6 +142,6 @@ def _units(packed: PackedRows, pool: KVPool, row: IndexArray, key_tile: IndexArr
     unit = np.minimum(unit, last[:, None])
     page = packed.pages[packed.page_offsets[row][:, None] + unit // units_a_page]
     plane = shape.kv_heads * units_a_page
-    base = page * (2 * shape.layers * plane) + unit % units_a_page
+    base = pool.places(page) * (2 * shape.layers * plane) + unit % units_a_page
     keys = base[:, None, :] + (np.arange(shape.kv_heads) * units_a_page)[:, None]
     return np.stack([keys, keys + plane])

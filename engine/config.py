@@ -40,6 +40,8 @@ class EngineConfig:
     `tensor_parallel` ranks share the model, each with `threads`, or a GPU, and a pool of `n_pages`
     or `kv_bytes` of its own (see `engine.ranks`); exactness holds for equal numbers of ranks. On
     GPUs, `peer_sums` lets them add up small tensors through each other's memory; else NCCL does.
+    With `share_gpus`, ranks for which there are too few share them: slowly, as sums then go by way
+    of the host, and each takes the pages that it is told to.
 
     On GPUs, steps of up to `ready_rows` decode rows and `ready_tokens` positions are made ready for
     before the engine is there: none of them then waits for a compiler or for the capture of a
@@ -64,6 +66,7 @@ class EngineConfig:
     peer_sums: bool = True
     ready_rows: int = 0
     ready_tokens: int = 0
+    share_gpus: bool = False
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:

@@ -19,6 +19,7 @@ from engine.model import Model, matrices
 from engine.pool import KVPool, PoolShape
 from engine.progress import Progress
 from engine.ranks.collective import Alone, Collective
+from engine.ranks.pool_file import map_pool
 from engine.ranks.shard import Shard
 from engine.sampler import Sampler
 from engine.step import ByteArray, DevicePool, DoneStep, EngineSpec, RowResult, RowWork, Step
@@ -93,8 +94,10 @@ def load_engine(
     pool_memory: memoryview | None = None,
     progress: Progress | None = None,
     ranks: Collective | None = None,
+    pool_fd: int | None = None,
 ) -> CpuEngine:
-    """Read a model and make an engine of it; with `ranks`, of one rank's part of it.
+    """Read a model and make an engine of it; with `ranks`, of one rank's part of it, and with
+    `pool_fd` in the file that all of them have their pages in (`engine.ranks.pool_file`).
 
     `pool_memory`: a writable buffer of at least n_pages * page_bytes to use as the pool (it must
     outlive the engine); `progress` is called along the way. Sets the
@@ -145,7 +148,12 @@ def load_engine(
         whole_kv_heads=arch.kv_heads,
     )
     n_pages = config.pages_for(shape.page_bytes)
-    pool = KVPool(shape, n_pages, memory=pool_memory)
+    if pool_fd is None:
+        pool = KVPool(shape, n_pages, memory=pool_memory)
+    else:
+        assert pool_memory is None, "in that file, or in that memory"
+        file = map_pool(pool_fd, n_pages * shape.page_bytes * ranks.ranks)
+        pool = KVPool(shape, n_pages, memory=file, rank=ranks.rank)
     spec = EngineSpec(
         model=config.model_name or config.model_dir.resolve().name,
         fingerprint=model_fingerprint(

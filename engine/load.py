@@ -54,30 +54,43 @@ def load_engine(
     config: EngineConfig,
     *,
     pool_memory: memoryview | None = None,
+    pool_fd: int | None = None,
     progress: Progress | None = None,
 ) -> Engine:
-    """`engine.cpu.load_engine` or `engine.cuda.load.load_cuda_engine`, or a group of such; pools of
-    a GPU, and of ranks, are their own: `pool_memory` is for one rank on a CPU only."""
+    """`engine.cpu.load_engine` or `engine.cuda.load.load_cuda_engine`, or a group of such.
+
+    On a CPU pages are in `pool_memory`, where given; ranks need the file `pool_fd` that it maps.
+    """
     device = pick_device(config.device)
+    if pool_memory is not None and device != "cpu":
+        raise EngineConfigError("a GPU's pool lies in its own memory, not in pool_memory")
     if config.tensor_parallel > 1:
-        if pool_memory is not None:
-            raise EngineConfigError("ranks have pools of their own, not in pool_memory")
-        _check_cards(device, config.tensor_parallel)
+        if (pool_memory is None) != (pool_fd is None):
+            raise EngineConfigError("ranks map the pool too: pool_memory needs its pool_fd")
+        if device == "cuda":
+            _check_cards(config)
         from engine.ranks.start import start_ranks
 
-        return start_ranks(replace(config, device=device), progress=progress)
+        return start_ranks(
+            replace(config, device=device),
+            progress=progress,
+            pool_memory=pool_memory,
+            pool_fd=pool_fd,
+        )
     if device == "cpu":
         from engine.cpu import load_engine as load_cpu_engine
 
         return load_cpu_engine(config, pool_memory=pool_memory, progress=progress)
-    if pool_memory is not None:
-        raise EngineConfigError("a GPU's pool lies in its own memory, not in pool_memory")
     from engine.cuda.load import load_cuda_engine
 
     return load_cuda_engine(config, progress=progress)
 
 
-def _check_cards(device: str, ranks: int) -> None:
-    found = torch.cuda.device_count() if device == "cuda" else ranks
-    if found < ranks:
+def _check_cards(config: EngineConfig) -> None:
+    found, ranks = torch.cuda.device_count(), config.tensor_parallel
+    if found >= ranks:
+        return
+    if not config.share_gpus:
         raise EngineConfigError(f"tensor_parallel is {ranks}; {found} GPUs can be seen here")
+    if config.n_pages is None and config.kv_bytes is None:
+        raise EngineConfigError("ranks that share a GPU must be told n_pages or kv_bytes")

@@ -58,13 +58,25 @@ class KVPool:
     """Pages of keys and values. `memory` is used where given (and stays the caller's to unmap);
     otherwise the pool allocates. All views below share the one memory.
 
-    `bytes_view`  [n_pages, page_bytes] uint8: what transfers read and write
+    With `rank`, memory is that of all `shape.ranks`: a page of theirs is the pages of each, side by
+    side, and this pool reads and writes that rank's alone.
+
+    `bytes_view`  [n_pages, bytes of a page in memory] uint8: what transfers read and write
     `units`       [n_pages * layers * 2 * kv_heads * units_a_page, unit_tokens * head_dim]: what
                   attention gathers. A unit is the largest run that both page and tile consist of
     """
 
-    def __init__(self, shape: PoolShape, n_pages: int, *, memory: memoryview | None = None) -> None:
-        size = n_pages * shape.page_bytes
+    def __init__(
+        self,
+        shape: PoolShape,
+        n_pages: int,
+        *,
+        memory: memoryview | None = None,
+        rank: int | None = None,
+    ) -> None:
+        self._parts, self._part = (1, 0) if rank is None else (shape.ranks, rank)
+        stride = self._parts * shape.page_bytes
+        size = n_pages * stride
         if memory is None:
             raw: ByteArray = np.zeros(size, np.uint8)
         else:
@@ -76,7 +88,7 @@ class KVPool:
                 )
         self.shape = shape
         self.n_pages = n_pages
-        self.bytes_view: ByteArray = raw[:size].reshape(n_pages, shape.page_bytes)
+        self.bytes_view: ByteArray = raw[:size].reshape(n_pages, stride)
         self.unit_tokens = math.gcd(shape.page_tokens, TILE_TOKENS)
         self.units_a_page = shape.page_tokens // self.unit_tokens
         values = torch.from_numpy(self.bytes_view.reshape(-1)).view(shape.dtype)
@@ -87,9 +99,13 @@ class KVPool:
             -1, shape.head_dim
         )
         self._pages = self.bytes_view.view(bits).reshape(
-            n_pages, -1, shape.page_tokens, shape.head_dim
+            n_pages * self._parts, -1, shape.page_tokens, shape.head_dim
         )
         self._bits = {2: torch.int16, 4: torch.int32}[shape.dtype.itemsize]
+
+    def places(self, pages: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Where in memory these pages are, counted in pages of one rank."""
+        return pages * self._parts + self._part
 
     def write(
         self,
@@ -115,7 +131,7 @@ class KVPool:
         shape = self.shape
         plane = shape.kv_heads * shape.page_tokens
         heads = np.arange(shape.kv_heads) * shape.page_tokens
-        return (pages * (2 * shape.layers * plane) + slots)[:, None] + heads
+        return (self.places(pages) * (2 * shape.layers * plane) + slots)[:, None] + heads
 
     def wipe_tail(self, pages: Sequence[int], used: Sequence[int]) -> None:
         """Zero the positions from `used[i]` on of each page, in all layers.
@@ -123,6 +139,7 @@ class KVPool:
         Attention reads whole tiles and gives what lies past a row's end the weight 0; left-over
         bytes there may spell NaN, and 0 * NaN would reach the row.
         """
-        for page, n in zip(pages, used, strict=True):
+        places = self.places(np.asarray(pages, dtype=np.int64))
+        for place, n in zip(places.tolist(), used, strict=True):
             if n < self.shape.page_tokens:
-                self._pages[page, :, n:] = 0
+                self._pages[place, :, n:] = 0

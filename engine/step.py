@@ -98,7 +98,7 @@ class EngineSpec:
     fingerprint: str  # hex: config, weights revision, quantisation. Unequal sides never pair
     n_pages: int
     page_tokens: int
-    page_bytes: int
+    page_bytes: int  # of all ranks: their pages of that number, one behind the other
     layout: str  # canonical JSON of dtype, page_tokens, layers, kv_heads, head_dim
     max_context_tokens: int
     vocab_size: int
@@ -109,11 +109,13 @@ class EngineSpec:
 
 @dataclass(frozen=True, slots=True)
 class DevicePool:
-    """A pool in a GPU's memory: one raw allocation, so that it can be exported to a process."""
+    """A pool in the memory of GPUs: one part, or one a rank. Each is one raw allocation, so that it
+    can be exported to a process; page p is page p of every part, in the order of the ranks."""
 
-    device: int  # ordinal in this process
-    address: int  # of page 0
-    n_bytes: int
+    device: int  # ordinal in this process; of rank 0
+    addresses: tuple[int, ...]  # of page 0 of each part, as mapped in this process
+    n_bytes: int  # of one part
+    exports: tuple[bytes, ...] = ()  # how others map them; empty: one part, this process's own
 
 
 Mark = object  # on a device: work of other streams may be told to wait for it
@@ -150,7 +152,7 @@ class Engine(Protocol):
 
     spec: EngineSpec
     pool: ByteArray  # [n_pages, page_bytes], the pool's own memory (writable view, no copy)
-    device_pool: DevicePool | None  # where the pages are on a GPU; `pool` then is [0, page_bytes]
+    device_pool: DevicePool | None  # where pages are on GPUs; `pool` then is [0, page_bytes]
     steps_ahead: int  # steps that may be submitted before the results of one are taken
 
     def submit(self, work: Sequence[RowWork]) -> Step:

@@ -2,9 +2,13 @@
 
     memory = ...                        a DeviceMemory: `worker.cuda_memory` on a GPU, and the
                                         shipped double, `kvtransfer.transports.double_device`
+    memory.made(ours, theirs)           its pages as pages of another layout, for a sender
     lane = memory.open_lane()           copies in order, on a stream that nothing else waits for
     lane.to_host(pages, buffer)         returns at once
     fence = lane.mark()                 done when all before it is
+
+A page of several ranks is the concatenation of their pages, in the order of ranks: where each lies
+is the memory's business, on our side and on a peer's.
 
 Whoever uses a lane asks its fences from time to time; no other stream is ever made to wait for one,
 so that a peer which is stuck holds up its own copies and no step of an engine.
@@ -18,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvtransfer.plan import PageIds
+from twolane.layout import Layout
 
 Bytes = npt.NDArray[np.uint8]
 Sums = npt.NDArray[np.uint64]
@@ -49,7 +54,11 @@ class PeerPool(Protocol):
 
 
 class Lane(Protocol):
-    """Copies of one thread, carried out in order. Only `close` waits."""
+    """Copies of one thread, carried out in order. Only `close` waits.
+
+    Of memory that was `made`, pages are named by what they are made of, as `CopyPlan.src` does;
+    what they are made of does not change between a call and the `mark` after it.
+    """
 
     def after(self, mark: Mark) -> None:
         """What is given from now on begins when the device has passed the mark."""
@@ -64,7 +73,8 @@ class Lane(Protocol):
         ...
 
     def from_host(self, buffer: Bytes, pages: PageIds) -> None:
-        """Copy pinned memory `[n, page_bytes]` into pages. Raises `DeviceError`."""
+        """Copy pinned memory `[n, page_bytes]` into pages; not where they are made. Raises
+        `DeviceError`."""
         ...
 
     def sum(self, pages: PageIds) -> Sums:
@@ -78,21 +88,16 @@ class Lane(Protocol):
         ...
 
 
-class DeviceMemory(Protocol):
-    """The pages of one pool. Any thread may call; lanes are used by one thread each."""
+class SentMemory(Protocol):
+    """Pages that a sender's ends read. Any thread may call; lanes are used by one thread each."""
 
-    kind: str  # of device: pools of one kind may be able to map each other
-    n_pages: int
-    page_bytes: int
+    page_bytes: int  # of all ranks
 
     def open_lane(self) -> Lane: ...
 
-    def export(self) -> str:
-        """How another process of this host maps the pool. Raises `DeviceError`."""
-        ...
-
     def open_peer(self, address: str) -> PeerPool:
-        """The pool of that `export`, this process's own included. Raises `DeviceError`."""
+        """The pool of that `export`, this process's own included, whose pages are as large. Raises
+        `DeviceError`."""
         ...
 
     def pin(self, buffer: Bytes) -> None:
@@ -101,4 +106,25 @@ class DeviceMemory(Protocol):
 
     def unpin(self, buffer: Bytes) -> None:
         """No lane uses it any more."""
+        ...
+
+
+class DeviceMemory(SentMemory, Protocol):
+    """The pages of one pool, sent and received."""
+
+    kind: str  # of device: pools of one kind may be able to map each other
+    n_pages: int
+
+    def export(self) -> str:
+        """How another process of this host maps the pool. Raises `DeviceError`."""
+        ...
+
+    def makes_dtypes(self, dtype: str) -> tuple[str, ...]:
+        """KV dtypes of the pages that `made` makes of this pool's, which are of that dtype: at
+        least its own."""
+        ...
+
+    def made(self, source: Layout, target: Layout) -> SentMemory:
+        """This pool, whose layout is `source`, as pages of `target`, which `unfit` has nothing
+        against. Each lane of it has a staging of its own, which goes when the lane closes."""
         ...

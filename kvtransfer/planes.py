@@ -12,17 +12,16 @@ Two sides of one model may differ in three ways, and each has its own step:
 A unit of a source page has a number of its own, a slot: page * units_a_page + place. So what a
 target page is made of is a row of slots, -1 where the row of tokens has ended; those bytes are 0.
 
-Several ranks. A target rank's page takes each head from exactly one source rank; of ranks that hold
-the same head, target ranks take turns, so that no source rank sends for all. What one lane sends of
-a page is a piece. Where a lane has all heads of its target rank (equal ranks, heads split or
-replicated) a piece is a whole page, and lands as one. Where heads are merged, a page consists of
-the pieces of several lanes, each `layers * 2` stretches of it (`Gather.to`).
+Several ranks. A page is the pages of all ranks, one behind the other, so byte b of it is byte
+b % rank_page_bytes of that page of rank b // rank_page_bytes, and one `Gather` makes a whole page
+of whole pages. A target rank's part takes each head from exactly one source rank; of ranks that
+hold the same head, target ranks take turns, so that no source rank is read for all:
 
-What several ranks need besides, and is not built: an end of the data plane in each rank's process
-(outlet or landing, over that rank's pool), while the control lane stays in the worker;
-ReceiverHello tells an address a rank; a post goes to one outlet a lane, and is complete when all
-are; a landing's claims, checksums and `Checked` count pieces instead of pages; and a grant is
-proven free only by all its ranks.
+    split        source |0 1 2 3|           merged       source |0 1|  |2 3|
+                 target |0 1|  |2 3|                     target |0 1 2 3|
+
+    replicated   source |0 1|               from copies  source |0|  |0|  |1|  |1|
+                 target |0|  |0|  |1|  |1|               target |0 1|     (ranks 0 and 2 are read)
 """
 
 from __future__ import annotations
@@ -125,31 +124,28 @@ class Paging:
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """A lane's piece of one target page, granule by granule, in the order of that page.
+    """One target page, granule by granule.
 
-    Granule k of the piece is granule `to[k]` of the target page, and granule
-    `start[k] + place * step[k]` of the source page that unit `unit[k]` of the target page is at
-    `place` in. Granules are as large as all this divides by.
+    Granule k of it is granule `start[k] + place * step[k]` of the source page that unit `unit[k]`
+    of the target page is at `place` in. Granules are as large as all this divides by.
     """
 
     granule_bytes: int
-    to: Ints
     unit: Ints
     start: Ints
     step: Ints
 
     @property
-    def piece_bytes(self) -> int:
-        return self.granule_bytes * self.to.size
+    def page_bytes(self) -> int:
+        return self.granule_bytes * self.unit.size
 
     def runs(self) -> Iterator[tuple[int, int, int, int]]:
         """(unit, byte of the source page at place 0, byte of the target page, bytes), longest."""
-        same = (np.diff(self.to) == 1) & (np.diff(self.start) == 1)
-        same &= (np.diff(self.unit) == 0) & (np.diff(self.step) == 0)
-        edges = [0, *(np.flatnonzero(~same) + 1).tolist(), self.to.size]
+        same = (np.diff(self.start) == 1) & (np.diff(self.unit) == 0) & (np.diff(self.step) == 0)
+        edges = [0, *(np.flatnonzero(~same) + 1).tolist(), self.unit.size]
         q = self.granule_bytes
         for a, b in itertools.pairwise(edges):
-            yield int(self.unit[a]), int(self.start[a]) * q, int(self.to[a]) * q, (b - a) * q
+            yield int(self.unit[a]), int(self.start[a]) * q, a * q, (b - a) * q
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,23 +190,33 @@ class _Runs:
             columns.append(column.reshape(4, -1))
         whole = np.concatenate(columns, axis=1)
         to, unit, start, step_of = whole[:, np.argsort(whole[0], kind="stable")]
-        return Gather(q, to, unit, start, step_of)
+        assert (to == np.arange(to.size)).all(), "each byte of a page once"
+        return Gather(q, unit, start, step_of)
 
 
-def gather_of(source: Layout, target: Layout, lane: Lane) -> Gather:
+def gather_of(source: Layout, target: Layout) -> Gather:
     """Both of one dtype: what changes that too makes the pages before, or after."""
     assert source.dtype == target.dtype, "bytes are moved here, not converted"
     assert (source.layers, source.head_dim) == (target.layers, target.head_dim)
     found = _Runs()
+    for lane in lanes(source, target):
+        _add_lane(found, source, target, lane)
+    return found.gather(source.page_bytes, target.page_bytes)
+
+
+def _add_lane(found: _Runs, source: Layout, target: Layout, lane: Lane) -> None:
     planes = np.arange(source.layers * 2, dtype=np.int64)  # of a head: layer by layer, keys first
     none = np.zeros(1, dtype=np.int64)
+    to_rank = lane.target_rank * target.rank_page_bytes
+    from_rank = lane.source_rank * source.rank_page_bytes
     if source.page_tokens == target.page_tokens:
-        to = (planes * target.kv_heads + lane.target_head) * target.plane_bytes
-        start = (planes * source.kv_heads + lane.source_head) * source.plane_bytes
-        found.add(to, none, start, 0, lane.n_heads * source.plane_bytes)
         if source.kv_heads == target.kv_heads == lane.n_heads:
-            found.parts = [(none, none, none, 0, source.page_bytes)]
-        return found.gather(source.page_bytes, target.page_bytes)
+            found.add(none + to_rank, none, none + from_rank, 0, source.rank_page_bytes)
+            return
+        to = to_rank + (planes * target.kv_heads + lane.target_head) * target.plane_bytes
+        start = from_rank + (planes * source.kv_heads + lane.source_head) * source.plane_bytes
+        found.add(to, none, start, 0, lane.n_heads * source.plane_bytes)
+        return
     unit = math.gcd(source.page_tokens, target.page_tokens)
     units = np.arange(target.page_tokens // unit, dtype=np.int64)[:, None, None, None]
     heads = np.arange(lane.n_heads, dtype=np.int64)[:, None]
@@ -223,11 +229,10 @@ def gather_of(source: Layout, target: Layout, lane: Lane) -> Gather:
             start = (own * source.kv_heads + lane.source_head + heads) * source.plane_bytes
             run_bytes = unit * band.token_bytes
             found.add(
-                to + row * target.page_tokens + units * run_bytes,
+                to_rank + to + row * target.page_tokens + units * run_bytes,
                 units,
-                start + row * source.page_tokens,
+                from_rank + start + row * source.page_tokens,
                 run_bytes,
                 run_bytes,
             )
             at += band.rows * band.token_bytes
-    return found.gather(source.page_bytes, target.page_bytes)

@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from kvtransfer.checksum import Pool
-from kvtransfer.planes import Ints, gather_of, lanes
+from kvtransfer.planes import Ints, gather_of
 from twolane.layout import Layout, parse_layout
 
 _BATCH_BYTES = 1024 * 1024
@@ -62,7 +62,7 @@ class WholePages:
 
 
 class MadePages:
-    """Pages of `target`'s layout, made of those in `pool`, of one rank each.
+    """Pages of `target`'s layout, made of those in `pool`; both of all their ranks.
 
     Each byte that travels is read and written once, and again where the dtype changes. The place of
     a unit that is not there is 0.
@@ -74,8 +74,7 @@ class MadePages:
         assert pool.flags.c_contiguous
         assert pool.shape[1] == source.page_bytes
         alike = replace(target, dtype=source.dtype)
-        (lane,) = lanes(source, alike)
-        gather = gather_of(source, alike, lane)
+        gather = gather_of(source, alike)
         self.page_bytes = target.page_bytes
         self.batch_pages = max(1, _BATCH_BYTES // max(alike.page_bytes, target.page_bytes))
         self._gather = gather

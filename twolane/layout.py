@@ -4,9 +4,9 @@ page = [layers, 2 (keys, values), kv_heads, page_tokens, head_dim] of dtype, one
 of float8_e4m3fn values are turned, [head_dim, page_tokens], and each head's keys, and its values,
 are followed by a float32 scale a token
 
-A side that computes on several ranks has a pool of such pages on each, with that rank's heads: page
-p of a request is page p of every rank. Where a model has fewer heads than there are ranks, several
-ranks hold the same one.
+A side that computes on several ranks has such pages on each, with that rank's heads: page p of the
+side is the page p of every rank, one behind the other in the order of the ranks, wherever each of
+them lies. Where a model has fewer heads than there are ranks, several ranks hold the same one.
 
 Workers negotiate by it, and routers ask it who can feed whom.
 """
@@ -32,13 +32,13 @@ class LayoutError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """One plane of pages: of one rank, where there are several."""
+    """How a side's pages are laid out."""
 
     ranks: int
     dtype: str
     page_tokens: int
     layers: int
-    kv_heads: int
+    kv_heads: int  # of each rank
     head_dim: int
     whole_kv_heads: int  # of the model
 
@@ -49,8 +49,14 @@ class Layout:
         return self.page_tokens * token_bytes
 
     @property
-    def page_bytes(self) -> int:
+    def rank_page_bytes(self) -> int:
+        """Of the part of a page that one rank holds."""
         return self.layers * 2 * self.kv_heads * self.plane_bytes
+
+    @property
+    def page_bytes(self) -> int:
+        """Of all ranks: what is moved as one."""
+        return self.ranks * self.rank_page_bytes
 
 
 def parse_layout(text: str) -> Layout:
@@ -96,12 +102,11 @@ def unfit(source: Layout, target: Layout, makes: Collection[str]) -> str | None:
     for name in ("layers", "head_dim", "whole_kv_heads"):  # of the model: nothing makes up for them
         if getattr(source, name) != getattr(target, name):
             return "kv_heads" if name == "whole_kv_heads" else name
-    if source.ranks != target.ranks:
-        return "ranks"  # `kvtransfer.planes` has the plan; no transport has an end a rank yet
     if source.dtype != target.dtype and target.dtype not in makes:
         return "dtype"
-    if source.page_tokens != target.page_tokens and not makes:
-        return "page_tokens"
+    for name in ("ranks", "page_tokens"):
+        if getattr(source, name) != getattr(target, name) and not makes:
+            return name
     return None
 
 

@@ -1,9 +1,10 @@
 """How scattered pages are best copied to a peer: by a kernel, or by the card's copy engines.
 
     kernel     one launch, some multiprocessors, any number of runs at once
-    engines    one command a run, no multiprocessor; each run pays a start of its own
+    engines    no multiprocessor; each run pays a start of its own
 
-The constants are those of H200s over NVLink; `python -m benchmarks.transfer_gpu` measures them.
+The constants are those of H200s over NVLink; `python -m benchmarks.transfer_gpu
+--copy-cost` measures them.
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyCost:
     """Engines are taken unless they are slower by more than `patience`: they leave the
-    multiprocessors to prefill and decode."""
+    multiprocessors to prefill and decode, beside which the kernel has half of its speed or less
+    (178 GB/s beside matrix products, where engines keep 373)."""
 
     kernel_start_s: float = 20e-6  # upload of the page numbers, and the launch
     kernel_bytes_per_s: float = 340e9
-    run_start_s: float = 3e-6  # to give one command, which takes a CPU
-    run_gap_s: float = 1.5e-6  # between two copies on the card
+    engines_start_s: float = 30e-6  # whatever the number of runs
+    run_start_s: float = 1e-6  # to give one run, which takes a CPU
+    run_gap_s: float = 0.25e-6  # between two copies on the card
     run_bytes_per_s: float = 390e9
-    patience: float = 1.15
+    patience: float = 2.0
 
     def kernel_s(self, n_bytes: int) -> float:
         return self.kernel_start_s + n_bytes / self.kernel_bytes_per_s
@@ -29,7 +32,7 @@ class CopyCost:
     def engines_s(self, n_bytes: int, n_runs: int) -> float:
         """Commands are given while earlier ones run: whichever takes longer counts."""
         moving_s = n_bytes / self.run_bytes_per_s + n_runs * self.run_gap_s
-        return max(n_runs * self.run_start_s, moving_s) + self.run_start_s
+        return max(n_runs * self.run_start_s, moving_s) + self.engines_start_s
 
     def takes_kernel(self, n_bytes: int, n_runs: int) -> bool:
         return self.engines_s(n_bytes, n_runs) > self.patience * self.kernel_s(n_bytes)

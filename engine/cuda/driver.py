@@ -5,6 +5,10 @@ pinned memory that is not torch's, copies by the card's copy engines. By ctypes,
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
 
 _HANDLE_BYTES = 64
 EXPORT_BYTES = _HANDLE_BYTES + 8  # and the offset
@@ -12,6 +16,12 @@ _LAZY_PEER_ACCESS = 1
 _PORTABLE, _MAPPED = 1, 2
 _ALREADY_ENABLED = 704
 _UUID_BYTES = 16
+_NOT_READY = 600
+_NO_TIMING = 2  # of an event
+_STREAM_ORDER = 1  # when a batch's sources may be read
+_LEAST_SHARE = 2  # copies that another stream is worth
+
+Addresses = npt.NDArray[np.int64]
 
 
 class CudaError(Exception):
@@ -124,17 +134,102 @@ def unpin(address: int) -> None:
     _check(_driver().cuMemHostUnregister(ctypes.c_void_p(address)), "cuMemHostUnregister")
 
 
+def is_past(event: int) -> bool:
+    """Of an event by its handle. Raises `CudaError` if what was before it failed."""
+    status = _driver().cuEventQuery(ctypes.c_void_p(event))
+    if status == _NOT_READY:
+        return False
+    _check(status, "cuEventQuery")
+    return True
+
+
+class _Location(ctypes.Structure):
+    _fields_ = (("type", ctypes.c_int), ("id", ctypes.c_int))
+
+
+class _BatchAttributes(ctypes.Structure):
+    _fields_ = (
+        ("order", ctypes.c_int),
+        ("source", _Location),
+        ("target", _Location),
+        ("flags", ctypes.c_uint),
+    )
+
+
 class Copies:
-    """Copies by the copy engines, on one stream, between any two addresses of host and devices."""
+    """Copies by the copy engines, in the order of one stream, between any two addresses of host and
+    devices.
 
-    def __init__(self, stream: int) -> None:
-        self._call = _driver().cuMemcpyAsync
-        self._call.argtypes = [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p]
-        self._stream = ctypes.c_void_p(stream)
+    Many are given by one call, and run on a few streams side by side: what one copy's start costs
+    passes while others move (measured over NVLink, 1,024 pages of 768 KiB: 344 GB/s; one after the
+    other 151, of 390). `side_streams` begin after what the stream was given, and it waits for them.
+    A driver older than 13.0 takes them one by one.
+    """
 
-    def copy(self, target: int, source: int, n_bytes: int) -> None:
-        """Returns at once."""
-        _check(self._call(target, source, n_bytes, self._stream), "cuMemcpyAsync")
+    def __init__(self, stream: int, side_streams: Sequence[int] = ()) -> None:
+        driver = _driver()
+        self._driver = driver
+        self._streams = [ctypes.c_void_p(one) for one in (stream, *side_streams)]
+        self._events = [self._new_event() for _ in self._streams]
+        self._batch = getattr(driver, "cuMemcpyBatchAsync_v2", None)
+        self._one = driver.cuMemcpyAsync
+        self._one.argtypes = [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p]
+
+    def give(self, targets: Addresses, sources: Addresses, sizes: Addresses) -> None:
+        """Returns at once. Nothing is copied of what raises `CudaError`, or all before it is."""
+        n_streams = min(len(self._streams), -(-len(sizes) // _LEAST_SHARE))
+        shares = [slice(i, None, n_streams) for i in range(n_streams)]
+        used = self._streams[:n_streams]
+        if n_streams > 1:
+            self._record(0)
+            for stream in used[1:]:
+                self._wait(stream, 0)
+        try:
+            for share, stream in zip(shares, used, strict=True):
+                self._give(targets[share], sources[share], sizes[share], stream)
+        finally:
+            for i in range(1, n_streams):
+                self._record(i)
+                self._wait(self._streams[0], i)
+
+    def _give(
+        self, targets: Addresses, sources: Addresses, sizes: Addresses, stream: ctypes.c_void_p
+    ) -> None:
+        if self._batch is None:
+            for target, source, size in zip(targets, sources, sizes, strict=True):
+                status = self._one(int(target), int(source), int(size), stream)
+                _check(status, "cuMemcpyAsync")
+            return
+        columns = [np.ascontiguousarray(column, np.uint64) for column in (targets, sources, sizes)]
+        attributes, first = _BatchAttributes(order=_STREAM_ORDER), ctypes.c_size_t(0)
+        status = self._batch(
+            *(ctypes.c_void_p(column.ctypes.data) for column in columns),
+            ctypes.c_size_t(len(sizes)),
+            ctypes.byref(attributes),
+            ctypes.byref(first),
+            ctypes.c_size_t(1),
+            stream,
+        )
+        _check(status, "cuMemcpyBatchAsync")
+
+    def close(self) -> None:
+        """Nothing of it is under way. Twice is fine."""
+        events, self._events = self._events, []
+        for event in events:
+            _check(self._driver.cuEventDestroy_v2(event), "cuEventDestroy")
+
+    def _new_event(self) -> ctypes.c_void_p:
+        event = ctypes.c_void_p()
+        status = self._driver.cuEventCreate(ctypes.byref(event), ctypes.c_uint(_NO_TIMING))
+        _check(status, "cuEventCreate")
+        return event
+
+    def _record(self, nth: int) -> None:
+        _check(self._driver.cuEventRecord(self._events[nth], self._streams[nth]), "cuEventRecord")
+
+    def _wait(self, stream: ctypes.c_void_p, nth: int) -> None:
+        status = self._driver.cuStreamWaitEvent(stream, self._events[nth], ctypes.c_uint(0))
+        _check(status, "cuStreamWaitEvent")
 
 
 def _driver() -> ctypes.CDLL:

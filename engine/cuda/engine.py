@@ -9,13 +9,16 @@ Everything runs on one stream of the engine's own, in the order of submission.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import torch
 
 from engine.complaint import complaint
+from engine.cuda.driver import CudaError, export_memory
 from engine.cuda.graphs import DecodeGraphs
 from engine.cuda.inputs import DeviceInputs, HostInputs
 from engine.cuda.memory import RawMemory
@@ -36,6 +39,8 @@ from engine.step import (
     RowWork,
     Step,
 )
+
+log = logging.getLogger(__name__)
 
 
 class CudaEngine:
@@ -58,7 +63,7 @@ class CudaEngine:
         self.spec = spec
         self.pool: ByteArray = np.zeros((0, spec.page_bytes), np.uint8)
         self.device_pool: DevicePool | None = DevicePool(
-            device.index or 0, memory.address, memory.n_bytes
+            device.index or 0, (memory.address,), memory.n_bytes
         )
         self._model = model
         self._memory: RawMemory | None = memory
@@ -77,7 +82,8 @@ class CudaEngine:
         fresh = torch.zeros_like(latest)
         self._fresh_bits = fresh
         self._fresh = Fresh(fresh[0], fresh[1].view(torch.float32))
-        self._graphs = DecodeGraphs(self._decode, device)
+        has_graphs = self._pinned and (sums is None or not sums.waits)
+        self._graphs = DecodeGraphs(self._decode, device, has_graphs=has_graphs)
         self._places: dict[int, int] = {}  # by row: where the last step left its sample
 
     def run(self, work: Sequence[RowWork]) -> list[RowResult]:
@@ -111,6 +117,17 @@ class CudaEngine:
         self._places = {}
         if self._stream is not None:
             self._stream.synchronize()
+
+    def export_pool(self) -> None:
+        """From now on `device_pool` tells how other processes map it; where they cannot, a warning
+        does."""
+        assert self.device_pool is not None
+        try:
+            exports = tuple(export_memory(address) for address in self.device_pool.addresses)
+        except CudaError as error:
+            log.warning("the pool cannot be mapped by others: %s", error)
+        else:
+            self.device_pool = replace(self.device_pool, exports=exports)
 
     def close(self) -> None:
         """Wait for what runs, give the pool back. May be called twice."""

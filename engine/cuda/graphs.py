@@ -26,18 +26,19 @@ Forward = Callable[[DeviceInputs], torch.Tensor]  # a whole step of decode rows:
 @dataclass(frozen=True, slots=True)
 class _Captured:
     inputs: DeviceInputs
-    graph: torch.cuda.CUDAGraph | None  # None on a device without graphs
+    graph: torch.cuda.CUDAGraph | None  # None where there are none
     logits: torch.Tensor
 
 
 class DecodeGraphs:
-    """`forward` must do the same work whenever it is called with inputs of one shape."""
+    """`forward` must do the same work whenever it is called with inputs of one shape; without
+    `has_graphs`, it is called each time."""
 
-    def __init__(self, forward: Forward, device: torch.device) -> None:
+    def __init__(self, forward: Forward, device: torch.device, *, has_graphs: bool) -> None:
         self._forward = forward
         self._device = device
         self._captured: dict[int, _Captured] = {}
-        self._has_graphs = device.type == "cuda"
+        self._has_graphs = has_graphs
         self._arena = torch.cuda.graph_pool_handle() if self._has_graphs else None
         self._captures = torch.cuda.Stream(device) if self._has_graphs else None  # type: ignore[no-untyped-call]
 

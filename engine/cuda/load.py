@@ -134,7 +134,9 @@ def _sums(
     if ranks.ranks == 1:
         return None
     peers = None
-    if peer_sums and device.type == "cuda" and arch.hidden_size <= MAX_WIDTH:
+    # Ranks of one card take turns on it: their kernels would wait for each other, not meet.
+    may_meet = device.type == "cuda" and not ranks.waits
+    if peer_sums and may_meet and arch.hidden_size <= MAX_WIDTH:
         peers = share_buffers(ranks, width=arch.hidden_size, dtype=dtype, device=device)
     return RankSums(ranks, peers)
 

@@ -37,7 +37,7 @@ class RawMemory:
                 "give fewer --pages or --kv-bytes"
             )
         self.address = pointer.value
-        self.tensor = tensor_of(DevicePool(device.index or 0, self.address, n_bytes))
+        self.tensor = tensor_of(DevicePool(device.index or 0, (self.address,), n_bytes))
         self.tensor.zero_()
 
     def close(self) -> None:
@@ -53,9 +53,10 @@ class RawMemory:
 
 
 def tensor_of(pool: DevicePool) -> torch.Tensor:
-    """The pool's bytes, flat; valid as long as the pool is."""
+    """The bytes of a pool of one part, flat; valid as long as the pool is."""
+    (address,) = pool.addresses
     device = torch.device("cuda", pool.device)
-    return torch.as_tensor(_Exposed(pool.address, pool.n_bytes), device=device)
+    return torch.as_tensor(_Exposed(address, pool.n_bytes), device=device)
 
 
 class _Exposed:

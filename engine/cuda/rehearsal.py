@@ -138,6 +138,8 @@ def _silent_sums(blueprint: Blueprint) -> RankSums | None:
 class _Silent:
     """A `Collective` of shapes alone: no other rank is asked."""
 
+    waits = False
+
     def __init__(self, rank: int, ranks: int) -> None:
         self.rank = rank
         self.ranks = ranks

@@ -25,6 +25,7 @@ class RankSums:
     """
 
     def __init__(self, ranks: Collective, peers: PeerBuffers | None) -> None:
+        self.waits = ranks.waits  # on the host, amid a step
         self._ranks = ranks
         self._peers = peers
         self._one_shot_bytes = ONE_SHOT_BYTES.get(ranks.ranks, 512 << 10)

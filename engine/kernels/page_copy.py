@@ -21,6 +21,8 @@ def _page_copy_kernel(
     target_pages,
     n_pages,
     page_words,
+    source_words,
+    target_words,
     BLOCK: tl.constexpr,
 ):
     source = tl.multiple_of(source_address.to(tl.uint64).to(tl.pointer_type(tl.int64)), 16)
@@ -30,8 +32,8 @@ def _page_copy_kernel(
         nth = task // parts
         word = (task % parts) * BLOCK + tl.arange(0, BLOCK)
         keep = word < page_words
-        from_page = tl.load(source_pages + nth).to(tl.int64) * page_words
-        to_page = tl.load(target_pages + nth).to(tl.int64) * page_words
+        from_page = tl.load(source_pages + nth).to(tl.int64) * source_words
+        to_page = tl.load(target_pages + nth).to(tl.int64) * target_words
         held = tl.load(source + from_page + word, mask=keep)
         tl.store(target + to_page + word, held, mask=keep)
 
@@ -43,13 +45,17 @@ def copy_pages(
     target_pages: torch.Tensor,
     *,
     page_bytes: int,
+    source_stride: int = 0,
+    target_stride: int = 0,
     programs: int = 264,
 ) -> None:
     """Copy page source_pages[i] of one pool to target_pages[i] of another; int32 on the device that
     runs. Addresses are of page 0, 16-byte aligned, readable and writable from this device. Pages
-    written must not be among those read. `programs` bounds how much of the device it takes.
+    written must not be among those read. Pages are their stride apart (0: one behind the other).
+    `programs` bounds how much of the device it takes.
     """
-    assert page_bytes % 128 == 0
+    source_stride, target_stride = source_stride or page_bytes, target_stride or page_bytes
+    assert page_bytes % 128 == source_stride % 128 == target_stride % 128 == 0
     assert source_address % 16 == 0
     assert target_address % 16 == 0
     assert source_pages.dtype == target_pages.dtype == torch.int32
@@ -65,6 +71,8 @@ def copy_pages(
         target_pages,
         len(source_pages),
         words,
+        source_stride // 8,
+        target_stride // 8,
         BLOCK=BLOCK,
         num_warps=8,
     )

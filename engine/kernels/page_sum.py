@@ -17,16 +17,18 @@ _SECOND: tl.constexpr = tl.constexpr(0x94D049BB133111EB)
 
 
 @triton.jit(do_not_specialize=["n_pages"])
-def _page_sum_kernel(address, pages, sums, n_pages, page_words, BLOCK: tl.constexpr):
+def _page_sum_kernel(
+    address, pages, sums, n_pages, page_words, stride_words, words_before, BLOCK: tl.constexpr
+):
     pool = tl.multiple_of(address.to(tl.uint64).to(tl.pointer_type(tl.uint64)), 16)
     parts = tl.cdiv(page_words, BLOCK)
     for task in range(tl.program_id(0), n_pages * parts, tl.num_programs(0)):
         nth = task // parts
         word = (task % parts) * BLOCK + tl.arange(0, BLOCK)
         keep = word < page_words
-        first = tl.load(pages + nth).to(tl.int64) * page_words
+        first = tl.load(pages + nth).to(tl.int64) * stride_words
         x = tl.load(pool + first + word, mask=keep, other=0)
-        x += (word + 1).to(tl.uint64) * _STEP
+        x += (word + 1 + words_before).to(tl.uint64) * _STEP
         x = (x ^ (x >> 30)) * _FIRST
         x = (x ^ (x >> 27)) * _SECOND
         x = x ^ (x >> 31)
@@ -40,21 +42,33 @@ def sum_pages(
     *,
     page_bytes: int,
     out: torch.Tensor,
+    stride: int = 0,
+    bytes_before: int = 0,
     programs: int = 132,
 ) -> None:
-    """out[i] = the sum of page pages[i]; int32 pages, int64 out (bits of uint64), both on the
-    device that runs. `address` is of page 0, 16-byte aligned. `programs` bounds how much of the
-    device it takes."""
-    assert page_bytes % 128 == 0
+    """out[i] += the sum of page pages[i]; int32 pages, int64 out (bits of uint64), both on the
+    device that runs. `address` is of page 0, 16-byte aligned; pages are `stride` apart (0: one
+    behind the other). Where they are parts of larger pages, `bytes_before` says how far in: the
+    sums of all parts add up to the sum of the whole. `programs` bounds how much of the device it
+    takes."""
+    stride = stride or page_bytes
+    assert page_bytes % 128 == stride % 128 == bytes_before % 128 == 0
     assert address % 16 == 0
     assert pages.dtype == torch.int32
     assert out.dtype == torch.int64
     assert out.shape == pages.shape
-    out.zero_()
     if len(pages) == 0:
         return
     words = page_bytes // 8
     tasks = len(pages) * triton.cdiv(words, BLOCK)
     _page_sum_kernel[(min(programs, tasks),)](
-        address, pages, out, len(pages), words, BLOCK=BLOCK, num_warps=8
+        address,
+        pages,
+        out,
+        len(pages),
+        words,
+        stride // 8,
+        bytes_before // 8,
+        BLOCK=BLOCK,
+        num_warps=8,
     )

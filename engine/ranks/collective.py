@@ -17,6 +17,7 @@ class Collective(Protocol):
 
     rank: int
     ranks: int
+    waits: bool  # on the host, in each call: then it cannot be part of a CUDA graph
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         """The sum over ranks, of x's shape and dtype. x may be overwritten."""
@@ -32,6 +33,7 @@ class Alone:
 
     rank = 0
     ranks = 1
+    waits = False
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         return x
@@ -47,6 +49,8 @@ class LibraryCollective:
     an element's bits do not depend on what else is in the tensor. A library's own sum goes round
     a ring, and begins elsewhere for each part of it.
     """
+
+    waits = False
 
     def __init__(self, *, in_order: bool) -> None:
         self.rank = dist.get_rank()
@@ -66,6 +70,19 @@ class LibraryCollective:
         held = x.new_empty(self.ranks * x.numel())
         _gather(held, x.contiguous().view(-1))
         return list(held.view(self.ranks, *x.shape).unbind(0))
+
+
+class HostCollective(LibraryCollective):
+    """By way of the host, over gloo: for ranks that share a GPU, which NCCL refuses. Sums are in
+    order."""
+
+    waits = True
+
+    def __init__(self) -> None:
+        super().__init__(in_order=True)
+
+    def _parts(self, x: torch.Tensor) -> list[torch.Tensor]:
+        return [part.to(x.device) for part in super()._parts(x.cpu())]
 
 
 def ordered_sum(parts: Sequence[torch.Tensor]) -> torch.Tensor:

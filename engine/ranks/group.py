@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from engine.cuda.driver import CudaError
+from engine.cuda.mapped import MappedPools
 from engine.errors import (
     CheckpointError,
     EngineConfigError,
@@ -33,6 +33,7 @@ from engine.errors import (
 from engine.progress import PROGRESS, Progress
 from engine.ranks.channel import Channel, Kind
 from engine.ranks.messages import StepWriter, decode_results, read_head
+from engine.ranks.pool_file import PoolFile
 from engine.step import ByteArray, DevicePool, DoneStep, EngineSpec, RowResult, RowWork, Step
 
 log = logging.getLogger(__name__)
@@ -72,12 +73,15 @@ class RankGroup:
         self,
         members: Sequence[Member],
         folder: Path,
+        file: PoolFile,
         *,
         progress: Progress | None = None,
         silent_after_s: float = SILENT_AFTER_S,
     ) -> None:
         self.steps_ahead = 0
-        self.device_pool: DevicePool | None = None  # each rank's is its own
+        self.device_pool: DevicePool | None = None
+        self._mapped: MappedPools | None = None
+        self._file = file
         self._members = members
         self.folder = folder
         self._progress = progress
@@ -114,7 +118,7 @@ class RankGroup:
                 (error for error in self._losses if not isinstance(error, RankLostError)),
                 self._losses[0],
             )
-        facts = [self._facts[m.rank] for m in self._members]
+        facts = [self._facts[m.rank]["engine"] for m in self._members]
         for member, fact in zip(self._members, facts, strict=True):
             if fact != facts[0]:
                 error = RankLostError(member.rank, "made another engine than rank 0")
@@ -122,8 +126,11 @@ class RankGroup:
                 raise error
         spec = dict(facts[0]["spec"])
         spec["eos_token_ids"] = tuple(spec["eos_token_ids"])
+        part_bytes = spec["page_bytes"]
+        spec["page_bytes"] = part_bytes * len(self._members)
         self.spec = EngineSpec(**spec)
-        self.pool: ByteArray = np.zeros((0, self.spec.page_bytes), np.uint8)
+        self.pool: ByteArray = self._file.pages(self.spec.n_pages, self.spec.page_bytes)
+        self._map([self._facts[m.rank]["exports"] for m in self._members], part_bytes)
         self.steps_ahead = facts[0]["steps_ahead"]
 
     def submit(self, work: Sequence[RowWork]) -> Step:
@@ -161,8 +168,13 @@ class RankGroup:
         return [member.process.pid for member in self._members]
 
     def close(self) -> None:
-        """Let the ranks end, kill those that do not; then none is left. May be called twice."""
+        """Let the ranks end, kill those that do not; then none is left, nor their pages. May be
+        called twice."""
         self._is_closing = True
+        mapped, self._mapped = self._mapped, None
+        if mapped is not None:
+            self.device_pool = None
+            mapped.close()
         for member in self._members:
             if member.process.returncode is None:
                 self._send(member, Kind.CLOSE)
@@ -177,11 +189,27 @@ class RankGroup:
                 reader.join()
         for member in self._members:
             member.channel.close()
+        self._file.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     # -- inside -----------------------------------------------------------------------------
 
+    def _map(self, exports: list[list[str]], part_bytes: int) -> None:
+        """Pools of ranks on GPUs, where each has exported its own. What cannot be mapped cannot be
+        moved, and serves this worker alone."""
+        if not all(exports):
+            return
+        parts = [bytes.fromhex(part) for each in exports for part in each]
+        try:
+            self._mapped = MappedPools(parts, self.spec.n_pages * part_bytes)
+        except CudaError as error:
+            log.warning("the pages of these ranks stay where they are: %s", error)
+        else:
+            self.device_pool = self._mapped.pool
+
     def wait_for(self, number: int, flight: _Flight) -> list[RowResult]:
+        """Every rank has answered, each once its own share was over on its device: so what all of
+        them wrote into the step's pages is there, and may be moved."""
         if not flight.landed.wait(self._silent_after_s):
             text = f"has not answered for {self._silent_after_s:g} s"
             for member in self._members:

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from engine.config import EngineConfig
 from engine.progress import Progress
-from engine.ranks.collective import Collective, LibraryCollective
+from engine.ranks.collective import Collective, HostCollective, LibraryCollective
 from engine.ranks.place import Place
 from engine.step import Engine
 
@@ -20,20 +20,27 @@ JOIN_TIMEOUT = timedelta(minutes=5)
 def load_rank(config: EngineConfig, place: Place, progress: Progress) -> Engine:
     """Join the ranks that meet in the place's file, over gloo or NCCL, and load a rank's engine.
 
-    Takes this process: the group is torch's default one, the GPU the rank-th that can be seen.
+    Takes this process: the group is torch's default one, the GPU the rank-th that can be seen, or
+    where they are fewer than ranks, one that several of these share. The pool is exported.
     """
-    collective: Collective
     if config.device == "cpu":
         from engine.cpu import load_engine
 
-        collective = join("gloo", place, in_order=True)
-        return load_engine(config, progress=progress, ranks=collective)
+        collective: Collective = join("gloo", place, in_order=True)
+        return load_engine(config, progress=progress, ranks=collective, pool_fd=place.pool_fd)
     from engine.cuda.load import load_cuda_engine
 
-    device = torch.device("cuda", place.rank)
+    n_cards = torch.cuda.device_count()
+    device = torch.device("cuda", place.rank % n_cards)
     torch.cuda.set_device(device)
-    collective = join("nccl", place, in_order=config.exact, device=device)
-    return load_cuda_engine(config, device=device, progress=progress, ranks=collective)
+    if n_cards < place.ranks:
+        join("gloo", place, in_order=True)
+        collective = HostCollective()
+    else:
+        collective = join("nccl", place, in_order=config.exact, device=device)
+    engine = load_cuda_engine(config, device=device, progress=progress, ranks=collective)
+    engine.export_pool()
+    return engine
 
 
 def join(

@@ -48,8 +48,14 @@ def main(fd: int, load: Load) -> None:
         os._exit(1)
     config, place = _read_start(frame)
     engine = load(config, place, _progress(place, channel))
-    facts = {"spec": asdict(engine.spec), "steps_ahead": engine.steps_ahead}
-    channel.send_json(Kind.READY, facts)
+    pool = engine.device_pool
+    channel.send_json(
+        Kind.READY,
+        {
+            "engine": {"spec": asdict(engine.spec), "steps_ahead": engine.steps_ahead},
+            "exports": [] if pool is None else [part.hex() for part in pool.exports],
+        },
+    )
     _serve(engine, place, channel)
     engine.close()
     sys.stdout.flush()

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Rank `rank` of `ranks`; `store` is the file through which they find each other."""
+    """Rank `rank` of `ranks`; `store` is the file through which they find each other, `pool_fd` the
+    one that ranks on a CPU have their pages in (`engine.ranks.pool_file`)."""
 
     rank: int
     ranks: int
     store: str
+    pool_fd: int = -1

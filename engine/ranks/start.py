@@ -15,6 +15,7 @@ from engine.config import EngineConfig
 from engine.progress import Progress
 from engine.ranks.channel import Channel
 from engine.ranks.group import SILENT_AFTER_S, Member, RankGroup
+from engine.ranks.pool_file import PoolFile
 
 MEMBER_COMMAND = (sys.executable, "-m", "engine.ranks.member")
 
@@ -25,15 +26,19 @@ def start_ranks(
     progress: Progress | None = None,
     silent_after_s: float = SILENT_AFTER_S,
     command: Sequence[str] = MEMBER_COMMAND,
+    pool_memory: memoryview | None = None,
+    pool_fd: int | None = None,
 ) -> RankGroup:
     """Start `config.tensor_parallel` ranks and wait until each has loaded its part of the model.
 
     `config.device` is settled: `cpu`, or `cuda`, where rank i takes the i-th GPU that this process
-    can see. Raises what an engine raises, or RankLostError; nothing is left running then. Another
-    `command` must behave like `engine.ranks.member`; tests pass doubles.
+    can see. `pool_memory` and the file `pool_fd` that it maps may be given for pages on a CPU: they
+    stay the caller's. Raises what an engine raises, or RankLostError; nothing is left running then.
+    Another `command` must behave like `engine.ranks.member`; tests pass doubles.
     """
     folder = Path(tempfile.mkdtemp(prefix=f"twolane-{os.getpid()}-"))
     facts = asdict(config) | {"model_dir": str(config.model_dir)}
+    file = PoolFile(pool_fd, pool_memory)
     members: list[Member] = []
     for rank in range(config.tensor_parallel):
         ours, theirs = socket.socketpair()
@@ -42,11 +47,11 @@ def start_ranks(
                 [*command, str(theirs.fileno())],
                 env=_environment(),
                 stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[theirs.fileno(), file.fd],
             )
         members.append(Member(rank, process, Channel(ours)))
-    group = RankGroup(members, folder, progress=progress, silent_after_s=silent_after_s)
-    place = {"ranks": len(members), "store": str(folder / "store")}
+    group = RankGroup(members, folder, file, progress=progress, silent_after_s=silent_after_s)
+    place = {"ranks": len(members), "store": str(folder / "store"), "pool_fd": file.fd}
     group.start({"config": facts, "place": place})
     group.wait_ready()
     return group

@@ -29,6 +29,8 @@ class _Table:
 class ThreadCollective:
     """One rank's end. A rank that raises breaks the barrier, and so the others too."""
 
+    waits = True
+
     def __init__(self, rank: int, table: _Table) -> None:
         self.rank = rank
         self.ranks = len(table.laid)

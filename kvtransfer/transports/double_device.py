@@ -5,7 +5,8 @@
 
 It behaves as a device does: copies are under way after the call that gave them, a fence is done
 when they are, memory that was not pinned is refused, and another process maps the pool by what
-`export` says. A lane can be stalled, fail its copies, or be slow, and peers can be refused.
+`export` says. A mark is a threading.Event. A lane can be stalled, fail its copies, or be slow, and
+peers can be refused.
 """
 
 from __future__ import annotations
@@ -13,15 +14,18 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from kvtransfer.device import Bytes, DeviceError, PeerPool, Sums
+from kvtransfer.device import Bytes, DeviceError, Mark, PeerPool, Sums
 from kvtransfer.digests import mix64
 from kvtransfer.plan import PageIds
+from kvtransfer.sources import MadePages, MakeConvert, Source, WholePages
 from kvtransfer.transports.pool_memory import create_pool_memory, map_peer_memory
+from twolane.layout import Layout
 
 
 @dataclass(slots=True)
@@ -52,29 +56,44 @@ class DoubleMemory:
     kind = "double"
 
     def __init__(
-        self, n_pages: int, page_bytes: int, *, faults: DeviceFaults | None = None
+        self,
+        n_pages: int,
+        page_bytes: int,
+        *,
+        faults: DeviceFaults | None = None,
+        converts: Mapping[str, MakeConvert] | None = None,
     ) -> None:
         self.n_pages = n_pages
         self.page_bytes = page_bytes
         self.faults = faults or DeviceFaults()
+        self.converts = converts or {}  # by the dtype that they make of this pool's
         self.lanes: list[DoubleLane] = []
         self._memory = create_pool_memory(n_pages * page_bytes, "double")
         self.pages: Bytes = self._memory.array.reshape(n_pages, page_bytes)
         self._pinned: dict[int, int] = {}  # address -> bytes
 
-    def open_lane(self) -> DoubleLane:
-        lane = DoubleLane(self)
+    def open_lane(self, source: Source | None = None) -> DoubleLane:
+        lane = DoubleLane(self, source)
         self.lanes.append(lane)
         return lane
+
+    def makes_dtypes(self, dtype: str) -> tuple[str, ...]:
+        return (dtype, *self.converts)
+
+    def made(self, source: Layout, target: Layout) -> DoubleMade:
+        return DoubleMade(self, source, target)
 
     def export(self) -> str:
         return self._memory.address
 
     def open_peer(self, address: str) -> DoublePeer:
+        return self.open_pages(address, self.page_bytes)
+
+    def open_pages(self, address: str, page_bytes: int) -> DoublePeer:
         if self.faults.refuses_peers:
             raise DeviceError("no peer access (a fault of the double)")
         try:
-            return DoublePeer(map_peer_memory(address).reshape(-1, self.page_bytes))
+            return DoublePeer(map_peer_memory(address).reshape(-1, page_bytes))
         except (OSError, ValueError) as error:
             raise DeviceError(f"no pool at {address}: {error}") from error
 
@@ -109,6 +128,28 @@ class DoubleMemory:
         self._memory.close()
 
 
+class DoubleMade:
+    """See `SentMemory`: pages that each lane makes in a memory of its own."""
+
+    def __init__(self, memory: DoubleMemory, source: Layout, target: Layout) -> None:
+        make = None if target.dtype == source.dtype else memory.converts[target.dtype]
+        self._memory = memory
+        self._source = partial(MadePages, memory.pages, source, target, make)
+        self.page_bytes = self._source().page_bytes
+
+    def open_lane(self) -> DoubleLane:
+        return self._memory.open_lane(self._source())
+
+    def open_peer(self, address: str) -> DoublePeer:
+        return self._memory.open_pages(address, self.page_bytes)
+
+    def pin(self, buffer: Bytes) -> None:
+        self._memory.pin(buffer)
+
+    def unpin(self, buffer: Bytes) -> None:
+        self._memory.unpin(buffer)
+
+
 class DoubleFence:
     """See `Fence`."""
 
@@ -127,8 +168,10 @@ class DoubleFence:
 class DoubleLane:
     """See `Lane`."""
 
-    def __init__(self, memory: DoubleMemory) -> None:
+    def __init__(self, memory: DoubleMemory, source: Source | None = None) -> None:
         self._memory = memory
+        self._source: Source = source or WholePages(memory.pages)
+        self._taken: tuple[Bytes, PageIds] = (memory.pages, np.empty(0, dtype=np.int64))
         self._work: deque[Callable[[], None]] = deque()
         self._bell = threading.Semaphore(0)
         self._is_closed = False
@@ -138,25 +181,32 @@ class DoubleLane:
         self._thread = threading.Thread(target=self._run, name="double-lane", daemon=True)
         self._thread.start()
 
+    def after(self, mark: Mark) -> None:
+        assert isinstance(mark, threading.Event)
+        self._give(lambda: mark.wait() and None)
+
     def to_peer(self, peer: PeerPool, src: PageIds, dst: PageIds) -> None:
         assert isinstance(peer, DoublePeer)
-        self._copy(self._memory.pages, src, peer.pages, dst)
+        self._copy(src, peer.pages, dst)
 
     def to_host(self, pages: PageIds, buffer: Bytes) -> None:
         self._memory.check_pinned(buffer)
-        self._copy(self._memory.pages, pages, buffer, np.arange(len(buffer)))
+        self._copy(pages, buffer, np.arange(len(buffer)))
 
     def from_host(self, buffer: Bytes, pages: PageIds) -> None:
         self._memory.check_pinned(buffer)
-        self._copy(buffer, np.arange(len(buffer)), self._memory.pages, pages)
+        assert isinstance(self._source, WholePages), "pages that are made are nobody's to write"
+        for i, page in enumerate(pages.tolist()):
+            self._give(partial(self._copy_page, buffer, i, self._memory.pages, page))
 
     def sum(self, pages: PageIds) -> Sums:
-        sums = np.zeros(pages.size, dtype=np.uint64)
+        sums = np.zeros(len(pages), dtype=np.uint64)
 
-        def work() -> None:
-            sums[:] = mix64(self._memory.pages, pages)
+        def work(span: slice) -> None:
+            sums[span] = mix64(*self._taken)
 
-        self._give(work)
+        for span in self._taking(pages):
+            self._give(partial(work, span))
         return sums
 
     def mark(self) -> DoubleFence:
@@ -181,20 +231,36 @@ class DoubleLane:
 
     # -- inside -----------------------------------------------------------------------------
 
-    def _copy(self, source: Bytes, src: PageIds, target: Bytes, dst: PageIds) -> None:
-        for s, d in zip(src.tolist(), dst.tolist(), strict=True):
-            self._give(lambda s=s, d=d: self._copy_page(source[s], target, d))  # type: ignore[misc]
+    def _taking(self, src: PageIds) -> Iterator[slice]:
+        """Which of them are taken next: what is given before the next follows at once."""
+        most = self._source.batch_pages
+        for at in range(0, len(src), most):
+            span = slice(at, min(len(src), at + most))
+            self._give(partial(self._take, src[span]))
+            yield span
 
-    def _copy_page(self, page: Bytes, target: Bytes, at: int) -> None:
+    def _take(self, src: PageIds) -> None:
+        self._taken = self._source.take(src)
+
+    def _copy(self, src: PageIds, target: Bytes, dst: PageIds) -> None:
+        for span in self._taking(src):
+            for i, page in enumerate(dst[span].tolist()):
+                self._give(partial(self._copy_taken, i, target, page))
+
+    def _copy_taken(self, nth: int, target: Bytes, at: int) -> None:
+        memory, pages = self._taken
+        self._copy_page(memory, int(pages[nth]), target, at)
+
+    def _copy_page(self, source: Bytes, page: int, target: Bytes, at: int) -> None:
         faults = self._memory.faults
         if faults.fails:
             self._error = "a copy failed (a fault of the double)"
             return
-        half = page.size // 2
-        target[at, :half] = page[:half]
+        half = source.shape[1] // 2
+        target[at, :half] = source[page, :half]
         if faults.copy_s:
             time.sleep(faults.copy_s)
-        target[at, half:] = page[half:]
+        target[at, half:] = source[page, half:]
         if faults.corrupts:
             target[at, 0] ^= 1
 

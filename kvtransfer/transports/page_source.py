@@ -12,9 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from kvtransfer.device import DeviceError, DeviceMemory, Fence
+from kvtransfer.device import DeviceError, Fence, SentMemory
 from kvtransfer.digests import page_sums
-from kvtransfer.plan import PageIds, runs
+from kvtransfer.plan import CopyPlan, PageIds, runs
 from kvtransfer.sources import Source
 from kvtransfer.transports.base import Checksums
 from kvtransfer.transports.outlet_thread import NO_SUMS
@@ -39,8 +39,8 @@ class PageSource(Protocol):
 
     page_bytes: int
 
-    def read(self, pages: PageIds, may_wait: Callable[[], bool]) -> Generator[Batch, None, None]:
-        """The pages in order. `may_wait` is called while nothing is ready; False ends it."""
+    def read(self, plan: CopyPlan, may_wait: Callable[[], bool]) -> Generator[Batch, None, None]:
+        """The plan's pages in order. `may_wait` is called while nothing is ready; False ends it."""
         ...
 
     def release(self, slot: int) -> None:
@@ -63,8 +63,10 @@ class HostSource:
         self._source = source
         self._sums = page_sums(digest) if digest else None
 
-    def read(self, pages: PageIds, may_wait: Callable[[], bool]) -> Generator[Batch, None, None]:
+    def read(self, plan: CopyPlan, may_wait: Callable[[], bool]) -> Generator[Batch, None, None]:
         """A batch is over when the next is asked for: pages that are made may lie in one place."""
+        assert plan.after is None, "no device computes pages of host memory"
+        pages = plan.src
         size = self.page_bytes
         per_frame = min(max(1, _FRAME_BYTES // size), self._source.batch_pages)
         for at in range(0, len(pages), per_frame):
@@ -99,7 +101,7 @@ class DeviceSource:
 
     def __init__(
         self,
-        memory: DeviceMemory,
+        memory: SentMemory,
         digest: str,
         *,
         slot_bytes: int = STREAM_SLOT_BYTES,
@@ -113,9 +115,11 @@ class DeviceSource:
         self._reads: deque[_Read] = deque()
         self._is_closed = False
 
-    def read(self, pages: PageIds, may_wait: Callable[[], bool]) -> Generator[Batch, None, None]:
+    def read(self, plan: CopyPlan, may_wait: Callable[[], bool]) -> Generator[Batch, None, None]:
         assert not self._reads, "one post at a time"
-        ring = self.ring
+        ring, pages = self.ring, plan.src
+        if plan.after is not None:
+            self._lane.after(plan.after)
         parts = deque(pages[at : at + ring.pages] for at in range(0, len(pages), ring.pages))
         while parts or self._reads:
             while parts and ring.free:

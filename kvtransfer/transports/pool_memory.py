@@ -14,19 +14,20 @@ import numpy.typing as npt
 
 
 class PoolMemory:
-    """Shared memory of one pool. `array` is flat uint8; `close` gives our mapping back."""
+    """Shared memory of one pool. `array` is flat uint8, `fd` for processes of our own to map too;
+    `close` gives our mapping back."""
 
     def __init__(self, nbytes: int, name: str) -> None:
         self.nbytes = nbytes
-        self._fd = os.memfd_create(f"twolane-{name}", os.MFD_CLOEXEC)
+        self.fd = os.memfd_create(f"twolane-{name}", os.MFD_CLOEXEC)
         try:
-            os.posix_fallocate(self._fd, 0, nbytes)  # out of memory shows here, not as SIGBUS later
-            self._map: mmap.mmap | None = mmap.mmap(self._fd, nbytes)
+            os.posix_fallocate(self.fd, 0, nbytes)  # out of memory shows here, not as SIGBUS later
+            self._map: mmap.mmap | None = mmap.mmap(self.fd, nbytes)
         except OSError:
-            os.close(self._fd)
+            os.close(self.fd)
             raise
-        inode = os.fstat(self._fd).st_ino
-        self.address = f"/proc/{os.getpid()}/fd/{self._fd}:{inode}:{nbytes}"
+        inode = os.fstat(self.fd).st_ino
+        self.address = f"/proc/{os.getpid()}/fd/{self.fd}:{inode}:{nbytes}"
 
     @property
     def array(self) -> npt.NDArray[np.uint8]:
@@ -38,7 +39,7 @@ class PoolMemory:
         """Drop the file descriptor; the memory goes when the last array and peer are gone."""
         if self._map is not None:
             self._map = None  # arrays keep their own reference to the mapping
-            os.close(self._fd)
+            os.close(self.fd)
 
 
 def map_peer_memory(address: str) -> npt.NDArray[np.uint8]:

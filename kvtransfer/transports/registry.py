@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvtransfer.checksum import Pool
-from kvtransfer.device import DeviceError, DeviceMemory
+from kvtransfer.device import DeviceError, DeviceMemory, SentMemory
 from kvtransfer.digests import DEVICE_DIGESTS, HOST_DIGESTS, agreed_digest
 from kvtransfer.negotiation import HOST
 from kvtransfer.sources import MakeConvert, PageMaker, Source
@@ -40,6 +40,7 @@ from kvtransfer.transports.shm_landing import ShmLanding
 from kvtransfer.transports.shm_outlet import ShmOutlet
 from kvtransfer.transports.stream_landing import StreamLanding
 from kvtransfer.transports.stream_outlet import StreamOutlet
+from twolane.layout import parse_layout
 from twolane.v1 import transfer_pb2
 
 TRANSPORTS = ("cuda_ipc", "shm", "unix", "tcp")  # best first
@@ -138,7 +139,7 @@ class OutletOpener:
     Raises OSError when that does not work from here. The caller closes it.
 
     For a receiver that lays its pages out differently they are made of ours, whose `layout` this
-    is: with `converts` of its dtype, where that differs too. Of a device's pages none are made.
+    is; where the dtype differs too, with `converts` of its dtype, or as the device can.
     """
 
     def __init__(
@@ -152,6 +153,7 @@ class OutletOpener:
         self._epoch = sender_epoch
         self._pool = pool
         self._config = config
+        self._layout = layout
         self._maker: PageMaker | None = None
         if isinstance(pool, np.ndarray):
             self._maker = PageMaker(pool, layout, converts)
@@ -159,7 +161,10 @@ class OutletOpener:
     @property
     def makes_dtypes(self) -> tuple[str, ...]:
         """Of pages that it can make for others (SenderHello)."""
-        return self._maker.makes_dtypes if self._maker is not None else ()
+        if self._maker is not None:
+            return self._maker.makes_dtypes
+        assert not isinstance(self._pool, np.ndarray)
+        return self._pool.makes_dtypes(parse_layout(self._layout).dtype) if self._layout else ()
 
     @property
     def memory(self) -> str:
@@ -179,11 +184,13 @@ class OutletOpener:
         if hello.transport == "shm":
             if isinstance(pool, np.ndarray):
                 return ShmOutlet(address, self._source_for(hello), digest=digest)
-            return SharedOutlet(address, self._epoch, hello.epoch, pool, digest=digest)
+            return SharedOutlet(
+                address, self._epoch, hello.epoch, self._sent(pool, hello), digest=digest
+            )
         if hello.transport == "cuda_ipc":
             if isinstance(pool, np.ndarray):
                 raise DeviceError("pages of a host do not travel by cuda_ipc")
-            return IpcOutlet(address, pool, digest=digest)
+            return IpcOutlet(address, self._sent(pool, hello), digest=digest)
         outlets: list[Outlet] = [
             StreamOutlet(
                 hello.transport, address, self._epoch, hello.epoch, self._stream_of(hello, digest),
@@ -197,7 +204,13 @@ class OutletOpener:
         """For one socket."""
         if isinstance(self._pool, np.ndarray):
             return HostSource(self._source_for(hello), digest)
-        return DeviceSource(self._pool, digest)
+        return DeviceSource(self._sent(self._pool, hello), digest)
+
+    def _sent(self, pool: DeviceMemory, hello: transfer_pb2.ReceiverHello) -> SentMemory:
+        """A device's pages, as that receiver lays them out."""
+        if hello.layout in ("", self._layout) or not self._layout:
+            return pool
+        return pool.made(parse_layout(self._layout), parse_layout(hello.layout))
 
     def _source_for(self, hello: transfer_pb2.ReceiverHello) -> Source:
         assert self._maker is not None, "the receiver took pages of a device for pages of a host"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from kvtransfer.device import Bytes, DeviceMemory
+from kvtransfer.device import Bytes, SentMemory
 from kvtransfer.transports.pool_memory import create_pool_memory
 
 STREAM_SLOT_BYTES = 2 * 1024 * 1024  # of tcp and unix: what a few system calls move
@@ -23,7 +23,7 @@ class Ring:
     Used by one thread. Raises OSError when the memory cannot be had or pinned.
     """
 
-    def __init__(self, memory: DeviceMemory, pages: int, n_slots: int = N_SLOTS) -> None:
+    def __init__(self, memory: SentMemory, pages: int, n_slots: int = N_SLOTS) -> None:
         self.pages = pages
         self.free = deque(range(n_slots))
         self._device = memory

@@ -13,7 +13,7 @@ from __future__ import annotations
 import socket
 from contextlib import suppress
 
-from kvtransfer.device import DeviceMemory
+from kvtransfer.device import SentMemory
 from kvtransfer.transports.base import Checksums
 from kvtransfer.transports.frames import FREED_BYTES, MAX_SLOTS, RingAt, Slot, unpack_freed
 from kvtransfer.transports.outlet_thread import Job
@@ -30,7 +30,7 @@ class SharedOutlet(StreamOutlet):
         address: str,
         sender_epoch: int,
         receiver_epoch: int,
-        memory: DeviceMemory,
+        memory: SentMemory,
         *,
         digest: str,
     ) -> None:

@@ -69,7 +69,7 @@ class StreamOutlet(OutletThread):
         """None: it was called back, or we are closed, before its end."""
         sums: list[Checksums] = []
         at = job.plan.first
-        with closing(self._source.read(job.plan.src, self._may_wait)) as batches:
+        with closing(self._source.read(job.plan, self._may_wait)) as batches:
             for batch in batches:
                 self._mailbox.take_orders()
                 if self._current is None:

@@ -105,6 +105,19 @@ def test_gpus_are_shared_only_where_asked_for_and_with_bounded_memory() -> None:
         settled(cluster_with(SINGLE, colocated=3), FOUR[:2], share=True)
 
 
+def test_ranks_share_gpus_where_no_host_has_one_for_each() -> None:
+    wide = cluster_with(replace(MODEL, n_pages=8, tensor_parallel=4), colocated=1)
+    with pytest.raises(StartError, match=r"needs 4 GPUs .* let workers share GPUs \(--share-gpus"):
+        settled(wide, FOUR[:2])
+    shared = settled(wide, FOUR[:2], share=True)
+    assert devices(shared) == [("0", "1", "0", "1")]
+    assert environment_of(shared.workers("h:1")[0]) == {"CUDA_VISIBLE_DEVICES": "0,1"}
+    pair = settled(cluster_with(replace(MODEL, n_pages=8), colocated=2), FOUR[:1], share=True)
+    assert devices(pair) == [("0", "0"), ("0", "0")]
+    with pytest.raises(StartError, match=r"--pages or --kv-bytes"):
+        settled(cluster_with(MODEL, colocated=1), FOUR[:1], share=True)
+
+
 @pytest.mark.parametrize(
     ("changes", "visible"),
     [({"device": "cpu"}, FOUR), ({"engine": "fake"}, FOUR), ({}, ()), ({"device": "cuda"}, ())],

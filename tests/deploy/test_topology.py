@@ -149,6 +149,36 @@ def test_pools_that_say_the_default_in_words_are_not_strangers(tmp_path: Path) -
     assert told[0].startswith("t.yaml:1: exact is True in pool decode and False in pool colocated")
 
 
+@pytest.mark.parametrize(
+    ("prefill", "decode", "message"),
+    [
+        (
+            "kv_dtype: fp8",
+            "pages: 9",
+            "kv_dtype is auto in pool decode and fp8 in pool prefill: wh",
+        ),
+        (
+            "exact: true",
+            "exact: true, tensor_parallel: 2",
+            "tensor_parallel is 2 in pool decode an",
+        ),
+        ("exact: true", "exact: true, kv_dtype: fp8", "kv_dtype is fp8 in pool decode and auto in"),
+        ("kv_dtype: auto", "kv_dtype: fp8", ""),
+        ("tensor_parallel: 4, kv_dtype: fp8", "tensor_parallel: 2, kv_dtype: fp8", ""),
+        ("tensor_parallel: 2, page_tokens: 16", "page_tokens: 64", ""),
+    ],
+)
+def test_pools_may_differ_in_what_pages_can_be_made_of(
+    prefill: str, decode: str, message: str, tmp_path: Path
+) -> None:
+    text = f"pools: [{{role: prefill, {prefill}}},\n  {{role: decode, {decode}}}]"
+    if not message:
+        assert read(text, tmp_path)
+        return
+    (told,) = refusal(text, tmp_path)
+    assert told.startswith(f"t.yaml:2: {message}"), told
+
+
 def test_everything_that_is_wrong_is_told_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
     text = "launcher: slurm\nrouter: 7200\npools:\n  - role: reader\n    pages: 0\n"
     assert refusal(text, tmp_path) == [
@@ -192,6 +222,7 @@ SHIPPED_KINDS: dict[str, list[tuple[str, tuple[str, ...], int, int]]] = {
     "1p1d": [("prefill", ("prefill",), 1, 1), ("decode", ("decode",), 1, 1)],
     "2p2d": [("prefill", ("prefill",), 2, 1), ("decode", ("decode",), 2, 1)],
     "tp2": [("colocated", ("prefill", "decode"), 1, 2)],
+    "tp2-to-tp1": [("prefill", ("prefill",), 1, 2), ("decode", ("decode",), 2, 1)],
 }
 
 
@@ -204,7 +235,7 @@ def test_the_shipped_topologies_are_what_they_are_called() -> None:
 
 
 def test_the_shipped_topologies_take_a_gpu_for_each_rank() -> None:
-    for name, n_gpus in {"laptop": 0, "colocated": 2, "tp2": 2}.items():
+    for name, n_gpus in {"laptop": 0, "colocated": 2, "tp2": 2, "tp2-to-tp1": 4}.items():
         cluster = settled(resolve(read_topology(find_topology(name)), cores=2), FOUR)
         assert cluster.devices == list(FOUR[:n_gpus]), name
 

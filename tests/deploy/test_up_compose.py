@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from deploy.bundled import model_path
 from deploy.compose_router import router_config
 from deploy.compose_worker import (
     GPU_STEP_LIMITS,
+    build_worker,
     check_rows,
     lease_config,
     on_device,
@@ -20,7 +22,7 @@ from deploy.compose_worker import (
     step_limits,
     worker_config,
 )
-from deploy.engines import open_engine
+from deploy.engines import Powerhouse, open_engine
 from deploy.launcher import StartError
 from deploy.serving import serving
 from deploy.spec import LimitsSpec, ModelSpec, TimingSpec, WorkerSpec
@@ -29,6 +31,8 @@ from engine.fake import FakeEngine, FakeEngineConfig
 from kvtransfer.config import ReceiverConfig
 from tests.deploy.clusters import cluster_with
 from worker.config import StepLimits
+from worker.links import PeerDialer
+from worker.metrics import WorkerMetrics
 
 FAKE = ModelSpec(model_dir=str(model_path()), name="m", engine="fake", n_pages=8)
 TIMING = TimingSpec(heartbeat_s=0.05, suspicion_s=0.2, lease_s=0.5, grace_s=1.5, stop_grace_s=2.5)
@@ -209,15 +213,29 @@ async def test_a_transport_that_is_for_gpus_alone_is_refused_for_pages_of_a_cpu(
             pass
 
 
-def test_ranks_whose_pages_cannot_be_moved_are_refused() -> None:
-    several = replace(FAKE, engine="model", device="cpu", tensor_parallel=2)
-    with pytest.raises(StartError, match="those of several ranks cannot be moved yet"):
-        on_device(replace(worker_on("cpu", "decode"), model=several))
-    assert on_device(replace(worker_on("cpu", "prefill", "decode"), model=several)) == several
+def test_ranks_share_gpus_where_the_topology_gave_them_one_twice() -> None:
+    several = replace(FAKE, engine="model", device="cuda", tensor_parallel=2)
+    worker = replace(worker_on("cuda", "decode"), model=several)
+    assert on_device(worker) == several
+    assert on_device(replace(worker, devices=("a", "b"))) == several
+    assert on_device(replace(worker, devices=("a", "a"))).share_gpus
+
+
+def test_a_fake_engine_has_no_ranks() -> None:
+    several = replace(FAKE, tensor_parallel=2)
     with pytest.raises(StartError, match="a fake engine has no ranks"):
-        on_device(
-            replace(worker_on("cpu", "prefill", "decode"), model=replace(several, engine="fake"))
-        )
+        on_device(replace(worker_on("cpu", "prefill", "decode"), model=several))
+
+
+async def test_a_worker_whose_ranks_pages_are_out_of_reach_has_both_roles(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Powerhouse, "pages", None)
+    power = Powerhouse(FakeEngine(), on_gpu=True, memory=None)
+    made: tuple[Any, ...] = (None, PeerDialer(), {}, WorkerMetrics())
+    with pytest.raises(StartError, match="a decode worker moves pages, and the cards of its ranks"):
+        build_worker(worker_on("cuda", "decode"), power, *made)
+    assert build_worker(worker_on("cuda", "prefill", "decode"), power, *made)
 
 
 def test_a_model_that_does_not_divide_over_its_ranks_says_why() -> None:

@@ -139,7 +139,7 @@ def test_pages_handed_to_another_instance_change_no_bit(
             row.pages = [Page(p) for p in order[i * PAGES_A_ROW : (i + 1) * PAGES_A_ROW]]
             target = torch.tensor(row.pages[:n_pages], dtype=torch.int32, device="cuda")
             copy_pages(
-                engine.device_pool.address, decode.device_pool.address, source, target,
+                engine.device_pool.addresses[0], decode.device_pool.addresses[0], source, target,
                 page_bytes=decode.spec.page_bytes,
             )  # fmt: skip
         torch.cuda.synchronize()

@@ -174,7 +174,8 @@ def test_fp8_pages_are_handed_over_with_their_scales(exact: CudaEngine, model_di
     assert pools[1] is not None
     pages = torch.arange(taker.spec.n_pages, dtype=torch.int32, device=CUDA)
     torch.cuda.synchronize()
-    copy_pages(pools[0].address, pools[1].address, pages, pages, page_bytes=taker.spec.page_bytes)
+    (source,), (target,) = pools[0].addresses, pools[1].addresses
+    copy_pages(source, target, pages, pages, page_bytes=taker.spec.page_bytes)
     torch.cuda.synchronize()
     answer_all(taker, rows, N_TOKENS, chunk=lambda: 1)
     assert [row.found for row in rows] == [row.found for row in expected]

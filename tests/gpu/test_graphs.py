@@ -30,7 +30,7 @@ def test_another_thread_may_drop_pinned_memory_amid_a_capture() -> None:
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     with ThreadPoolExecutor(max_workers=1) as other, torch.cuda.stream(stream):
         held[0].copy_(torch.ones(1 << 16, dtype=torch.uint8, device=device), non_blocking=True)
-        graphs = DecodeGraphs(forward, device)
+        graphs = DecodeGraphs(forward, device, has_graphs=True)
         for n in (0, 7):
             host = HostInputs(InputShape(4, 4, 4, 1), pinned=True)
             host.block.zero_()

@@ -29,7 +29,8 @@ from kvtransfer.transports.ipc_outlet import IpcOutlet
 from tests.kvtransfer.pools import PoolForTest, open_pool
 from tests.kvtransfer.receiving import SENTINEL, Receiving, receiving
 from worker.copy_cost import CopyCost
-from worker.cuda_memory import CudaMemory, LaneConfig
+from worker.cuda_lane import LaneConfig
+from worker.cuda_memory import CudaMemory
 
 pytestmark = pytest.mark.gpu
 
@@ -111,7 +112,7 @@ def test_an_address_that_leads_nowhere_is_a_device_error() -> None:
     pool = filled(7)
     assert isinstance(pool.transfers, CudaMemory)
     address = pool.transfers.export().replace(f'"pid": {os.getpid()}', '"pid": 1')
-    broken = address[: address.rindex('"handle"')] + '"handle": "' + "00" * 72 + '"}'
+    broken = address[: address.rindex('"handles"')] + '"handles": ["' + "00" * 72 + '"]}'
     for text in ("", "{}", broken):
         with pytest.raises(DeviceError):
             pool.transfers.open_peer(text)

@@ -26,8 +26,8 @@ class PoolForTest:
     close: Callable[[], None]
 
 
-def open_pool(kind: str, n_pages: int, page_bytes: int) -> PoolForTest:
-    """Zeroed."""
+def open_pool(kind: str, n_pages: int, page_bytes: int, parts: int = 1) -> PoolForTest:
+    """Zeroed. Of a card, in as many `parts` as ranks would have."""
     if kind == "host":
         memory = create_pool_memory(n_pages * page_bytes, "test")
         array = memory.array.reshape(n_pages, page_bytes)
@@ -41,29 +41,42 @@ def open_pool(kind: str, n_pages: int, page_bytes: int) -> PoolForTest:
     from engine.step import DevicePool
     from worker.cuda_memory import CudaMemory
 
-    raw = RawMemory(n_pages * page_bytes, torch.device("cuda", torch.cuda.current_device()))
-    pool = DevicePool(raw.device.index or 0, raw.address, raw.n_bytes)
-    pages = CudaPages(raw.tensor.view(n_pages, page_bytes))
-    return PoolForTest(kind, CudaMemory(pool, page_bytes), pages, None, raw.close)
+    device = torch.device("cuda", torch.cuda.current_device())
+    size = n_pages * page_bytes // parts
+    raws = [RawMemory(size, device) for _ in range(parts)]
+    pool = DevicePool(device.index, tuple(raw.address for raw in raws), size)
+
+    def close() -> None:
+        for raw in raws:
+            raw.close()
+
+    pages = CudaPages([raw.tensor.view(n_pages, page_bytes // parts) for raw in raws])
+    return PoolForTest(kind, CudaMemory(pool, page_bytes), pages, None, close)
 
 
 class CudaPages:
     """Pages of a card, indexed as numpy arrays are; every access waits for the card."""
 
-    def __init__(self, tensor: Any) -> None:
-        self.tensor = tensor
+    def __init__(self, parts: list[Any]) -> None:
+        self.parts = parts
 
     def __getitem__(self, ids: Any) -> Any:
-        return self.tensor[self._on_card(ids)].cpu().numpy()
+        held = [part[self._on_card(ids)].cpu().numpy() for part in self.parts]
+        return np.concatenate(held, axis=-1)
 
     def __setitem__(self, ids: Any, content: Any) -> None:
         import torch
 
-        held = torch.as_tensor(np.asarray(content, dtype=np.uint8), device=self.tensor.device)
-        self.tensor[self._on_card(ids)] = held
-        torch.cuda.synchronize(self.tensor.device)
+        pages = self._on_card(ids)
+        shape = (*pages.shape, sum(part.shape[1] for part in self.parts))
+        whole = torch.from_numpy(np.array(np.broadcast_to(np.asarray(content, np.uint8), shape)))
+        at = 0
+        for part in self.parts:
+            part[pages] = whole[..., at : at + part.shape[1]].to(part.device)
+            at += part.shape[1]
+        torch.cuda.synchronize(self.parts[0].device)
 
     def _on_card(self, ids: Any) -> Any:
         import torch
 
-        return torch.as_tensor(np.asarray(ids, dtype=np.int64), device=self.tensor.device)
+        return torch.as_tensor(np.asarray(ids, dtype=np.int64), device=self.parts[0].device)

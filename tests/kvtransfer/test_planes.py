@@ -12,74 +12,25 @@ from hypothesis import strategies as st
 
 from kvtransfer.planes import Gather, Lane, Paging, gather_of, lanes
 from kvtransfer.sources import MadePages, PageMaker
-from twolane.layout import DTYPE_BYTES, SCALE_BYTES, Layout, can_feed, unfit
-
-Bytes = npt.NDArray[np.uint8]
-
-
-def layout(**changed: int | str) -> Layout:
-    """One rank, unless told otherwise; `whole_kv_heads` rules."""
-    facts: dict[str, int | str] = {
-        "ranks": 1, "dtype": "bfloat16", "page_tokens": 16, "layers": 2, "head_dim": 8,
-        "whole_kv_heads": 2, **changed,
-    }  # fmt: skip
-    facts["kv_heads"] = max(1, int(facts["whole_kv_heads"]) // int(facts["ranks"]))
-    return Layout(**facts)  # type: ignore[arg-type]
-
-
-def heads_of(side: Layout, rank: int) -> range:
-    first = rank * side.whole_kv_heads // side.ranks
-    return range(first, first + side.kv_heads)
-
-
-def cache(side: Layout, n_tokens: int, seed: int) -> tuple[Bytes, Bytes]:
-    """A row's values [tokens, layers, 2, heads, bytes] and scales [..., 4], as bytes."""
-    rng = np.random.default_rng(seed)
-    shape = (n_tokens, side.layers, 2, side.whole_kv_heads)
-    size = side.head_dim * DTYPE_BYTES[side.dtype]
-    values = rng.integers(1, 256, (*shape, size), dtype=np.uint8)
-    scales = rng.integers(1, 256, (*shape, SCALE_BYTES.get(side.dtype, 0)), dtype=np.uint8)
-    return values, scales
-
-
-def laid_out(side: Layout, rank: int, row: tuple[Bytes, Bytes]) -> Bytes:
-    """The pages of that rank, [pages, page_bytes], one position after the other. Slow and plain."""
-    values, scales = row
-    n_tokens, n_pages = len(values), -(-len(values) // side.page_tokens)
-    pages = np.zeros((n_pages, side.page_bytes), dtype=np.uint8)
-    turns = side.dtype in SCALE_BYTES
-    size, item = values.shape[-1], DTYPE_BYTES[side.dtype]
-    for token in range(n_tokens):
-        page, t = divmod(token, side.page_tokens)
-        for layer in range(side.layers):
-            for kv in range(2):
-                for i, head in enumerate(heads_of(side, rank)):
-                    plane = ((layer * 2 + kv) * side.kv_heads + i) * side.plane_bytes
-                    held = values[token, layer, kv, head]
-                    if turns and kv:
-                        pages[page, plane + t + np.arange(size) * side.page_tokens] = held
-                    else:
-                        pages[page, plane + t * size : plane + (t + 1) * size] = held
-                    at = plane + side.page_tokens * side.head_dim * item + 4 * t
-                    pages[page, at : at + scales.shape[-1]] = scales[token, layer, kv, head]
-    return pages
+from tests.kvtransfer.laid_out import Bytes, cache, laid_out, layout, whole_pages
+from twolane.layout import Layout, can_feed, unfit
 
 
 def carried(
-    gather: Gather, source: Layout, target: Layout, slots: npt.NDArray[np.int64], pool: Bytes,
-    out: Bytes, written: npt.NDArray[np.int64],
-) -> None:  # fmt: skip
-    """What a transport would do with the runs, a stretch at a time."""
+    gather: Gather, source: Layout, target: Layout, slots: npt.NDArray[np.int64], pool: Bytes
+) -> Bytes:
+    """What a copy of the runs makes, a stretch at a time."""
     a_page = source.page_tokens // np.gcd(source.page_tokens, target.page_tokens)
-    steps = dict(zip(gather.to.tolist(), gather.step.tolist(), strict=True))
+    out = np.zeros((len(slots), target.page_bytes), dtype=np.uint8)
+    q = gather.granule_bytes
     for page, of_page in enumerate(slots.reshape(len(slots), -1).tolist()):
         for unit, start, to, n_bytes in gather.runs():
-            written[page, to : to + n_bytes] += 1
             if of_page[unit] < 0:
                 continue
             source_page, place = divmod(of_page[unit], a_page)
-            at = start + place * steps[to // gather.granule_bytes] * gather.granule_bytes
+            at = start + place * int(gather.step[to // q]) * q
             out[page, to : to + n_bytes] = pool[source_page, at : at + n_bytes]
+    return out
 
 
 SIDES = st.fixed_dictionaries({
@@ -96,9 +47,10 @@ SIDES = st.fixed_dictionaries({
     n_tokens=st.integers(1, 150),
     seed=st.integers(0, 9),
 )
-def test_every_byte_of_every_rank_is_written_once_and_is_the_right_one(
+def test_every_byte_of_every_rank_is_the_right_one(
     a: dict[str, int], b: dict[str, int], heads: int, dtype: str, n_tokens: int, seed: int
 ) -> None:
+    """Heads split, merged and replicated, and pages of other sizes, at once."""
     source = layout(whole_kv_heads=heads, dtype=dtype, layers=1, head_dim=4, **a)
     target = layout(whole_kv_heads=heads, dtype=dtype, layers=1, head_dim=4, **b)
     row = cache(source, n_tokens, seed)
@@ -107,20 +59,13 @@ def test_every_byte_of_every_rank_is_written_once_and_is_the_right_one(
     n_source, n_target = -(-n_tokens // source.page_tokens), paging.n_pages(n_tokens)
     offered = rng.permutation(n_source + 2)[:n_source].tolist()
     slots = paging.sources(offered, 0, n_target, n_tokens)
-    pools = []
-    for rank in range(source.ranks):
-        pool = rng.integers(0, 256, (n_source + 2, source.page_bytes), dtype=np.uint8)
-        pool[offered] = laid_out(source, rank, row)
-        pools.append(pool)
-    for rank in range(target.ranks):
-        out = np.zeros((n_target, target.page_bytes), dtype=np.uint8)
-        written = np.zeros(out.shape, dtype=np.int64)
-        for lane in lanes(source, target):
-            if lane.target_rank == rank:
-                gather = gather_of(source, target, lane)
-                carried(gather, source, target, slots, pools[lane.source_rank], out, written)
-        assert (written == 1).all()
-        assert (out == laid_out(target, rank, row)).all()
+    pool = rng.integers(0, 256, (n_source + 2, source.page_bytes), dtype=np.uint8)
+    pool[offered] = whole_pages(source, row)
+    expected = whole_pages(target, row)
+    assert (carried(gather_of(source, target), source, target, slots, pool) == expected).all()
+    made = MadePages(pool, source, target)
+    found = [made.take(slots[i : i + 1])[0][0].copy() for i in range(n_target)]
+    assert (np.array(found) == expected).all()
 
 
 @settings(max_examples=80, deadline=None, database=None)
@@ -155,8 +100,9 @@ def test_pages_made_in_batches_of_what_was_offered_are_those_of_the_other_layout
 
 def test_equal_layouts_are_one_run_of_a_whole_page() -> None:
     side = layout()
-    (lane,) = lanes(side, side)
-    assert list(gather_of(side, side, lane).runs()) == [(0, 0, 0, side.page_bytes)]
+    assert list(gather_of(side, side).runs()) == [(0, 0, 0, side.page_bytes)]
+    several = layout(ranks=4, whole_kv_heads=4)
+    assert list(gather_of(several, several).runs()) == [(0, 0, 0, several.page_bytes)]
     paging = Paging(16, 16, side.page_bytes)
     assert paging.sources([5, 3, 9], 1, 3, 40).tolist() == [3, 9]
 
@@ -186,15 +132,13 @@ def test_runs_are_as_long_as_they_can_be() -> None:
     """Of the 8B shape: a head's tokens of one source page, or all heads of a rank in a layer."""
     shape = {"layers": 32, "head_dim": 128, "whole_kv_heads": 8}
     large, small = layout(page_tokens=64, **shape), layout(page_tokens=16, **shape)
-    (lane,) = lanes(small, large)
-    lengths = [n for *_, n in gather_of(small, large, lane).runs()]
+    lengths = [n for *_, n in gather_of(small, large).runs()]
     assert set(lengths) == {16 * 128 * 2}
     assert len(lengths) == 32 * 2 * 8 * 4
     half = replace(large, ranks=2, kv_heads=4)
-    first, _ = lanes(large, half)
-    lengths = [n for *_, n in gather_of(large, half, first).runs()]
+    lengths = [n for *_, n in gather_of(large, half).runs()]
     assert set(lengths) == {4 * 64 * 128 * 2}
-    assert len(lengths) == 32 * 2
+    assert len(lengths) == 32 * 2 * 2
 
 
 @pytest.mark.parametrize(
@@ -203,7 +147,6 @@ def test_runs_are_as_long_as_they_can_be() -> None:
         ("layers", {"layers": 3}),
         ("head_dim", {"head_dim": 16}),
         ("kv_heads", {"whole_kv_heads": 4}),
-        ("ranks", {"ranks": 2}),
         ("dtype", {"dtype": "float8_e4m3fn"}),
     ],
 )
@@ -218,6 +161,9 @@ def test_a_sender_makes_what_it_says_it_makes() -> None:
     fp8 = layout(page_tokens=64, dtype="float8_e4m3fn")
     assert unfit(small, small, ()) is None
     assert unfit(small, large, ()) == "page_tokens"
+    assert unfit(small, layout(ranks=2), ()) == "ranks"
+    assert unfit(layout(ranks=2), layout(ranks=2), ()) is None
+    assert unfit(layout(ranks=4), large, ("bfloat16",)) is None
     assert unfit(small, large, ("bfloat16",)) is None
     assert unfit(small, fp8, ("bfloat16", "float8_e4m3fn")) is None
     assert unfit(fp8, small, ("float8_e4m3fn",)) == "dtype", "what FP8 dropped does not come back"

@@ -20,6 +20,7 @@ from twolane.rpc.params import params_to_proto
 from twolane.v1 import worker_pb2
 from worker.attempt_id import AttemptId
 from worker.config import StepLimits
+from worker.step_runner import OnSubmitted
 from worker.testing import DECODE, PREFILL
 from worker.worker import Worker
 
@@ -156,9 +157,9 @@ def test_verdict_does_not_wait_for_the_running_step(
         busy = AttemptId("busy", 1)
         engine_run = d._runner.run
 
-        async def run(work: Sequence[RowWork]) -> list[RowResult]:
+        async def run(work: Sequence[RowWork], told: OnSubmitted) -> list[RowResult]:
             await asyncio.sleep(5.0)
-            return await engine_run(work)
+            return await engine_run(work, told)
 
         monkeypatch.setattr(d._runner, "run", run)
         town.router.assign(busy, PROMPT, prefill=d, decode=d, params=PARAMS)

@@ -20,6 +20,7 @@ from worker.returns import PageReturns
 from worker.role import DecodeSide, Roles
 from worker.rows import Row
 from worker.step_loop import StepLoop
+from worker.step_runner import OnSubmitted
 
 A = AttemptId("r", 1)
 PARAMS = SamplingParams(max_tokens=200, seed=3)
@@ -48,7 +49,7 @@ class IdleRole:
 class NoRunner:
     steps_ahead = 0
 
-    async def run(self, work: Sequence[RowWork]) -> list[RowResult]:
+    async def run(self, work: Sequence[RowWork], told: OnSubmitted) -> list[RowResult]:
         raise AssertionError("there was no work")
 
     async def close(self) -> None:
@@ -85,7 +86,7 @@ def test_broken_engine_ends_the_worker_loudly(play: Play, monkeypatch: pytest.Mo
     async def scene(town: Town) -> None:
         worker = town.add("w", "pd")
 
-        async def run(work: Sequence[RowWork]) -> list[RowResult]:
+        async def run(work: Sequence[RowWork], told: OnSubmitted) -> list[RowResult]:
             raise BrokenEngineError("device lost")
 
         monkeypatch.setattr(worker._runner, "run", run)
@@ -106,8 +107,8 @@ def test_faulty_row_fails_alone(play: Play, monkeypatch: pytest.MonkeyPatch) -> 
         worker = town.add("w", "pd")
         engine_run = worker._runner.run
 
-        async def run(work: Sequence[RowWork]) -> list[RowResult]:
-            results = await engine_run(work)
+        async def run(work: Sequence[RowWork], told: OnSubmitted) -> list[RowResult]:
+            results = await engine_run(work, told)
             return [
                 RowResult(r.row, error="logits are not finite")
                 if w.token_ids[0] == 66 and len(w.token_ids) > 10
@@ -136,8 +137,8 @@ def test_row_that_fails_amid_its_answer_indexes_none_of_it(
         worker = town.add("w", "pd")
         engine_run = worker._runner.run
 
-        async def run(work: Sequence[RowWork]) -> list[RowResult]:
-            results = await engine_run(work)
+        async def run(work: Sequence[RowWork], told: OnSubmitted) -> list[RowResult]:
+            results = await engine_run(work, told)
             return [
                 RowResult(r.row, error="logits are not finite") if len(w.token_ids) > 80 else r
                 for w, r in zip(work, results, strict=True)
@@ -159,8 +160,8 @@ def test_failed_row_leaves_nothing_in_the_prefix_index(
         worker = town.add("w", "pd")
         engine_run = worker._runner.run
 
-        async def run(work: Sequence[RowWork]) -> list[RowResult]:
-            results = await engine_run(work)
+        async def run(work: Sequence[RowWork], told: OnSubmitted) -> list[RowResult]:
+            results = await engine_run(work, told)
             failing = [w.start + w.n_new == 100 for w in work]
             return [
                 RowResult(r.row, error="logits are not finite") if fails else r

@@ -9,6 +9,7 @@ import torch
 from engine.config import EngineConfig
 from engine.cuda.load import load_cuda_engine
 from engine.progress import Progress
+from engine.ranks.collective import HostCollective
 from engine.ranks.joining import join
 from engine.ranks.member import main
 from engine.ranks.place import Place
@@ -18,6 +19,8 @@ from tests.engine.interpreter import sound_fp8_casts
 
 def load(config: EngineConfig, place: Place, progress: Progress) -> Engine:
     ranks = join("gloo", place, in_order=True)
+    if config.share_gpus:
+        ranks = HostCollective()
     return load_cuda_engine(config, device=torch.device("cpu"), ranks=ranks, progress=progress)
 
 

@@ -165,6 +165,7 @@ def cases() -> dict[str, Callable[[], None]]:
     from engine.kernels.gemv import gemv
     from engine.kernels.norm import rms_norm
     from engine.kernels.page_copy import copy_pages
+    from engine.kernels.page_make import MakeTable, make_fp8_pages, make_pages
     from engine.kernels.page_sum import sum_pages
     from engine.kernels.prefill_attention import PrefillConfig, config_for, prefill_attention
     from engine.kernels.prefill_overlapped import launch_overlapped
@@ -209,6 +210,29 @@ def cases() -> dict[str, Callable[[], None]]:
             zeros(n, inner), zeros(128 * (1 + gated), inner), out=zeros(n, 128), sums=sums,
             gated=gated, config=replace(cut_for(n, outer, inner, gated=gated), programs=2),
             general=False, pdl=True,
+        )  # fmt: skip
+
+    def paged(granule_bytes: int, granules: int, units: int) -> dict[str, Any]:
+        """A small piece of such a table, out of pages of 4 units."""
+        narrow = zeros(granules, dtype=torch.int32)
+        table = MakeTable(
+            base=narrow.long(), unit=narrow, step=narrow, granule_bytes=granule_bytes,
+            units=units, slots_a_page=4,
+        )  # fmt: skip
+        slots = zeros(2, units, dtype=torch.int32)
+        return {"address": 1 << 40, "slots": slots, "table": table, "page_bytes": 8 << 20}
+
+    def remade(granule_bytes: int, granules: int, units: int) -> None:
+        out = zeros(2, granules * granule_bytes, dtype=torch.uint8)
+        make_pages(**paged(granule_bytes, granules, units), out=out)
+
+    def remade_fp8(page_tokens: int, dim: int, dtype: torch.dtype, units: int) -> None:
+        tokens = min(64, page_tokens)
+        tiles = 2 * 8 * page_tokens // tokens
+        out = zeros(2, tiles * tokens * (dim + 4), dtype=torch.uint8)
+        make_fp8_pages(
+            **paged(tokens * dim * dtype.itemsize, tiles, units), out=out, dtype=dtype,
+            kv_heads=8, page_tokens=page_tokens, head_dim=dim,
         )  # fmt: skip
 
     made: dict[str, Callable[[], None]] = {
@@ -270,6 +294,17 @@ def cases() -> dict[str, Callable[[], None]]:
         ),
         "page sums": lambda: sum_pages(1 << 20, ints, page_bytes=8 << 20, out=ints.long()),
         "copy": lambda: copy_pages(1 << 20, 1 << 21, ints, ints, page_bytes=8 << 20),
+        "made": lambda: remade(4096, 32, 1),
+        "made of several": lambda: remade(4096, 32, 4),
+        "made of heads": lambda: remade(64 * 128 * 2 * 4, 4, 1),
+        "made by 16 bytes": lambda: remade(16, 4096, 4),
+        "made by 2560 bytes": lambda: remade(2560, 32, 4),
+        "made fp8": lambda: remade_fp8(64, 128, torch.bfloat16, 1),
+        "made fp8 of several": lambda: remade_fp8(128, 128, torch.bfloat16, 2),
+        "made fp8 16": lambda: remade_fp8(16, 128, torch.bfloat16, 1),
+        "made fp8 80": lambda: remade_fp8(64, 80, torch.float16, 1),
+        "made fp8 of float32": lambda: remade_fp8(64, 128, torch.float32, 1),
+        "made fp8 256": lambda: remade_fp8(64, 256, torch.bfloat16, 1),
         **{f"streamed out {n}": partial(streamed, n, 4096, 4096) for n in STREAMED_ROWS},
         **{f"streamed head {n}": partial(streamed, n, 128_256, 4096) for n in STREAMED_ROWS},
         **{

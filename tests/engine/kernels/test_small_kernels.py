@@ -123,10 +123,45 @@ def test_scattered_pages_arrive_and_nothing_else_changes() -> None:
 def test_sums_of_pages_are_those_that_a_cpu_takes(page_bytes: int) -> None:
     pool = torch.randint(0, 256, (5, page_bytes), dtype=torch.uint8)
     pages = torch.tensor([4, 0, 4], dtype=torch.int32)
-    out = torch.full((3,), 7, dtype=torch.int64)
+    out = torch.zeros(3, dtype=torch.int64)
     sum_pages(pool.data_ptr(), pages, page_bytes=page_bytes, out=out, programs=4)
     expected = mix64(pool.numpy(), np.array([4, 0, 4]))
     assert out.numpy().view(np.uint64).tolist() == expected.tolist()
+
+
+def test_sums_of_parts_add_up_to_that_of_the_whole_page() -> None:
+    whole = torch.randint(0, 256, (4, 3 * 640), dtype=torch.uint8)
+    parts = [part.contiguous() for part in torch.split(whole, 640, dim=1)]
+    pages = torch.tensor([3, 1], dtype=torch.int32)
+    apart, inside = torch.zeros(2, dtype=torch.int64), torch.zeros(2, dtype=torch.int64)
+    for i, part in enumerate(parts):
+        first = 640 * i
+        sum_pages(part.data_ptr(), pages, page_bytes=640, out=apart, bytes_before=first)
+        at = whole.data_ptr() + first
+        sum_pages(at, pages, page_bytes=640, out=inside, stride=3 * 640, bytes_before=first)
+    expected = mix64(whole.numpy(), np.array([3, 1])).tolist()
+    assert apart.numpy().view(np.uint64).tolist() == expected
+    assert inside.numpy().view(np.uint64).tolist() == expected
+
+
+def test_parts_of_pages_are_copied_between_pools_that_lay_them_apart() -> None:
+    source = torch.randint(0, 256, (5, 3, 256), dtype=torch.uint8)
+    target = torch.zeros(6, 256, dtype=torch.uint8)
+    taken, put = torch.tensor([4, 0, 2]), torch.tensor([1, 5, 0])
+    copy_pages(
+        source.data_ptr() + 256, target.data_ptr(), taken.int(), put.int(),
+        page_bytes=256, source_stride=3 * 256, programs=4,
+    )  # fmt: skip
+    back = torch.zeros_like(source)
+    copy_pages(
+        target.data_ptr(), back.data_ptr() + 512, put.int(), taken.int(),
+        page_bytes=256, target_stride=3 * 256, programs=4,
+    )  # fmt: skip
+    expected = torch.zeros_like(target)
+    expected[put] = source[taken, 1]
+    assert torch.equal(target, expected)
+    assert torch.equal(back[taken, 2], source[taken, 1])
+    assert not back[:, :2].any()
 
 
 @pytest.mark.parametrize("rows", [1, 3, 8])

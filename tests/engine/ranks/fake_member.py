@@ -17,7 +17,7 @@ from engine.fake import FakeEngine, FakeEngineConfig
 from engine.progress import Loaded, Progress
 from engine.ranks.member import main
 from engine.ranks.place import Place
-from engine.step import Engine, RowResult, RowWork
+from engine.step import DevicePool, Engine, RowResult, RowWork
 
 
 class FaultyEngine(FakeEngine):
@@ -49,6 +49,9 @@ def load(config: EngineConfig, place: Place, progress: Progress) -> Engine:
     n_pages = 8 + (is_faulty and fault == "makes another")
     engine = FaultyEngine(FakeEngineConfig(n_pages=n_pages))
     engine.fault = fault if is_faulty else ""
+    if fault == "has a card":
+        exported = b"%d" % place.rank
+        engine.device_pool = DevicePool(0, (1 << 20,), engine.pool.nbytes, (exported,))
     return engine
 
 

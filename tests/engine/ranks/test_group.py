@@ -8,18 +8,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
+import engine.cuda.mapped
 from engine.config import EngineConfig
+from engine.cuda.driver import CudaError
 from engine.errors import CheckpointError, RankLostError
 from engine.fake import FakeEngine, FakeEngineConfig
 from engine.ranks.group import RankGroup
 from engine.ranks.start import start_ranks
-from engine.step import Engine, Page, RowWork
+from engine.step import DevicePool, Engine, Page, RowWork
 from twolane.params import SamplingParams
 
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_member.py")))
@@ -60,10 +64,75 @@ def test_a_group_answers_what_one_engine_answers() -> None:
     alone = FakeEngine(FakeEngineConfig(n_pages=8))
     with group(ranks=4) as ranks:
         assert isinstance(ranks, Engine)
-        assert (ranks.spec, ranks.steps_ahead) == (alone.spec, 0)
+        whole = replace(alone.spec, page_bytes=4 * alone.spec.page_bytes)
+        assert (ranks.spec, ranks.steps_ahead) == (whole, 0)
         for _ in range(3):
             assert ranks.run([ROW]) == alone.run([ROW])
         assert ranks.run([]) == []
+
+
+def test_a_step_is_over_when_every_rank_says_so() -> None:
+    """Its result is the proof that pages may be moved, those of the slowest rank among them."""
+    with group(ranks=3) as ranks, ThreadPoolExecutor(1) as threads:
+        os.kill(ranks.pids[2], signal.SIGSTOP)
+        result = threads.submit(ranks.submit([ROW]).result)
+        with pytest.raises(TimeoutError):
+            result.result(0.3)
+        os.kill(ranks.pids[2], signal.SIGCONT)
+        assert result.result(10) == FakeEngine(FakeEngineConfig(n_pages=8)).run([ROW])
+
+
+class Driver:
+    """Stands in for the few calls of CUDA's that map memory of another process."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, out_of_reach: bytes = b"") -> None:
+        self.mapped: dict[int, bytes] = {}
+        self._out_of_reach = out_of_reach
+        doubles = {
+            "Context": lambda device: self,
+            "open_memory": self.open,
+            "close_memory": self.shut,
+        }
+        for name, double in doubles.items():
+            monkeypatch.setattr(engine.cuda.mapped, name, double)
+
+    def enter(self) -> None:
+        """Of a context."""
+
+    def open(self, exported: bytes) -> int:
+        if exported == self._out_of_reach:
+            raise CudaError("no way to that card")
+        address = 1000 * (len(self.mapped) + 1)
+        self.mapped[address] = exported
+        return address
+
+    def shut(self, exported: bytes, address: int) -> None:
+        assert self.mapped.pop(address) == exported
+
+
+def test_pools_of_ranks_on_cards_are_mapped_in_their_order_until_the_group_closes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    driver = Driver(monkeypatch)
+    with group("has a card", ranks=3) as ranks:
+        exports = (b"0", b"1", b"2")
+        part_bytes = ranks.spec.n_pages * ranks.spec.page_bytes // 3
+        assert ranks.device_pool == DevicePool(0, (1000, 2000, 3000), part_bytes, exports)
+        assert tuple(driver.mapped.values()) == exports
+        assert ranks.pool.shape == (0, ranks.spec.page_bytes)
+    assert not driver.mapped
+    assert ranks.device_pool is None
+
+
+def test_ranks_whose_cards_are_out_of_reach_serve_without_their_pools(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver = Driver(monkeypatch, out_of_reach=b"1")
+    with group("has a card") as ranks:
+        assert ranks.device_pool is None
+        assert not driver.mapped, "what was mapped before is given back"
+        assert ranks.run([ROW])
+    assert "stay where they are: no way to that card" in caplog.text
 
 
 def test_steps_may_be_submitted_before_results_are_taken() -> None:

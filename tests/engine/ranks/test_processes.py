@@ -94,9 +94,9 @@ def test_what_no_rank_can_load_is_told_as_one_engine_tells_it(
     assert not psutil.Process().children()
 
 
-def test_ranks_bring_their_own_pools(model_dir: ModelDir) -> None:
+def test_ranks_need_the_file_of_a_pool_that_they_are_given(model_dir: ModelDir) -> None:
     config = EngineConfig(model_dir=model_dir("llama"), device="cpu", tensor_parallel=2)
-    with pytest.raises(EngineConfigError, match="pools of their own"):
+    with pytest.raises(EngineConfigError, match="its pool_fd"):
         load_engine(config, pool_memory=memoryview(bytearray(1 << 20)))
 
 

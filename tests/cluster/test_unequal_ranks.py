@@ -1,0 +1,104 @@
+"""Real clusters whose sides are spread over unequal numbers of ranks, from a topology file."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.cluster.real_cluster import settled
+from twolane import Client, Completion
+from twolane.testing import start_local
+
+WORKERS = "workers: {device: cpu, threads: 1, dtype: float32, step_tokens: 120, kv_bytes: 16000000}"
+LENGTHS = (1, 63, 64, 200, 600)  # in chunks that end inside pages
+QUICK = [(2, 1, "unix", (16, 64)), (1, 2, "shm", (64, 16))]
+SOAK = [
+    (p, d, transport, (48, 32))
+    for (p, d), transport in zip(
+        itertools.product((1, 2, 4), (1, 2, 4)), itertools.cycle(("shm", "unix", "tcp")),
+        strict=False,
+    )
+]  # fmt: skip
+
+
+def completions(client: Client) -> list[Completion]:
+    prompts = [[(i * 37 + n) % 1990 + 3 for i in range(n)] for n in LENGTHS]
+    return [
+        client.generate(token_ids=prompt, temperature=0, max_tokens=12, ignore_eos=True)
+        for prompt in prompts
+    ]
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, ...]]:
+    """Of equal sides, of one rank each."""
+    file = tmp_path_factory.mktemp("equal") / "t.yaml"
+    file.write_text(f"{WORKERS}\npools: [{{role: prefill}}, {{role: decode}}]\n")
+    with start_local(topology=file, launcher="process") as cluster, cluster.client() as client:
+        return [completion.token_ids for completion in completions(client)]
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(
+    ("p", "d", "transport", "page_tokens"),
+    [*QUICK, *(pytest.param(*values, marks=pytest.mark.soak) for values in SOAK)],
+)
+async def test_answers_do_not_depend_on_the_ranks_and_pages_of_either_side(
+    p: int,
+    d: int,
+    transport: str,
+    page_tokens: tuple[int, int],
+    expected: list[tuple[int, ...]],
+    tmp_path: Path,
+) -> None:
+    pools = [
+        f"  - {{role: {role}, tensor_parallel: {n}, page_tokens: {size}}}"
+        for role, n, size in zip(("prefill", "decode"), (p, d), page_tokens, strict=True)
+    ]
+    (tmp_path / "t.yaml").write_text("\n".join([WORKERS, "pools:", *pools, ""]))
+    with start_local(
+        topology=tmp_path / "t.yaml", launcher="process", transport=[transport]
+    ) as cluster:
+        with cluster.client() as client:
+            found = completions(client)
+        assert [completion.token_ids for completion in found] == expected
+        for n, completion in zip(LENGTHS, found, strict=True):
+            assert completion.ledger.attempts == 1
+            assert completion.ledger.transfer_pages == -(-n // page_tokens[1])
+        status = await settled(cluster, 2)
+        seen = {w.worker_id: (len(w.devices), w.transports[0].transport) for w in status.workers}
+        assert seen == {"prefill-0": (p, transport), "decode-0": (d, transport)}
+
+
+@pytest.mark.timeout(180)
+def test_a_rank_that_dies_takes_its_worker_and_no_answer(
+    expected: list[tuple[int, ...]], tmp_path: Path
+) -> None:
+    pools = "[{role: prefill, tensor_parallel: 2}, {role: decode, tensor_parallel: 2}]"
+    (tmp_path / "t.yaml").write_text(f"{WORKERS}\npools: {pools}\n")
+    with (
+        start_local(topology=tmp_path / "t.yaml", launcher="process") as cluster,
+        cluster.client() as client,
+    ):
+        prompt = [(i * 37 + 5) % 1990 + 3 for i in range(300)]
+        ask = partial(client.generate, token_ids=prompt, temperature=0, ignore_eos=True)
+        before = ask(max_tokens=200)
+        for victim in ("prefill-0", "decode-0"):
+            ranks = psutil.Process(cluster.pid(victim)).children()
+            assert len(ranks) == 2
+            after = len(cluster.events)
+            with ThreadPoolExecutor(1) as pool:
+                answer = pool.submit(ask, max_tokens=200)
+                time.sleep(0.4)
+                ranks[1].kill()
+                assert answer.result().token_ids == before.token_ids
+            cluster.wait_for("died", victim, after=after)
+            assert not any(rank.is_running() for rank in ranks)
+            cluster.wait_for("started", victim, after=after, timeout_s=60)
+        assert [completion.token_ids for completion in completions(client)] == expected

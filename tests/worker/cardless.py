@@ -1,0 +1,86 @@
+"""A card's memory without a card: kernels are interpreted, streams do everything at once, and a
+process "exports" its memory by a number. What is left of `worker.cuda_*` is as it is on a card.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+
+CPU = torch.device("cpu")
+
+
+class _Context:
+    uuid = "cardless"
+
+    def __init__(self, device: int) -> None:
+        self.device = device
+
+    def enter(self) -> None:
+        """One is as good as another."""
+
+    def reach(self, uuid: str) -> None:
+        assert uuid == self.uuid
+
+
+class _Copies:
+    def __init__(self, stream: object, side_streams: object) -> None:
+        """Everything is done at once, in order."""
+
+    def give(self, targets: Any, sources: Any, sizes: Any) -> None:
+        for target, source, n_bytes in zip(targets, sources, sizes, strict=True):
+            ctypes.memmove(int(target), int(source), int(n_bytes))
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _upload(pages: Any, device: object) -> torch.Tensor:
+    return torch.from_numpy(pages.astype(np.int32))
+
+
+@contextmanager
+def without_card() -> Iterator[dict[int, int]]:
+    """Yields address -> how often it is mapped, of memory of other processes."""
+    mapped: dict[int, int] = {}
+
+    def open_memory(exported: bytes) -> int:
+        address = int.from_bytes(exported, "little")
+        if not address:
+            from engine.cuda.driver import CudaError
+
+            raise CudaError("cuIpcOpenMemHandle: CUDA error 1")
+        mapped[address] = mapped.get(address, 0) + 1
+        return address
+
+    def close_memory(exported: bytes, address: int) -> None:
+        mapped[address] -= 1
+
+    instead: dict[str, Any] = {
+        "worker.cuda_memory.Context": _Context,
+        "worker.cuda_memory.torch": SimpleNamespace(device=lambda *_: CPU),
+        "worker.cuda_memory.export_memory": lambda address: address.to_bytes(8, "little"),
+        "worker.cuda_memory.pin": lambda *_: None,
+        "worker.cuda_memory.unpin": lambda *_: None,
+        "worker.cuda_peer.open_memory": open_memory,
+        "worker.cuda_peer.close_memory": close_memory,
+        "worker.cuda_lane.Copies": _Copies,
+        "worker.cuda_lane.upload": _upload,
+        "worker.cuda_making.upload": _upload,
+        "worker.cuda_lane.landing_place": lambda n: torch.empty(n, dtype=torch.int64),
+        "torch.cuda.Stream": mock.Mock(),
+        "torch.cuda.Event": mock.Mock(),
+        "torch.cuda.device": lambda _: nullcontext(),
+        "torch.cuda.stream": lambda _: nullcontext(),
+    }
+    with ExitStack() as stack:
+        for name, double in instead.items():
+            stack.enter_context(mock.patch(name, double))
+        yield mapped

@@ -1,0 +1,68 @@
+"""Where the bytes of a page lie: in one place, or in a part for each rank. Pure arithmetic.
+
+page       | part 0 | part 1 | part 2 | part 3 |       byte `first` of it begins a part
+memory     page p of a part lies at address + p * stride
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvtransfer.plan import PageIds, runs
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """`n_bytes` of each page, from byte `first` of it on."""
+
+    address: int
+    first: int
+    n_bytes: int
+    stride: int
+
+    def at(self, page: int) -> int:
+        return self.address + page * self.stride
+
+    def cut(self, first: int, stop: int) -> Part:
+        return Part(self.address + first - self.first, first, stop - first, self.stride)
+
+    @property
+    def is_dense(self) -> bool:
+        """The next page follows at once."""
+        return self.stride == self.n_bytes
+
+
+Parts = tuple[Part, ...]
+
+
+def parts_of(addresses: Sequence[int], page_bytes: int) -> Parts:
+    """Of a pool with an equal part of each page at each of these."""
+    n_bytes, rest = divmod(page_bytes, len(addresses))
+    assert not rest, "a part for each rank, all alike"
+    return tuple(Part(at, i * n_bytes, n_bytes, n_bytes) for i, at in enumerate(addresses))
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """The same bytes of pages, on both sides."""
+
+    source: Part
+    target: Part
+
+    def spans(self, src: PageIds, dst: PageIds) -> list[tuple[int, int]]:
+        """Bounds [a, b) of pages that one command copies."""
+        if self.source.is_dense and self.target.is_dense:
+            return runs(src, dst)
+        return [(i, i + 1) for i in range(src.size)]
+
+
+def copies(source: Parts, target: Parts) -> list[Copy]:
+    """What it takes to bring whole pages over."""
+    found = []
+    for s in source:
+        for t in target:
+            first, stop = max(s.first, t.first), min(s.first + s.n_bytes, t.first + t.n_bytes)
+            if first < stop:
+                found.append(Copy(s.cut(first, stop), t.cut(first, stop)))
+    return found

@@ -172,6 +172,12 @@ def _contradictions(topology: Topology) -> Iterator[Problem]:
             yield Problem(
                 (*place, "kv_bytes"), "pages and kv_bytes both say how large the pool is: give one"
             )
+    for i, pool in enumerate(topology.pools):
+        if (
+            _said(topology, pool, "engine") == "fake"
+            and _said(topology, pool, "tensor_parallel") != 1
+        ):
+            yield Problem(("pools", i, "tensor_parallel"), "a fake engine has no ranks")
     n_of = dict.fromkeys(NAMES, 0)
     seen: dict[str, int] = {"router": -1}
     for i, pool in enumerate(topology.pools):
@@ -210,11 +216,11 @@ def _strangers(topology: Topology) -> Iterator[Problem]:
         for name in alike:
             ours, theirs = (_said(topology, its, name) for its in (pool, first))
             if ours != theirs:
+                when = "in exact mode " * (name in ("tensor_parallel", "kv_dtype"))
                 yield Problem(
                     ("pools", i, name),
                     f"{name} is {ours} in pool {pool.title} and {theirs} in pool {first.title}: "
-                    "rows that begin in one could not go on in the other"
-                    + (", in exact mode" if name in ("tensor_parallel", "kv_dtype") else ""),
+                    f"{when}rows that begin in one could not go on in the other",
                 )
         if pool.role == "decode" and "kv_dtype" not in alike:
             yield from _unmade(topology, i)

@@ -82,7 +82,8 @@ class HostCollective(LibraryCollective):
         super().__init__(in_order=True)
 
     def _parts(self, x: torch.Tensor) -> list[torch.Tensor]:
-        return [part.to(x.device) for part in super()._parts(x.cpu())]
+        raw = x.cpu().contiguous().view(torch.uint8)  # gloo need not know the dtype
+        return [part.view(x.dtype).to(x.device) for part in super()._parts(raw)]
 
 
 def ordered_sum(parts: Sequence[torch.Tensor]) -> torch.Tensor:

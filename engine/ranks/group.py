@@ -174,7 +174,10 @@ class RankGroup:
         mapped, self._mapped = self._mapped, None
         if mapped is not None:
             self.device_pool = None
-            mapped.close()
+            try:
+                mapped.close()
+            except CudaError as error:  # they go with this process, and the ranks must go now
+                log.warning("pools of ranks stay mapped: %s", error)
         for member in self._members:
             if member.process.returncode is None:
                 self._send(member, Kind.CLOSE)

@@ -163,6 +163,7 @@ def test_pools_that_say_the_default_in_words_are_not_strangers(tmp_path: Path) -
             "tensor_parallel is 2 in pool decode an",
         ),
         ("exact: true", "exact: true, kv_dtype: fp8", "kv_dtype is fp8 in pool decode and auto in"),
+        ("engine: fake", "engine: fake, tensor_parallel: 2", "a fake engine has no ranks"),
         ("kv_dtype: auto", "kv_dtype: fp8", ""),
         ("tensor_parallel: 4, kv_dtype: fp8", "tensor_parallel: 2, kv_dtype: fp8", ""),
         ("tensor_parallel: 2, page_tokens: 16", "page_tokens: 64", ""),

@@ -51,6 +51,17 @@ def test_the_topologies_that_come_with_us_start_what_they_say(
         assert len(tokens(cluster)) == 16
 
 
+def test_the_topology_of_unequal_ranks_serves_from_a_group_to_single_workers() -> None:
+    with start_local(
+        topology="tp2-to-tp1", launcher="process", device="cpu", pages=64, max_context_tokens=512
+    ) as cluster:
+        assert pools(cluster.status()) == [
+            ("decode-0", "decode", ("cpu",)), ("decode-1", "decode", ("cpu",)),
+            ("prefill-0", "prefill", ("cpu", "cpu")),
+        ]  # fmt: skip
+        assert len(tokens(cluster)) == 16
+
+
 def test_a_file_of_ones_own_serves_with_options_that_change_it(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(

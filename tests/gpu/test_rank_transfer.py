@@ -124,7 +124,7 @@ def test_workers_of_unequal_ranks_answer_what_one_card_answers(
     )
     with (
         start_local(
-            model_dir, topology=tmp_path / "t.yaml", launcher="process", start_timeout_s=120
+            model_dir, topology=tmp_path / "t.yaml", launcher="process", start_timeout_s=300
         ) as cluster,
         cluster.client() as client,
     ):

@@ -44,12 +44,14 @@ def test_a_sender_of_its_own_pages_alone_is_refused_by_field(name: str) -> None:
     assert unfit(parse_layout(TEXT), parse_layout(TEXT), ()) is None
 
 
-def test_a_side_with_another_number_of_ranks_is_refused_naming_them_unless_pages_are_made() -> None:
+def test_a_side_of_several_ranks_has_pages_of_all_and_is_refused_where_none_can_be_made() -> None:
     two = parse_layout(json.dumps({**FIELDS, "kv_heads": 1, "ranks": 2}))
     shared = {**FIELDS, "kv_heads": 1, "ranks": 4, "whole_kv_heads": 2}
-    for other in (parse_layout(json.dumps(shared)), parse_layout(TEXT)):
-        assert unfit(two, other, ()) == "ranks"
-        assert unfit(two, other, ("bfloat16",)) is None
+    four = parse_layout(json.dumps(shared))
+    assert two.page_bytes == 2 * two.rank_page_bytes == parse_layout(TEXT).page_bytes
+    assert four.page_bytes == 2 * two.page_bytes, "two ranks hold each head"
+    assert unfit(two, four, ()) == unfit(two, parse_layout(TEXT), ()) == "ranks"
+    assert unfit(two, four, ("bfloat16",)) is None
     assert unfit(two, two, ()) is None
 
 

@@ -34,7 +34,7 @@ from engine.progress import PROGRESS, Progress
 from engine.ranks.channel import Channel, Kind
 from engine.ranks.messages import StepWriter, decode_results, read_head
 from engine.ranks.pool_file import PoolFile
-from engine.step import ByteArray, DevicePool, DoneStep, EngineSpec, RowResult, RowWork, Step
+from engine.step import ByteArray, DevicePool, DoneStep, EngineSpec, Mark, RowResult, RowWork, Step
 
 log = logging.getLogger(__name__)
 
@@ -292,6 +292,7 @@ class _GroupStep:
     group: RankGroup
     number: int
     flight: _Flight
+    written: Mark | None = None  # each rank writes pages of its own: its answer tells
 
     def result(self) -> list[RowResult]:
         return self.group.wait_for(self.number, self.flight)

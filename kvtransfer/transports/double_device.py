@@ -183,7 +183,7 @@ class DoubleLane:
 
     def after(self, mark: Mark) -> None:
         assert isinstance(mark, threading.Event)
-        self._give(lambda: mark.wait() and None)
+        self._give(partial(_wait_for, mark))
 
     def to_peer(self, peer: PeerPool, src: PageIds, dst: PageIds) -> None:
         assert isinstance(peer, DoublePeer)
@@ -276,3 +276,7 @@ class DoubleLane:
             if not self._work:  # closed, and all is done
                 return
             self._work.popleft()()
+
+
+def _wait_for(mark: threading.Event) -> None:
+    mark.wait()

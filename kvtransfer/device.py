@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvtransfer.plan import PageIds
+from kvtransfer.region import Region
 
 Bytes = npt.NDArray[np.uint8]
 Sums = npt.NDArray[np.uint64]
@@ -77,6 +78,11 @@ class DeviceMemory(Protocol):
     kind: str  # of device: pools of one kind may be able to map each other
     n_pages: int
     page_bytes: int
+
+    @property
+    def regions(self) -> tuple[Region, ...]:
+        """All of the pool, for network cards that reach it."""
+        ...
 
     def open_lane(self) -> Lane: ...
 

@@ -37,6 +37,7 @@ from engine.step import DevicePool
 from kvtransfer.device import Bytes, DeviceError, PeerPool, Sums
 from kvtransfer.host import start_ticks
 from kvtransfer.plan import PageIds, runs
+from kvtransfer.region import Region
 from worker.copy_cost import CopyCost
 
 
@@ -87,6 +88,10 @@ class CudaMemory:
         lane = self.open_lane()
         lane.warm_up()
         lane.close()
+
+    @property
+    def regions(self) -> tuple[Region, ...]:
+        return (Region(self.address, self.n_pages * self.page_bytes, self.device.index),)
 
     def open_lane(self) -> CudaLane:
         return CudaLane(self, self._context)

@@ -21,6 +21,7 @@ import numpy as np
 from kvtransfer.device import Bytes, DeviceError, PeerPool, Sums
 from kvtransfer.digests import mix64
 from kvtransfer.plan import PageIds
+from kvtransfer.region import Region, region_of
 from kvtransfer.transports.pool_memory import create_pool_memory, map_peer_memory
 
 
@@ -61,6 +62,11 @@ class DoubleMemory:
         self._memory = create_pool_memory(n_pages * page_bytes, "double")
         self.pages: Bytes = self._memory.array.reshape(n_pages, page_bytes)
         self._pinned: dict[int, int] = {}  # address -> bytes
+
+    @property
+    def regions(self) -> tuple[Region, ...]:
+        """It is host memory."""
+        return (region_of(self.pages),)
 
     def open_lane(self) -> DoubleLane:
         lane = DoubleLane(self)

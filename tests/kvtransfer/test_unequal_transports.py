@@ -14,6 +14,7 @@ from kvtransfer.transports.double_device import DeviceFaults, DoubleMemory
 from kvtransfer.transports.pool_memory import create_pool_memory
 from kvtransfer.transports.registry import AnyPool, OutletOpener, TransportConfig, open_landings
 from tests.kvtransfer.device_pair import D_EPOCH, P_EPOCH, Ear
+from tests.kvtransfer.nixl_marks import needs_nixl
 from twolane.layout import parse_layout
 from twolane.v1 import transfer_pb2
 
@@ -27,7 +28,10 @@ N_PAGES, N_POSTS = 400, 4  # a post is of several batches, and they are under wa
 
 @pytest.mark.parametrize(
     ("transport", "on_device"),
-    [("shm", False), ("unix", False), ("tcp", False), ("unix", True), ("tcp", True)],
+    [
+        *(("shm", False), ("unix", False), ("tcp", False), ("unix", True), ("tcp", True)),
+        *(pytest.param("nixl", on_device, marks=needs_nixl) for on_device in (False, True)),
+    ],
 )
 def test_made_pages_arrive_whole_over_every_transport_and_socket(
     transport: str, on_device: bool

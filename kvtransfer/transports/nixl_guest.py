@@ -46,6 +46,6 @@ class NixlGuest:
         self.is_busy = False
         self.owed.clear()
         if self._agent is not None:
-            self._agent.close()
+            self._agent.close()  # guard: agent closed
             self._agent = None
         self.lane.close()

@@ -251,7 +251,7 @@ class NixlLanding(TransportThread[LandingEvent]):
             guest.lane.say(nixl_pb2.NixlResponse(revoke=revoke))
 
     def _drop(self, guest: NixlGuest) -> None:
-        self._door.drop(guest)  # closes its agent: guard: nobody writes
+        self._door.drop(guest)  # closes its agent: nobody writes any more
         if not self._guests_of(guest.epoch) and not self._has_grants(guest.epoch):
             self._digest_of.pop(guest.epoch, None)
         self._tell_stopped()

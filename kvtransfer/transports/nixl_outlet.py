@@ -289,7 +289,7 @@ class NixlOutlet(TransportThread[Posted]):
     def _break(self) -> None:
         """The connection is over, and with it all that was launched; what was not may go on."""
         if self._agent is not None:
-            self._agent.close()  # guard: nothing is read any more
+            self._agent.close()  # nothing is read any more
             self._agent = None
         if self._lane is not None:
             self._lane.close()

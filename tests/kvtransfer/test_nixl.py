@@ -7,22 +7,32 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
 import pytest
 
+from kvtransfer.plan import CopyPlan
 from kvtransfer.region import region_of
 from kvtransfer.transports import nixl_agent, nixl_outlet
 from kvtransfer.transports.base import Checked, Stopped
-from kvtransfer.transports.nixl_agent import NixlAgent, WriteState
+from kvtransfer.transports.nixl_agent import NixlAgent, NixlWrite, WriteState
 from kvtransfer.transports.nixl_lane import NixlLane
-from kvtransfer.transports.registry import TransportConfig
-from tests.kvtransfer.device_pair import D_EPOCH, N_PAGES, SIZE, DevicePair, device_pair
+from kvtransfer.transports.registry import OutletOpener, TransportConfig, open_landings
+from tests.kvtransfer.device_pair import (
+    D_EPOCH,
+    N_PAGES,
+    P_EPOCH,
+    SIZE,
+    DevicePair,
+    Ear,
+    device_pair,
+)
 from tests.kvtransfer.nixl_marks import needs_nixl
 from tests.kvtransfer.receiving import receiving
 from tests.kvtransfer.test_streams import connect, is_hung_up
-from twolane.v1 import nixl_pb2
+from twolane.v1 import nixl_pb2, transfer_pb2
 
 pytestmark = needs_nixl
 ALL = list(range(N_PAGES))
@@ -100,7 +110,7 @@ def test_a_grant_revoked_later_is_stopped_by_the_senders_word_and_not_written_ag
     assert pair.landing.dropped == {}  # type: ignore[attr-defined]
 
 
-def test_a_revoked_sender_that_does_not_answer_loses_its_way_in_and_comes_back_by_another(
+def test_a_revoked_sender_that_does_not_answer_loses_its_way_in_and_finds_another(
     pair: DevicePair,
 ) -> None:
     pair.grant(1, 3)
@@ -119,6 +129,22 @@ def test_a_revoked_sender_that_does_not_answer_loses_its_way_in_and_comes_back_b
     assert pair.has([9], [4])
 
 
+def test_a_sender_says_drained_only_after_its_last_write(
+    pair: DevicePair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair.landing._drain_s = 5.0  # type: ignore[attr-defined]
+    with monkeypatch.context() as slow:
+        slow.setattr(NixlWrite, "state", lambda self: WriteState.UNDER_WAY)
+        pair.grant(1, 3)
+        pair.post(1, 1, [9], [3])
+        assert pair.out.hears_nothing(0.2)
+        monkeypatch.setattr(nixl_outlet, "GIVE_UP_S", 5.0)
+        pair.landing.revoke(1)
+        assert pair.into.hears_nothing(0.3)
+    assert pair.into.wait_for(1) == [Stopped(1)]
+    assert [p.ok for p in pair.out.wait_for(1)] == [False]
+
+
 def test_posts_to_a_receiver_that_stands_still_end_when_called_back(pair: DevicePair) -> None:
     pair.grant(1, *ALL)
     pair.grant(2, *ALL)
@@ -129,6 +155,7 @@ def test_posts_to_a_receiver_that_stands_still_end_when_called_back(pair: Device
     pair.post(3, 1, ALL, ALL)
     assert pair.out.hears_nothing(0.2)
     pair.outlet.cancel(1)
+    assert pair.out.hears_nothing(0.1), "the pages are still being read"
     assert [p.ok for p in pair.out.wait_for(3)] == [True, False, False]
     go_on.set()
     pair.post(4, 2, ALL, ALL)
@@ -164,7 +191,12 @@ def test_nothing_is_driven_while_nothing_moves(pair: DevicePair) -> None:
 
 
 def hello(**changed: Any) -> bytes:
-    fields = {"sender_epoch": 9, "receiver_epoch": D_EPOCH, "page_bytes": SIZE, "checksum": "mix64"}
+    fields: dict[str, Any] = {
+        "sender_epoch": 9,
+        "receiver_epoch": D_EPOCH,
+        "page_bytes": SIZE,
+        "checksum": "mix64",
+    }
     return framed(nixl_pb2.NixlRequest(hello=nixl_pb2.NixlHello(**(fields | changed))))
 
 
@@ -274,6 +306,54 @@ async def test_pages_of_a_stopped_writer_are_free_when_its_way_in_is_closed() ->
         await side.wait_until("it goes on", lambda: len(side.landed) > 1)
         sending.signal(signal.SIGKILL)
         await side.wait_until("no page held", lambda: side.pages.counts().free == 12_000)
+
+
+def test_a_dropped_sender_writes_nothing_more(pair: DevicePair) -> None:
+    """Its agent is its way in: a peer that wrote by it finds it gone."""
+    pair.grant(1, *ALL)
+    pair.post(1, 1, [9], [3])
+    pair.out.wait_for(1)
+    (guest,) = pair.landing._door.arrivals  # type: ignore[attr-defined]
+    agent = guest._agent
+    go_on = hold(pair.outlet)
+    pair.landing.revoke(1)
+    assert pair.into.wait_for(1) == [Stopped(1)]
+    assert agent._agent is None
+    go_on.set()
+
+
+def land_until_killed(pipe: Any) -> None:
+    pool = np.zeros((N_PAGES, 1 << 20), np.uint8)
+    config = TransportConfig(transports=("nixl",))
+    landing = open_landings(D_EPOCH, pool, config)["nixl"]
+    landing.grant(P_EPOCH, 1, np.arange(N_PAGES))
+    pipe.send((landing.address, landing.digests))
+    pipe.recv()
+
+
+def test_posts_to_a_receiver_that_is_killed_in_mid_write_end_at_once() -> None:
+    context = get_context("spawn")
+    here, there = context.Pipe()
+    child = context.Process(target=land_until_killed, args=(there,), daemon=True)
+    child.start()
+    address, digests = here.recv()
+    hello = transfer_pb2.ReceiverHello(
+        epoch=D_EPOCH, transport="nixl", transport_address=address, checksums=digests
+    )
+    pool = np.ones((N_PAGES, 1 << 20), np.uint8)
+    outlet = OutletOpener(P_EPOCH, pool, TransportConfig(transports=("nixl",)))(hello)
+    out = Ear(outlet)
+    for post in range(100):
+        outlet.post(post, 1, CopyPlan.of(0, ALL, ALL))
+    assert out.wait_for(2)[0].ok
+    child.kill()
+    child.join()
+    posted = out.wait_for(100)
+    outlet.post(100, 1, CopyPlan.of(0, ALL, ALL))
+    assert not out.wait_for(101)[-1].ok, "nobody is there"
+    outlet.close()
+    assert sorted(p.post for p in posted) == list(range(101))
+    assert not posted[-2].ok, "it was killed in the middle"
 
 
 # -- when it is offered ---------------------------------------------------------------------

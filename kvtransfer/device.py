@@ -86,6 +86,11 @@ class DeviceMemory(Protocol):
 
     def open_lane(self) -> Lane: ...
 
+    def enter(self) -> None:
+        """What libraries do on this thread from now on is about this device. Raises
+        `DeviceError`."""
+        ...
+
     def export(self) -> str:
         """How another process of this host maps the pool. Raises `DeviceError`."""
         ...

@@ -96,6 +96,10 @@ class CudaMemory:
     def open_lane(self) -> CudaLane:
         return CudaLane(self, self._context)
 
+    def enter(self) -> None:
+        with _told(self._context):
+            pass
+
     def export(self) -> str:
         with _told(self._context):
             handle = export_memory(self.address)

@@ -73,6 +73,9 @@ class DoubleMemory:
         self.lanes.append(lane)
         return lane
 
+    def enter(self) -> None:
+        """It is host memory."""
+
     def export(self) -> str:
         return self._memory.address
 

@@ -260,6 +260,7 @@ class NixlLanding(TransportThread[LandingEvent]):
         return any(grant.sender_epoch == epoch for grant in self._grants.values())
 
     def _new_agent(self) -> NixlAgent:
+        self._summer.enter()
         return NixlAgent(f"d-{self._epoch:x}-{next(self._names)}", self._regions)
 
     def _leave(self) -> None:

@@ -248,6 +248,7 @@ class NixlOutlet(TransportThread[Posted]):
             welcome, *others = self._meet()
             if not welcome.HasField("welcome"):
                 raise FrameError("no welcome")
+            self._source.enter()
             self._agent = agent = NixlAgent(self._name(), self._source.regions)
             self._use(agent, welcome.welcome)
             for message in others:

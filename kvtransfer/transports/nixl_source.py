@@ -37,6 +37,10 @@ class NixlSource(Protocol):
     page_bytes: int  # as the receiver lays pages out
     part_pages: int  # most that `take` may be asked for
 
+    def enter(self) -> None:
+        """On the thread that will make an agent of the regions. Raises `DeviceError`."""
+        ...
+
     def take(self, src: PageIds) -> Part | None:
         """These pages of a `CopyPlan`; None: not before something is released. Raises
         `DeviceError`."""
@@ -58,6 +62,9 @@ class StoredPages:
         self.part_pages = max(1, _SLICE_BYTES // page_bytes)
         self._summer = summer
         self._digest = digest
+
+    def enter(self) -> None:
+        self._summer.enter()
 
     def take(self, src: PageIds) -> Part | None:
         return Part(src, *self._summer.sum(src, self._digest))
@@ -82,6 +89,9 @@ class StagedPages:
         self.regions: tuple[Region, ...] = (region_of(self._slots),)
         self._summer = HostSummer(self._slots)
         self._free = deque(range(_N_SLOTS))
+
+    def enter(self) -> None:
+        """Slots are in host memory."""
 
     def take(self, src: PageIds) -> Part | None:
         if not self._free:

@@ -22,6 +22,10 @@ class PageSummer(Protocol):
         `DeviceError`."""
         ...
 
+    def enter(self) -> None:
+        """What libraries do on this thread from now on is about where the pages are."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -36,6 +40,9 @@ class HostSummer:
     def sum(self, pages: PageIds, digest: str) -> tuple[Checksums, Fence | None]:
         return (page_sums(digest)(self._pool, pages) if digest else NO_SUMS), None
 
+    def enter(self) -> None:
+        """Host memory is everybody's."""
+
     def close(self) -> None:
         """The pool is not ours."""
 
@@ -46,12 +53,16 @@ class DeviceSummer:
     digests: tuple[str, ...] = DEVICE_DIGESTS
 
     def __init__(self, memory: DeviceMemory) -> None:
+        self._memory = memory
         self._lane = memory.open_lane()
 
     def sum(self, pages: PageIds, digest: str) -> tuple[Checksums, Fence | None]:
         if not digest:
             return NO_SUMS, None
         return self._lane.sum(pages), self._lane.mark()
+
+    def enter(self) -> None:
+        self._memory.enter()
 
     def close(self) -> None:
         self._lane.close()

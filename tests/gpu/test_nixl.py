@@ -1,6 +1,6 @@
 """The nixl transport between processes with pages on cards, and a killed sender.
 
-UCX goes by TCP with copies through the host: slow, but any machine has it. Expected: well under a minute.
+UCX goes by TCP with copies through the host: slow, but any machine has it. Less than a minute.
 """
 
 from __future__ import annotations

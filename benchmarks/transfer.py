@@ -3,11 +3,13 @@
     python -m benchmarks.transfer [--pool-mib 256] [--rounds 5]
 
 Pages lie at random places on both sides. `bare` is the same copy or the same system calls with
-nothing around them; memcpy is measured in the same run. Medians; saved as transfer_cpu.json.
+nothing around them; memcpy is measured in the same run. Of nixl it is NIXL's own write over TCP, in
+requests of 8 MiB, and in one request for everything. Medians; saved as transfer_cpu.json.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
 from collections.abc import Iterator
 from typing import Any
@@ -20,8 +22,11 @@ from rich.table import Table
 from benchmarks.results import save
 from benchmarks.transfer_bare import bare_rounds
 from benchmarks.transfer_ends import Setting, rounds
+from benchmarks.transfer_nixl import nixl_rounds
+from kvtransfer.transports import nixl_agent
 
 TRANSPORTS = ("tcp", "unix", "shm")
+NIXL, NIXL_ALONE = "nixl", "nixl, one request"
 PAGE_KIB = (16, 64, 256)
 
 
@@ -34,7 +39,10 @@ def measure(pool_bytes: int, n_rounds: int, console: Console) -> list[dict[str, 
     ]  # fmt: skip
     rows = []
     for kind, kib, sums in track(kinds, "measuring", console=console):
-        if sums is None:
+        if sums is None and kind in (NIXL, NIXL_ALONE):
+            post_bytes = 8 << 20 if kind == NIXL else 0
+            rates = nixl_rounds(kib * 1024, pool_bytes, n_rounds, post_bytes)
+        elif sums is None:
             rates = bare_rounds(kind, kib * 1024, pool_bytes, n_rounds)
         else:
             (rates,) = rounds(Setting(kind, kib * 1024, sums, pool_bytes, n_rounds))
@@ -53,7 +61,9 @@ def measure(pool_bytes: int, n_rounds: int, console: Console) -> list[dict[str, 
 
 def _kinds() -> Iterator[tuple[str, bool | None]]:
     yield "memcpy", None
-    for transport in TRANSPORTS:
+    if nixl_agent.is_installed():
+        yield NIXL_ALONE, None
+    for transport in (*TRANSPORTS, *((NIXL,) if nixl_agent.is_installed() else ())):
         yield transport, None
         yield transport, False
         yield transport, True
@@ -68,7 +78,7 @@ def _table(rows: list[dict[str, Any]]) -> Table:
             for row in rows
             if row["kind"] == kind and row["checksums"] is sums
         ]
-        table.add_row(kind if kind == "memcpy" else f"{kind}, {names[sums]}", *cells)
+        table.add_row(kind if kind in ("memcpy", NIXL_ALONE) else f"{kind}, {names[sums]}", *cells)
     return table
 
 
@@ -77,7 +87,10 @@ def _table(rows: list[dict[str, Any]]) -> Table:
 @click.option("--rounds", "n_rounds", default=5, show_default=True)
 @click.option("--name", default="transfer_cpu", show_default=True)
 def main(pool_mib: int, n_rounds: int, name: str) -> None:
+    os.environ["UCX_TLS"] = "tcp"  # of the nixl transport's two ends
     console = Console()
+    if not nixl_agent.is_installed():
+        console.print("nixl is not installed: left out")
     rows = measure(pool_mib << 20, n_rounds, console)
     console.print(_table(rows))
     path = save(name, {"pool_mib": pool_mib, "n_rounds": n_rounds, "rows": rows})

@@ -65,6 +65,8 @@ def build_worker(
     )
     transports = opener.transports if pages is not None else ()
     if pages is not None and not transports:
+        if "nixl" in spec.transports:
+            raise StartError("nixl is not installed: pip install 'twolane[nixl]'")
         raise StartError(f"{', '.join(spec.transports)} is not for pages of a CPU")
     wire = Wire(
         dial=dialer,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 MAX_PORT = 65535
 _HTTP_ABOVE = 2  # between them, workers come in where a router is started alone
 PREFILL, DECODE = "prefill", "decode"
-TRANSPORTS = ("cuda_ipc", "shm", "unix", "tcp")  # best first; cuda_ipc: between GPUs alone
+TRANSPORTS = ("cuda_ipc", "shm", "unix", "nixl", "tcp")  # best first; see kvtransfer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

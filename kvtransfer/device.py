@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvtransfer.plan import PageIds
+from kvtransfer.region import Region
 from twolane.layout import Layout
 
 Bytes = npt.NDArray[np.uint8]
@@ -114,6 +115,16 @@ class DeviceMemory(SentMemory, Protocol):
 
     kind: str  # of device: pools of one kind may be able to map each other
     n_pages: int
+
+    @property
+    def regions(self) -> tuple[Region, ...]:
+        """All of the pool, for network cards that reach it."""
+        ...
+
+    def enter(self) -> None:
+        """What libraries do on this thread from now on is about this device. Raises
+        `DeviceError`."""
+        ...
 
     def export(self) -> str:
         """How another process of this host maps the pool. Raises `DeviceError`."""

@@ -21,6 +21,7 @@ from engine.cuda.driver import Context, export_memory, pin, unpin
 from engine.step import DevicePool
 from kvtransfer.device import Bytes
 from kvtransfer.host import start_ticks
+from kvtransfer.region import Region
 from twolane.layout import Layout
 from worker.cuda_lane import CudaLane, LaneConfig
 from worker.cuda_making import CudaMaker, Pool, Staging, makes_dtypes
@@ -52,6 +53,11 @@ class CudaMemory:
         lane.warm_up()
         lane.close()
 
+    @property
+    def regions(self) -> tuple[Region, ...]:
+        device, n_pages = self.device.index, self.n_pages
+        return tuple(Region(p.address, n_pages * p.n_bytes, device) for p in self.parts)
+
     def open_lane(self) -> CudaLane:
         return CudaLane(self._context, self.device, Pool(self.parts), self.config)
 
@@ -63,6 +69,10 @@ class CudaMemory:
         assert source.page_bytes == self.page_bytes
         addresses = [part.address for part in self.parts]
         return CudaMade(self, self._context, CudaMaker(addresses, source, target, self.device))
+
+    def enter(self) -> None:
+        with told(self._context):
+            pass
 
     def export(self) -> str:
         with told(self._context):

@@ -1,4 +1,4 @@
-"""Who may come in to a stream landing, and who has to leave again. Used by its thread alone.
+"""Who may come in to a landing, and who has to leave again. Used by its thread alone.
 
     listener --- accept ---> stranger --- hello ---> sender, stays until it hangs up
                                 |
@@ -16,9 +16,9 @@ import socket
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 from kvtransfer.transports.addresses import is_same_user, widen
-from kvtransfer.transports.arrival import Arrival
 
 _SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
@@ -37,24 +37,42 @@ class DoorwayConfig:
         assert self.shortage_pause_s > 0
 
 
-class Doorway:
+class Visitor(Protocol):
+    """One connection."""
+
+    stream: socket.socket
+
+    @property
+    def is_known(self) -> bool:
+        """It said hello, and means us."""
+        ...
+
+    def leave(self) -> None:
+        """The connection is over: closes it."""
+        ...
+
+
+VisitorT = TypeVar("VisitorT", bound=Visitor)
+
+
+class Doorway(Generic[VisitorT]):
     """The connections of one landing, in its selector with themselves as data."""
 
     def __init__(
         self,
         listener: socket.socket,
         selector: selectors.BaseSelector,
-        meet: Callable[[socket.socket], Arrival],
+        meet: Callable[[socket.socket], VisitorT],
         dropped: Counter[str],
         config: DoorwayConfig,
     ) -> None:
-        self.arrivals: set[Arrival] = set()
+        self.arrivals: set[VisitorT] = set()
         self._listener = listener
         self._selector = selector
         self._meet = meet
         self._dropped = dropped
         self._config = config
-        self._strangers: dict[Arrival, float] = {}  # until when; oldest first; some said hello
+        self._strangers: dict[VisitorT, float] = {}  # until when; oldest first; some said hello
         self._shut_until: float | None = None  # the listener is not looked at
         listener.setblocking(False)
         selector.register(listener, selectors.EVENT_READ, self)
@@ -84,7 +102,7 @@ class Doorway:
         self._strangers[arrival] = now + self._config.hello_within_s
         self._selector.register(stream, selectors.EVENT_READ, arrival)
 
-    def drop(self, arrival: Arrival) -> None:
+    def drop(self, arrival: VisitorT) -> None:
         self.arrivals.remove(arrival)
         self._strangers.pop(arrival, None)
         self._selector.unregister(arrival.stream)

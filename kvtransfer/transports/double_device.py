@@ -23,6 +23,7 @@ import numpy as np
 from kvtransfer.device import Bytes, DeviceError, Mark, PeerPool, Sums
 from kvtransfer.digests import mix64
 from kvtransfer.plan import PageIds
+from kvtransfer.region import Region, region_of
 from kvtransfer.sources import MadePages, MakeConvert, Source, WholePages
 from kvtransfer.transports.pool_memory import create_pool_memory, map_peer_memory
 from twolane.layout import Layout
@@ -72,10 +73,18 @@ class DoubleMemory:
         self.pages: Bytes = self._memory.array.reshape(n_pages, page_bytes)
         self._pinned: dict[int, int] = {}  # address -> bytes
 
+    @property
+    def regions(self) -> tuple[Region, ...]:
+        """It is host memory."""
+        return (region_of(self.pages),)
+
     def open_lane(self, source: Source | None = None) -> DoubleLane:
         lane = DoubleLane(self, source)
         self.lanes.append(lane)
         return lane
+
+    def enter(self) -> None:
+        """It is host memory."""
 
     def makes_dtypes(self, dtype: str) -> tuple[str, ...]:
         return (dtype, *self.converts)

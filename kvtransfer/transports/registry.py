@@ -10,12 +10,17 @@ A pool is host memory, or the memory of a device. What a name means for each:
     cuda_ipc  -                                  the sender writes into the receiver's mapped pool
     shm       the sender writes into the pool    slots in pinned memory that both have mapped
     unix tcp  bytes straight into pages          bytes into pinned slots, then into pages
+    nixl      the sender's agent writes into the pool, over RDMA where there is some
+
+Across hosts nixl comes before tcp where there is an RDMA card; without one our own tcp is several
+times as quick, and nixl is for those that leave tcp out.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +29,9 @@ from kvtransfer.checksum import Pool
 from kvtransfer.device import DeviceError, DeviceMemory, SentMemory
 from kvtransfer.digests import DEVICE_DIGESTS, HOST_DIGESTS, agreed_digest
 from kvtransfer.negotiation import HOST
-from kvtransfer.sources import MakeConvert, PageMaker, Source
+from kvtransfer.region import region_of
+from kvtransfer.sources import MakeConvert, PageMaker, Source, WholePages
+from kvtransfer.transports import nixl_agent
 from kvtransfer.transports.addresses import listen_tcp, listen_unix
 from kvtransfer.transports.base import Landing, Outlet
 from kvtransfer.transports.bundle import Bundle
@@ -32,7 +39,12 @@ from kvtransfer.transports.device_ground import DeviceGround
 from kvtransfer.transports.ipc_landing import IpcLanding
 from kvtransfer.transports.ipc_outlet import IpcOutlet
 from kvtransfer.transports.landing_table import LandingTable
+from kvtransfer.transports.nixl_agent import NixlError
+from kvtransfer.transports.nixl_landing import NixlLanding
+from kvtransfer.transports.nixl_outlet import NixlOutlet
+from kvtransfer.transports.nixl_source import NixlSource, StagedPages, StoredPages
 from kvtransfer.transports.page_source import DeviceSource, HostSource, PageSource
+from kvtransfer.transports.page_summer import DeviceSummer, HostSummer, PageSummer
 from kvtransfer.transports.pool_memory import PoolMemory
 from kvtransfer.transports.seat import Ground, HostGround
 from kvtransfer.transports.shared_outlet import SharedOutlet
@@ -43,7 +55,7 @@ from kvtransfer.transports.stream_outlet import StreamOutlet
 from twolane.layout import parse_layout
 from twolane.v1 import transfer_pb2
 
-TRANSPORTS = ("cuda_ipc", "shm", "unix", "tcp")  # best first
+TRANSPORTS = ("cuda_ipc", "shm", "unix", "nixl", "tcp")  # best first
 TRUSTED = frozenset({"cuda_ipc"})  # not summed unless asked: no byte leaves the cards' own wires
 AnyPool = Pool | DeviceMemory
 
@@ -69,7 +81,11 @@ class TransportConfig:
     def offered(self, pool: AnyPool) -> tuple[str, ...]:
         """Those that pages of this pool may travel by."""
         is_host = isinstance(pool, np.ndarray)
-        return tuple(name for name in self.transports if not (is_host and name == "cuda_ipc"))
+        left_out = {"cuda_ipc"} if is_host else set[str]()
+        is_slower = "tcp" in self.transports and not nixl_agent.has_fabric()
+        if is_slower or not nixl_agent.is_installed():
+            left_out.add("nixl")
+        return tuple(name for name in self.transports if name not in left_out)
 
     def sums(self, transport: str) -> bool:
         """Whether pages are summed and compared on it."""
@@ -118,6 +134,8 @@ def _open_landing(
         except DeviceError as error:
             _log.warning("no cuda_ipc into this pool: %s", error)
             return None
+    if name == "nixl":
+        return _open_nixl(receiver_epoch, pool, config)
     listener, address = (
         listen_tcp(config.bind_host, config.advertise_host) if name == "tcp" else listen_unix()
     )
@@ -131,6 +149,23 @@ def _open_landing(
         listener.close()
         raise
     return StreamLanding(listener, address, receiver_epoch, ground)
+
+
+def _open_nixl(receiver_epoch: int, pool: AnyPool, config: TransportConfig) -> Landing | None:
+    listener, address = listen_tcp(config.bind_host, config.advertise_host)
+    regions = (region_of(pool),) if isinstance(pool, np.ndarray) else pool.regions
+    summer: PageSummer = HostSummer(pool) if isinstance(pool, np.ndarray) else DeviceSummer(pool)
+    page_bytes = pool.shape[1] if isinstance(pool, np.ndarray) else pool.page_bytes
+    try:
+        return NixlLanding(
+            listener, address, receiver_epoch, regions, page_bytes, summer,
+            checksums=config.sums("nixl"),
+        )  # fmt: skip
+    except NixlError as error:
+        listener.close()
+        summer.close()
+        _log.warning("no nixl into this pool: %s", error)
+        return None
 
 
 class OutletOpener:
@@ -155,6 +190,9 @@ class OutletOpener:
         self._config = config
         self._layout = layout
         self._maker: PageMaker | None = None
+        if "nixl" in config.offered(pool):
+            with suppress(NixlError):  # said when a receiver picks it, and then another is taken
+                nixl_agent.check_works()  # now rather than when a receiver waits
         if isinstance(pool, np.ndarray):
             self._maker = PageMaker(pool, layout, converts)
 
@@ -191,6 +229,9 @@ class OutletOpener:
             if isinstance(pool, np.ndarray):
                 raise DeviceError("pages of a host do not travel by cuda_ipc")
             return IpcOutlet(address, self._sent(pool, hello), digest=digest)
+        if hello.transport == "nixl":
+            source = self._nixl_source(hello, digest)
+            return NixlOutlet(address, self._epoch, hello.epoch, source, digest=digest)
         outlets: list[Outlet] = [
             StreamOutlet(
                 hello.transport, address, self._epoch, hello.epoch, self._stream_of(hello, digest),
@@ -208,9 +249,27 @@ class OutletOpener:
 
     def _sent(self, pool: DeviceMemory, hello: transfer_pb2.ReceiverHello) -> SentMemory:
         """A device's pages, as that receiver lays them out."""
-        if hello.layout in ("", self._layout) or not self._layout:
+        if not self._is_made(hello):
             return pool
         return pool.made(parse_layout(self._layout), parse_layout(hello.layout))
+
+    def _is_made(self, hello: transfer_pb2.ReceiverHello) -> bool:
+        """The receiver lays its pages out in another way than we do."""
+        return bool(self._layout) and hello.layout not in ("", self._layout)
+
+    def _nixl_source(self, hello: transfer_pb2.ReceiverHello, digest: str) -> NixlSource:
+        """Raises `NixlError` where NIXL does not work here."""
+        nixl_agent.check_works()
+        pool = self._pool
+        if not isinstance(pool, np.ndarray):
+            if self._is_made(hello):
+                raise NixlError("pages that a device makes do not travel by nixl")
+            summer = DeviceSummer(pool)
+            return StoredPages(pool.regions, pool.page_bytes, summer, digest)
+        source = self._source_for(hello)
+        if not isinstance(source, WholePages):
+            return StagedPages(source, digest)
+        return StoredPages((region_of(pool),), pool.shape[1], HostSummer(pool), digest)
 
     def _source_for(self, hello: transfer_pb2.ReceiverHello) -> Source:
         assert self._maker is not None, "the receiver took pages of a device for pages of a host"

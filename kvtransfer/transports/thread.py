@@ -71,16 +71,22 @@ class TransportThread(ABC, Generic[NewsT]):
     def _leave(self) -> None:
         """The thread ends: complete what is owed."""
 
-    def _wait(self, stream: socket.socket | None = None) -> bool:
-        """For orders, which are carried out, or until the stream takes bytes.
+    def _wait(
+        self,
+        stream: socket.socket | None = None,
+        events: int = select.POLLOUT,
+        timeout_s: float | None = None,
+    ) -> bool:
+        """For orders, which are carried out, or until the stream takes bytes (or has some).
 
-        Whether it takes bytes now, or has failed.
+        Whether it does now, or has failed.
         """
         poller = select.poll()  # not select(): file descriptors may be above 1,023
         poller.register(self._mailbox.bell, select.POLLIN)
         if stream is not None:
-            poller.register(stream, select.POLLOUT)
-        ready = {fd for fd, _ in poller.poll()}
+            poller.register(stream, events)
+        timeout_ms = None if timeout_s is None else 1000 * timeout_s
+        ready = {fd for fd, _ in poller.poll(timeout_ms)}
         if self._mailbox.bell.fileno() in ready:
             self._hear()
         return stream is not None and stream.fileno() in ready

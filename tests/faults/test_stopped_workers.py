@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cluster.real_cluster import inspect, settled
+from tests.kvtransfer.nixl_marks import over_nixl
 from twolane import AsyncClient, Completion
 from twolane.testing import LocalCluster, start_local
 
@@ -20,7 +21,7 @@ PROMPTS = {  # none begins like another: no worker has their pages before they a
 }
 
 
-@pytest.fixture(scope="module", params=["tcp", "unix", "shm"])
+@pytest.fixture(scope="module", params=["tcp", "unix", "shm", over_nixl()])
 def cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
     with start_local(
         prefill=2,

@@ -24,7 +24,7 @@ from kvtransfer.key import Key
 from kvtransfer.negotiation import ReceiverIdentity
 from kvtransfer.receiver import Receiver
 from kvtransfer.receiver_driver import ReceiverDriver
-from kvtransfer.transports.registry import TransportConfig, open_landings
+from kvtransfer.transports.registry import TRANSPORTS, TransportConfig, open_landings
 from tests.kvtransfer.pools import open_pool
 from tests.kvtransfer.sender_process import (
     LAYOUT,
@@ -93,9 +93,15 @@ class Sending:
 
 
 class Receiving:
-    """Receiver, driver, gRPC server and every transport of its kind of memory."""
+    """Receiver, driver, gRPC server and every transport of its kind of memory, or some."""
 
-    def __init__(self, n_pages: int, row_pages: int, kind: str = "host") -> None:
+    def __init__(
+        self,
+        n_pages: int,
+        row_pages: int,
+        kind: str = "host",
+        transports: tuple[str, ...] = TRANSPORTS,
+    ) -> None:
         self.epoch = secrets.randbits(63)
         self.row_pages = row_pages
         self.held = open_pool(kind, n_pages, PAGE_BYTES)
@@ -111,7 +117,10 @@ class Receiving:
             config=ReceiverConfig(lease=LEASE, reattach_s=0.3, landing_timeout_s=0.4),
         )
         self.landings = open_landings(
-            self.epoch, self.held.transfers, TransportConfig(checksums=True), self.held.memory
+            self.epoch,
+            self.held.transfers,
+            TransportConfig(checksums=True, transports=transports),
+            self.held.memory,
         )
         identity = ReceiverIdentity(
             worker_id="d",
@@ -193,10 +202,13 @@ class _Servicer(transfer_pb2_grpc.TransferServiceServicer):
 
 @asynccontextmanager
 async def receiving(
-    n_pages: int, row_pages: int, kind: str = "host"
+    n_pages: int,
+    row_pages: int,
+    kind: str = "host",
+    transports: tuple[str, ...] = TRANSPORTS,
 ) -> AsyncIterator[tuple[Receiving, Any]]:
     """A running receiving side and the task group for its senders; all closed at the end."""
-    side = Receiving(n_pages, row_pages, kind)
+    side = Receiving(n_pages, row_pages, kind, transports)
     server = grpc.aio.server()
     transfer_pb2_grpc.add_TransferServiceServicer_to_server(_Servicer(side.driver), server)
     side.endpoint = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"

@@ -10,17 +10,20 @@ import numpy as np
 import pytest
 
 from kvtransfer.events import Dead
+from tests.kvtransfer.nixl_marks import needs_nixl, over_nixl
 from tests.kvtransfer.receiving import SENTINEL, receiving
 
 ALIKE = [
     *(("host", "host", transport) for transport in ("tcp", "unix", "shm")),
     *(("double", "double", transport) for transport in ("tcp", "unix", "shm", "cuda_ipc")),
+    over_nixl("host", "host"),
+    over_nixl("double", "double"),
 ]
 MIXED = [
     (here, there, transport)
     for here, there in (("host", "double"), ("double", "host"))
     for transport in ("tcp", "unix")
-]
+] + [over_nixl("host", "double"), over_nixl("double", "host")]
 
 
 @pytest.mark.parametrize(("here", "there", "transport"), [*ALIKE, *MIXED])
@@ -28,7 +31,7 @@ async def test_rows_of_scattered_pages_arrive_from_another_process(
     here: str, there: str, transport: str
 ) -> None:
     """`here` and `there` are where the receiver's and the sender's pages are; sums are on."""
-    async with receiving(n_pages=1500, row_pages=500, kind=here) as (side, tasks):
+    async with receiving(1500, 500, here, (transport,)) as (side, tasks):
         sending = await side.start_sender(tasks, transport, 6, there)
         await side.wait_until("all landed", lambda: len(side.landed) == 6)
         assert await asyncio.wait_for(sending.process.wait(), 10) == 0
@@ -58,16 +61,18 @@ async def test_pages_travel_by_the_best_transport_that_both_kinds_of_memory_know
         ("host", "tcp", 2),
         ("host", "unix", 1),
         ("host", "shm", 3),
+        pytest.param("host", "nixl", 3, marks=needs_nixl),
         ("double", "unix", 1),
         ("double", "shm", 2),
         ("double", "cuda_ipc", 2),
+        pytest.param("double", "nixl", 2, marks=needs_nixl),
     ],
 )
 async def test_sender_killed_in_mid_transfer_leaves_no_page_behind(
     kind: str, transport: str, n_kills: int
 ) -> None:
     rng = random.Random(transport)
-    async with receiving(n_pages=12_000, row_pages=4_000, kind=kind) as (side, tasks):
+    async with receiving(12_000, 4_000, kind, (transport,)) as (side, tasks):
         in_the_middle = 0
         for _ in range(n_kills):
             side.landed.clear()

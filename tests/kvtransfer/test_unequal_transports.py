@@ -16,6 +16,7 @@ from kvtransfer.transports.double_device import DoubleMemory
 from kvtransfer.transports.pool_memory import create_pool_memory
 from kvtransfer.transports.registry import AnyPool, OutletOpener, TransportConfig, open_landings
 from tests.kvtransfer.device_pair import D_EPOCH, P_EPOCH, Ear
+from tests.kvtransfer.nixl_marks import needs_nixl
 from twolane.layout import Layout, parse_layout
 from twolane.v1 import transfer_pb2
 
@@ -50,6 +51,8 @@ def to_small(source: Layout, target: Layout) -> Convert:
         ("unix", "device", "device"),
         ("tcp", "device", "device"),
         ("unix", "device", "host"),
+        pytest.param("nixl", "host", "host", marks=needs_nixl),
+        pytest.param("nixl", "host", "device", marks=needs_nixl),
     ],
 )
 @pytest.mark.parametrize("theirs", [THEIRS, SMALL])

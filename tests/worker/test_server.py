@@ -21,6 +21,7 @@ from kvtransfer.transports.memory import MemoryFabric
 from kvtransfer.transports.pool_memory import create_pool_memory
 from kvtransfer.transports.registry import OutletOpener, TransportConfig, open_landings
 from prefill_worker.role import PrefillRole
+from tests.kvtransfer.nixl_marks import over_nixl
 from twolane.params import SamplingParams
 from twolane.rpc.link import GrpcLink, LinkBrokenError
 from twolane.rpc.params import params_to_proto
@@ -210,7 +211,7 @@ async def test_two_workers_over_grpc_give_the_same_answer() -> None:
         assert answer == expected_answer(PROMPT, PARAMS, 20)
 
 
-@pytest.mark.parametrize("transport", ["tcp", "unix", "shm"])
+@pytest.mark.parametrize("transport", ["tcp", "unix", "shm", over_nixl()])
 async def test_pages_move_over_every_transport(transport: str) -> None:
     async with (
         running("d", worker_id="d", transport=transport) as (d, _),

@@ -45,7 +45,8 @@ def measure(pool_bytes: int, n_rounds: int, console: Console) -> list[dict[str, 
         elif sums is None:
             rates = bare_rounds(kind, kib * 1024, pool_bytes, n_rounds)
         else:
-            (rates,) = rounds(Setting(kind, kib * 1024, sums, pool_bytes, n_rounds))
+            (measured,) = rounds(Setting(kind, kib * 1024, sums, pool_bytes, n_rounds))
+            rates = [rate.landed for rate in measured]
         in_gb = [round(rate / 1e9, 2) for rate in rates]
         rows.append(
             {

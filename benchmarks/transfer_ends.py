@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -65,7 +65,8 @@ class Setting:
 
     @property
     def post_pages(self) -> int:
-        return max(1, self.window_bytes // 8 // self.page_bytes)
+        post_bytes = 8 * MIB if self.kind == "host" else 256 * MIB
+        return max(1, post_bytes // self.page_bytes)
 
     def config(self) -> TransportConfig:
         return TransportConfig(
@@ -80,8 +81,16 @@ class Setting:
         return runs.reshape(-1)[: shape.n_pages]
 
 
-def rounds(setting: Setting, shapes: Sequence[Shape] = ()) -> list[list[float]]:
-    """Bytes a second of each round of each shape, after one that warms up. No shape: the pool."""
+class Rate(NamedTuple):
+    """Bytes a second of a round."""
+
+    landed: float  # until the receiver's news that all has landed (and was summed and compared)
+    sent: float  # until the sender knows that its pages are not read any more; where it writes into
+    # the receiver's memory, they are there
+
+
+def rounds(setting: Setting, shapes: Sequence[Shape] = ()) -> list[list[Rate]]:
+    """Of each shape its rounds, after one that warms up. No shape: the pool."""
     context = get_context("spawn")
     here, there = context.Pipe()
     child = context.Process(target=_land, args=(setting, there), daemon=True)
@@ -107,8 +116,10 @@ def rounds(setting: Setting, shapes: Sequence[Shape] = ()) -> list[list[float]]:
         assert here.recv() == "granted"
         begun = time.perf_counter()
         _send(setting, outlet, woken, here, generation, src, dst)
+        sent_s = time.perf_counter() - begun
         assert here.recv() == "landed"
-        rates.append(src.size * setting.page_bytes / (time.perf_counter() - begun))
+        n_bytes = src.size * setting.page_bytes
+        rates.append(Rate(n_bytes / (time.perf_counter() - begun), n_bytes / sent_s))
     here.send(None)
     child.join()
     outlet.close()
@@ -127,12 +138,13 @@ def _send(
     dst: Any,
 ) -> None:
     step = setting.post_pages
+    most = max(1, setting.window_bytes // (step * setting.page_bytes))
     waiting = [
         CopyPlan(at, src[at : at + step], dst[at : at + step]) for at in range(0, src.size, step)
     ]
     under_way: dict[int, CopyPlan] = {}
     while waiting or under_way:
-        while waiting and len(under_way) < 8:
+        while waiting and len(under_way) < most:
             plan = waiting.pop(0)
             under_way[plan.first] = plan
             outlet.post(plan.first, generation, plan)

@@ -32,7 +32,7 @@ from rich.table import Table
 from benchmarks.results import RESULTS, save
 from benchmarks.transfer_bare import bare_rounds
 from benchmarks.transfer_ceilings import ceilings
-from benchmarks.transfer_ends import Setting, Shape, rounds
+from benchmarks.transfer_ends import Rate, Setting, Shape, rounds
 
 PAGE_BYTES = {  # of 64 tokens
     "qwen2.5-0.5b": 24 * 2 * 2 * 64 * 64 * 2,
@@ -40,17 +40,23 @@ PAGE_BYTES = {  # of 64 tokens
     "llama-3.1-8b fp8": 32 * 2 * 8 * 64 * (128 + 4),
     "llama-3.1-70b, 1 of 4 ranks": 80 * 2 * 2 * 64 * 128 * 2,
 }
+TRANSPORTS = ("cuda_ipc", "shm", "unix", "tcp")
 COUNTS = (1, 4, 16, 64, 256, 1024, 4096)
 FEW_COUNTS = (16, 256)  # of the transports that a bus or a network bounds
 RUN_PAGES = (1, 16)
 
 
 def measure(
-    kind: str, child_device: str, pool_bytes: int, n_rounds: int, console: Console
+    kind: str,
+    child_device: str,
+    pool_bytes: int,
+    n_rounds: int,
+    console: Console,
+    transports: Sequence[str],
 ) -> list[dict[str, Any]]:
     """One row a measurement."""
     rows: list[dict[str, Any]] = []
-    for transport in ("cuda_ipc", "shm", "unix", "tcp"):
+    for transport in transports:
         for model, page_bytes in PAGE_BYTES.items():
             setting = Setting(
                 transport=transport,
@@ -73,8 +79,8 @@ def measure(
     return rows
 
 
-def _row(model: str, setting: Setting, shape: Shape, rates: Sequence[float]) -> dict[str, Any]:
-    in_gb = [rate / 1e9 for rate in rates]
+def _row(model: str, setting: Setting, shape: Shape, rates: Sequence[Rate]) -> dict[str, Any]:
+    in_gb = [rate.landed / 1e9 for rate in rates]
     return {
         "transport": setting.transport,
         "model": model,
@@ -84,6 +90,7 @@ def _row(model: str, setting: Setting, shape: Shape, rates: Sequence[float]) -> 
         "median_gb_per_s": round(statistics.median(in_gb), 2),
         "least_gb_per_s": round(min(in_gb), 2),
         "most_gb_per_s": round(max(in_gb), 2),
+        "median_sent_gb_per_s": round(statistics.median(rate.sent / 1e9 for rate in rates), 2),
     }
 
 
@@ -108,6 +115,9 @@ def _table(rows: list[dict[str, Any]]) -> Table:
 @click.option("--rounds", "n_rounds", default=5, show_default=True)
 @click.option("--kind", type=click.Choice(["cuda", "double"]), default="cuda")
 @click.option("--interference", is_flag=True)
+@click.option(
+    "--transport", "transports", multiple=True, type=click.Choice(TRANSPORTS), default=TRANSPORTS
+)
 @click.option("--copy-cost", "costs", is_flag=True)
 @click.option("--name", default="transfer_gpu", show_default=True)
 @click.option("--folder", type=click.Path(path_type=Path), default=RESULTS)
@@ -118,6 +128,7 @@ def main(
     n_rounds: int,
     kind: str,
     interference: bool,
+    transports: Sequence[str],
     costs: bool,
     name: str,
     folder: Path,
@@ -138,7 +149,7 @@ def main(
         console.print(found["ceilings_gb_per_s"])
     bare = {what: bare_rounds(what, 1 << 20, 1 << 28, n_rounds) for what in ("tcp", "unix")}
     found["bare_gb_per_s"] = {k: round(statistics.median(v) / 1e9, 2) for k, v in bare.items()}
-    rows = measure(kind, receiver, int(pool_gib * 2**30), n_rounds, console)
+    rows = measure(kind, receiver, int(pool_gib * 2**30), n_rounds, console, transports)
     console.print(_table(rows))
     found["rows"] = rows
     if interference:

@@ -27,7 +27,7 @@ from kvtransfer.transports.outlet_thread import NO_SUMS
 from kvtransfer.transports.thread import TransportThread, pause
 
 SLICE_BYTES = 64 * 1024 * 1024  # 170 us over NVLink
-SLICES_AHEAD = 4
+SLICES_AHEAD = 16  # chunks of a prompt that are being computed wait side by side
 _COMPUTE_PAUSE_S = 200e-6
 _SPIN_S = 200e-6
 

@@ -208,7 +208,7 @@ def test_pages_are_made_into_the_parts_of_a_pool_of_another_process() -> None:
         wait(lane)
         size = theirs.rank_page_bytes
         for rank, part in enumerate(peer.parts):  # type: ignore[attr-defined]
-            held = torch.empty(100 * size, dtype=torch.uint8)
+            held = torch.empty(100 * size, dtype=torch.uint8, pin_memory=True)
             _fetch(held, part.address)
             expected = row.expected[:, rank * size : (rank + 1) * size]
             assert (held.view(100, size).numpy()[dst] == expected).all()

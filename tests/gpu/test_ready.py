@@ -79,7 +79,7 @@ def test_a_ready_engine_compiles_and_captures_nothing(
         patched.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
         engine = load_cuda_engine(config)
     try:
-        assert len(compiled) > 10
+        assert compiled
         compiled.clear()
         captured = set(engine._graphs._captured)
         _take(engine, steps(random.Random(2)))

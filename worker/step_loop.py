@@ -27,8 +27,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 from engine.step import Mark, RowResult, RowWork
 from worker.config import StepLimits
@@ -98,7 +99,7 @@ class StepLoop:
                 work = self._plan(loop.time())
                 if work:
                     self._returns.on_submitted()
-                    results = steps.create_task(_awaited(self._run(work)))
+                    results = steps.create_task(self._run(work))
                     flying.append(_Flight(work, results, loop.time()))
                 self._ship(loop.time())
                 if flying and (not work or len(flying) > self._runner.steps_ahead):
@@ -122,7 +123,7 @@ class StepLoop:
             work += share
         return work
 
-    def _run(self, work: list[RowWork]) -> Awaitable[list[RowResult]]:
+    def _run(self, work: list[RowWork]) -> Coroutine[Any, Any, list[RowResult]]:
         prefill = self._roles.prefill
 
         def on_submitted(mark: Mark | None) -> None:
@@ -160,7 +161,3 @@ class StepLoop:
                 await self._wake.wait()
         except TimeoutError:
             return
-
-
-async def _awaited(results: Awaitable[list[RowResult]]) -> list[RowResult]:
-    return await results

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from engine.step import DoneStep, Engine, Mark, RowResult, RowWork, Step
 
 OnSubmitted = Callable[[Mark | None], None]  # with the step's `written`
+Results = Coroutine[Any, Any, list[RowResult]]
 
 
 class StepRunner(Protocol):
@@ -19,7 +20,7 @@ class StepRunner(Protocol):
 
     steps_ahead: int  # how many calls of `run` may be on their way besides the oldest
 
-    def run(self, work: Sequence[RowWork], on_submitted: OnSubmitted) -> Awaitable[list[RowResult]]:
+    def run(self, work: Sequence[RowWork], on_submitted: OnSubmitted) -> Results:
         """The step is on its way when this returns; its results are awaited. Before they are there,
         `on_submitted` is called, on the loop."""
         ...
@@ -41,7 +42,7 @@ class ThreadStepRunner:
         self._submits = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine-step")
         self._waits = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine-wait")
 
-    def run(self, work: Sequence[RowWork], on_submitted: OnSubmitted) -> Awaitable[list[RowResult]]:
+    def run(self, work: Sequence[RowWork], on_submitted: OnSubmitted) -> Results:
         loop = asyncio.get_running_loop()
         step = loop.run_in_executor(self._submits, self._engine.submit, work)
         return self._result(step, on_submitted)

@@ -61,7 +61,11 @@ def test_random_steps_ask_for_no_kernel_that_was_not_rehearsed() -> None:
 
 def test_every_launch_of_a_step_can_be_rehearsed() -> None:
     """`kernel[grid](...)` tells nobody."""
-    moving_pages = {"page_copy.py", "page_sum.py"}  # the worker's, who makes them ready himself
+    moving_pages = {
+        "page_copy.py",
+        "page_sum.py",
+        "page_make.py",
+    }  # the worker's, who makes them ready himself
     launches = {
         path.name: ast.unparse(node.func)
         for path in (ROOT / "engine").rglob("*.py")

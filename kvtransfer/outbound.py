@@ -103,6 +103,7 @@ class Outbound:
         self.row = row
         self.pages: list[int] = []  # offered so far, in row order, pinned by us
         self.marks: list[tuple[int, int, Mark]] = []  # pages [begin, end) are there when it is past
+        self.n_computed = 0  # of the offered pages: these are there, as far as we were told
         self.first: FirstToken | None = None  # set by `finish`
         self.grant: OutGrant | None = None
         self.in_flight = 0  # posts that the transport has not completed; kept by the PostBook
@@ -146,10 +147,17 @@ class Outbound:
             self.marks.append((begin, len(self.pages), after))
         self.progress(now)
 
+    def computed(self, n_pages: int, now: float) -> None:
+        """The row's first n_pages are there: their marks were passed."""
+        if n_pages > self.n_computed:
+            self.n_computed = n_pages
+            self._hub.posts.pages_came(self, now)
+
     def take_over(self, other: Outbound, now: float) -> None:
         """What was offered to another receiver, from now on offered to this one."""
         assert not self.pages
         self.marks = other.marks.copy()
+        self.n_computed = other.n_computed
         self.offer(other.pages, now)
 
     def finish(self, first: FirstToken, now: float) -> None:

@@ -29,7 +29,7 @@ class OutPeer:
     renew_at: float
     attached: bool = True
     in_flight_bytes: int = 0
-    moved_at: float = 0.0  # a send was completed, or the first of several began
+    moved_at: float = 0.0  # a send was completed, the first of several began, or pages of one came
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,12 @@ class Post:
     index: int
     plan: CopyPlan
     n_bytes: int
+    n_source: int  # pages of ours that the row must have for it
+
+    @property
+    def may_move(self) -> bool:
+        """Its pages are computed, as far as we were told."""
+        return self.plan.after is None or self.n_source <= self.out.n_computed
 
 
 class PostBook:
@@ -73,7 +79,8 @@ class PostBook:
             if plan is None:
                 return
             self._last += 1
-            post = Post(out, grant.n_chunks - 1, plan, plan.n_pages * page_bytes)
+            n_source = peer.paging.n_sources(grant.n_posted, out.row.n_tokens)
+            post = Post(out, grant.n_chunks - 1, plan, plan.n_pages * page_bytes, n_source)
             self._posts[self._last] = post
             if not peer.in_flight_bytes:
                 peer.moved_at = now
@@ -82,15 +89,23 @@ class PostBook:
             peer.outlet.post(self._last, grant.generation, plan)
 
     def stuck(self, now: float) -> list[Outbound]:
-        """Transfers with sends to receivers none of whose sends moved for too long."""
+        """Transfers with sends to receivers none of whose sends moved for too long, though they
+        could: what is still being computed is not late."""
         late = now - self._config.stuck_after_s
         epochs = {
             epoch
             for epoch, peer in self.peers.items()
             if peer.in_flight_bytes and peer.moved_at <= late
         }
-        outs = {id(post.out): post.out for post in self._posts.values()} if epochs else {}
+        movable = (post.out for post in self._posts.values() if post.may_move)
+        outs = {id(out): out for out in movable} if epochs else {}
         return [out for out in outs.values() if out.key.receiver_epoch in epochs]
+
+    def pages_came(self, out: Outbound, now: float) -> None:
+        """Sends that waited for them may move from now on."""
+        peer = self.peers.get(out.key.receiver_epoch)
+        if peer is not None and out.in_flight:
+            peer.moved_at = now
 
     def poll(self, now: float) -> Iterator[tuple[Post, Posted]]:
         """Completed posts, each exactly once, already off the books."""

@@ -95,6 +95,13 @@ class Sender:
             out.offer(pages, now, after)
             self._forget_over([out])
 
+    def computed(self, key: Key, n_pages: int, now: float) -> None:
+        """The row's first n_pages are there, whatever mark they were offered with. Until it is told
+        so, a send that waits for them is not stuck."""
+        out = self._outs.get(key)
+        if out is not None and out.is_open:
+            out.computed(n_pages, now)
+
     def finish(self, key: Key, first: FirstToken, now: float) -> None:
         """All pages were offered and the first token is known: DONE goes out when all is sent."""
         out = self._outs.get(key)

@@ -56,6 +56,8 @@ class Outgoing:
             row.n_offered_pages = end_page
             pages = row.pages[first_page:end_page]
             self.sender.offer(self.key(row), first_page, pages, now, after=after)
+        if after is None:
+            self.sender.computed(self.key(row), end_page, now)
 
     def finish(self, row: Row, first: SampledToken, now: float) -> None:
         """All pages were offered, and the first token is known."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 import numpy as np
 import numpy.typing as npt
@@ -176,7 +177,7 @@ class Copies:
         self._one.argtypes = [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p]
 
     def give(self, targets: Addresses, sources: Addresses, sizes: Addresses) -> None:
-        """Returns at once. Nothing is copied of what raises `CudaError`, or all before it is."""
+        """Returns at once. What raises `CudaError` may be given in part; the stream waits for that."""
         n_streams = min(len(self._streams), -(-len(sizes) // _LEAST_SHARE))
         shares = [slice(i, None, n_streams) for i in range(n_streams)]
         used = self._streams[:n_streams]
@@ -188,9 +189,7 @@ class Copies:
             for share, stream in zip(shares, used, strict=True):
                 self._give(targets[share], sources[share], sizes[share], stream)
         finally:
-            for i in range(1, n_streams):
-                self._record(i)
-                self._wait(self._streams[0], i)
+            self._join(n_streams)
 
     def _give(
         self, targets: Addresses, sources: Addresses, sizes: Addresses, stream: ctypes.c_void_p
@@ -223,6 +222,13 @@ class Copies:
         status = self._driver.cuEventCreate(ctypes.byref(event), ctypes.c_uint(_NO_TIMING))
         _check(status, "cuEventCreate")
         return event
+
+    def _join(self, n_streams: int) -> None:
+        """The stream waits for the side streams, also for the others of one that it cannot."""
+        with ExitStack() as every:
+            for i in range(1, n_streams):
+                every.callback(self._wait, self._streams[0], i)
+                every.callback(self._record, i)
 
     def _record(self, nth: int) -> None:
         _check(self._driver.cuEventRecord(self._events[nth], self._streams[nth]), "cuEventRecord")

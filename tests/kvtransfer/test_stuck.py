@@ -134,6 +134,26 @@ def test_pause_between_chunks_is_not_taken_for_being_stuck() -> None:
         outlet.complete()
 
 
+def test_pages_that_are_computed_for_long_are_not_stuck_and_are_once_they_are_there() -> None:
+    pair, outlet = with_hand_outlet()
+    key = pair.key()
+    pair.sender.open(key, n_tokens=32, prefix_hashes=[], priority=0, now=pair.now)
+    grant(pair, key, 2)
+    pages = pair.p_pages.try_take(2)
+    assert pages is not None
+    pair.sender.offer(key, 0, pages, pair.now, after=object())
+    assert len(outlet.posts) == 1
+    pass_time(pair, 3 * STUCK_S)
+    pair.sender.computed(key, 1, pair.now)  # the send is of both
+    pass_time(pair, 3 * STUCK_S)
+    assert not outlet.cancelled
+    pair.sender.computed(key, 2, pair.now)
+    pass_time(pair, STUCK_S - 0.1)
+    assert not outlet.cancelled
+    pass_time(pair, 0.2)
+    assert outlet.cancelled == [1]
+
+
 @pytest.mark.parametrize("frees_late", [False, True])
 def test_stuck_transfer_goes_to_another_receiver_with_the_same_pages(frees_late: bool) -> None:
     """`frees_late`: the stuck outlet takes its time with giving the pages back."""

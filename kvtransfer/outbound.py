@@ -149,7 +149,7 @@ class Outbound:
     def take_over(self, other: Outbound, now: float) -> None:
         """What was offered to another receiver, from now on offered to this one."""
         assert not self.pages
-        self.marks = other.marks.copy()
+        self.marks = other.marks.copy()  # guard: mark
         self.offer(other.pages, now)
 
     def finish(self, first: FirstToken, now: float) -> None:

@@ -183,14 +183,14 @@ class Copies:
         if n_streams > 1:
             self._record(0)
             for stream in used[1:]:
-                self._wait(stream, 0)
+                self._wait(stream, 0)  # guard: side by side
         try:
             for share, stream in zip(shares, used, strict=True):
                 self._give(targets[share], sources[share], sizes[share], stream)
         finally:
             for i in range(1, n_streams):
                 self._record(i)
-                self._wait(self._streams[0], i)
+                self._wait(self._streams[0], i)  # guard: side by side
 
     def _give(
         self, targets: Addresses, sources: Addresses, sizes: Addresses, stream: ctypes.c_void_p

@@ -23,7 +23,9 @@ ROW = list(range(100, 110))
 ALL_TOKENS = len(ROW) * PAGE_TOKENS - 3
 
 
-def reserved(key: Key, n_pages: int, *, skip: int = 0, generation: int = 1) -> transfer_pb2.Reserved:
+def reserved(
+    key: Key, n_pages: int, *, skip: int = 0, generation: int = 1
+) -> transfer_pb2.Reserved:
     ticket = transfer_pb2.Ticket(key=key.proto(), generation=generation)
     return transfer_pb2.Reserved(ticket=ticket, pages=list(range(n_pages - skip)), skip_pages=skip)
 

@@ -89,6 +89,7 @@ def test_nothing_moves_before_the_mark_and_everything_as_it_is_then(
     checked = landed(pair, len(SENT))
     assert pair.has(SENT, SENT)
     sums = mix64(pair.p.pages, np.array(SENT)).tolist()
+    assert checked.checksums is not None
     assert posted.checksums.tolist() == checked.checksums.tolist() == sums
 
 

@@ -33,7 +33,8 @@ def test_a_kernel_takes_many_tiny_runs_and_engines_all_else(
 
 
 @pytest.mark.parametrize(
-    ("page_bytes", "n_pages", "measured"), [(8 * MIB, 128, 385e9), (8 * MIB, 16, 355e9), (768 * KIB, 1024, 344e9)]
+    ("page_bytes", "n_pages", "measured"),
+    [(8 * MIB, 128, 385e9), (8 * MIB, 16, 355e9), (768 * KIB, 1024, 344e9)],
 )
 def test_engines_are_as_quick_as_they_were_measured(
     page_bytes: int, n_pages: int, measured: float

@@ -1,10 +1,10 @@
-"""Pages that are handed to the transfer when their step is submitted, before it has computed them."""
+"""Pages that are handed to the transfer when their step is submitted: before they are computed."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -106,7 +106,7 @@ def start(town: Town, p: Worker, d: Worker, attempt: AttemptId = A) -> None:
     town.router.assign(attempt, prompt, prefill=p, decode=d, params=PARAMS)
 
 
-def answer(prompt: Iterable[int]) -> list[int]:
+def answer(prompt: Sequence[int]) -> list[int]:
     return expected_answer(prompt, PARAMS, 30)
 
 
@@ -185,7 +185,7 @@ def test_row_cancelled_before_its_step_is_done_leaves_no_page_and_writes_into_no
     play: Play, steps_ahead: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scene(town: Town) -> None:
-        p = town.add("p", "p", engine=FakeEngineConfig(n_pages=40, step_overhead_s=0.2), limits=CHUNKS)
+        p = town.add("p", "p", engine=replace(SLOW, n_pages=40), limits=CHUNKS)
         d = town.add("d", "d", engine=FakeEngineConfig(n_pages=40))
         spy = Spy(p, monkeypatch)
         start(town, p, d)

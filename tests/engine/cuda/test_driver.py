@@ -58,9 +58,9 @@ class FakeDriver:
         self.queues[stream].append(do)
 
     def run(self, *streams: int) -> None:
-        """All that was given; the first named goes as far as it can before the next."""
+        """All that was given; who is named first goes on wherever it can."""
         while any(self.queues.values()):
-            assert any([self._run(stream) for stream in streams]), "streams wait for each other"
+            assert any(self._run(stream) for stream in streams), "streams wait for each other"
 
     def _run(self, stream: int) -> bool:
         queue, n = self.queues[stream], 0
@@ -113,7 +113,7 @@ class Scene:
         self.content = np.random.default_rng(0).integers(1, 256, (n, SIZE), np.uint8)
         self.source, self.target = np.zeros((2, n, SIZE), np.uint8)
         self.seen: npt.NDArray[np.uint8] = np.zeros((n, SIZE), np.uint8)
-        with mock.patch.object(driver, "_driver", lambda: fake):
+        with mock.patch.object(driver, "_driver", return_value=fake):
             self.copies = Copies(MAIN, SIDES)
         self.order = np.random.default_rng(1).permutation(n)
 

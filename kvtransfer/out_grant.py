@@ -65,7 +65,8 @@ class OutGrant:
         self.n_posted = stop
         self.n_chunks += 1
         last = self.paging.n_sources(stop, self._n_tokens) - 1
-        after = next((mark for begin, end, mark in marks if begin <= last < end), None)
+        found = (mark for begin, end, mark in marks if begin <= last < end)
+        after = next(found, None)  # guard: mark
         return CopyPlan(first, source, self.destinations[first : first + len(source)], after)
 
     def chunk(self, index: int, plan: CopyPlan, checksums: list[int]) -> transfer_pb2.Chunk:

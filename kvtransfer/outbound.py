@@ -156,7 +156,7 @@ class Outbound:
     def take_over(self, other: Outbound, now: float) -> None:
         """What was offered to another receiver, from now on offered to this one."""
         assert not self.pages
-        self.marks = other.marks.copy()
+        self.marks = other.marks.copy()  # guard: mark
         self.n_computed = other.n_computed
         self.offer(other.pages, now)
 

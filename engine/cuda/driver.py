@@ -177,14 +177,14 @@ class Copies:
         self._one.argtypes = [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p]
 
     def give(self, targets: Addresses, sources: Addresses, sizes: Addresses) -> None:
-        """Returns at once. What raises `CudaError` may be given in part; the stream waits for that."""
+        """Returns at once. The stream waits for what was given though `CudaError` is raised."""
         n_streams = min(len(self._streams), -(-len(sizes) // _LEAST_SHARE))
         shares = [slice(i, None, n_streams) for i in range(n_streams)]
         used = self._streams[:n_streams]
         if n_streams > 1:
             self._record(0)
             for stream in used[1:]:
-                self._wait(stream, 0)
+                self._wait(stream, 0)  # guard: side by side
         try:
             for share, stream in zip(shares, used, strict=True):
                 self._give(targets[share], sources[share], sizes[share], stream)
@@ -227,7 +227,7 @@ class Copies:
         """The stream waits for the side streams, also for the others of one that it cannot."""
         with ExitStack() as every:
             for i in range(1, n_streams):
-                every.callback(self._wait, self._streams[0], i)
+                every.callback(self._wait, self._streams[0], i)  # guard: side by side
                 every.callback(self._record, i)
 
     def _record(self, nth: int) -> None:

@@ -90,6 +90,7 @@ class IpcOutlet(TransportThread[Posted]):
     # -- on the thread ----------------------------------------------------------------------
 
     def _turn(self) -> None:
+        self._mailbox.take_orders()  # guard: orders heard
         while self._jobs and len(self._slices) < SLICES_AHEAD:
             job = self._jobs[0]
             if not job.is_launched:
@@ -107,7 +108,7 @@ class IpcOutlet(TransportThread[Posted]):
         span = slice(at, min(plan.n_pages, at + self._slice_pages))
         try:
             if plan.after is not None and not at:
-                self._lane.after(plan.after)
+                self._lane.after(plan.after)  # guard: mark
                 self._slices.append(_Slice(job, self._lane.mark(), is_wait=True))
                 job.slices += 1
             if self._is_summing:
@@ -138,13 +139,12 @@ class IpcOutlet(TransportThread[Posted]):
         oldest = self._slices[0]
         if oldest.is_wait:
             time.sleep(_COMPUTE_PAUSE_S)
-            self._mailbox.take_orders()
             return
         end_s = time.monotonic() + _SPIN_S
         while time.monotonic() < end_s:
             if self._look():
                 return
-        self._nap()
+        pause()
 
     def _end_if_over(self, job: _Job) -> None:
         if job.slices:  # guard: slices under way

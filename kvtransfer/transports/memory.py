@@ -11,6 +11,9 @@ It acts as either kind of transport:
 
 so that late bytes meet the landing's checks in the first, and the wait for the sender's drain in
 the second. Delays differ from page to page: pages arrive in any order.
+
+Pages that are still to be computed wait for a `MemoryMark`. A sender that writes has given its
+copies away by then, as a device's lane has: they come though the post was called back.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -103,6 +107,27 @@ class MemoryFabric:
         return copies
 
 
+class MemoryMark:
+    """A `Mark` of virtual time: whoever computes the pages passes it, once."""
+
+    def __init__(self) -> None:
+        self.is_past = False
+        self._waiting: list[Callable[[], None]] = []
+
+    def then(self, callback: Callable[[], None]) -> None:
+        """Call it when the mark is passed, which may be now."""
+        if self.is_past:
+            callback()
+        else:
+            self._waiting.append(callback)
+
+    def be_passed(self) -> None:
+        assert not self.is_past
+        self.is_past = True
+        for callback in self._waiting:
+            callback()
+
+
 class MemoryOutlet:
     """See `Outlet`."""
 
@@ -127,24 +152,20 @@ class MemoryOutlet:
         self._is_dead = False
 
     def post(self, post: int, generation: int, plan: CopyPlan) -> None:
-        sums = [
-            page_checksums(*self._source.take(plan.src[i : i + 1]))
-            if self._fabric.checksums
-            else _NO_SUMS
-            for i in range(plan.n_pages)
-        ]
-        self._posts[post] = _MemoryPost(
-            post, generation, plan, np.concatenate(sums), left=plan.n_pages
-        )
-        for i in range(plan.n_pages):
-            self._later(self._read, post, i)
+        self._posts[post] = _MemoryPost(post, generation, plan, self._fabric.sender_writes)
+        if plan.after is None:
+            self._begin(post)
+        else:
+            assert isinstance(plan.after, MemoryMark)
+            plan.after.then(partial(self._run, self._begin, (post,)))
 
     def cancel(self, generation: int) -> None:
         for post in list(self._posts.values()):
             if post.generation == generation and not post.cancelled:
                 post.cancelled = True
-                post.left -= post.unread
-                self._finish_if_over(post)
+                if not post.is_given:
+                    post.left -= post.unread
+                    self._finish_if_over(post)
 
     def poll(self) -> list[Posted]:
         news, self._news = self._news, []
@@ -189,9 +210,20 @@ class MemoryOutlet:
         else:
             callback(*args)
 
+    def _begin(self, name: int) -> None:
+        post = self._posts.get(name)
+        if post is None:
+            return
+        plan = post.plan
+        if self._fabric.checksums:
+            one_by_one = (self._source.take(plan.src[i : i + 1]) for i in range(plan.n_pages))
+            post.sums = np.concatenate([page_checksums(*taken) for taken in one_by_one])
+        for i in range(plan.n_pages):
+            self._later(self._read, name, i)
+
     def _read(self, name: int, i: int) -> None:
         post = self._posts.get(name)
-        if post is None or post.cancelled:
+        if post is None or (post.cancelled and not post.is_given):
             return
         post.unread -= 1
         pool, (page,) = self._source.take(post.plan.src[i : i + 1])
@@ -292,15 +324,14 @@ class MemoryLanding:
 
 
 class _MemoryPost:
-    def __init__(
-        self, name: int, generation: int, plan: CopyPlan, sums: npt.NDArray[np.uint64], left: int
-    ) -> None:
+    def __init__(self, name: int, generation: int, plan: CopyPlan, sender_writes: bool) -> None:
         self.name = name
         self.generation = generation
         self.plan = plan
-        self.sums = sums
-        self.left = left  # reads not begun, and writes under way
-        self.unread = left
+        self.is_given = sender_writes and plan.after is not None  # nobody calls its copies back
+        self.sums: npt.NDArray[np.uint64] = _NO_SUMS
+        self.left = plan.n_pages  # reads not begun, and writes under way
+        self.unread = plan.n_pages
         self.cancelled = False
 
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kvtransfer.device import Fence
+from kvtransfer.device import DeviceError, Fence
 from kvtransfer.plan import CopyPlan
 from kvtransfer.transports.addresses import socket_to
 from kvtransfer.transports.base import Checksums, Posted
@@ -144,12 +144,12 @@ class NixlOutlet(TransportThread[Posted]):
         if self._is_void(job.generation) or not fits:  # guard: generation
             job.ok = False
             return True
-        if job.plan.after is not None and job.begin is None:
-            job.begin = self._source.after(job.plan.after)
-        if job.begin is not None and not job.begin.is_done():
-            return False
         span = slice(job.launched, min(job.plan.n_pages, job.launched + self._source.part_pages))
-        part = self._source.take(job.plan.src[span])
+        try:
+            part = self._source.take(job.plan.src[span]) if self._is_computed(job) else None
+        except DeviceError:  # of this job alone: the connection is sound
+            job.ok = False
+            return True
         if part is None:
             return False
         if not self._is_busy:
@@ -165,6 +165,14 @@ class NixlOutlet(TransportThread[Posted]):
         job.n_under_way += 1
         self._parts.append((job, part, write))
         return True
+
+    def _is_computed(self, job: _Job) -> bool:
+        """Whether its pages are there. Raises `DeviceError`."""
+        if job.plan.after is None:
+            return True
+        if job.begin is None:
+            job.begin = self._source.after(job.plan.after)
+        return job.begin.is_done()  # guard: mark
 
     def _look(self) -> bool:
         """Whether the oldest part is over. Raises OSError when it failed, or takes too long."""

@@ -119,7 +119,7 @@ class DeviceSource:
         assert not self._reads, "one post at a time"
         ring, pages = self.ring, plan.src
         if plan.after is not None:
-            self._lane.after(plan.after)
+            self._lane.after(plan.after)  # guard: mark
         parts = deque(pages[at : at + ring.pages] for at in range(0, len(pages), ring.pages))
         while parts or self._reads:
             while parts and ring.free:
@@ -136,7 +136,8 @@ class DeviceSource:
         self.ring.free.append(slot)
 
     def settle(self) -> None:
-        """Does not listen to orders: a copy to the host takes well under a millisecond."""
+        """Does not listen to orders: a copy to the host takes well under a millisecond, and what
+        waits for a mark waits for a step that is on its way."""
         while self._reads:
             with suppress(DeviceError):  # failed is over, which is what we wait for
                 while not self._reads[0].fence.is_done():

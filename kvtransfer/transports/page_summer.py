@@ -69,7 +69,7 @@ class DeviceSummer:
         return self._lane.sum(pages), self._lane.mark()
 
     def after(self, mark: Mark) -> Fence:
-        self._lane.after(mark)
+        self._lane.after(mark)  # guard: mark
         return self._lane.mark()
 
     def enter(self) -> None:

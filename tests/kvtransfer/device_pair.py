@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from kvtransfer.plan import CopyPlan
 from kvtransfer.transports.base import Landing, Outlet
@@ -17,6 +19,27 @@ from twolane.v1 import transfer_pb2
 
 SIZE, N_PAGES = 4096, 64
 P_EPOCH, D_EPOCH = 1, 2
+
+
+def take_small_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two pages: so that posts of these tests take several."""
+    from kvtransfer.transports import (
+        device_ground,
+        ipc_outlet,
+        nixl_source,
+        page_source,
+        ring,
+        shared_outlet,
+    )
+
+    for module in (ring, device_ground, page_source, shared_outlet):
+        for name in ("STREAM_SLOT_BYTES", "SHARED_SLOT_BYTES"):
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, 2 * SIZE)
+    for start in (page_source.DeviceSource.__init__, device_ground.DeviceGround.__init__):
+        monkeypatch.setitem(start.__kwdefaults__, "slot_bytes", 2 * SIZE)  # type: ignore[arg-type]
+    monkeypatch.setattr(ipc_outlet, "SLICE_BYTES", 2 * SIZE)
+    monkeypatch.setattr(nixl_source, "_SLICE_BYTES", 2 * SIZE)
 
 
 class Ear:
@@ -65,9 +88,16 @@ class DevicePair:
         self.landing.grant(P_EPOCH, generation, np.array(pages, dtype=np.int64))
 
     def post(
-        self, post: int, generation: int, src: list[int], dst: list[int], first: int = 0
+        self,
+        post: int,
+        generation: int,
+        src: list[int],
+        dst: list[int],
+        first: int = 0,
+        after: threading.Event | None = None,
     ) -> None:
-        self.outlet.post(post, generation, CopyPlan.of(first, src, dst))
+        plan = CopyPlan.of(first, src, dst)
+        self.outlet.post(post, generation, replace(plan, after=after))
 
     def has(self, src: list[int], dst: list[int]) -> bool:
         return bool((self.d.pages[dst] == self.p.pages[src]).all())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -11,13 +13,23 @@ import pytest
 from kvtransfer import reasons
 from kvtransfer.device import DeviceError
 from kvtransfer.digests import mix64
-from kvtransfer.transports import ipc_outlet, ring
+from kvtransfer.transports import ipc_outlet
 from kvtransfer.transports.base import Checked, Stopped
+from kvtransfer.transports.double_device import DoubleMemory
 from kvtransfer.transports.frames import Hello, Pages, RingAt, Slot
+from kvtransfer.transports.ipc_landing import IpcLanding
 from kvtransfer.transports.pool_memory import create_pool_memory
 from kvtransfer.transports.registry import OutletOpener, TransportConfig
 from kvtransfer.transports.stream_landing import StreamLanding
-from tests.kvtransfer.device_pair import D_EPOCH, N_PAGES, P_EPOCH, SIZE, DevicePair, device_pair
+from tests.kvtransfer.device_pair import (
+    D_EPOCH,
+    N_PAGES,
+    P_EPOCH,
+    SIZE,
+    DevicePair,
+    device_pair,
+    take_small_slots,
+)
 from tests.kvtransfer.test_streams import connect, is_hung_up
 from twolane.v1 import transfer_pb2
 
@@ -27,16 +39,7 @@ STAGED = ["shm", "unix", "tcp"]  # the receiver writes, by way of slots in host 
 
 @pytest.fixture(autouse=True)
 def small_slots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two pages: so that posts of these tests take several."""
-    from kvtransfer.transports import device_ground, page_source, shared_outlet
-
-    for module in (ring, device_ground, page_source, shared_outlet):
-        for name in ("STREAM_SLOT_BYTES", "SHARED_SLOT_BYTES"):
-            if hasattr(module, name):
-                monkeypatch.setattr(module, name, 2 * SIZE)
-    for start in (page_source.DeviceSource.__init__, device_ground.DeviceGround.__init__):
-        monkeypatch.setitem(start.__kwdefaults__, "slot_bytes", 2 * SIZE)  # type: ignore[arg-type]
-    monkeypatch.setattr(ipc_outlet, "SLICE_BYTES", 2 * SIZE)
+    take_small_slots(monkeypatch)
 
 
 @pytest.fixture(params=EVERY)
@@ -115,16 +118,44 @@ def test_posts_are_shared_out_among_several_sockets(kind: str) -> None:
 
 def test_a_cancelled_post_is_complete_only_when_its_copies_are_over(pair: DevicePair) -> None:
     pair.p.stall()
-    pair.grant(1, *range(20))
-    pair.post(1, 1, list(range(20)), list(range(20)))
-    pair.post(2, 2, [1], [30])
+    pair.grant(1, *range(60))
+    pair.post(1, 1, list(range(60)), list(range(60)))
+    pair.post(2, 2, [1], [62])
     time.sleep(0.05)
     pair.outlet.cancel(1)
     assert pair.out.hears_nothing(), "a copy that stands still may still read the page"
     pair.p.resume()
     news = {p.post: p.ok for p in pair.out.wait_for(2)}
     assert news == {1: False, 2: True}
-    assert not pair.has(list(range(20)), list(range(20))), "it ended soon"
+    assert not pair.has(list(range(60)), list(range(60))), "it ended soon"
+
+
+def test_a_post_is_called_back_though_each_slice_of_it_ends_before_the_lane_is_looked_at_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ipc_outlet, "_SPIN_S", 5.0)
+    monkeypatch.setattr(ipc_outlet, "SLICES_AHEAD", 2)
+    with device_pair("cuda_ipc") as pair:
+        pair.p.faults.copy_s = 0.005
+        pair.grant(1, *range(60))
+        pair.post(1, 1, list(range(60)), list(range(60)))
+        time.sleep(0.03)
+        pair.outlet.cancel(1)
+        assert [p.ok for p in pair.out.wait_for(1)] == [False]
+        assert not pair.has(list(range(60)), list(range(60))), "it ended soon"
+
+
+def test_a_landing_that_takes_no_sums_answers_at_once_and_has_no_thread() -> None:
+    before = set(threading.enumerate())
+    with closing(IpcLanding(DoubleMemory(N_PAGES, SIZE), checksums=False)) as landing:
+        assert set(threading.enumerate()) == before
+        landing.grant(P_EPOCH, 1, np.array([3, 4]))
+        landing.check(1, 1, 1)
+        landing.check(2, 0, 1)
+        assert landing.poll() == [Checked(1, 1, 1, None)]
+        landing.revoke(1)
+        landing.check(1, 0, 1)
+        assert landing.poll() == [Stopped(1)]
 
 
 def test_copies_that_failed_fail_their_post_and_the_next_ones_work(pair: DevicePair) -> None:

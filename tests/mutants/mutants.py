@@ -25,6 +25,11 @@ REQUIRED = ("generation", "epoch", "checksum", "drain wait", "pin", "tombstone",
 _GUARDS = "tests/kvtransfer/test_guards.py::"
 _DEVICES = "tests/kvtransfer/test_device_transports.py::"
 _NIXL = "tests/kvtransfer/test_nixl.py::"
+_MARKS = "tests/kvtransfer/test_marks.py::"
+_MARK_BOOKS = "tests/kvtransfer/test_mark_books.py::"
+_SIDE_BY_SIDE = (
+    "tests/engine/cuda/test_driver.py::test_copies_side_by_side_come_after_what_was_given_"
+)
 
 MUTANTS = (
     Mutant(
@@ -245,5 +250,86 @@ MUTANTS = (
         "if job.n_under_way:",
         "if False:",
         (_NIXL + "test_posts_to_a_receiver_that_stands_still_end_when_called_back",),
+    ),
+    Mutant(
+        "orders heard",
+        "kvtransfer/transports/ipc_outlet.py",
+        "self._mailbox.take_orders()",
+        "pass",
+        (
+            _DEVICES + "test_a_post_is_called_back_though_each_slice_of_it_ends_"
+            "before_the_lane_is_looked_at_twice",
+        ),
+    ),
+    Mutant(
+        "mark",
+        "kvtransfer/transports/ipc_outlet.py",
+        "self._lane.after(plan.after)",
+        "pass",
+        (_MARKS + "test_nothing_moves_before_the_mark_and_everything_as_it_is_then",),
+    ),
+    Mutant(
+        "mark",
+        "kvtransfer/transports/page_source.py",
+        "self._lane.after(plan.after)",
+        "pass",
+        (
+            _MARKS + "test_nothing_moves_before_the_mark_and_everything_as_it_is_then",
+            _MARKS + "test_each_socket_waits_for_the_marks_of_its_own_posts",
+        ),
+    ),
+    Mutant(
+        "mark",
+        "kvtransfer/transports/page_summer.py",
+        "self._lane.after(mark)",
+        "pass",
+        (_MARKS + "test_nothing_moves_before_the_mark_and_everything_as_it_is_then",),
+    ),
+    Mutant(
+        "mark",
+        "kvtransfer/transports/nixl_outlet.py",
+        "return job.begin.is_done()",
+        "return True",
+        (_MARKS + "test_nothing_moves_before_the_mark_and_everything_as_it_is_then",),
+    ),
+    Mutant(
+        "mark",
+        "kvtransfer/out_grant.py",
+        "after = next(found, None)",
+        "after = None",
+        (
+            _MARK_BOOKS + "test_a_plan_waits_for_the_last_page_that_it_reads",
+            "tests/worker/test_marks.py::"
+            "test_pages_are_offered_before_they_are_computed_and_each_once",
+        ),
+    ),
+    Mutant(
+        "mark",
+        "kvtransfer/outbound.py",
+        "self.marks = other.marks.copy()",
+        "pass",
+        (
+            _MARK_BOOKS + "test_a_row_that_goes_elsewhere_takes_its_marks_along",
+            "tests/worker/test_marks.py::"
+            "test_row_that_goes_elsewhere_amid_a_step_waits_for_its_marks_there",
+        ),
+    ),
+    Mutant(
+        "side by side",
+        "engine/cuda/driver.py",
+        "self._wait(stream, 0)",
+        "pass",
+        (_SIDE_BY_SIDE + "before_and_before_what_is_given_next",),
+    ),
+    Mutant(
+        "side by side",
+        "engine/cuda/driver.py",
+        "every.callback(self._wait, self._streams[0], i)",
+        "pass",
+        (
+            _SIDE_BY_SIDE + "before_and_before_what_is_given_next",
+            "tests/engine/cuda/test_driver.py::"
+            "test_copies_before_one_that_is_refused_are_waited_for",
+        ),
     ),
 )

@@ -55,6 +55,57 @@ def test_prompt_is_computed_in_chunks_and_held_for_its_decode_worker(site: Site)
     assert step(site, role, 20) == []
 
 
+def test_pages_are_offered_when_their_step_is_submitted_and_not_again(site: Site) -> None:
+    role = PrefillRole(site)
+    role.accept(row(site, 50), 0.0)
+    held = []
+    for _ in range(3):
+        work = role.plan(20, 0.0)
+        role.on_submitted(work, "mark", 0.0)
+        held.append(role.sender.held_pages)
+        role.apply({result.row: result for result in site.engine.run(work)}, 0.0)
+        assert role.sender.held_pages == held[-1]
+    assert held == [1, 2, 4], "those that a chunk fills, and at last the one in part"
+
+
+def test_a_step_without_a_mark_offers_its_pages_when_it_is_done(site: Site) -> None:
+    role = PrefillRole(site)
+    role.accept(row(site, 50), 0.0)
+    work = role.plan(50, 0.0)
+    role.on_submitted(work, None, 0.0)
+    assert role.sender.held_pages == 0
+    role.apply({result.row: result for result in site.engine.run(work)}, 0.0)
+    assert role.sender.held_pages == 4
+
+
+def test_each_mark_is_of_its_own_step_though_the_next_is_planned(site: Site) -> None:
+    role = PrefillRole(site)
+    role.accept(row(site, 50), 0.0)
+    steps = [role.plan(20, 0.0), role.plan(30, 0.0)]
+    role.on_submitted(steps[0], "first", 0.0)
+    assert role.sender.held_pages == 1
+    role.on_submitted([], "of another role's", 0.0)
+    assert role.sender.held_pages == 1
+    role.on_submitted(steps[1], "second", 0.0)
+    assert role.sender.held_pages == 4
+
+
+def test_row_given_up_before_its_step_is_submitted_offers_nothing_and_the_others_do(
+    site: Site,
+) -> None:
+    role = PrefillRole(site)
+    gone, other = row(site, 20), row(site, 30, salt=60)
+    role.accept(gone, 0.0)
+    role.accept(other, 0.0)
+    work = role.plan(50, 0.0)
+    assert role.cancel(gone.attempt, 0.0)
+    role.on_submitted(work, "mark", 0.0)
+    assert role.sender.held_pages == 2
+    role.apply({result.row: result for result in site.engine.run(work)}, 0.0)
+    assert other.state is RowState.HELD
+    role.sender.check_integrity()
+
+
 def test_row_waits_until_all_pages_of_its_prompt_are_there(site: Site) -> None:
     role = PrefillRole(site, PrefillConfig(holding_cap_share=1.0))
     first, second = row(site, 100), row(site, 60, salt=9)

@@ -18,6 +18,7 @@ from kvtransfer.sources import PageMaker
 from kvtransfer.transports.memory import Faults, MemoryFabric
 from prefill_worker.config import PrefillConfig
 from prefill_worker.role import PrefillRole
+from tests.worker.marked_steps import MarkedStepRunner
 from twolane.params import SamplingParams
 from twolane.testing.links import MemoryLink, link_pair
 from twolane.testing.virtual_time import virtual_time_runner
@@ -46,6 +47,7 @@ class Town:
     lives: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     peer_links: list[PeerLink] = field(default_factory=list)
     steps_ahead: int = 0
+    has_marks: bool = False  # pages are handed to the transfer before they are computed
 
     def add(
         self,
@@ -84,7 +86,8 @@ class Town:
             transports=("memory",),
             makes_dtypes=maker.makes_dtypes,
         )
-        runner = TimedStepRunner(fake, steps_ahead=self.steps_ahead)
+        steps = MarkedStepRunner if self.has_marks else TimedStepRunner
+        runner = steps(fake, steps_ahead=self.steps_ahead)
         worker = Worker(config, site, Roles(decode_role, prefill_role), runner, wire)
         worker.endpoint = worker_id
         self.workers[worker_id] = worker
@@ -214,14 +217,19 @@ class Play(Protocol):
     ) -> None: ...
 
 
-@pytest.fixture(params=[0, 1], ids=["in turn", "a step ahead"])
+@pytest.fixture(
+    params=[(0, False), (1, False), (1, True)],
+    ids=["in turn", "a step ahead", "a step ahead with marks"],
+)
 def play(request: pytest.FixtureRequest) -> Play:
-    steps_ahead: int = request.param
+    steps_ahead: int
+    has_marks: bool
+    steps_ahead, has_marks = request.param
 
     def run(scene: Scene, *, faults: Faults | None = None, sender_writes: bool = False) -> None:
         async def main() -> None:
             async with build_town(faults, sender_writes) as town:
-                town.steps_ahead = steps_ahead
+                town.steps_ahead, town.has_marks = steps_ahead, has_marks
                 await scene(town)
 
         with virtual_time_runner() as runner:

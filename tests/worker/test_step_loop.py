@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import pytest
@@ -80,6 +80,70 @@ def test_idle_loop_sleeps() -> None:
 
 def test_role_that_asks_to_be_woken_in_the_past_does_not_make_the_loop_spin() -> None:
     assert ask_for(IdleRole(wake_at_s=-1.0), 0.1) <= 101
+
+
+class TwoSteps(IdleRole):
+    """A row of two steps. Says what happens to it."""
+
+    def __init__(self, said: list[str]) -> None:
+        super().__init__()
+        self.said = said
+
+    def plan(self, n_tokens: int, now: float) -> list[RowWork]:
+        n_before = self.asked
+        super().plan(n_tokens, now)
+        if n_before >= 2:
+            return []
+        self.said.append("plan")
+        return [RowWork(1, [5, 6], n_before, 1, [], 2, PARAMS, sample=False)]
+
+    def apply(self, results: Mapping[int, RowResult], now: float) -> None:
+        self.said.append("apply")
+
+
+class SecondRunner:
+    """Each step takes a second."""
+
+    def __init__(self, steps_ahead: int) -> None:
+        self.steps_ahead = steps_ahead
+
+    async def run(self, work: Sequence[RowWork], told: OnSubmitted) -> list[RowResult]:
+        told(None)
+        await asyncio.sleep(1)
+        return [RowResult(row.row) for row in work]
+
+    async def close(self) -> None:
+        """Nothing runs on."""
+
+
+@pytest.mark.parametrize(
+    ("steps_ahead", "order"),
+    [
+        (0, "plan ship apply ship plan ship apply ship ship"),
+        (1, "plan ship plan ship apply ship ship apply ship ship"),
+    ],
+)
+def test_news_of_a_step_leave_before_anything_else_is_done(steps_ahead: int, order: str) -> None:
+    said: list[str] = []
+    roles = Roles(decode=cast(DecodeSide, TwoSteps(said)))
+    loop = StepLoop(
+        roles,
+        SecondRunner(steps_ahead),
+        StepLimits(),
+        returns=PageReturns(PageAllocator(1)),
+        ship=lambda now: said.append("ship"),
+        observer=Nobody(),
+    )
+
+    async def main() -> None:
+        task = asyncio.create_task(loop.run())
+        await asyncio.sleep(10)
+        task.cancel()
+        await asyncio.wait([task])
+
+    with virtual_time_runner() as runner:
+        runner.run(main())
+    assert " ".join(said) == order
 
 
 def test_broken_engine_ends_the_worker_loudly(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:

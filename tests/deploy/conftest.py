@@ -1,0 +1,19 @@
+"""Tests that serve in the test's own process give it back as it was."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def process_as_before() -> Iterator[None]:
+    interval_s, threshold = sys.getswitchinterval(), gc.get_threshold()
+    assert gc.get_freeze_count() == 0, "another test has left its heap frozen"
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*threshold)
+    sys.setswitchinterval(interval_s)

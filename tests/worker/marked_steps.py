@@ -1,0 +1,24 @@
+"""A runner whose steps have a mark, as those of a device do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.step import RowResult, RowWork
+from kvtransfer.transports.memory import MemoryMark
+from worker.step_runner import OnSubmitted, TimedStepRunner
+
+
+class MarkedStepRunner(TimedStepRunner):
+    """The mark is passed when the pages are written, just before the results are there."""
+
+    async def run(self, work: Sequence[RowWork], on_submitted: OnSubmitted) -> list[RowResult]:
+        mark = MemoryMark()
+        on_submitted(mark)
+        results = await super().run(work, _nobody)
+        mark.be_passed()
+        return results
+
+
+def _nobody(mark: object) -> None:
+    """It was told."""

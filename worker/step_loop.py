@@ -1,12 +1,11 @@
 """The one loop of a worker: commands, plan, step, results, again.
 
-    .-> commands -> tick -> plan --- work --> step (off the event loop), ship -> apply, ship --.
-    |                         |                                                                |
-    |                         `-- none --> ship -> sleep until woken                           |
-    `------------------------------------------------------------------------------------------'
+    .-> commands -> tick -> plan --- work --> step (off the event loop), ship -> apply --.
+    |                         |                                                          |
+    |                         `-- none --> ship -> sleep until woken                     |
+    `------------------------------------------------------------------------------------'
 
-What was sampled is shipped at once, one message a router a step, and what else there is to tell
-once the next step is on its way.
+What was sampled is shipped as soon as the next step is on its way: one message a router a step.
 
 Where the engine takes steps ahead, step k + 1 is planned and submitted before the results of step k
 are there, and its rows follow samples that are still on the device:
@@ -97,7 +96,7 @@ class StepLoop:
                 self._wake.clear()
                 self._between_steps(loop.time())
                 work = self._plan(loop.time())
-                if work:
+                if work:  # the device first: what was sampled is shipped while it is given the step
                     self._returns.on_submitted()
                     results = steps.create_task(self._run(work))
                     flying.append(_Flight(work, results, loop.time()))
@@ -142,7 +141,6 @@ class StepLoop:
         by_number = {result.row: result for result in results}
         for role in self._roles.all:
             role.apply(by_number, now)
-        self._ship(now)
         self.n_steps += 1
         took_s = now - max(flight.submitted_s, self._last_done_s)
         self._last_done_s = now

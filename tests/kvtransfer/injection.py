@@ -103,8 +103,8 @@ class Injection:
         self._past, self._bent, self._other, self._zero = n, 2 * n, 3 * n, 4 * n
         self._p = open_pool(kind, 4 * n + 1, page_bytes)
         self._d = open_pool(kind, 3 * n, page_bytes)
-        self._content = self._random()
         self._memory = InjectingMemory(self._p.transfers)  # type: ignore[arg-type]
+        self._content = self._random()
         config = TransportConfig(transports=(transport,), checksums=True)
         self._landing = open_landings(D_EPOCH, self._d.transfers, config)[transport]
         hello = transfer_pb2.ReceiverHello(
@@ -337,7 +337,7 @@ class Injection:
         return int(self._landing.dropped[reasons.GENERATION])  # type: ignore[attr-defined]
 
     def _random(self) -> Any:
-        return self._rng.integers(0, 256, (self.n, self._p.transfers.page_bytes), np.uint8)  # type: ignore[union-attr]
+        return self._rng.integers(0, 256, (self.n, self._memory.page_bytes), np.uint8)
 
     @property
     def _now(self) -> float:

@@ -1,4 +1,4 @@
-"""Many copy processes at a time, each killed in mid-copy: what they had is free soon, and no sooner.
+"""Many copy processes at a time, killed in mid-copy: what they had is free soon, and no sooner.
 
 forkserver: torch and all else imported once, no card touched
   '-- fork, a card of its own, copy, copy, ... killed             in waves of `at_once`

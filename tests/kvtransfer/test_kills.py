@@ -1,4 +1,4 @@
-"""Copy processes killed many at a time, on the device double; `tests/gpu/test_kills.py` on a card."""
+"""Copy processes killed many at a time, on the device double."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
 """Kill workers of a cluster under load: no request may be lost, and no token may change.
 
 \b
-    python -m benchmarks.kills                                 # the bundled model, 2 + 2 workers
-    python -m benchmarks.kills --topology 2p2d --model DIR --set share_gpus --set kv_bytes=8000000000 \\
-        --prompt-tokens 2000 --prompt-tokens 300 --output-tokens 200 --in-flight 16 --together
+    python -m benchmarks.kills                    # the bundled model, two workers of each role
+    python -m benchmarks.kills --topology 2p2d --model DIR --set launcher=process \\
+        --set share_gpus --set kv_bytes=8000000000 --in-flight 16 --together \\
+        --prompt-tokens 2000 --prompt-tokens 300 --output-tokens 200
 
 Starts the cluster itself, in exact mode. Prefill and decode workers are killed (SIGKILL) in random
 order, at random moments while they have requests, each once the one before is back; then all that

@@ -114,6 +114,7 @@ class KillsRun:
         self._say = say
         self._random = random.Random(config.seed)
         self._heard: list[tuple[float, int]] = []  # when, and how many tokens
+        self._first_heard = asyncio.Event()
         self._is_over = False
         self._vocab_size = 0
         self._began_s = 0.0
@@ -186,12 +187,13 @@ class KillsRun:
             async for chunk in stream:
                 heard_s.append(time.monotonic())
                 self._heard.append((heard_s[-1], len(chunk.tokens)))
+                self._first_heard.set()
             done = await stream.completion()
         return Answer(tuple(done.token_ids), done.ledger.attempts, tuple(heard_s))
 
     async def _until_heard(self) -> None:
-        while not self._heard:
-            await asyncio.sleep(_POLL_S)
+        async with asyncio.timeout(self._config.timeout_s):
+            await self._first_heard.wait()
 
     # -- the kills --------------------------------------------------------------------------
 
@@ -235,19 +237,22 @@ class KillsRun:
 
     async def _until_back(self, client: AsyncClient, victim: WorkerInfo) -> None:
         async with asyncio.timeout(self._config.back_s):
-            while not any(
-                w.worker_id == victim.worker_id and w.epoch != victim.epoch and w.state == "alive"
-                for w in (await client.status()).workers
-            ):
+            while True:
+                for worker in (await client.status()).workers:
+                    is_new = worker.epoch != victim.epoch and worker.state == "alive"
+                    if worker.worker_id == victim.worker_id and is_new:
+                        return
                 await asyncio.sleep(_POLL_S)
 
     # -- the end ----------------------------------------------------------------------------
 
     async def _settle(self, client: AsyncClient, within_s: float = 30.0) -> list[str]:
         end_s = time.monotonic() + within_s
-        while (left := left_over(await client.status())) and time.monotonic() < end_s:
+        while True:
+            left = left_over(await client.status())
+            if not left or time.monotonic() > end_s:
+                return left
             await asyncio.sleep(_POLL_S)
-        return left
 
 
 def left_over(status: ClusterStatus) -> list[str]:

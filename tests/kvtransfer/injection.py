@@ -103,7 +103,7 @@ class Injection:
         self._past, self._bent, self._other, self._zero = n, 2 * n, 3 * n, 4 * n
         self._p = open_pool(kind, 4 * n + 1, page_bytes)
         self._d = open_pool(kind, 3 * n, page_bytes)
-        self._memory = InjectingMemory(self._p.transfers)  # type: ignore[arg-type]
+        self._memory = InjectingMemory(self._p.transfers)
         self._content = self._random()
         config = TransportConfig(transports=(transport,), checksums=True)
         self._landing = open_landings(D_EPOCH, self._d.transfers, config)[transport]

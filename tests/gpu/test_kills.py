@@ -28,7 +28,7 @@ KILLS = [10, pytest.param(50, marks=pytest.mark.soak)]  # by either kind of copi
 @pytest.mark.parametrize("copies", COPIES)
 def test_no_page_of_a_killed_sender_is_lost_or_reused_early(copies: str, n_kills: int) -> None:
     tally = asyncio.run(
-        kill_senders("cuda", copies, n_kills=n_kills, at_once=10, row_pages=2000, device=FAR_CARD)
+        kill_senders("cuda", copies, n_kills=n_kills, at_once=10, row_pages=1000, device=FAR_CARD)
     )
     print(copies, tally)
     tally.check(n_kills)

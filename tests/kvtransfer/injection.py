@@ -103,7 +103,7 @@ class Injection:
         self._past, self._bent, self._other, self._zero = n, 2 * n, 3 * n, 4 * n
         self._p = open_pool(kind, 4 * n + 1, page_bytes)
         self._d = open_pool(kind, 3 * n, page_bytes)
-        self._memory = InjectingMemory(self._p.transfers)
+        self._memory = InjectingMemory(self._p.transfers)  # type: ignore[arg-type]
         self._content = self._random()
         config = TransportConfig(transports=(transport,), checksums=True)
         self._landing = open_landings(D_EPOCH, self._d.transfers, config)[transport]
@@ -113,7 +113,7 @@ class Injection:
             transport_address=self._landing.address,
             checksums=self._landing.digests,
         )
-        self._outlet = OutletOpener(P_EPOCH, self._memory, config)(hello)  # type: ignore[arg-type]
+        self._outlet = OutletOpener(P_EPOCH, self._memory, config)(hello)
         self._ghost = OutletOpener(P_EPOCH, self._p.transfers, config)(hello)
         self._woken = threading.Event()
         for end in (self._outlet, self._ghost, self._landing):

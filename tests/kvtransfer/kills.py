@@ -154,12 +154,13 @@ def _watch_proofs(side: Receiving, sendings: list[Sending], tally: Tally) -> Non
 
 
 async def _kill(side: Receiving, sending: Sending, rng: random.Random, tally: Tally) -> None:
-    """Once a row of its has arrived, at any moment of a later one."""
+    """Once a row of its has arrived, and a later one has just been given pages: then it copies."""
     while (await asyncio.wait_for(sending.lines.get(), WITHIN_S))[0] != "committed":
         pass
     await asyncio.sleep(rng.uniform(0, 0.2))
+    await _until(lambda: not _is_sending(side, sending.epoch), side)
     await _until(lambda: _is_sending(side, sending.epoch), side)
-    await asyncio.sleep(rng.uniform(0, 0.002))
+    await asyncio.sleep(rng.uniform(0, 0.004))
     tally.mid_copy += _is_sending(side, sending.epoch)
     sending.signal(signal.SIGKILL)
     tally.kills += 1

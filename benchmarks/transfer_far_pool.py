@@ -8,20 +8,26 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from multiprocessing.context import BaseContext
 
 from benchmarks.transfer_pools import open_pool
 
 
 @contextmanager
 def killable_pool(
-    device: str, n_pages: int, page_bytes: int, parts: int = 1
+    device: str,
+    n_pages: int,
+    page_bytes: int,
+    parts: int = 1,
+    kind: str = "cuda",
+    context: BaseContext | None = None,
 ) -> Iterator[tuple[str, Callable[[], None]]]:
     """Its exported address, and how its process is killed in mid-use; on the card that
-    CUDA_VISIBLE_DEVICES would name so."""
-    context = get_context("spawn")
+    CUDA_VISIBLE_DEVICES would name so. `context`: how processes start, else by "spawn"."""
+    context = context or get_context("spawn")
     here, there = context.Pipe()
-    args = (there, device, n_pages, page_bytes, parts)
-    child = context.Process(target=_hold, args=args, daemon=True)
+    args = (there, device, n_pages, page_bytes, parts, kind)
+    child = context.Process(target=_hold, args=args, daemon=True)  # type: ignore[attr-defined]
     child.start()
     try:
         yield here.recv(), child.kill
@@ -38,9 +44,11 @@ def far_pool(device: str, n_pages: int, page_bytes: int, parts: int = 1) -> Iter
         yield address
 
 
-def _hold(pipe: Connection, device: str, n_pages: int, page_bytes: int, parts: int) -> None:
+def _hold(
+    pipe: Connection, device: str, n_pages: int, page_bytes: int, parts: int, kind: str
+) -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = device
-    pool = open_pool("cuda", n_pages, page_bytes, fill=False, parts=parts)
+    pool = open_pool(kind, n_pages, page_bytes, fill=False, parts=parts)
     pipe.send(pool.transfers.export())  # type: ignore[union-attr]
     pipe.recv()
     pool.close()

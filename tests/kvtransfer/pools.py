@@ -54,6 +54,21 @@ def open_pool(kind: str, n_pages: int, page_bytes: int, parts: int = 1) -> PoolF
     return PoolForTest(kind, CudaMemory(pool, page_bytes), pages, None, close)
 
 
+def force_copies(pool: PoolForTest, by: str) -> None:
+    """From now on its pages go to peers by a `kernel`, on one multiprocessor alone so that it takes
+    long, or by the copy `engines`; only a card has a choice."""
+    if pool.kind != "cuda" or not by:
+        return
+    from worker.copy_cost import CopyCost
+    from worker.cuda_lane import LaneConfig
+    from worker.cuda_memory import CudaMemory
+
+    assert isinstance(pool.transfers, CudaMemory)
+    kernel = LaneConfig(cost=CopyCost(run_start_s=1.0), copy_programs=1)
+    engines = LaneConfig(cost=CopyCost(kernel_start_s=1.0))
+    pool.transfers.config = {"kernel": kernel, "engines": engines}[by]
+
+
 class CudaPages:
     """Pages of a card, indexed as numpy arrays are; every access waits for the card."""
 

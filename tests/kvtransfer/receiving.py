@@ -46,9 +46,16 @@ class WatchedAllocator(PageAllocator):
     def __init__(self, n_pages: int, pool: Any) -> None:
         super().__init__(n_pages)
         self.pool = pool
-        self.absolved: list[int] = []
+        self.absolved: list[int] = []  # and not taken again since
         self.freed_while_alive = 0
         self.writer: Sending | None = None
+
+    def try_take(self, n: int) -> list[Page] | None:
+        taken = super().try_take(n)
+        if taken and self.absolved:
+            again = set(taken)
+            self.absolved = [page for page in self.absolved if page not in again]
+        return taken
 
     def absolve(self, pages: Sequence[Any]) -> None:
         if self.writer is not None and not self.writer.has_ended():

@@ -18,14 +18,14 @@ import grpc
 import numpy as np
 
 from engine.allocator import PageAllocator
-from kvtransfer.config import LeaseConfig, SenderConfig
+from kvtransfer.config import MIB, LeaseConfig, SenderConfig
 from kvtransfer.events import Committed, FirstToken, Released, SenderEvent
 from kvtransfer.key import Key
 from kvtransfer.negotiation import sender_hello
 from kvtransfer.sender import Sender
 from kvtransfer.sender_driver import PeerLink, SenderDriver
 from kvtransfer.transports.registry import OutletOpener, TransportConfig
-from tests.kvtransfer.pools import open_pool
+from tests.kvtransfer.pools import force_copies, open_pool
 from twolane.rpc.link import GrpcLink
 from twolane.v1 import transfer_pb2_grpc
 
@@ -41,17 +41,25 @@ def row_content(name: str, n_pages: int) -> np.ndarray[tuple[int, int], np.dtype
 
 
 async def main(
-    endpoint: str, receiver_epoch: int, transport: str, n: int, n_pages: int, kind: str
+    endpoint: str,
+    receiver_epoch: int,
+    transport: str,
+    n: int,
+    n_pages: int,
+    kind: str,
+    copies: str = "",
 ) -> None:
+    """`copies`: see `force_copies`."""
     epoch = secrets.randbits(63)
     pages = PageAllocator(3 * n_pages)
     held = open_pool(kind, pages.n_pages, PAGE_BYTES)
+    force_copies(held, copies)
     pool = held.pages
     scrambled = pages.try_take(pages.n_pages)
     assert scrambled is not None
     np.random.default_rng(1).shuffle(scrambled)
     pages.release(scrambled)  # so that rows are scattered
-    config = SenderConfig(lease=LEASE, post_bytes=256 * 1024)
+    config = SenderConfig(lease=LEASE, post_bytes=256 * 1024 if not copies else 4 * MIB)
     sender = Sender(epoch, pages, page_tokens=PAGE_TOKENS, page_bytes=PAGE_BYTES, config=config)
     released = asyncio.Event()
 

@@ -1,0 +1,67 @@
+"""A device's memory some of whose pages go out as others: what was summed is not what arrives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from kvtransfer.device import Bytes, DeviceMemory, Fence, Lane, Mark, PeerPool, Sums
+from kvtransfer.plan import PageIds, runs
+
+LEFT_OUT = -1
+
+
+class InjectingMemory:
+    """See `SentMemory`. `goes_as[page]` is copied in place of that page; `LEFT_OUT`: nothing is."""
+
+    def __init__(self, memory: DeviceMemory) -> None:
+        self._memory = memory
+        self.page_bytes = memory.page_bytes
+        self.goes_as: PageIds = np.arange(memory.n_pages)
+
+    def open_lane(self) -> InjectingLane:
+        return InjectingLane(self, self._memory.open_lane())
+
+    def forget(self) -> None:
+        """Every page goes as itself again."""
+        self.goes_as = np.arange(self._memory.n_pages)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._memory, name)
+
+
+class InjectingLane:
+    """See `Lane`: sums are those of the right pages."""
+
+    def __init__(self, memory: InjectingMemory, lane: Lane) -> None:
+        self._memory = memory
+        self._lane = lane
+
+    def after(self, mark: Mark) -> None:
+        self._lane.after(mark)
+
+    def to_peer(self, peer: PeerPool, src: PageIds, dst: PageIds) -> None:
+        goes = self._memory.goes_as[src]
+        kept = goes != LEFT_OUT
+        if kept.any():
+            self._lane.to_peer(peer, goes[kept], dst[kept])
+
+    def to_host(self, pages: PageIds, buffer: Bytes) -> None:
+        goes = self._memory.goes_as[pages]
+        places = np.flatnonzero(goes != LEFT_OUT)
+        for begin, end in runs(places):
+            span = slice(int(places[begin]), int(places[end - 1]) + 1)
+            self._lane.to_host(goes[span], buffer[span])
+
+    def from_host(self, buffer: Bytes, pages: PageIds) -> None:
+        self._lane.from_host(buffer, pages)
+
+    def sum(self, pages: PageIds) -> Sums:
+        return self._lane.sum(pages)
+
+    def mark(self) -> Fence:
+        return self._lane.mark()
+
+    def close(self) -> None:
+        self._lane.close()

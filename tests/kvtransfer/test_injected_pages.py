@@ -1,0 +1,39 @@
+"""Thousands of stale and corrupt pages between pools of the device double: none is decoded."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvtransfer.in_grant import InGrant
+from tests.kvtransfer.injection import Injection
+
+EVERY = ["cuda_ipc", "shm", "unix", "tcp"]
+
+
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize(
+    ("n_pages", "page_bytes"),
+    [(2_000, 4096), pytest.param(100_000, 4096, marks=pytest.mark.soak)],
+)
+@pytest.mark.parametrize("transport", EVERY)
+def test_no_injected_page_is_decoded(transport: str, n_pages: int, page_bytes: int) -> None:
+    injection = Injection("double", transport, row_pages=128, page_bytes=page_bytes)
+    tally = injection.run(n_pages)
+    print(tally)
+    tally.check(injection.kinds)
+    assert tally.n_injected >= n_pages
+    injection.close()
+
+
+def test_a_receiver_that_compares_no_sums_takes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the tests above would prove nothing."""
+    believe = InGrant.verify
+
+    def trust(self: InGrant, checked: object) -> bool:
+        self._summed[:] = False
+        return believe(self, checked)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(InGrant, "verify", trust)
+    injection = Injection("double", "cuda_ipc", row_pages=16, page_bytes=4096)
+    with pytest.raises(AssertionError, match="wrong pages have landed"):
+        injection.run(1)

@@ -9,10 +9,12 @@ from typing import Any
 import click
 import pytest
 
+from deploy.compose_worker import transport_config
 from deploy.devices import settled
 from deploy.launcher import StartError
 from deploy.resolve import resolve
-from deploy.spec import TRANSPORTS, ClusterSpec, LimitsSpec, ModelSpec, TimingSpec
+from deploy.spec import TRANSPORTS, ClusterSpec, LimitsSpec, ModelSpec, TimingSpec, WorkerSpec
+from deploy.spec_json import from_json, to_json
 from deploy.topology import (
     RouterOptions,
     TimingOptions,
@@ -24,6 +26,7 @@ from deploy.topology import (
 from deploy.topology_file import SHIPPED, find_topology, read_topology, write_topology
 from deploy.up_command import up
 from deploy.up_topology import topology_of
+from kvtransfer.transports.registry import TransportConfig
 
 FOUR = ("0", "1", "2", "3")
 FILE = """\
@@ -258,7 +261,7 @@ def test_the_readmes_example_is_a_topology(tmp_path: Path) -> None:
 
 def said(*flags: str) -> dict[str, Any]:
     context = up.make_context("up", [*flags])
-    names = {param.name for param in up.params if {*param.opts} & {*flags}}
+    names = {p.name for p in up.params if {*p.opts, *p.secondary_opts} & {*flags}}
     return {name: value for name, value in context.params.items() if name in names}
 
 
@@ -279,9 +282,48 @@ def test_options_make_the_topology_that_a_file_would(tmp_path: Path) -> None:
     assert [(pool.role, pool.workers) for pool in mixed.pools] == [("prefill", 1), ("both", 1)]
 
 
+def test_checksums_and_sockets_reach_the_transports_of_the_workers(tmp_path: Path) -> None:
+    text = """\
+    workers: {transports: [unix], sockets: 3}
+    pools: [{role: prefill, checksums: true}, {role: decode, checksums: false, sockets: 2}]
+    """
+    prefill, decode = resolve(read(text, tmp_path)).workers("h:1")
+    (ours, theirs) = (
+        transport_config(from_json(WorkerSpec, to_json(w))) for w in (prefill, decode)
+    )
+    assert (ours.sockets, theirs.sockets) == (3, 2)
+    assert [ours.sums(name) for name in ("cuda_ipc", "unix")] == [True, True]
+    assert [theirs.sums(name) for name in ("cuda_ipc", "unix")] == [False, False]
+    (unsaid,) = resolve(topology_of({"colocated": 1})).workers("h:1")
+    assert transport_config(unsaid) == TransportConfig()
+
+
+def test_options_of_transports_are_written_as_fields(tmp_path: Path) -> None:
+    for flag, on in (("--checksums", True), ("--no-checksums", False)):
+        topology = topology_of(said("--transport", "unix", flag, "--sockets", "3"))
+        assert given(topology.workers) == {"transports": ("unix",), "checksums": on, "sockets": 3}
+        assert read(write_topology(topology), tmp_path) == topology
+
+
+@pytest.mark.parametrize(
+    ("fields", "far"),
+    [("", "nixl, tcp"), (", transports: [shm, tcp]", "tcp"), (", transports: [nixl]", "nixl")],
+)
+def test_pages_over_networks_are_never_without_sums(fields: str, far: str, tmp_path: Path) -> None:
+    refused = f"pages are always summed over networks ({far}): leave checksums on, or pin tran"
+    text = f"workers: {{checksums: false{fields}}}\npools: [{{role: prefill}}, {{role: decode}}]"
+    (line,) = refusal(text, tmp_path)
+    assert line.startswith(f"t.yaml:1: {refused}")
+    text = f"pools:\n  - {{role: both}}\n  - {{role: decode, checksums: false{fields}}}"
+    (line,) = refusal(text, tmp_path)
+    assert line.startswith(f"t.yaml:3: {refused}")
+    assert read(text.replace("false", "true"), tmp_path)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"checksums": False, "transports": ("tcp",)}, "always summed over networks .tcp."),
         ({"prefill": 2}, "2 prefill and 0 decode workers .* or --colocated 1"),
         ({"pages": 3, "kv_bytes": 3}, "both say how large"),
         ({"lease_s": 0.1}, "lease_s is 0.1; it must be more than heartbeat_s"),
@@ -295,7 +337,7 @@ def test_options_that_contradict_each_other_are_refused(
 
 
 def test_options_beside_a_file_change_what_its_pools_leave_open(tmp_path: Path) -> None:
-    base = read(FILE, tmp_path)
+    base = read(FILE.replace("threads: 3", "checksums: true"), tmp_path)
     changed = topology_of({"model": "m", "port": 5, "dtype": "float32", "share_gpus": True}, base)
     assert (changed.model, changed.router.port, changed.share_gpus) == ("m", 5, True)
     assert {changed.options_of(pool).dtype for pool in changed.pools} == {"float32"}
@@ -309,6 +351,7 @@ def test_options_beside_a_file_change_what_its_pools_leave_open(tmp_path: Path) 
             r"pool readers .* a step_tokens of its own, which is 128: .*--step-tok",
         ),
         ({"transports": ("shm",)}, "leave --transport out"),
+        ({"checksums": False}, "checksums of its own, which is True: leave --no-checksums out"),
     ):
         with pytest.raises(click.UsageError, match=message):
             topology_of(options, base)

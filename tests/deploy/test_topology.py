@@ -205,11 +205,25 @@ def test_everything_that_is_wrong_is_told_at_once_in_the_order_of_the_file(tmp_p
         ("{1: 2}", "t.yaml:1: "),
         ("pools: !!python/object:os.system {}\n", "t.yaml:1: not YAML: could not determine a cons"),
         ("model: \x00\n", "t.yaml: "),
+        ("model: m\npools: &a [*a]\n", "t.yaml:2: not YAML: the alias *a stands within what it"),
+        (
+            "model: m\npools: &a\n  - {role: both, name: *a}\n",
+            "t.yaml:3: not YAML: the alias *a st",
+        ),
+        ("model: m\npools: [&a {*a : 1}]\n", "t.yaml:2: not YAML: the alias *a stands within"),
+        ("[" * 5000, "t.yaml:1: not YAML: it is nested more than 50 deep"),
         ("--- {}\n--- {}\n", "t.yaml:2: not YAML: but found another document"),
     ],
 )
 def test_a_file_that_is_no_topology_is_refused(text: str, message: str, tmp_path: Path) -> None:
     assert refusal(text, tmp_path)[0].startswith(message)
+
+
+def test_an_alias_beside_what_it_stands_for_is_read(tmp_path: Path) -> None:
+    text = (
+        "pools: [&a {role: prefill, name: a, transports: &t [tcp]}, {role: decode, transports: *t}]"
+    )
+    assert {pool.transports for pool in read(text, tmp_path).pools} == {("tcp",)}
 
 
 def test_a_topology_is_found_by_its_path_or_by_a_name_that_we_ship(tmp_path: Path) -> None:

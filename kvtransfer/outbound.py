@@ -256,7 +256,7 @@ class Outbound:
             self._hub.dropped[reasons.GENERATION] += 1
         else:
             assert self.grant is not None
-            moved = Committed(self.key, self.grant.n_pages, self.grant.n_bytes)
+            moved = Committed(self.key, self.grant.n_pages, self.grant.n_bytes, now)
             self._hub.events.append(moved)
             self.close("", now)
 

@@ -9,6 +9,12 @@
                                                                        ^
        any before CLOSING -------------- abandon, Refused, lease ------'
 
+    RESERVING -> GRANTED, CLOSING
+    GRANTED   -> DONE, DRAINING, CLOSING
+    DONE      -> DRAINING, CLOSING
+    DRAINING  -> RESERVING, CLOSING
+    CLOSING   -> OVER
+
 While a send is under way (`in_flight`), the row's pages stay pinned, whatever else happens.
 """
 

@@ -9,12 +9,10 @@ from typing import Any
 import click
 import pytest
 
-from deploy.compose_worker import transport_config
 from deploy.devices import settled
 from deploy.launcher import StartError
 from deploy.resolve import resolve
-from deploy.spec import TRANSPORTS, ClusterSpec, LimitsSpec, ModelSpec, TimingSpec, WorkerSpec
-from deploy.spec_json import from_json, to_json
+from deploy.spec import TRANSPORTS, ClusterSpec, LimitsSpec, ModelSpec, TimingSpec
 from deploy.topology import (
     RouterOptions,
     TimingOptions,
@@ -26,7 +24,7 @@ from deploy.topology import (
 from deploy.topology_file import SHIPPED, find_topology, read_topology, write_topology
 from deploy.up_command import up
 from deploy.up_topology import topology_of
-from kvtransfer.transports.registry import TransportConfig
+from tests.deploy.topologies import read, refusal, said
 
 FOUR = ("0", "1", "2", "3")
 FILE = """\
@@ -53,18 +51,6 @@ pools:
     pages: 50
     threads: 3
 """
-
-
-def read(text: str, folder: Path) -> Topology:
-    path = folder / "t.yaml"
-    path.write_text(text)
-    return read_topology(path)
-
-
-def refusal(text: str, folder: Path) -> list[str]:
-    with pytest.raises(StartError) as caught:
-        read(text, folder)
-    return str(caught.value).replace(f"{folder}/", "").splitlines()
 
 
 def test_a_file_says_what_each_worker_and_the_router_are(tmp_path: Path) -> None:
@@ -273,12 +259,6 @@ def test_the_readmes_example_is_a_topology(tmp_path: Path) -> None:
     assert [pool.role for pool in topology.pools] == ["prefill", "decode"]
 
 
-def said(*flags: str) -> dict[str, Any]:
-    context = up.make_context("up", [*flags])
-    names = {p.name for p in up.params if {*p.opts, *p.secondary_opts} & {*flags}}
-    return {name: value for name, value in context.params.items() if name in names}
-
-
 def test_options_make_the_topology_that_a_file_would(tmp_path: Path) -> None:
     options = said("--prefill", "2", "--decode", "1", "--kv-dtype", "fp8", "--port", "0",
                    "--transport", "unix", "--lease-s", "8", "--launcher", "process")  # fmt: skip
@@ -294,44 +274,6 @@ def test_options_make_the_topology_that_a_file_would(tmp_path: Path) -> None:
     assert topology_of({"colocated": 3}) == read("pools: [{role: both, workers: 3}]", tmp_path)
     mixed = topology_of({"colocated": 1, "prefill": 1})
     assert [(pool.role, pool.workers) for pool in mixed.pools] == [("prefill", 1), ("both", 1)]
-
-
-def test_checksums_and_sockets_reach_the_transports_of_the_workers(tmp_path: Path) -> None:
-    text = """\
-    workers: {transports: [unix], sockets: 3}
-    pools: [{role: prefill, checksums: true}, {role: decode, checksums: false, sockets: 2}]
-    """
-    prefill, decode = resolve(read(text, tmp_path)).workers("h:1")
-    (ours, theirs) = (
-        transport_config(from_json(WorkerSpec, to_json(w))) for w in (prefill, decode)
-    )
-    assert (ours.sockets, theirs.sockets) == (3, 2)
-    assert [ours.sums(name) for name in ("cuda_ipc", "unix")] == [True, True]
-    assert [theirs.sums(name) for name in ("cuda_ipc", "unix")] == [False, False]
-    (unsaid,) = resolve(topology_of({"colocated": 1})).workers("h:1")
-    assert transport_config(unsaid) == TransportConfig()
-
-
-def test_options_of_transports_are_written_as_fields(tmp_path: Path) -> None:
-    for flag, on in (("--checksums", True), ("--no-checksums", False)):
-        topology = topology_of(said("--transport", "unix", flag, "--sockets", "3"))
-        assert given(topology.workers) == {"transports": ("unix",), "checksums": on, "sockets": 3}
-        assert read(write_topology(topology), tmp_path) == topology
-
-
-@pytest.mark.parametrize(
-    ("fields", "far"),
-    [("", "nixl, tcp"), (", transports: [shm, tcp]", "tcp"), (", transports: [nixl]", "nixl")],
-)
-def test_pages_over_networks_are_never_without_sums(fields: str, far: str, tmp_path: Path) -> None:
-    refused = f"pages are always summed over networks ({far}): leave checksums on, or pin tran"
-    text = f"workers: {{checksums: false{fields}}}\npools: [{{role: prefill}}, {{role: decode}}]"
-    (line,) = refusal(text, tmp_path)
-    assert line.startswith(f"t.yaml:1: {refused}")
-    text = f"pools:\n  - {{role: both}}\n  - {{role: decode, checksums: false{fields}}}"
-    (line,) = refusal(text, tmp_path)
-    assert line.startswith(f"t.yaml:3: {refused}")
-    assert read(text.replace("false", "true"), tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from deploy.options import (
     LIMIT_OPTIONS,
     MODEL_OPTIONS,
     TIMING_OPTIONS,
+    TRANSPORT_OPTIONS,
     http_port,
     limits_spec,
     model_spec,
@@ -20,7 +21,16 @@ from deploy.options import (
     with_options,
 )
 from deploy.orphan import die_with_parent
-from deploy.spec import DECODE, PREFILL, TRANSPORTS, ModelSpec, RouterSpec, WorkerSpec, new_epoch
+from deploy.spec import (
+    DECODE,
+    PREFILL,
+    TRANSPORTS,
+    ModelSpec,
+    RouterSpec,
+    WorkerSpec,
+    new_epoch,
+    unsummed,
+)
 from deploy.spec_json import from_json
 
 _PORT = click.IntRange(0, 65535)
@@ -79,7 +89,7 @@ def router(**given: Any) -> None:
 @click.option("--role", type=click.Choice([PREFILL, DECODE, "both"]), default="both")
 @click.option("--router", "routers", multiple=True, metavar="HOST:PORT", help=_ROUTER_HELP)
 @click.option("--port", type=_PORT, default=0)
-@click.option("--transport", "transports", multiple=True, type=click.Choice(TRANSPORTS))
+@with_options(TRANSPORT_OPTIONS)
 @with_options(MODEL_OPTIONS)
 @with_options(LIMIT_OPTIONS)
 @with_options(TIMING_OPTIONS)
@@ -91,6 +101,9 @@ def worker(**given: Any) -> None:
     if given["spec"]:
         spec = from_json(WorkerSpec, given["spec"])
     else:
+        transports = given["transports"] or TRANSPORTS
+        if refusal := unsummed(transports, given["checksums"]):
+            raise click.UsageError(refusal)
         spec = WorkerSpec(
             worker_id=given["worker_id"],
             epoch=new_epoch(),
@@ -99,7 +112,9 @@ def worker(**given: Any) -> None:
             routers=given["routers"] or ("127.0.0.1:7201",),
             host=given["host"],
             port=given["port"],
-            transports=given["transports"] or TRANSPORTS,
+            checksums=given["checksums"],
+            sockets=given["sockets"],
+            transports=transports,
             timing=timing_spec(given),
             limits=limits_spec(given),
         )

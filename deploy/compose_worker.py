@@ -191,4 +191,5 @@ def lease_config(timing: TimingSpec) -> LeaseConfig:
 
 
 def transport_config(spec: WorkerSpec) -> TransportConfig:
-    return TransportConfig(transports=spec.transports, bind_host=spec.host)
+    config = TransportConfig(transports=spec.transports, bind_host=spec.host)
+    return with_given(config, checksums=spec.checksums, sockets=spec.sockets)

@@ -10,7 +10,15 @@ from typing import Any, TypeVar
 import click
 
 from deploy.hub import BUNDLED, find_model
-from deploy.spec import MAX_PORT, LimitsSpec, ModelSpec, TimingSpec, http_port_above
+from deploy.spec import (
+    MAX_PORT,
+    MAX_SOCKETS,
+    TRANSPORTS,
+    LimitsSpec,
+    ModelSpec,
+    TimingSpec,
+    http_port_above,
+)
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 _AT_LEAST_1 = click.IntRange(min=1)
@@ -84,6 +92,26 @@ MODEL_OPTIONS = [
         default="auto",
         show_default=True,
         help="fp8: keys and values in FP8, half the memory; auto: as --dtype says. On a GPU.",
+    ),
+]
+TRANSPORT_OPTIONS = [
+    click.option(
+        "--transport",
+        "transports",
+        multiple=True,
+        type=click.Choice(TRANSPORTS),
+        help="How pages travel; may be repeated, best first.  [default: the best that works]",
+    ),
+    click.option(
+        "--checksums/--no-checksums",
+        default=None,
+        help="Sum each page on both sides and compare. Over networks (nixl, tcp) always: "
+        "--no-checksums is for a --transport of one host.  [default: all but cuda_ipc]",
+    ),
+    click.option(
+        "--sockets",
+        type=click.IntRange(1, MAX_SOCKETS),
+        help="From each sender to each receiver, of unix and tcp.  [default: 1]",
     ),
 ]
 HTTP_OPTIONS = [

@@ -11,6 +11,7 @@ from deploy.topology import ROLES, Pool, RouterOptions, Topology, WorkerOptions,
 
 _MODEL = {field.name for field in fields(ModelSpec)}
 _LIMITS = {field.name for field in fields(LimitsSpec)}
+_WAYS = ("transports", "checksums", "sockets")
 _PLACES = ("host", "port", "worker_port", "metrics_port")
 
 
@@ -51,14 +52,13 @@ def _http_port(router: RouterOptions, port: int) -> int | None:
 
 def _pool(pool: Pool, options: WorkerOptions, model: ModelSpec) -> PoolSpec:
     of_all = given(options)
-    transports = {"transports": of_all["transports"]} if "transports" in of_all else {}
     return PoolSpec(
         name=pool.title,
         roles=ROLES[pool.role],
         n_workers=pool.workers,
         model=model,
         limits=LimitsSpec(**{k: v for k, v in of_all.items() if k in _LIMITS}),
-        **transports,
+        **{k: v for k, v in of_all.items() if k in _WAYS},
     )
 
 

@@ -9,9 +9,11 @@ import secrets
 from dataclasses import dataclass, field, replace
 
 MAX_PORT = 65535
+MAX_SOCKETS = 64  # from a sender to a receiver
 _HTTP_ABOVE = 2  # between them, workers come in where a router is started alone
 PREFILL, DECODE = "prefill", "decode"
 TRANSPORTS = ("cuda_ipc", "shm", "unix", "nixl", "tcp")  # best first; see kvtransfer
+OVER_NETWORKS = frozenset({"nixl", "tcp"})  # of them; pages are always summed there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +109,8 @@ class WorkerSpec:
     """One incarnation of a worker: `worker_id` survives a restart, `epoch` never does.
 
     The roles are `prefill`, `decode`, or both (colocated). `devices` are the GPUs that it may see,
-    as CUDA_VISIBLE_DEVICES names them; empty: those that its launcher sees.
+    as CUDA_VISIBLE_DEVICES names them; empty: those that its launcher sees. What `checksums` and
+    `sockets` mean, and are where they are None: see `kvtransfer.transports.registry`.
     """
 
     worker_id: str
@@ -119,6 +122,8 @@ class WorkerSpec:
     host: str = "127.0.0.1"
     port: int = 0
     transports: tuple[str, ...] = TRANSPORTS
+    checksums: bool | None = None
+    sockets: int | None = None
     timing: TimingSpec = field(default_factory=TimingSpec)
     limits: LimitsSpec = field(default_factory=LimitsSpec)
     devices: tuple[str, ...] = ()
@@ -148,6 +153,8 @@ class PoolSpec:
     model: ModelSpec
     n_workers: int = 1
     transports: tuple[str, ...] = TRANSPORTS
+    checksums: bool | None = None
+    sockets: int | None = None
     limits: LimitsSpec = field(default_factory=LimitsSpec)
     devices: tuple[tuple[str, ...], ...] = ()
 
@@ -200,6 +207,8 @@ class ClusterSpec:
                 routers=(worker_endpoint,),
                 pool=pool.name,
                 transports=pool.transports,
+                checksums=pool.checksums,
+                sockets=pool.sockets,
                 timing=self.timing,
                 limits=pool.limits,
                 devices=pool.devices[i] if pool.devices else (),
@@ -214,6 +223,17 @@ def http_port_above(port: int) -> int:
     is any or the last."""
     above = port + _HTTP_ABOVE
     return above if port and above <= MAX_PORT else 0
+
+
+def unsummed(transports: tuple[str, ...], checksums: bool | None) -> str:
+    """Why pages may not go without sums by these; empty: they may, or are summed."""
+    far = ", ".join(name for name in transports if name in OVER_NETWORKS)
+    if checksums is not False or not far:
+        return ""
+    return (
+        f"pages are always summed over networks ({far}): leave checksums on, or pin transports "
+        "of one host (cuda_ipc, shm, unix)"
+    )
 
 
 def new_epoch() -> int:

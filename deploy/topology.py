@@ -21,7 +21,15 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic_core import PydanticCustomError
 
 from deploy.hub import BUNDLED
-from deploy.spec import DECODE, PREFILL, TRANSPORTS, ModelSpec, TimingSpec
+from deploy.spec import (
+    DECODE,
+    MAX_SOCKETS,
+    PREFILL,
+    TRANSPORTS,
+    ModelSpec,
+    TimingSpec,
+    unsummed,
+)
 
 Place = tuple[str | int, ...]  # of a field: ("pools", 0, "role")
 Count = Annotated[int, Field(ge=1)]
@@ -85,6 +93,8 @@ class WorkerOptions(_Part):
     prefill_watermark_rows: Annotated[int, Field(ge=0)] | None = None
     holding_cap_share: Annotated[float, Field(gt=0, le=1)] | None = None
     transports: Annotated[tuple[Transport, ...], Field(min_length=1, strict=False)] | None = None
+    checksums: bool | None = None
+    sockets: Annotated[int, Field(ge=1, le=MAX_SOCKETS)] | None = None
 
 
 class Pool(WorkerOptions):
@@ -196,11 +206,25 @@ def _contradictions(topology: Topology) -> Iterator[Problem]:
     if topology.router.http_port is not None and topology.router.no_http:
         text = "http_port says where the HTTP door is, no_http that there is none: give one"
         yield Problem(("router", "no_http"), text)
+    yield from _unsummed(topology)
     yield from _strangers(topology)
     try:
         TimingSpec(**given(topology.timing))
     except ValueError as error:
         yield Problem(("timing",), str(error))
+
+
+def _unsummed(topology: Topology) -> Iterator[Problem]:
+    """Each said once, where it was said."""
+    found: dict[Place, str] = {}
+    for i, pool in enumerate(topology.pools):
+        options = topology.options_of(pool)
+        refusal = unsummed(options.transports or TRANSPORTS, options.checksums)
+        whose: Place = ("workers",) if pool.checksums is None else ("pools", i)
+        if refusal:
+            found.setdefault((*whose, "checksums"), refusal)
+    for place, refusal in found.items():
+        yield Problem(place, refusal)
 
 
 def _strangers(topology: Topology) -> Iterator[Problem]:

@@ -14,6 +14,7 @@ from deploy.launcher import StartError
 from deploy.topology import Place, Problem, Topology, TopologyError, parse_topology
 
 SHIPPED = Path(__file__).parent / "topologies"
+_MOST_DEEP = 50
 
 
 def find_topology(name: str) -> Path:
@@ -29,6 +30,7 @@ def read_topology(path: Path) -> Topology:
     """Raises `StartError` with a line for each thing that is wrong."""
     try:
         text = path.read_text(encoding="utf-8")
+        _refuse_endless(text)
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         twice = list(_given_twice(root, ()))
         if twice:
@@ -89,6 +91,24 @@ def _mark(root: Any, place: Place) -> Any:
             node = node.value[part]
             mark = node.start_mark
     return mark
+
+
+def _refuse_endless(text: str) -> None:
+    """Raises `yaml.MarkedYAMLError` for what nobody gets to the end of: an alias within what it
+    stands for, or lists in lists in lists."""
+    around: list[str | None] = []
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        problem = ""
+        if isinstance(event, yaml.CollectionStartEvent):
+            around.append(event.anchor)
+            if len(around) > _MOST_DEEP:
+                problem = f"it is nested more than {_MOST_DEEP} deep"
+        elif isinstance(event, yaml.CollectionEndEvent):
+            around.pop()
+        elif isinstance(event, yaml.AliasEvent) and event.anchor in around:
+            problem = f"the alias *{event.anchor} stands within what it stands for"
+        if problem:
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
 
 
 def _given_twice(node: Any, place: Place) -> list[Problem]:

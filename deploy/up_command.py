@@ -27,11 +27,12 @@ from deploy.options import (
     LIMIT_OPTIONS,
     MODEL_OPTIONS,
     TIMING_OPTIONS,
+    TRANSPORT_OPTIONS,
     with_options,
 )
 from deploy.process_launcher import ProcessLauncher
 from deploy.progress import Progress
-from deploy.spec import TRANSPORTS, ClusterSpec
+from deploy.spec import ClusterSpec
 from twolane.testing.extras import missing_for_serving
 
 if TYPE_CHECKING:
@@ -60,13 +61,7 @@ _PORT = click.IntRange(0, 65535)
 @click.option(
     "--share-gpus", is_flag=True, help="Several workers on a GPU, where there is not one for each."
 )
-@click.option(
-    "--transport",
-    "transports",
-    multiple=True,
-    type=click.Choice(TRANSPORTS),
-    help="How pages travel; may be repeated, best first.  [default: the best that works]",
-)
+@with_options(TRANSPORT_OPTIONS)
 @with_options(HTTP_OPTIONS)
 @with_options(MODEL_OPTIONS)
 @with_options(LIMIT_OPTIONS)

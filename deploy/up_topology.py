@@ -76,9 +76,10 @@ def _refuse_pools_own(options: Mapping[str, Any], base: Topology) -> None:
             if own is not None and own != said:
                 raise click.UsageError(
                     f"pool {pool.title} of the topology has a {name} of its own, which is {own}: "
-                    f"leave {_flag(name)} out, or edit the file"
+                    f"leave {_flag(name, said)} out, or edit the file"
                 )
 
 
-def _flag(name: str) -> str:
-    return "--transport" if name == "transports" else "--" + name.replace("_", "-")
+def _flag(name: str, said: Any = None) -> str:
+    name = {"transports": "transport"}.get(name, name)
+    return ("--no-" if name == "checksums" and not said else "--") + name.replace("_", "-")

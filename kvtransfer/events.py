@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kvtransfer.key import Key
 
@@ -26,6 +26,7 @@ class Committed:
     key: Key
     n_pages: int  # pages that were moved (those that the receiver had already are not counted)
     n_bytes: int
+    at_s: float = field(default=0.0, compare=False)  # when its COMMIT came; news may be read later
 
 
 @dataclass(frozen=True, slots=True)

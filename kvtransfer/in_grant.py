@@ -7,6 +7,9 @@
       v           proof
     REVOKED ----------------> FREED
 
+    OPEN    -> REVOKED, KEPT
+    REVOKED -> FREED
+
 Proof that nobody writes to the pages any more comes from whoever writes: where this process does
 (tcp, unix), its landing's `Stopped`; where the sender does (shm), its Drained or Abandon, or the
 end of its process.

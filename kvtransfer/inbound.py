@@ -10,6 +10,12 @@ PARKED --- ASSIGN ---.                       .--------- spoilt, drained: RESERVE
    OVER <--- from any           | DONE, all verified
                                 v
                              LANDED --- commit ---> OVER
+
+    PARKED   -> QUEUED, OVER
+    EXPECTED -> QUEUED, OVER
+    QUEUED   -> GRANTED, OVER
+    GRANTED  -> EXPECTED, LANDED, OVER
+    LANDED   -> OVER
 """
 
 from __future__ import annotations

@@ -9,6 +9,12 @@
                                                                        ^
        any before CLOSING -------------- abandon, Refused, lease ------'
 
+    RESERVING -> GRANTED, CLOSING
+    GRANTED   -> DONE, DRAINING, CLOSING
+    DONE      -> DRAINING, CLOSING
+    DRAINING  -> RESERVING, CLOSING
+    CLOSING   -> OVER
+
 While a send is under way (`in_flight`), the row's pages stay pinned, whatever else happens.
 """
 
@@ -264,7 +270,7 @@ class Outbound:
             self._hub.dropped[reasons.GENERATION] += 1
         else:
             assert self.grant is not None
-            moved = Committed(self.key, self.grant.n_pages, self.grant.n_bytes)
+            moved = Committed(self.key, self.grant.n_pages, self.grant.n_bytes, now)
             self._hub.events.append(moved)
             self.close("", now)
 

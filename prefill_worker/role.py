@@ -113,7 +113,7 @@ class PrefillRole:
                 continue  # cancelled or retargeted meanwhile
             match event:
                 case Committed():
-                    row.times.committed_s = now
+                    row.times.committed_s = event.at_s  # `now`: a step may have run meanwhile
                     self._end(row, _Kind.KIND_HANDED_OVER, moved=event)
                 case Unplaced():
                     self._tell_unplaced(row, event.reason)

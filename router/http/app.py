@@ -6,6 +6,7 @@ import time
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -14,6 +15,7 @@ from starlette.types import ASGIApp
 from router.config import HttpConfig
 from router.http.answering import Answering
 from router.http.body import read_json
+from router.http.crowd import Crowd
 from router.http.errors import on_bug, on_disconnect, on_http_error, on_twolane_error
 from router.http.request import parse_request
 from router.model import ModelFacts
@@ -49,7 +51,14 @@ def make_app(router: Router, config: HttpConfig) -> Starlette:
 
     return Starlette(
         routes=[
-            Route("/v1/completions", completions, methods=["POST"]),
+            Route(
+                "/v1/completions",
+                completions,
+                methods=["POST"],
+                middleware=[
+                    Middleware(Crowd, most=config.requests, retry_after_s=config.retry_after_s)
+                ],
+            ),
             Route("/v1/models", models),
             Route("/v1/models/{name:path}", model),
             Route("/health", health),

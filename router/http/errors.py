@@ -56,11 +56,16 @@ def error_body(error: errors.TwolaneError) -> dict[str, Any]:
 
 async def on_twolane_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, errors.TwolaneError)
-    headers = {}
+    headers: dict[str, str] = {}
     if isinstance(error, errors.OverloadedError):
-        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
-        headers["Retry-After-Ms"] = str(math.ceil(error.retry_after_s * 1000))  # OpenAI's clients
+        headers = _retry_after(error.retry_after_s)
     return JSONResponse(error_body(error), _STATUS_OF[type(error)], headers)
+
+
+def crowded(message: str, retry_after_s: float) -> Response:
+    """The door itself has no room. 429, in contrast, says that the router's queue has none."""
+    body = _body(message, 503, None, "overloaded")
+    return JSONResponse(body, 503, _retry_after(retry_after_s))
 
 
 async def on_http_error(request: Request, error: Exception) -> Response:
@@ -79,6 +84,13 @@ async def on_disconnect(request: Request, error: Exception) -> Response:
 async def on_bug(request: Request, error: Exception) -> Response:
     """The server logs it; what is in it is not for strangers."""
     return JSONResponse(_body("a bug of twolane; see the router's log", 500, None, "internal"), 500)
+
+
+def _retry_after(seconds: float) -> dict[str, str]:
+    return {
+        "Retry-After": str(max(1, math.ceil(seconds))),
+        "Retry-After-Ms": str(math.ceil(seconds * 1000)),  # OpenAI's clients
+    }
 
 
 def _body(message: str, status: int, param: str | None, code: str) -> dict[str, Any]:

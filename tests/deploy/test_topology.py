@@ -24,6 +24,7 @@ from deploy.topology import (
 from deploy.topology_file import SHIPPED, find_topology, read_topology, write_topology
 from deploy.up_command import up
 from deploy.up_topology import topology_of
+from tests.deploy.topologies import read, refusal, said
 
 FOUR = ("0", "1", "2", "3")
 FILE = """\
@@ -50,18 +51,6 @@ pools:
     pages: 50
     threads: 3
 """
-
-
-def read(text: str, folder: Path) -> Topology:
-    path = folder / "t.yaml"
-    path.write_text(text)
-    return read_topology(path)
-
-
-def refusal(text: str, folder: Path) -> list[str]:
-    with pytest.raises(StartError) as caught:
-        read(text, folder)
-    return str(caught.value).replace(f"{folder}/", "").splitlines()
 
 
 def test_a_file_says_what_each_worker_and_the_router_are(tmp_path: Path) -> None:
@@ -202,11 +191,25 @@ def test_everything_that_is_wrong_is_told_at_once_in_the_order_of_the_file(tmp_p
         ("{1: 2}", "t.yaml:1: "),
         ("pools: !!python/object:os.system {}\n", "t.yaml:1: not YAML: could not determine a cons"),
         ("model: \x00\n", "t.yaml: "),
+        ("model: m\npools: &a [*a]\n", "t.yaml:2: not YAML: the alias *a stands within what it"),
+        (
+            "model: m\npools: &a\n  - {role: both, name: *a}\n",
+            "t.yaml:3: not YAML: the alias *a st",
+        ),
+        ("model: m\npools: [&a {*a : 1}]\n", "t.yaml:2: not YAML: the alias *a stands within"),
+        ("[" * 5000, "t.yaml:1: not YAML: it is nested more than 50 deep"),
         ("--- {}\n--- {}\n", "t.yaml:2: not YAML: but found another document"),
     ],
 )
 def test_a_file_that_is_no_topology_is_refused(text: str, message: str, tmp_path: Path) -> None:
     assert refusal(text, tmp_path)[0].startswith(message)
+
+
+def test_an_alias_beside_what_it_stands_for_is_read(tmp_path: Path) -> None:
+    text = (
+        "pools: [&a {role: prefill, name: a, transports: &t [tcp]}, {role: decode, transports: *t}]"
+    )
+    assert {pool.transports for pool in read(text, tmp_path).pools} == {("tcp",)}
 
 
 def test_a_topology_is_found_by_its_path_or_by_a_name_that_we_ship(tmp_path: Path) -> None:
@@ -256,12 +259,6 @@ def test_the_readmes_example_is_a_topology(tmp_path: Path) -> None:
     assert [pool.role for pool in topology.pools] == ["prefill", "decode"]
 
 
-def said(*flags: str) -> dict[str, Any]:
-    context = up.make_context("up", [*flags])
-    names = {param.name for param in up.params if {*param.opts} & {*flags}}
-    return {name: value for name, value in context.params.items() if name in names}
-
-
 def test_options_make_the_topology_that_a_file_would(tmp_path: Path) -> None:
     options = said("--prefill", "2", "--decode", "1", "--kv-dtype", "fp8", "--port", "0",
                    "--transport", "unix", "--lease-s", "8", "--launcher", "process")  # fmt: skip
@@ -282,6 +279,7 @@ def test_options_make_the_topology_that_a_file_would(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"checksums": False, "transports": ("tcp",)}, "always summed over networks .tcp."),
         ({"prefill": 2}, "2 prefill and 0 decode workers .* or --colocated 1"),
         ({"pages": 3, "kv_bytes": 3}, "both say how large"),
         ({"lease_s": 0.1}, "lease_s is 0.1; it must be more than heartbeat_s"),
@@ -295,7 +293,7 @@ def test_options_that_contradict_each_other_are_refused(
 
 
 def test_options_beside_a_file_change_what_its_pools_leave_open(tmp_path: Path) -> None:
-    base = read(FILE, tmp_path)
+    base = read(FILE.replace("threads: 3", "checksums: true"), tmp_path)
     changed = topology_of({"model": "m", "port": 5, "dtype": "float32", "share_gpus": True}, base)
     assert (changed.model, changed.router.port, changed.share_gpus) == ("m", 5, True)
     assert {changed.options_of(pool).dtype for pool in changed.pools} == {"float32"}
@@ -309,6 +307,7 @@ def test_options_beside_a_file_change_what_its_pools_leave_open(tmp_path: Path) 
             r"pool readers .* a step_tokens of its own, which is 128: .*--step-tok",
         ),
         ({"transports": ("shm",)}, "leave --transport out"),
+        ({"checksums": False}, "checksums of its own, which is True: leave --no-checksums out"),
     ):
         with pytest.raises(click.UsageError, match=message):
             topology_of(options, base)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
+import psutil
 import pytest
 
 from twolane import ClusterStatus
@@ -78,12 +80,38 @@ def test_a_file_of_ones_own_serves_with_options_that_change_it(tmp_path: Path) -
         assert {pool for _, pool, _ in pools(cluster.status())} == {"readers", "writers"}
 
 
+def test_pages_go_by_as_many_sockets_as_were_asked_for() -> None:
+    with start_local(
+        transport=["unix"], sockets=3, checksums=True, device="cpu", pages=64,
+        max_context_tokens=512,
+    ) as cluster:  # fmt: skip
+        with cluster.client() as client:
+            for word in ("one", "two", "three", "four"):  # pages of each are a post, by another
+                assert len(client.generate(word * 9, max_tokens=2, seed=1).token_ids) == 2
+        decode = psutil.Process(cluster.pid("decode-0"))
+        names = Counter(str(c.laddr) for c in decode.net_connections("unix"))
+        (by_name,) = [n for name, n in names.items() if name.startswith("@twolane")]
+        assert by_name == 1 + 3  # one listens
+
+
+@pytest.mark.parametrize("transport", ["tcp", "nixl"])
+def test_a_cluster_without_sums_over_a_network_is_refused(transport: str) -> None:
+    done = up("--transport", transport, "--no-checksums", "--launcher", "process", "--port", "0")
+    assert done.returncode == 2
+    assert f"pages are always summed over networks ({transport})" in done.stderr
+    command = [sys.executable, "-m", "deploy", "worker", "--engine", "fake", "--no-checksums"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, "always summed" in done.stderr) == (2, True)
+
+
 def test_a_printed_topology_is_a_file_that_starts_the_same() -> None:
     printed = up("--prefill", "2", "--decode", "1", "--engine", "fake", "--port", "0",
                  "--print-topology")  # fmt: skip
     assert printed.returncode == 0
     assert printed.stdout.startswith("model: bundled\nlauncher: ray\n")
     assert "  - role: prefill\n    workers: 2\n  - role: decode\n    workers: 1\n" in printed.stdout
+    printed = up("--transport", "unix", "--sockets", "3", "--no-checksums", "--print-topology")
+    assert "    - unix\n  checksums: false\n  sockets: 3\n" in printed.stdout
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,8 @@ from tests.kvtransfer.pair import (
 )
 from twolane.v1 import transfer_pb2
 
+HASHES = [b"one", b"two", b"three", b"four"]
+
 
 def landed_of(pair: Pair) -> list[Landed]:
     return [event for event in pair.d_events if isinstance(event, Landed)]
@@ -110,6 +112,73 @@ def test_bytes_under_way_when_the_sender_dies_may_still_land() -> None:
     assert pair.receiver.judge(P_EPOCH, pair.now) == [], "undecided"
     pair.pass_time(0.1)
     assert [type(event) for event in pair.receiver.take_events()] == [Landed]
+
+
+def failed_attempt(pair: Pair) -> tuple[list[int], transfer_pb2.Reserved]:
+    """Both sides gave it up while its bytes are being written. Its source pages, its grant."""
+    key = pair.key(attempt=1)
+    source = pair.open(key, 4, prefix_hashes=HASHES)
+    pair.tell_receiver(*pair.to_receiver())
+    (answer,) = pair.to_sender()
+    pair.tell_sender(answer)
+    pair.pass_time(0.05)
+    assert pair.sender.pinned_pages(), "nothing is under way"
+    pair.receiver.judge(P_EPOCH, pair.now)
+    pair.receiver.cancel(key, pair.now)
+    pair.sender.abandon(key, reasons.CANCELLED, pair.now)
+    pair.to_receiver()
+    pair.to_sender()
+    return source, answer.reserved
+
+
+def test_a_retry_is_a_new_attempt_with_new_pages() -> None:
+    pair = Pair(n_pages=12, sender_writes=True, faults=Faults(delay_s=(0.5, 0.5)))
+    first_source, first = failed_attempt(pair)
+    second = pair.key(attempt=2)
+    source = pair.open(second, 4, prefix_hashes=HASHES)
+    pair.tell_receiver(*pair.to_receiver())
+    answers = pair.to_sender()
+    (reserved,) = (answer.reserved for answer in answers if answer.HasField("reserved"))
+    assert Key.of(reserved.ticket.key) == second
+    assert reserved.ticket.generation > first.ticket.generation
+    assert reserved.skip_pages == 0, "pages of a failed attempt were taken for proven"
+    assert not {*reserved.pages} & {*first.pages}
+    assert not {*source} & {*first_source}
+    pair.tell_sender(*answers)
+    pair.run(3.0)
+    (landed,) = landed_of(pair)
+    assert (landed.key, landed.pages) == (second, tuple(reserved.pages))
+    for i, page in enumerate(landed.pages):
+        assert (pair.d_pool[page] == pair.content(second, i)).all()
+    pair.commit_and_release(second)
+    pair.run(1.0)
+    pair.assert_empty()
+
+
+def test_a_retry_for_which_there_are_no_new_pages_waits_for_proof() -> None:
+    pair = Pair(n_pages=12, sender_writes=True, faults=Faults(delay_s=(0.5, 0.5)))
+    others = pair.d_pages.try_take(5)
+    assert others is not None
+    _, first = failed_attempt(pair)
+    pair.open(pair.key(attempt=2), 4)
+    pair.tell_receiver(*pair.to_receiver())
+    assert pair.d_pages.counts().quarantined == 4
+    answers = pair.to_sender()
+    assert "reserved" not in kinds(answers)
+    pair.tell_sender(*answers)
+    pair.run(3.0)
+    (landed,) = landed_of(pair)
+    assert {*landed.pages} & {*first.pages}, "proven free, they are as good as any"
+
+
+def test_an_attempt_that_failed_does_not_come_back() -> None:
+    pair = Pair(n_pages=12, sender_writes=True)
+    failed_attempt(pair)
+    key = pair.key(attempt=1)
+    assert not pair.receiver.expect(key, n_tokens=PAGE_TOKENS, now=pair.now)
+    reserve = transfer_pb2.Reserve(key=key.proto(), n_tokens=PAGE_TOKENS)
+    pair.tell_receiver(transfer_pb2.ConnectRequest(reserve=reserve))
+    assert kinds(pair.to_sender()) == ["refused"]
 
 
 def test_full_quarantine_takes_no_reservation_and_names_whom_to_fence() -> None:

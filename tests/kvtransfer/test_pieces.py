@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from enum import Enum
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvtransfer import in_grant, inbound, outbound
 from kvtransfer.checksum import page_checksums
 from kvtransfer.digests import mix64
 from kvtransfer.host import host_identity, open_pidfd, start_ticks
@@ -138,6 +141,23 @@ def test_lifecycle_allows_what_its_table_says_and_nothing_else(
         else:
             with pytest.raises(IllegalMoveError):
                 life.advance(to)
+
+
+@pytest.mark.parametrize(
+    ("module", "moves"),
+    [(outbound, OUT_MOVES), (inbound, IN_MOVES), (in_grant, GRANT_MOVES)],
+    ids=["outbound", "inbound", "in_grant"],
+)
+def test_lifecycle_is_drawn_and_listed_as_its_table_has_it(
+    module: ModuleType, moves: dict[Enum, frozenset[Enum]]
+) -> None:
+    text = module.__doc__ or ""
+    listed = re.compile(r"^ {4}([A-Z]+) +-> ([A-Z, ]+)$", re.MULTILINE)
+    found = {start: frozenset(to.split(", ")) for start, to in listed.findall(text)}
+    table = {start.name: frozenset(to.name for to in after) for start, after in moves.items()}
+    assert found == {start: after for start, after in table.items() if after}
+    drawing = listed.split(text, maxsplit=1)[0]
+    assert {*table} <= {*re.findall("[A-Z]+", drawing)}
 
 
 def identity(**changed: str) -> ReceiverIdentity:

@@ -19,6 +19,7 @@ from worker.testing import DECODE, PREFILL
 from worker.worker import Worker
 
 A = AttemptId("r", 1)
+HANDED_OVER = worker_pb2.RowEvent.KIND_HANDED_OVER
 
 
 def params(max_tokens: int = 20) -> SamplingParams:
@@ -80,6 +81,25 @@ def test_figures_tell_where_the_time_went_and_what_was_moved(play: Play) -> None
         assert handed.transfer_s > 0
         assert done.decode_s > 0
         assert (done.prefill_s, done.transfer_s) == (0, 0)
+
+    play(scene)
+
+
+def test_a_transfer_ends_with_its_commit_whatever_step_runs_then(play: Play) -> None:
+    slow = FakeEngineConfig(n_pages=256, step_overhead_s=0.5)
+
+    async def scene(town: Town) -> None:
+        p, d = town.add("p", "p", engine=slow), town.add("d", "d")
+        start(town, p, d)
+        await asyncio.sleep(0.1)
+        other = AttemptId("other", 1)  # its step begins when the first row's is over
+        start(town, p, d, attempt=other)
+        begun = asyncio.get_running_loop().time()
+        await town.router.wait_for_kind(A, "HANDED_OVER")
+        assert asyncio.get_running_loop().time() > begun + 0.8, "the other step was not waited for"
+        (handed,) = (event.figures for event in town.router.rows[A] if event.kind == HANDED_OVER)
+        assert 0 < handed.transfer_s < 0.1
+        await town.router.wait_for_kind(other, "FINISHED")
 
     play(scene)
 

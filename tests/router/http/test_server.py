@@ -105,6 +105,47 @@ async def test_a_body_that_does_not_come_is_408_and_one_too_large_413_before_it_
         writer.close()
 
 
+async def test_more_requests_than_may_run_are_answered_503_with_the_time_to_come_back() -> None:
+    http = HttpConfig(requests=2, retry_after_s=1.5)
+    place = ServerConfig(stop_grace_s=0.2, metrics_port=None, http=http)
+    async with http_cluster(step_s=0.05, server_config=place) as (client, server, _):
+        idle = [await connect(server) for _ in range(5)]
+        for reader, writer in idle:  # kept alive after an answer, they do not count
+            writer.write(raw_request({**IDS, "stream": True}))
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+            await reader.readuntil(b"0\r\n\r\n")
+        running = [await connect(server) for _ in range(2)]
+        for reader, writer in running:
+            writer.write(raw_request({**LONG, "stream": True}))
+            await reader.readuntil(b"data: ")
+        refused = await client.post(PATH, json=IDS)
+        assert refused.status_code == 503
+        assert refused.headers["retry-after"] == "2"
+        assert refused.headers["retry-after-ms"] == "1500"
+        assert refused.json()["error"] == {
+            "message": "2 requests run here already",
+            "type": "server_error",
+            "param": None,
+            "code": "overloaded",
+        }
+        assert (await client.get("/health")).status_code == 200
+        assert (await client.get("/v1/models")).status_code == 200
+        running[0][1].close()  # one hangs up
+        async with asyncio.timeout(5.0):
+            while (await client.post(PATH, json=IDS)).status_code != 200:
+                await asyncio.sleep(0.05)
+        for _, writer in [*idle, *running]:
+            writer.close()
+
+
+async def test_a_request_that_fails_makes_room_again() -> None:
+    place = ServerConfig(stop_grace_s=0.2, metrics_port=None, http=HttpConfig(requests=1))
+    async with http_cluster(server_config=place) as (client, _, _):
+        for _ in range(3):
+            assert (await client.post(PATH, json={"prompt": [1], "n": 2})).status_code == 400
+            assert (await client.post(PATH, json=IDS)).status_code == 200
+
+
 async def test_more_connections_than_allowed_are_answered_503() -> None:
     place = ServerConfig(stop_grace_s=0.2, metrics_port=None, http=HttpConfig(connections=3))
     async with http_cluster(server_config=place) as (client, server, _):

@@ -151,7 +151,13 @@ class DeviceSource:
             self.ring.close()
 
     def _begin(self, pages: PageIds) -> None:
+        """Raises `DeviceError` when the device refuses; some of it may be under way nevertheless,
+        and is waited for by `settle`."""
         slot, n = self.ring.free.popleft(), len(pages)
-        sums = self._lane.sum(pages) if self._is_summing else NO_SUMS
-        self._lane.to_host(pages, self.ring.slots[slot][:n])
-        self._reads.append(_Read(slot, n, sums, self._lane.mark()))
+        sums = NO_SUMS
+        try:
+            if self._is_summing:
+                sums = self._lane.sum(pages)
+            self._lane.to_host(pages, self.ring.slots[slot][:n])
+        finally:
+            self._reads.append(_Read(slot, n, sums, self._lane.mark()))

@@ -59,7 +59,11 @@ class DeviceGround:
         self._spare: list[Ring] = []
         self._seats: set[RingSeat | SharedSeat] = set()  # whose memory is still in use
         if not has_rings:
-            self._spare.append(self._new_ring())  # pinned before anybody waits for it
+            try:
+                self._spare.append(self._new_ring())  # pinned before anybody waits for it
+            except OSError:
+                self._lane.close()
+                raise
 
     def seat(self, free_slot: Callable[[int], None]) -> Seat:
         made: RingSeat | SharedSeat

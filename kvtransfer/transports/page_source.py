@@ -111,7 +111,11 @@ class DeviceSource:
         self.page_bytes = memory.page_bytes
         self.ring = Ring(memory, slot_pages(memory.page_bytes, slot_bytes), n_slots)
         self._is_summing = bool(digest)
-        self._lane = memory.open_lane()
+        try:
+            self._lane = memory.open_lane()
+        except OSError:
+            self.ring.close()
+            raise
         self._reads: deque[_Read] = deque()
         self._is_closed = False
 
@@ -136,7 +140,8 @@ class DeviceSource:
         self.ring.free.append(slot)
 
     def settle(self) -> None:
-        """Does not listen to orders: a copy to the host takes well under a millisecond."""
+        """Does not listen to orders: a copy to the host takes well under a millisecond, and what
+        waits for a mark waits for a step that is on its way."""
         while self._reads:
             with suppress(DeviceError):  # failed is over, which is what we wait for
                 while not self._reads[0].fence.is_done():

@@ -6,18 +6,25 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import pytest
 
 from kvtransfer.device import Bytes, DeviceError, Fence
 from kvtransfer.plan import PageIds
+from kvtransfer.sources import Source
 from kvtransfer.transports import device_ground, page_source, shared_outlet
 from kvtransfer.transports.base import Stopped
 from kvtransfer.transports.device_ground import DeviceGround
+from kvtransfer.transports.double_device import DoubleLane, DoubleMemory, DoublePeer
+from kvtransfer.transports.ipc_outlet import IpcOutlet
+from kvtransfer.transports.landing_table import LandingTable
 from kvtransfer.transports.page_source import DeviceSource
+from kvtransfer.transports.registry import OutletOpener, TransportConfig
 from kvtransfer.transports.ring import N_SLOTS
-from tests.kvtransfer.device_pair import SIZE, DevicePair, device_pair
+from tests.kvtransfer.device_pair import D_EPOCH, N_PAGES, P_EPOCH, SIZE, DevicePair, device_pair
+from twolane.v1 import transfer_pb2
 
 STAGED = ["shm", "unix", "tcp"]  # by way of slots in host memory
 
@@ -142,3 +149,71 @@ def test_copies_that_are_refused_at_launch_keep_no_slot_and_end_before_their_pos
         pair.post(99, 2, [9], [9])
         assert pair.out.wait_for(N_SLOTS + 2)[-1].ok
         wait_until(lambda: pair.has([9], [9]))
+
+
+# -- ends that cannot be opened -------------------------------------------------------------
+
+
+class Full(DoubleMemory):
+    """Has room for so many lanes and pinned buffers alone."""
+
+    def __init__(self, *, lanes: int = 99, buffers: int = 99) -> None:
+        super().__init__(N_PAGES, SIZE)
+        self._lanes_left, self._buffers_left = lanes, buffers
+        self.peers: list[DoublePeer] = []
+
+    def open_lane(self, source: Source | None = None) -> DoubleLane:
+        if not self._lanes_left:
+            raise DeviceError("no more lanes")
+        self._lanes_left -= 1
+        return super().open_lane(source)
+
+    def pin(self, buffer: Bytes) -> None:
+        if not self._buffers_left:
+            raise DeviceError("no more pinned memory")
+        self._buffers_left -= 1
+        super().pin(buffer)
+
+    def open_pages(self, address: str, page_bytes: int) -> DoublePeer:
+        self.peers.append(super().open_pages(address, page_bytes))
+        return self.peers[-1]
+
+    @property
+    def n_running(self) -> int:
+        """Lanes that nobody has closed."""
+        return sum(lane._thread.is_alive() for lane in self.lanes)
+
+
+def test_an_outlet_without_a_lane_leaves_no_pool_mapped() -> None:
+    with device_pair("cuda_ipc") as pair, closing(Full(lanes=0)) as memory:
+        with pytest.raises(DeviceError, match="no more lanes"):
+            IpcOutlet(pair.landing.address, memory, digest="")
+        assert [peer.is_closed for peer in memory.peers] == [True]
+
+
+def test_a_source_without_a_lane_leaves_nothing_pinned() -> None:
+    with closing(Full(lanes=0)) as memory:
+        with pytest.raises(DeviceError, match="no more lanes"):
+            DeviceSource(memory, "mix64")
+        assert memory.n_pinned == 0
+
+
+def test_a_ground_without_pinned_memory_leaves_no_lane() -> None:
+    with closing(Full(buffers=0)) as memory:
+        with pytest.raises(DeviceError, match="no more pinned memory"):
+            DeviceGround(memory, LandingTable(checksums=True), checksums=True)
+        assert memory.n_running == 0
+
+
+def test_of_several_sockets_none_stays_when_the_last_cannot_be_opened() -> None:
+    with device_pair("tcp") as pair, closing(Full(lanes=2)) as memory:
+        hello = transfer_pb2.ReceiverHello(
+            epoch=D_EPOCH,
+            transport="tcp",
+            transport_address=pair.landing.address,
+            checksums=pair.landing.digests,
+        )
+        config = TransportConfig(transports=("tcp",), sockets=3)
+        with pytest.raises(DeviceError, match="no more lanes"):
+            OutletOpener(P_EPOCH, memory, config)(hello)
+        assert (memory.n_pinned, memory.n_running) == (0, 0)

@@ -6,6 +6,9 @@ import asyncio
 import logging
 import os
 import signal
+import sys
+import threading
+import traceback
 from dataclasses import asdict
 
 from deploy.handshake import Ready, send_failure, send_ready
@@ -16,7 +19,9 @@ from deploy.spec import ProcessSpec
 
 def run_process(spec: ProcessSpec, ready_fd: int | None) -> None:
     """Serve until SIGTERM or SIGINT. Exits with 1 if it could not start; the reason has been told
-    to `ready_fd`. An exception that nobody foresaw ends the process with its traceback."""
+    to `ready_fd`. An exception that nobody foresaw, in whichever thread, ends the process with its
+    traceback."""
+    end_with_threads()
     log_to_stderr()
     try:
         asyncio.run(_serve(spec, ready_fd))
@@ -33,6 +38,20 @@ def log_to_stderr() -> None:
     workers = ("worker", "prefill_worker", "decode_worker")
     for package in ("deploy", "router", *workers, "kvtransfer", "engine"):
         logging.getLogger(package).setLevel(logging.INFO)
+
+
+def end_with_threads() -> None:
+    """From now on what nobody foresaw in a thread ends the process, ranks and all: the launcher
+    sees that. Otherwise a transport whose thread is gone would keep its pages for ever."""
+    threading.excepthook = _end_process
+
+
+def _end_process(thrown: threading.ExceptHookArgs) -> None:
+    name = "a thread" if thrown.thread is None else f"thread {thrown.thread.name}"
+    print(f"{name} broke:", file=sys.stderr)
+    traceback.print_exception(thrown.exc_value)
+    sys.stderr.flush()
+    os._exit(1)
 
 
 async def _serve(spec: ProcessSpec, ready_fd: int | None) -> None:

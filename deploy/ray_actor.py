@@ -10,11 +10,10 @@ import asyncio
 import os
 import sys
 import threading
-import traceback
 from concurrent.futures import Future
 from dataclasses import asdict
 
-from deploy.child import log_to_stderr
+from deploy.child import end_with_threads, log_to_stderr
 from deploy.devices import environment_of
 from deploy.handshake import Ready
 from deploy.launcher import StartError
@@ -45,7 +44,7 @@ class ServiceActor:
         if os.getpgrp() != os.getpid():
             os.setpgid(0, 0)  # so that ranks are found by the launcher (`deploy.orphan.end_group`)
         die_with(launcher_pid)
-        threading.excepthook = _end_process
+        end_with_threads()  # as in a plain process; here the service is a thread too
         log_to_stderr()
         self._thread = threading.Thread(target=self._run, args=(kind, spec), name="service")
         self._thread.start()
@@ -71,10 +70,3 @@ class ServiceActor:
         async with serving(spec) as where:
             self._ready.set_result(Ready(**asdict(where), pid=os.getpid()))
             await self._stop.wait()
-
-
-def _end_process(thrown: threading.ExceptHookArgs) -> None:
-    """What nobody foresaw ends the process, as it would a plain one; the launcher sees that."""
-    traceback.print_exception(thrown.exc_value)
-    sys.stderr.flush()
-    os._exit(1)

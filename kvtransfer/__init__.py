@@ -3,7 +3,7 @@
     Sender, Receiver          the protocol; synchronous, no clock, no I/O  (sender.py, receiver.py)
     SenderDriver,
     ReceiverDriver            the thin asyncio edges around them           (*_driver.py)
-    transports/               how bytes move: memory, tcp, unix, shm
+    transports/               how bytes move: cuda_ipc, shm, unix, nixl, tcp, memory
 
 Knows ids, layouts and bytes; knows nothing of models, engines and routers.
 """

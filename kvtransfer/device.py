@@ -50,19 +50,21 @@ class PeerPool(Protocol):
     def n_pages(self) -> int: ...
 
     def close(self) -> None:
-        """Unmap it. The lanes that wrote to it are closed by then. Twice is fine."""
+        """Unmap it. The lanes that wrote to it are closed by then. Raises `DeviceError`. Twice is
+        fine."""
         ...
 
 
 class Lane(Protocol):
-    """Copies of one thread, carried out in order. Only `close` waits.
+    """Copies of one thread, carried out in order. Only `close` waits, of a sound device.
 
     Of memory that was `made`, pages are named by what they are made of, as `CopyPlan.src` does;
     what they are made of does not change between a call and the `mark` after it.
     """
 
     def after(self, mark: Mark) -> None:
-        """What is given from now on begins when the device has passed the mark."""
+        """What is given from now on begins when the device has passed the mark. Raises
+        `DeviceError`."""
         ...
 
     def to_peer(self, peer: PeerPool, src: PageIds, dst: PageIds) -> None:
@@ -79,13 +81,16 @@ class Lane(Protocol):
         ...
 
     def sum(self, pages: PageIds) -> Sums:
-        """The mix64 of each page as it is then; filled once a later fence is done."""
+        """The mix64 of each page as it is then; filled once a later fence is done. Raises
+        `DeviceError`."""
         ...
 
-    def mark(self) -> Fence: ...
+    def mark(self) -> Fence:
+        """Never raises: a device that has no fence to give is waited for, and the fence tells."""
+        ...
 
     def close(self) -> None:
-        """Wait for all that was given. Twice is fine."""
+        """Wait for all that was given. Never raises. Twice is fine."""
         ...
 
 
@@ -94,7 +99,9 @@ class SentMemory(Protocol):
 
     page_bytes: int  # of all ranks
 
-    def open_lane(self) -> Lane: ...
+    def open_lane(self) -> Lane:
+        """Raises `DeviceError`."""
+        ...
 
     def open_peer(self, address: str) -> PeerPool:
         """The pool of that `export`, this process's own included, whose pages are as large. Raises
@@ -106,7 +113,7 @@ class SentMemory(Protocol):
         ...
 
     def unpin(self, buffer: Bytes) -> None:
-        """No lane uses it any more."""
+        """No lane uses it any more. Raises `DeviceError`."""
         ...
 
 
@@ -137,5 +144,6 @@ class DeviceMemory(SentMemory, Protocol):
 
     def made(self, source: Layout, target: Layout) -> SentMemory:
         """This pool, whose layout is `source`, as pages of `target`, which `unfit` has nothing
-        against. Each lane of it has a staging of its own, which goes when the lane closes."""
+        against. Each lane of it has a staging of its own, which goes when the lane closes.
+        Raises `DeviceError`."""
         ...

@@ -10,9 +10,10 @@
     OPEN    -> REVOKED, KEPT
     REVOKED -> FREED
 
-Proof that nobody writes to the pages any more comes from whoever writes: where this process does
-(tcp, unix), its landing's `Stopped`; where the sender does (shm), its Drained or Abandon, or the
-end of its process.
+Proof that nobody writes to the pages any more comes from whoever writes. Where this process does
+(tcp, unix, shm between devices), or can close the sender's way in (nixl), that is its landing's
+`Stopped`. Where the sender does (`Landing.sender_writes`: cuda_ipc, shm between hosts), it is the
+sender's Drained or Abandon, or the end of its process.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from kvtransfer.events import SenderEvent
 from kvtransfer.negotiation import paging_to
 from kvtransfer.peer_links import PeerLinks
 from kvtransfer.sender import Sender
+from kvtransfer.stopping import StoppingOutlets
 from kvtransfer.transports.base import Outlet
 from kvtransfer.wakeup import Wakeup
 from twolane.layout import LayoutError
@@ -53,6 +54,7 @@ class SenderDriver:
             transfer_pb2.ConnectRequest, transfer_pb2.ConnectResponse, SenderEvent
         ] = PeerLinks(sender, on_events)
         self._outlets: dict[int, Outlet] = {}
+        self._stopping = StoppingOutlets()
         self._failed: dict[int, dict[str, str]] = {}  # by receiver: transport -> what it failed of
         self._tasks: asyncio.TaskGroup | None = None
 
@@ -76,7 +78,7 @@ class SenderDriver:
         self._links.flush()
 
     async def run(self) -> None:
-        """Until cancelled. Closes links and outlets at the end."""
+        """Until cancelled. Closes links and outlets at the end, and waits for these a moment."""
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 for epoch in self._endpoints:
@@ -84,8 +86,9 @@ class SenderDriver:
                 await self._tick_forever()
         finally:
             self._tasks = None
-            for outlet in self._outlets.values():
-                outlet.close()
+            for epoch, outlet in self._outlets.items():
+                self._stopping.add(epoch, outlet, self._now())
+            await self._stopping.wait()
 
     # -- inside -----------------------------------------------------------------------------
 
@@ -94,6 +97,7 @@ class SenderDriver:
             await asyncio.sleep(self._lease.retry_first_s)
             self._sender.tick(self._now())
             self.flush()
+            self._stopping.look(self._now())
 
     async def _keep(self, epoch: int) -> None:
         """One peer's task: connected, or trying to be, as long as anything waits for it."""
@@ -116,7 +120,7 @@ class SenderDriver:
         del self._endpoints[epoch]
         outlet = self._outlets.pop(epoch, None)
         if outlet is not None:
-            outlet.close()
+            self._stopping.add(epoch, outlet, self._now())
 
     async def _use(self, epoch: int, link: PeerLink) -> bool:
         """All of a link's life. False: there is no use in coming back."""

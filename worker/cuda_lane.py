@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,14 +14,16 @@ import torch
 from engine.cuda.driver import Context, Copies, CudaError, is_past
 from engine.kernels.page_copy import copy_pages
 from engine.kernels.page_sum import sum_pages
-from kvtransfer.device import Bytes, DeviceError, Mark, PeerPool, Sums
+from kvtransfer.device import Bytes, DeviceError, Fence, Mark, PeerPool, Sums
 from kvtransfer.plan import PageIds
 from worker.copy_cost import CopyCost
 from worker.cuda_making import Origin, Pool, landing_place, upload
-from worker.cuda_peer import CudaPeer
+from worker.cuda_peer import REFUSALS, CudaPeer, told
 from worker.page_parts import Copy, Part, Parts, copies
 
 _SIDES = 3  # streams besides the lane's own, for copies side by side
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +51,18 @@ class CudaFence:
             raise DeviceError(f"a copy failed: {error}") from error
 
 
+class OverFence:
+    """See `Fence`: of what has ended, and nobody knows how well."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def is_done(self) -> bool:
+        raise DeviceError(f"copies could not be followed: {self._error}") from self._error
+
+
 class CudaLane:
-    """See `Lane`."""
+    """See `Lane`. Raises `DeviceError` when there is none to be had."""
 
     def __init__(
         self, context: Context, device: torch.device, origin: Origin, config: LaneConfig
@@ -60,14 +73,14 @@ class CudaLane:
         self._origin = origin
         self._thread = 0
         self._is_closed = False
-        context.enter()
-        self._stream = torch.cuda.Stream(  # type: ignore[no-untyped-call]
-            device, priority=config.priority
-        )
-        self._sides = [torch.cuda.Stream(device, priority=config.priority) for _ in range(_SIDES)]  # type: ignore[no-untyped-call]
-        self._copies = Copies(
-            self._stream.cuda_stream, [stream.cuda_stream for stream in self._sides]
-        )
+        with told(context):
+            self._stream, *self._sides = [
+                torch.cuda.Stream(device, priority=config.priority)  # type: ignore[no-untyped-call]
+                for _ in range(1 + _SIDES)
+            ]
+            self._copies = Copies(
+                self._stream.cuda_stream, [stream.cuda_stream for stream in self._sides]
+            )
 
     def warm_up(self) -> None:
         """Launch each kernel once: a page is copied onto itself, and keeps its bytes."""
@@ -103,8 +116,8 @@ class CudaLane:
 
     def sum(self, pages: PageIds) -> Sums:
         n, device = len(pages), self._device
-        host = landing_place(n)
         with self._launching():
+            host = landing_place(n)
             sums = torch.zeros(n, dtype=torch.int64, device=device)
             for parts, held, span in self._origin.batches(pages):
                 ids = upload(held, device)
@@ -122,18 +135,27 @@ class CudaLane:
         filled: Sums = host.numpy().view(np.uint64)
         return filled
 
-    def mark(self) -> CudaFence:
+    def mark(self) -> Fence:
         self._origin.forget()
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record(self._stream)
-        return CudaFence(event)
+        try:
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record(self._stream)
+            return CudaFence(event)
+        except REFUSALS as error:
+            with suppress(*REFUSALS):  # refused too: the context is gone, and with it all it ran
+                self._stream.synchronize()
+            return OverFence(error)
 
     def close(self) -> None:
-        if not self._is_closed:
-            self._is_closed = True
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
             self._stream.synchronize()
             self._copies.close()
             self._origin.close()
+        except REFUSALS as error:  # the context is gone, and with it all that it ran
+            _log.warning("a lane of %s was not closed in order: %s", self._device, error)
 
     # -- inside -----------------------------------------------------------------------------
 
@@ -169,13 +191,13 @@ class CudaLane:
     @contextmanager
     def _launching(self) -> Iterator[None]:
         """The lane's stream, on whichever thread this is. Raises `DeviceError`."""
-        if self._thread != threading.get_ident():
-            self._thread = threading.get_ident()
-            self._context.enter()
         try:
+            if self._thread != threading.get_ident():
+                self._context.enter()
+                self._thread = threading.get_ident()
             with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
                 yield
-        except (CudaError, RuntimeError) as error:
+        except REFUSALS as error:
             raise DeviceError(str(error)) from error
 
 

@@ -2,8 +2,8 @@
 
     export     handles of the raw allocations + offsets, and whose they are; within one process the
                addresses themselves, as nobody can open a handle of his own
-    lane       a stream of its own, which no other stream waits for and which waits for none:
-               pages are offered when the step that wrote them is known to be over
+    lane       a stream of its own, which no other stream waits for, and which itself waits for the
+               engine's mark where pages are offered before they are computed
     copies     to peers as `CopyCost` says; to and from pinned memory by the copy engines
     ranks      a page is the concatenation of the ranks' pages, each copied from and to its part
 
@@ -68,7 +68,9 @@ class CudaMemory:
         assert source.ranks == len(self.parts)
         assert source.page_bytes == self.page_bytes
         addresses = [part.address for part in self.parts]
-        return CudaMade(self, self._context, CudaMaker(addresses, source, target, self.device))
+        with told(self._context):
+            maker = CudaMaker(addresses, source, target, self.device)
+        return CudaMade(self, self._context, maker)
 
     def enter(self) -> None:
         with told(self._context):
@@ -77,13 +79,14 @@ class CudaMemory:
     def export(self) -> str:
         with told(self._context):
             handles = self._exports or [export_memory(part.address) for part in self.parts]
+            uuid = self._context.uuid
         facts = {
             "pid": os.getpid(),
             "ticks": start_ticks(os.getpid()),
             "addresses": [part.address for part in self.parts],
             "n_pages": self.n_pages,
             "page_bytes": self.page_bytes,
-            "device": self._context.uuid,
+            "device": uuid,
             "handles": [handle.hex() for handle in handles],
         }
         return json.dumps(facts)

@@ -12,6 +12,8 @@ from kvtransfer.device import DeviceError
 from kvtransfer.host import start_ticks
 from worker.page_parts import Parts, parts_of
 
+REFUSALS = (CudaError, RuntimeError)  # of the driver, and as torch tells of them
+
 
 class CudaPeer:
     """See `PeerPool`."""
@@ -25,11 +27,12 @@ class CudaPeer:
         self._exported = exported  # of each part; none: of this process
 
     def close(self) -> None:
+        """Raises `DeviceError`."""
         exported, self._exported = self._exported, ()
         if exported:
-            self._context.enter()
-            for handle, part in zip(exported, self.parts, strict=True):
-                close_memory(handle, part.address)
+            with told(self._context):
+                for handle, part in zip(exported, self.parts, strict=True):
+                    close_memory(handle, part.address)
 
 
 def open_peer(context: Context, address: str, page_bytes: int) -> CudaPeer:
@@ -66,5 +69,5 @@ def told(context: Context) -> Iterator[None]:
     try:
         context.enter()
         yield
-    except CudaError as error:
+    except REFUSALS as error:
         raise DeviceError(str(error)) from error

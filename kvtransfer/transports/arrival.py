@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from kvtransfer.transports.base import Checked
@@ -208,4 +209,5 @@ class Arrival:
 
     def _free_slot(self, slot: int) -> None:
         """Four bytes, and never more of them on their way than the ring has slots."""
-        self.stream.send(pack_freed(slot))
+        with suppress(OSError):  # the sender is gone: the read that follows finds that out
+            self.stream.send(pack_freed(slot))

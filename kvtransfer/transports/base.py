@@ -44,7 +44,12 @@ class Outlet(Protocol):
         ...
 
     def cancel(self, generation: int) -> None:
-        """Complete all posts of the generation soon; what was not begun never begins."""
+        """Complete all posts of the generation soon; what was not begun never begins.
+
+        What a device was given behind an engine's mark is begun: it is carried out after this. Over
+        cuda_ipc that is into the receiver's pages, which it frees when we say that all is over
+        (Drained).
+        """
         ...
 
     def poll(self) -> list[Posted]: ...
@@ -53,6 +58,10 @@ class Outlet(Protocol):
 
     def close(self) -> None:
         """Stop; every post under way is complete (not ok) when this returns. Twice is fine."""
+        ...
+
+    def close_soon(self) -> bool:
+        """As `close`, without waiting: it begins to stop, and is asked again until this is True."""
         ...
 
 

@@ -34,3 +34,7 @@ class Bundle:
     def close(self) -> None:
         for outlet in self._outlets:
             outlet.close()
+
+    def close_soon(self) -> bool:
+        left = [outlet for outlet in self._outlets if not outlet.close_soon()]  # each is asked
+        return not left

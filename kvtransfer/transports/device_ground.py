@@ -8,6 +8,7 @@ waiting. Over shm the slots are the sender's, mapped and pinned here.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from kvtransfer.transports.ring import STREAM_SLOT_BYTES, Ring, slot_pages
 from kvtransfer.transports.seat import Claim, Seat
 
 _SPARE_RINGS = 4  # kept when their connections are over: to pin memory takes milliseconds
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,11 @@ class DeviceGround:
         self._spare: list[Ring] = []
         self._seats: set[RingSeat | SharedSeat] = set()  # whose memory is still in use
         if not has_rings:
-            self._spare.append(self._new_ring())  # pinned before anybody waits for it
+            try:
+                self._spare.append(self._new_ring())  # pinned before anybody waits for it
+            except OSError:
+                self._lane.close()
+                raise
 
     def seat(self, free_slot: Callable[[int], None]) -> Seat:
         made: RingSeat | SharedSeat
@@ -96,7 +103,10 @@ class DeviceGround:
                 news += self.table.landed(claim.generation, claim.first, n, write.sums)
         for seat in [seat for seat in self._seats if seat.is_left and not seat.n_writes]:
             self._seats.remove(seat)
-            seat.give_back()
+            try:
+                seat.give_back()
+            except OSError as error:  # that memory is lost; the other senders' pages go on
+                _log.warning("the ring of a connection that is over stays pinned: %s", error)
         return news
 
     def is_writing(self, generation: int) -> bool:

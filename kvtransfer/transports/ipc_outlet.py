@@ -14,6 +14,7 @@ without a pause while a slice must be nearly over.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -30,6 +31,8 @@ SLICE_BYTES = 256 * 1024 * 1024  # 0.7 ms over NVLink; each costs some 40 us bes
 SLICES_AHEAD = 8  # chunks of a prompt that are being computed wait side by side
 _COMPUTE_PAUSE_S = 200e-6
 _SPIN_S = 200e-6
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -62,10 +65,13 @@ class IpcOutlet(TransportThread[Posted]):
     """See `Outlet`. Raises `DeviceError` at once when the receiver's pool cannot be mapped."""
 
     def __init__(self, address: str, memory: SentMemory, *, digest: str) -> None:
-        peer = memory.open_peer(address)
+        self._peer = memory.open_peer(address)
+        try:
+            self._lane = memory.open_lane()
+        except DeviceError:
+            self._peer.close()
+            raise
         super().__init__("outlet")
-        self._peer = peer
-        self._lane = memory.open_lane()
         self._is_summing = bool(digest)
         self._slice_pages = max(1, SLICE_BYTES // memory.page_bytes)
         self._jobs: deque[_Job] = deque()  # not all launched
@@ -172,4 +178,7 @@ class IpcOutlet(TransportThread[Posted]):
             if not self._look():
                 pause()
         self._lane.close()
-        self._peer.close()
+        try:
+            self._peer.close()
+        except DeviceError as error:  # nothing writes to it; what is lost is room for mappings
+            _log.warning("a receiver's pool stays mapped: %s", error)

@@ -180,6 +180,10 @@ class MemoryOutlet:
         self._posts.clear()
         self._is_dead = True
 
+    def close_soon(self) -> bool:
+        self.close()
+        return True
+
     # -- faults that a test deals by hand ---------------------------------------------------
 
     def stall(self) -> None:

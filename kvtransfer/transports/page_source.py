@@ -111,7 +111,11 @@ class DeviceSource:
         self.page_bytes = memory.page_bytes
         self.ring = Ring(memory, slot_pages(memory.page_bytes, slot_bytes), n_slots)
         self._is_summing = bool(digest)
-        self._lane = memory.open_lane()
+        try:
+            self._lane = memory.open_lane()
+        except OSError:
+            self.ring.close()
+            raise
         self._reads: deque[_Read] = deque()
         self._is_closed = False
 
@@ -152,7 +156,13 @@ class DeviceSource:
             self.ring.close()
 
     def _begin(self, pages: PageIds) -> None:
+        """Raises `DeviceError` when the device refuses; some of it may be under way nevertheless,
+        and is waited for by `settle`."""
         slot, n = self.ring.free.popleft(), len(pages)
-        sums = self._lane.sum(pages) if self._is_summing else NO_SUMS
-        self._lane.to_host(pages, self.ring.slots[slot][:n])
-        self._reads.append(_Read(slot, n, sums, self._lane.mark()))
+        sums = NO_SUMS
+        try:
+            if self._is_summing:
+                sums = self._lane.sum(pages)
+            self._lane.to_host(pages, self.ring.slots[slot][:n])
+        finally:
+            self._reads.append(_Read(slot, n, sums, self._lane.mark()))

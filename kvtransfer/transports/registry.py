@@ -232,14 +232,23 @@ class OutletOpener:
         if hello.transport == "nixl":
             source = self._nixl_source(hello, digest)
             return NixlOutlet(address, self._epoch, hello.epoch, source, digest=digest)
-        outlets: list[Outlet] = [
-            StreamOutlet(
-                hello.transport, address, self._epoch, hello.epoch, self._stream_of(hello, digest),
-                digest=digest,
-            )
-            for _ in range(self._config.sockets)
-        ]  # fmt: skip
+        outlets: list[Outlet] = []
+        try:
+            for _ in range(self._config.sockets):
+                outlets.append(self._stream_outlet(hello, digest))  # noqa: PERF401  # closed below
+        except OSError:
+            for outlet in outlets:
+                outlet.close()
+            raise
         return outlets[0] if len(outlets) == 1 else Bundle(outlets)
+
+    def _stream_outlet(self, hello: transfer_pb2.ReceiverHello, digest: str) -> Outlet:
+        """Of one socket."""
+        source = self._stream_of(hello, digest)
+        return StreamOutlet(
+            hello.transport, hello.transport_address, self._epoch, hello.epoch, source,
+            digest=digest,
+        )  # fmt: skip
 
     def _stream_of(self, hello: transfer_pb2.ReceiverHello, digest: str) -> PageSource:
         """For one socket."""

@@ -31,7 +31,8 @@ class TransportThread(ABC, Generic[NewsT]):
 
     def __init__(self, name: str) -> None:
         self._mailbox: Mailbox[NewsT] = Mailbox()
-        self._is_closing = False
+        self._is_closing = False  # as the thread knows
+        self._is_asked_to_close = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def poll(self) -> list[NewsT]:
@@ -42,10 +43,19 @@ class TransportThread(ABC, Generic[NewsT]):
 
     def close(self) -> None:
         """Nothing runs here when this returns. Twice is fine."""
-        if self._is_running:
-            self._order(self._end)
+        if not self.close_soon():
             self._thread.join()
+            self._mailbox.close()
+
+    def close_soon(self) -> bool:
+        """As `close`, without waiting: asked again until it is True."""
+        if not self._is_asked_to_close:
+            self._is_asked_to_close = True
+            self._order(self._end)
+        if self._is_running:
+            return False
         self._mailbox.close()
+        return True
 
     # -- for the subclass, off the thread ---------------------------------------------------
 

@@ -77,6 +77,9 @@ class HandOutlet:
     def close(self) -> None:
         pass
 
+    def close_soon(self) -> bool:
+        return True
+
 
 class Pair:
     """`send` and `receive` carry messages of one side to the other; `run` does all until quiet."""

@@ -208,7 +208,7 @@ class DecodeRole:
         """Pages for the row's next position. False: not now, or the row itself had to give way."""
         n_missing = row.pages_for(row.n_tokens + row.n_ahead) - len(row.pages)
         if n_missing <= 0:
-            return True
+            return row.state is RowState.RUNNING  # or it gave way amid this plan
         while row.state is RowState.RUNNING:
             if self._site.reserve.try_grow(row, n_missing):
                 return True

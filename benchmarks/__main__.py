@@ -14,7 +14,15 @@ import click
 
 from twolane.testing import start_local
 
-MODULES = ("page_waste", "transfer", "engine_cpu", "recall", "startup", "router_overhead")
+MODULES = (
+    "page_waste",
+    "transfer",
+    "engine_cpu",
+    "recall",
+    "startup",
+    "router_overhead",
+    "worker_overhead",
+)
 COMPARISON = "split_or_colocated"
 # Sized for the bundled model on two cores: half of what they can serve, and nearly all.
 LOAD = ("--workload", "chat", "--scale", "0.25", "--rate", "4", "--rate", "8")

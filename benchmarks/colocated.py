@@ -16,7 +16,6 @@ from prefill_worker.role import PrefillRole
 from twolane.params import SamplingParams
 from twolane.v1 import worker_pb2
 from worker.config import StepLimits, WorkerConfig
-from worker.news import Item
 from worker.role import Roles
 from worker.rows import Row
 from worker.site import Site
@@ -46,7 +45,9 @@ class Steps:
         self.seconds.append(seconds)
         self.positions.append(positions)
 
-    def on_news(self, item: Item) -> None: ...
+    def on_tokens(self, n: int) -> None: ...
+
+    def on_news(self, event: worker_pb2.RowEvent) -> None: ...
 
 
 async def answer_all(

@@ -42,6 +42,7 @@ class DecodeRole:
         self._config = config or DecodeConfig()
         self._waiting: dict[AttemptId, Row] = {}
         self._running: dict[AttemptId, Row] = {}
+        self._order: tuple[Row, ...] | None = None  # of those that run, in turn
         self._planned: deque[list[Row]] = deque()  # of steps on their way
         self._events: list[ReceiverEvent] = []
         self.lease = self._config.receiver.lease
@@ -156,6 +157,7 @@ class DecodeRole:
         """The row joins the batch: prompt in pages, first token appended, which is told again."""
         row.advance(RowState.RUNNING)
         self._running[row.attempt] = row
+        self._order = None
         row.times.last_token_s = now
         self._tell(row, _Kind.KIND_JOINED)
         self._site.news.token(row, first, worker_pb2.ROLE_DECODE, finish)
@@ -165,16 +167,16 @@ class DecodeRole:
     def plan(self, n_tokens: int, now: float) -> list[RowWork]:
         assert n_tokens >= len(self._running), "more rows than the step has room for"
         planned: list[Row] = []
-        for row in by_turn(list(self._running.values())):
+        work: list[RowWork] = []
+        for row in self._in_turn():
             if row.may_go_on and self._grow(row):
                 planned.append(row)
+                work.append(row.work(1))
+                row.n_ahead += 1
                 if row.times.joined_s is None:
                     row.times.joined_s = now
-        work = [row.work(1) for row in planned]
         if planned:
             self._planned.append(planned)
-        for row in planned:
-            row.n_ahead += 1
         return work
 
     def apply(self, results: Mapping[int, RowResult], now: float) -> None:
@@ -204,11 +206,18 @@ class DecodeRole:
         if finish != GOES_ON:
             self._end(row, _Kind.KIND_FINISHED)
 
+    def _in_turn(self) -> Sequence[Row]:
+        """What runs. Sorted again only when a row came or went."""
+        if self._order is None:
+            self._order = tuple(by_turn(self._running.values()))
+        return self._order
+
     def _grow(self, row: Row) -> bool:
         """Pages for the row's next position. False: not now, or the row itself had to give way."""
-        n_missing = row.pages_for(row.n_tokens + row.n_ahead) - len(row.pages)
-        if n_missing <= 0:
-            return True
+        n_tokens = len(row.token_ids) + row.n_ahead
+        if n_tokens <= row.n_positions:
+            return row.state is RowState.RUNNING  # or it gave way amid this plan
+        n_missing = row.pages_for(n_tokens) - len(row.pages)
         while row.state is RowState.RUNNING:
             if self._site.reserve.try_grow(row, n_missing):
                 return True
@@ -247,7 +256,8 @@ class DecodeRole:
     ) -> None:
         """The row is over here: its pages and its promise go back, its last words go out."""
         self._waiting.pop(row.attempt, None)
-        self._running.pop(row.attempt, None)
+        if self._running.pop(row.attempt, None) is not None:
+            self._order = None
         is_sound = kind != _Kind.KIND_FAILED and row.n_computed > row.n_given
         if is_sound and self._config.index_answers:
             publish(row, row.n_computed, self._site.pages)

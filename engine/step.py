@@ -17,6 +17,8 @@ token is still being sampled then `follows` its share of the step submitted just
 
     step k        |-- token n -----> samples token n + 1
     step k + 1    |-- token n + 1, which never left the device -----> samples token n + 2
+
+What is made once a row and step is not frozen: that would take twice as long. Nobody changes it.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ IntArray = npt.NDArray[np.int32]
 ByteArray = npt.NDArray[np.uint8]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RowWork:
     """One row's share of a step. The engine reads it during `submit` only and keeps no reference;
     meanwhile the caller's lists may grow at their ends.
@@ -57,14 +59,15 @@ class RowWork:
     n_tokens: int = field(init=False)  # of the row: those known now, and the one being sampled
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "n_tokens", len(self.token_ids) + self.follows)
+        n_known = len(self.token_ids)
+        self.n_tokens = n_tokens = n_known + self.follows
         end = self.start + self.n_new
         assert self.n_new >= 1
         assert self.start >= 0
-        assert end <= self.n_tokens
-        assert not self.sample or end == self.n_tokens, "only the end of a row is sampled"
-        assert 1 <= self.n_prompt <= len(self.token_ids)
-        assert not self.follows or (self.n_new == 1 and end == self.n_tokens)
+        assert end <= n_tokens
+        assert not self.sample or end == n_tokens, "only the end of a row is sampled"
+        assert 1 <= self.n_prompt <= n_known
+        assert not self.follows or (self.n_new == 1 and end == n_tokens)
 
     @property
     def n_known(self) -> int:
@@ -72,7 +75,7 @@ class RowWork:
         return self.n_tokens - self.follows
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SampledToken:
     """One token of an answer; log-probabilities only where `top_logprobs` asked for them."""
 
@@ -81,7 +84,7 @@ class SampledToken:
     top: tuple[tuple[int, float], ...] = ()  # (token, log-probability), likeliest first
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RowResult:
     """What a step made of one row: zero or more tokens, or the error that fails this row alone."""
 

@@ -21,10 +21,11 @@ def check_assign(assign: worker_pb2.Assign, spec: EngineSpec) -> SamplingParams:
     """The parameters of a sound ASSIGN; raises `RowRefusedError`. Knows nothing of load."""
     if not assign.key.request_id or assign.key.attempt < 1:
         raise RowRefusedError("invalid", "key: a request id and an attempt from 1 are needed")
-    n_tokens = len(assign.token_ids)
+    token_ids = assign.token_ids[:]
+    n_tokens = len(token_ids)
     if not 1 <= assign.n_prompt <= n_tokens:
         raise RowRefusedError("invalid", f"n_prompt is {assign.n_prompt} of {n_tokens} token_ids")
-    if min(assign.token_ids) < 0 or max(assign.token_ids) >= spec.vocab_size:
+    if min(token_ids) < 0 or max(token_ids) >= spec.vocab_size:
         raise RowRefusedError("invalid", f"token_ids must lie in 0 to {spec.vocab_size - 1}")
     try:
         params = params_from_proto(assign.sampling)

@@ -38,6 +38,18 @@ LAST_WORDS = frozenset(
 class AttemptLog:
     """Every token event of the attempt, and the latest row event of each of its roles."""
 
+    __slots__ = (
+        "_latest",
+        "_live",
+        "_tokens",
+        "attempt",
+        "deadline_s",
+        "detached_s",
+        "ended_s",
+        "follows",
+        "session",
+    )
+
     def __init__(
         self,
         attempt: AttemptId,
@@ -53,12 +65,14 @@ class AttemptLog:
         self.ended_s: float | None = None
         self.follows: tuple[AttemptId, int] | None = None  # whose row it has, sent to which epoch
         self._live = set(roles)
-        self._tokens: list[worker_pb2.TokenEvent] = []
+        # As bytes: there are some 100,000 of them on a worker, and the garbage collector need not
+        # look at each.
+        self._tokens: list[bytes] = []
         self._latest: dict[worker_pb2.Role, worker_pb2.RowEvent] = {}
 
     def record(self, item: Item, now: float) -> None:
         if isinstance(item, worker_pb2.TokenEvent):
-            self._tokens.append(item)
+            self._tokens.append(item.SerializeToString())
             return
         role = getattr(item, "from")
         self._latest[role] = item
@@ -76,8 +90,8 @@ class AttemptLog:
         self, from_index: int
     ) -> tuple[Sequence[worker_pb2.TokenEvent], Sequence[worker_pb2.RowEvent]]:
         """Token events from that index on, in the order they were sent, and the latest news."""
-        tokens = [event for event in self._tokens if event.index >= from_index]
-        return tokens, list(self._latest.values())
+        told = [worker_pb2.TokenEvent.FromString(raw) for raw in self._tokens]
+        return [event for event in told if event.index >= from_index], list(self._latest.values())
 
     def is_forgettable(self, now: float, grace_s: float) -> bool:
         return self.ended_s is not None and now >= self.ended_s + grace_s

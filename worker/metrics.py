@@ -12,7 +12,6 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from twolane.v1 import worker_pb2
-from worker.news import Item
 from worker.worker import Worker
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -48,19 +47,19 @@ class WorkerMetrics:
         self._steps.observe(seconds)
         self._positions.inc(positions)
 
-    def on_news(self, item: Item) -> None:
-        if isinstance(item, worker_pb2.TokenEvent):
-            self._tokens.inc()
-            return
-        kind = worker_pb2.RowEvent.Kind.Name(item.kind).removeprefix("KIND_").lower()
+    def on_tokens(self, n: int) -> None:
+        self._tokens.inc(n)
+
+    def on_news(self, event: worker_pb2.RowEvent) -> None:
+        kind = worker_pb2.RowEvent.Kind.Name(event.kind).removeprefix("KIND_").lower()
         self._rows.labels(kind).inc()
-        figures = item.figures
+        figures = event.figures
         if figures.prefill_s > 0:  # its prompt was read, wherever the answer ended
             self._prefill_wait.observe(figures.prefill_wait_s)
             self._cached.inc(figures.cached_tokens)
         if figures.decode_s > 0:  # it was in a step: who never was did not wait for one
             self._decode_wait.observe(figures.decode_wait_s)
-        if item.kind == _Kind.KIND_HANDED_OVER:
+        if event.kind == _Kind.KIND_HANDED_OVER:
             self._transfer.observe(figures.transfer_s)
             self._pages.inc(figures.transfer_pages)
             self._bytes.inc(figures.transfer_bytes)

@@ -24,17 +24,16 @@ class News:
         finish: sampling_pb2.FinishReason,
     ) -> None:
         """`sampled` is the row's newest token."""
-        event = worker_pb2.TokenEvent(
-            key=row.attempt.key,
-            sample=row.assign.sample,
-            index=row.next_index - 1,
-            token_id=sampled.token,
-            logprob=sampled.logprob,
-            finish_reason=finish,
-        )
+        event = worker_pb2.TokenEvent()
+        event.CopyFrom(row.blank_token(role))
+        event.index = row.next_index - 1
+        event.token_id = sampled.token
+        if finish:
+            event.finish_reason = finish
+        if sampled.logprob is not None:
+            event.logprob = sampled.logprob
         for token_id, logprob in sampled.top:
             event.top_logprobs.add(token_id=token_id, logprob=logprob)
-        setattr(event, "from", role)  # a keyword in Python
         self._items.append(event)
 
     def row(

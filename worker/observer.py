@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from worker.news import Item
+from twolane.v1 import worker_pb2
 
 
 class Observer(Protocol):
@@ -14,7 +14,11 @@ class Observer(Protocol):
         """A step is over: how long it took, and how many positions it computed."""
         ...
 
-    def on_news(self, item: Item) -> None:
+    def on_tokens(self, n: int) -> None:
+        """Routers are about to be told so many tokens."""
+        ...
+
+    def on_news(self, event: worker_pb2.RowEvent) -> None:
         """A router is about to be told this."""
         ...
 
@@ -24,4 +28,6 @@ class Nobody:
 
     def on_step(self, seconds: float, positions: int) -> None: ...
 
-    def on_news(self, item: Item) -> None: ...
+    def on_tokens(self, n: int) -> None: ...
+
+    def on_news(self, event: worker_pb2.RowEvent) -> None: ...

@@ -6,6 +6,7 @@ command or an event finds its way by attempt alone.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 
 from twolane.tombstones import Tombstones
@@ -21,7 +22,9 @@ class Registry:
 
     def __init__(self, config: SessionConfig) -> None:
         self._config = config
-        self._logs: dict[AttemptId, AttemptLog] = {}
+        self._logs: dict[tuple[str, int], AttemptLog] = {}  # by AttemptId, as a plain tuple
+        self._live: dict[tuple[str, int], AttemptLog] = {}  # those of them that a role still has
+        self._ended: deque[AttemptLog] = deque()  # the others, as they ended
         self._tombstones = Tombstones[AttemptId, str](config.tombstone_s)
 
     # -- commands ---------------------------------------------------------------------------
@@ -39,7 +42,7 @@ class Registry:
             return "tombstone"
         if attempt in self._logs:
             return "duplicate_assign"
-        self._logs[attempt] = AttemptLog(attempt, roles, session, deadline_s=deadline_s)
+        self._open(AttemptLog(attempt, roles, session, deadline_s=deadline_s))
         return ""
 
     def can_follow(self, attempt: AttemptId, following: AttemptId) -> bool:
@@ -63,7 +66,7 @@ class Registry:
         heir = AttemptLog(following, roles, log.session, deadline_s=log.deadline_s)
         heir.detached_s = log.detached_s
         heir.follows = (attempt, target_epoch)
-        self._logs[following] = heir
+        self._open(heir)
 
     # -- sessions ---------------------------------------------------------------------------
 
@@ -89,12 +92,20 @@ class Registry:
         """Log the news; returns what each session is to hear, in order."""
         heard: dict[object, list[Item]] = {}
         for item in items:
-            log = self._logs.get(AttemptId.of(item.key))
+            key = item.key
+            log = self._logs.get((key.request_id, key.attempt))
             if log is None:  # a role speaks of a row that nobody assigned
                 raise AssertionError(f"news of an unknown attempt: {item}")
             log.record(item, now)
-            if log.session is not None:
-                heard.setdefault(log.session, []).append(item)
+            if log.ended_s is not None:
+                self._bury(log)
+            session = log.session
+            if session is None:
+                continue
+            if session in heard:
+                heard[session].append(item)
+            else:
+                heard[session] = [item]
         return heard
 
     # -- time -------------------------------------------------------------------------------
@@ -103,14 +114,24 @@ class Registry:
         """Forget what is over; returns the attempts that are to be cancelled now."""
         self._tombstones.tick(now)
         grace_s = self._config.grace_s
-        for log in [log for log in self._logs.values() if log.is_forgettable(now, grace_s)]:
-            del self._logs[log.attempt]
-        return [a for a, log in self._logs.items() if log.is_abandoned(now, grace_s)]
+        while self._ended and self._ended[0].is_forgettable(now, grace_s):
+            del self._logs[self._ended.popleft().attempt]
+        return [log.attempt for log in self._live.values() if log.is_abandoned(now, grace_s)]
 
     @property
     def n_live(self) -> int:
         """Attempts that a role still has."""
-        return sum(1 for log in self._logs.values() if log.ended_s is None)
+        return len(self._live)
 
     def __contains__(self, attempt: AttemptId) -> bool:
         return attempt in self._logs
+
+    # -- inside -----------------------------------------------------------------------------
+
+    def _open(self, log: AttemptLog) -> None:
+        self._logs[log.attempt] = self._live[log.attempt] = log
+
+    def _bury(self, log: AttemptLog) -> None:
+        """A role that speaks once more of what has ended changes nothing."""
+        if self._live.pop(log.attempt, None) is not None:
+            self._ended.append(log)

@@ -22,7 +22,7 @@ but its newest token. All else is derived.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from enum import Enum
 from functools import cached_property
 from operator import attrgetter
@@ -34,7 +34,7 @@ from twolane.lifecycle import Lifecycle
 from twolane.params import SamplingParams
 from twolane.v1 import sampling_pb2, worker_pb2
 from worker.attempt_id import AttemptId
-from worker.stop import finish_reason
+from worker.stop import GOES_ON, end_ids, finish_reason, most_tokens
 from worker.timeline import Timeline
 
 
@@ -75,7 +75,7 @@ class Row:
         self.assign = assign
         self.params = params
         self.spec = spec
-        self.token_ids = list(assign.token_ids)
+        self.token_ids = assign.token_ids[:]
         self.n_prompt: Final[int] = assign.n_prompt
         self.n_given: Final = len(self.token_ids)  # prompt and resumed tokens
         # Sorts rows by who goes first: higher priority, then longest waiting.
@@ -86,6 +86,10 @@ class Row:
         self.n_offered_pages = 0  # to the transfer
         self.n_cached = 0  # positions that a prefix cache gave, of those computed
         self.times = Timeline(arrived_s)
+        self._n_most = most_tokens(self.n_prompt, params, spec)
+        self._end_ids = end_ids(params, spec)
+        self._sample: Final = assign.sample
+        self._blank: tuple[AttemptId, worker_pb2.Role, worker_pb2.TokenEvent] | None = None
         self._life = Lifecycle(RowState.WAITING, MOVES)
         self.check()
 
@@ -101,13 +105,13 @@ class Row:
 
     def check(self) -> None:
         """Assert the laws of the module's docstring."""
-        n = self.n_tokens
+        n, n_computed = len(self.token_ids), self.n_computed
         assert 1 <= self.n_prompt <= self.n_given <= n, f"{self}: {self.n_given} given of {n}"
-        assert 0 <= self.n_cached <= self.n_computed <= n, f"{self}: {self.n_computed} of {n}"
-        assert self.n_computed <= self.n_positions, f"{self}: pages too few"
-        assert 0 <= self.n_ahead <= n + 1 - self.n_computed, f"{self}: {self.n_ahead} on their way"
-        if self.state is RowState.RUNNING:
-            assert self.n_computed == n - 1, f"{self} runs with {self.n_computed} of {n} computed"
+        assert 0 <= self.n_cached <= n_computed <= n, f"{self}: {n_computed} of {n}"
+        assert n_computed <= len(self.pages) * self.spec.page_tokens, f"{self}: pages too few"
+        assert 0 <= self.n_ahead <= n + 1 - n_computed, f"{self}: {self.n_ahead} on their way"
+        if self._life.state is RowState.RUNNING:
+            assert n_computed == n - 1, f"{self} runs with {n_computed} of {n} computed"
 
     # -- tokens -----------------------------------------------------------------------------
 
@@ -127,26 +131,35 @@ class Row:
     @property
     def may_go_on(self) -> bool:
         """Whether it can have tokens after the one that is being sampled, if one is."""
-        if not self.n_ahead:
-            return True
-        n_answer, n_tokens = self.next_index + 1, self.n_tokens + 1
-        return n_answer < self.params.max_tokens and n_tokens < self.spec.max_context_tokens
+        return not self.n_ahead or len(self.token_ids) + 1 < self._n_most
 
     @property
     def next_index(self) -> int:
         """The index in the answer of the token that is sampled next."""
-        return self.n_tokens - self.n_prompt
+        return len(self.token_ids) - self.n_prompt
 
     def append(self, token: int) -> sampling_pb2.FinishReason:
         """Take a sampled token; returns why the answer ends with it, UNSPECIFIED if it goes on."""
         self.token_ids.append(token)
+        n_tokens = len(self.token_ids)
+        if n_tokens < self._n_most and token not in self._end_ids:
+            return GOES_ON
         return finish_reason(
             last_token=token,
-            n_answer=self.next_index,
-            n_tokens=self.n_tokens,
+            n_answer=n_tokens - self.n_prompt,
+            n_tokens=n_tokens,
             params=self.params,
             spec=self.spec,
         )
+
+    def blank_token(self, role: worker_pb2.Role) -> worker_pb2.TokenEvent:
+        """An event of this row told by that role, without its token. To be copied, not changed."""
+        blank = self._blank
+        if blank is None or blank[0] is not self.attempt or blank[1] != role:
+            event = worker_pb2.TokenEvent(key=self.attempt.key, sample=self._sample)
+            setattr(event, "from", role)  # a keyword in Python
+            blank = self._blank = (self.attempt, role, event)
+        return blank[2]
 
     @cached_property
     def unit_hashes(self) -> list[bytes]:
@@ -196,8 +209,7 @@ class Row:
         No more than the answer can need: max_tokens and the context bound it, and its last token
         is never computed.
         """
-        left = min(self.params.max_tokens + self.n_prompt, self.spec.max_context_tokens)
-        n_grown = min(left - self.n_given, growth_tokens)
+        n_grown = min(self._n_most - self.n_given, growth_tokens)
         return self.pages_for(self.n_given + max(0, n_grown - 1)) - self.n_prompt_pages
 
     # -- work -------------------------------------------------------------------------------
@@ -205,8 +217,8 @@ class Row:
     def work(self, n_new: int) -> RowWork:
         """Its share of a step: the n_new positions after those on their way; samples when they are
         the last. Past the known tokens it follows the one that is being sampled."""
-        start = self.n_computed + self.n_ahead
-        follows = start == self.n_tokens
+        start, n_tokens = self.n_computed + self.n_ahead, len(self.token_ids)
+        follows = start == n_tokens
         return RowWork(
             row=self.number,
             token_ids=self.token_ids,
@@ -215,8 +227,8 @@ class Row:
             pages=self.pages,
             n_prompt=self.n_prompt,
             params=self.params,
-            sample=start + n_new == self.n_tokens + follows,
-            sample_index=self.assign.sample,
+            sample=start + n_new == n_tokens + follows,
+            sample_index=self._sample,
             follows=follows,
         )
 
@@ -224,6 +236,6 @@ class Row:
         return f"Row({self.attempt}, {self.state.value}, {self.n_computed}/{self.n_tokens})"
 
 
-def by_turn(rows: Sequence[Row]) -> list[Row]:
+def by_turn(rows: Iterable[Row]) -> list[Row]:
     """Highest priority first, longest waiting first within one."""
     return sorted(rows, key=attrgetter("turn"))

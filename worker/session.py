@@ -38,10 +38,8 @@ class Session:
 
 def response_of(items: Sequence[Item]) -> worker_pb2.SessionResponse:
     """One message for all the news of a step."""
-    response = worker_pb2.SessionResponse()
-    for item in items:
-        if isinstance(item, worker_pb2.TokenEvent):
-            response.tokens.append(item)
-        else:
-            response.rows.append(item)
-    return response
+    tokens = [item for item in items if isinstance(item, worker_pb2.TokenEvent)]
+    if len(tokens) == len(items):
+        return worker_pb2.SessionResponse(tokens=tokens)
+    rows = [item for item in items if isinstance(item, worker_pb2.RowEvent)]
+    return worker_pb2.SessionResponse(tokens=tokens, rows=rows)

@@ -98,8 +98,12 @@ class Sessions:
     def ship(self, now: float) -> None:
         """Send all news that there are: one message to each router that they concern."""
         items = self._site.news.take()
-        for item in items:
-            self._observer.on_news(item)
+        if not items:
+            return
+        rows = [item for item in items if isinstance(item, worker_pb2.RowEvent)]
+        self._observer.on_tokens(len(items) - len(rows))
+        for event in rows:
+            self._observer.on_news(event)
         news = self._registry.dispatch(items, now)
         for session, heard in news.items():
             assert isinstance(session, Session)

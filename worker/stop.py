@@ -17,6 +17,17 @@ from twolane.v1 import sampling_pb2
 GOES_ON = sampling_pb2.FINISH_REASON_UNSPECIFIED
 
 
+def end_ids(params: SamplingParams, spec: EngineSpec) -> frozenset[int]:
+    """An answer ends with no other id, unless it ends for its length."""
+    eos = () if params.ignore_eos else spec.eos_token_ids
+    return frozenset(params.stop_token_ids).union(eos)
+
+
+def most_tokens(n_prompt: int, params: SamplingParams, spec: EngineSpec) -> int:
+    """An answer ends at the latest when it has so many tokens, with the prompt."""
+    return min(n_prompt + params.max_tokens, spec.max_context_tokens)
+
+
 def finish_reason(
     *, last_token: int, n_answer: int, n_tokens: int, params: SamplingParams, spec: EngineSpec
 ) -> sampling_pb2.FinishReason:

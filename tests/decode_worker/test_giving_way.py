@@ -1,0 +1,43 @@
+"""A row that gives its pages up amid a plan has no share in that step."""
+
+from __future__ import annotations
+
+from decode_worker.config import DecodeConfig
+from decode_worker.role import DecodeRole
+from engine.fake import FakeEngine, FakeEngineConfig
+from engine.step import SampledToken
+from twolane.params import SamplingParams
+from twolane.v1 import worker_pb2
+from worker.config import StepLimits, WorkerConfig
+from worker.rows import Row, RowState
+from worker.site import Site
+
+
+def running(site: Site, role: DecodeRole, n_tokens: int) -> Row:
+    """A row that another role has computed: its next token is at position n_tokens."""
+    number = site.next_number()
+    assign = worker_pb2.Assign(
+        key=worker_pb2.AttemptKey(request_id=f"r{number}", attempt=1),
+        token_ids=[number] * n_tokens,
+        n_prompt=n_tokens,
+        growth_tokens=1,
+    )
+    row = Row(assign, SamplingParams(seed=7), site.spec, number=number, arrived_s=float(number))
+    assert role.can_adopt(row, row.n_prompt_pages)
+    row.pages = site.pages.try_take(row.n_prompt_pages) or []
+    row.advance(RowState.COMPUTING)
+    row.n_computed = row.n_tokens
+    row.append(5)
+    role.adopt(row, SampledToken(5), 0.0)
+    return row
+
+
+def test_row_whose_pages_went_to_another_is_not_in_the_step_that_took_them() -> None:
+    config = WorkerConfig(worker_id="d", limits=StepLimits(step_tokens=64, decode_rows=3))
+    site = Site(config, FakeEngine(FakeEngineConfig(n_pages=3)))
+    role = DecodeRole(site, DecodeConfig(least_growth_tokens=1))
+    first, last = running(site, role, 16), running(site, role, 24)
+    work = role.plan(64, 0.0)
+    assert last.state is RowState.OVER, "its pages are what the first row grows into"
+    assert set(first.pages) & set(last.pages)
+    assert [share.row for share in work] == [first.number]

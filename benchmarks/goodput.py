@@ -136,10 +136,13 @@ def _main(options: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         logs = options["log_dir"] or Path(scratch)
         logs.mkdir(parents=True, exist_ok=True)
+        failed = False
         for round_ in range(options["rounds"]):
             for one in in_turn(contenders, round_):
-                _search_one(measurement, one, round_, logs, problems)
+                failed |= not _search_one(measurement, one, round_, logs, problems)
     names = [*dict.fromkeys([*names, *(run.contender for run in contest.runs)])]
+    if failed and not contest.runs:
+        raise click.ClickException("nothing was measured, and nothing is saved")
     console.print(goodput_table.rates_table(contest, names, reference))
     console.print(goodput_table.served_table(contest, names, reference))
     for name in names:
@@ -156,21 +159,27 @@ def _main(options: dict[str, Any]) -> None:
 
 def _search_one(
     measurement: Measurement, one: Contender, round_: int, logs: Path, problems: dict[str, str]
-) -> None:
-    """A contender's trouble is its own: it is told, and the next one's turn comes."""
+) -> bool:
+    """A contender's trouble is its own: it is told, and the next one's turn comes.
+
+    False: it did not start, or died.
+    """
     console = measurement.console
+    is_sound = True
     console.print(f"[bold]{one.name}[/bold], round {round_ + 1}")
     try:
         if measurement.upcoming(one.name, round_) is None:  # all of it is in the resumed result
-            return
+            return True
         with start(one, logs) as started:
             asyncio.run(measurement.search(started, round_))
     except (ContenderDiedError, TargetError, OutOfTimeError) as error:
+        is_sound = isinstance(error, OutOfTimeError)
         problems[one.name] = str(error)
         console.print(f"[bold]{one.name}:[/bold] {error}")
     limit_per_s = measurement.contest.client_limit_per_s(one.name)
     if limit_per_s is not None:
         problems[one.name] = f"the client is late at {limit_per_s:g}/s: give it more --clients"
+    return is_sound
 
 
 def _saved_runs(options: dict[str, Any]) -> list[Measured]:

@@ -2,7 +2,7 @@
 # What two GPUs serve within an SLO, split and colocated, beside vLLM's figures. A step is over in ten
 # minutes; one that was cut short goes on where it was when it is run again.
 #
-#   benchmarks/goodput_h200.sh idle|split|colocated|lengths [FOLDER]
+#   benchmarks/goodput_h200.sh idle|split|colocated|lengths [FOLDER, else build/goodput]
 #
 # Expected on two H200s, from measured steps (1 x 1,024 prefilled in 23 ms, 64 / 128 / 256 rows of
 # 1,024 decoded in 6 / 9 / 15 ms) and queueing (M/D/1), before any run:
@@ -17,9 +17,9 @@
 #               (prefill is all the work, and split has one card for it), split on gaps
 step=${1:?idle, split, colocated or lengths}
 cd "$(dirname "$0")/.." || exit 2
-out=${2:-benchmarks/results}
+out=${2:-build/goodput}
 model=build/shape_8b
-mkdir -p "$model" build/goodput
+mkdir -p "$model" build/goodput "$out" || exit 2
 export PYTHONUNBUFFERED=1
 python3 -c "
 import json, pathlib
@@ -32,8 +32,8 @@ goodput() {
     test -e "build/goodput/$name.json" && resume=--resume
     timeout -k 10 590 python3 -m benchmarks.goodput --set model="$model" --name "$name" $resume \
         --contenders benchmarks/contenders/two_h200.toml --log-dir build/goodput \
-        --folder build/goodput ${COMMIT:+--commit "$COMMIT"} "$@"
-    cp build/goodput/"$name".json build/goodput/"$name".png "$out"
+        --folder build/goodput ${COMMIT:+--commit "$COMMIT"} "$@" || exit
+    test "$out" = build/goodput || cp build/goodput/"$name".json build/goodput/"$name".png "$out"
 }
 slos="--slo 300/15 --slo 300/20 --slo 500/30"
 case $step in

@@ -20,7 +20,7 @@ _MOST_DEEP = 50
 def find_topology(name: str) -> Path:
     """A file, or one of those that come with us by its name alone. Raises `StartError`."""
     for path in (Path(name).expanduser(), SHIPPED / f"{name}.yaml"):
-        if path.is_file():
+        if path.exists() and not path.is_dir():
             return path
     ours = ", ".join(sorted(path.stem for path in SHIPPED.glob("*.yaml")))
     raise StartError(f"no file {name}; a topology is a YAML file, or one of {ours}")

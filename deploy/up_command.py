@@ -47,8 +47,8 @@ _PORT = click.IntRange(0, 65535)
 @click.option(
     "--topology",
     metavar="FILE_OR_NAME",
-    help="What to start: a YAML file, or 1p1d, 2p2d, colocated, tp2, laptop. Options given besides "
-    "change it.",
+    help="What to start: a YAML file, or 1p1d, 2p2d, colocated, tp2, tp2-to-tp1, laptop. Options "
+    "beside it change it.",
 )
 @click.option("--prefill", type=_COUNT, help="Workers that read prompts.  [default: 1]")
 @click.option("--decode", type=_COUNT, help="Workers that write answers.  [default: 1]")

@@ -32,6 +32,9 @@ def make_app(router: Router, config: HttpConfig) -> Starlette:
         body = await read_json(request, max_bytes=max_bytes, within_s=config.body_timeout_s)
         return Answering(router, parse_request(body))
 
+    async def chat(request: Request) -> Response:
+        raise HTTPException(404, "chat is not served here: POST /v1/completions is; `twolane chat`")
+
     async def models(request: Request) -> Response:
         shown = [_model(model, started) for model in router.models()]
         return JSONResponse({"object": "list", "data": shown})
@@ -59,6 +62,7 @@ def make_app(router: Router, config: HttpConfig) -> Starlette:
                     Middleware(Crowd, most=config.requests, retry_after_s=config.retry_after_s)
                 ],
             ),
+            Route("/v1/chat/completions", chat, methods=["POST"]),
             Route("/v1/models", models),
             Route("/v1/models/{name:path}", model),
             Route("/health", health),

@@ -53,6 +53,16 @@ def test_two_protocols_are_measured_by_one_harness(
     assert (tmp_path / "goodput.png").stat().st_size > 10_000
 
 
+def test_a_run_of_none_but_broken_contenders_fails_and_saves_nothing(tmp_path: Path) -> None:
+    contenders = tmp_path / "some.toml"
+    contenders.write_text('[broken]\ncommands = ["false"]\nendpoints = ["h:1"]\nready = "up"\n')
+    arguments = [*QUICK, "--contenders", str(contenders), "--folder", str(tmp_path)]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 1
+    assert "nothing was measured" in result.output
+    assert not (tmp_path / "goodput.json").exists()
+
+
 def test_a_contender_that_does_not_start_leaves_the_others_their_turn(tmp_path: Path) -> None:
     contenders = tmp_path / "some.toml"
     contenders.write_text('[broken]\ncommands = ["false"]\nendpoints = ["h:1"]\nready = "up"\n')

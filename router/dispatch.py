@@ -23,6 +23,7 @@ from router.policy import Need, place
 from router.recovery import Recovery
 from router.request import Job, Request, RequestState
 from router.store import MemoryStore, Store
+from twolane.attempt_number import first_attempt, next_attempt
 from twolane.errors import DeadlineError, TwolaneError
 from twolane.rpc.params import params_to_proto
 from twolane.v1 import cluster_pb2, worker_pb2
@@ -52,21 +53,22 @@ class Dispatcher:
     # Clients
 
     def submit(self, job: Job, detokenizer: Detokenizer | None, now: float) -> Request:
-        """Admit a job, or refuse it: `DeadlineError`, `OverloadedError`. The id is the caller's to
-        have claimed."""
-        assert job.request_id not in self.board.requests
+        """Admit a job, or refuse it: `DuplicateRequestError`, `DeadlineError`, `OverloadedError`.
+        Its label is the caller's to have claimed."""
+        if job.label in self.board.labels:
+            raise job.label.in_use_error()
         self._admission.check(job, now)
         answer = Answer(detokenizer, job.params.stop, job.params.min_tokens)
         request = Request(job, answer, params_to_proto(job.params))
-        self.board.requests[job.request_id] = request
+        self.board.add(request)
         self.board.queue.push(request)
         self.board.has_room_news = True
         self._place_waiting(now)
         return request
 
-    def end(self, request_id: str, error: TwolaneError, now: float) -> bool:
+    def end(self, submission_id: str, error: TwolaneError, now: float) -> bool:
         """End a request with `error`. False: there is no such request (any more)."""
-        request = self.board.requests.get(request_id)
+        request = self.board.requests.get(submission_id)
         if request is None:
             return False
         self._endings.fail(request, error)
@@ -203,9 +205,10 @@ class Dispatcher:
         placement = place(need, self.board.model_of(self.board.views(), job.model))
         if placement is None:
             return False
-        number = request.last_attempt.key.attempt + 1 if request.last_attempt else 1
+        last = request.last_attempt
+        number = next_attempt(last.key.attempt) if last else first_attempt(fence=0)
         attempt = Attempt(
-            worker_pb2.AttemptKey(request_id=job.request_id, attempt=number),
+            worker_pb2.AttemptKey(submission_id=job.submission_id, attempt=number),
             prefill_epoch=placement.prefill.epoch,
             decode_epoch=placement.decode.epoch,
             n_tokens=request.n_tokens,

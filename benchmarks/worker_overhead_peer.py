@@ -52,7 +52,7 @@ class Peer:
 
     async def run(self, n_rows: int) -> None:
         """Until killed."""
-        opening = worker_pb2.Open(router_id="router", worker_epoch=self._epoch)
+        opening = worker_pb2.Open(router_id="router", router_epoch=1, worker_epoch=self._epoch)
         self._session.send(worker_pb2.SessionRequest(open=opening))
         hello = sender_hello("prefill-0", self._mine, self._fingerprint, self._layout, (TRANSPORT,))
         self._lane.send(transfer_pb2.ConnectRequest(hello=hello))

@@ -57,6 +57,7 @@ class Attempt:
         "life",
         "n_tokens",
         "page_tokens",
+        "placed",
         "prefill_epoch",
         "prefill_key",
         "promised_tokens",
@@ -92,6 +93,7 @@ class Attempt:
         self.wants_move = False  # P said UNPLACED
         self.ended_roles: set[int] = set()  # sides that have told their final figures
         self.last_news = now
+        self.placed = now
 
     @property
     def state(self) -> AttemptState:

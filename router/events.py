@@ -15,7 +15,8 @@ from router.board import Board
 from router.endings import Endings
 from router.recovery import Recovery
 from router.request import Request, RequestState
-from twolane.errors import InternalError
+from twolane import refusals
+from twolane.errors import InternalError, UnavailableError
 from twolane.v1 import sampling_pb2, worker_pb2
 
 K = worker_pb2.RowEvent
@@ -158,7 +159,11 @@ class Events:
                         metadata={"reason": event.reason, "worker": self._endings.worker_id(epoch)},
                     ),
                 )
-            case K.KIND_REFUSED if event.reason == "cancelled" and not is_prefill:
+            case K.KIND_TAKEN:
+                self._endings.fail(
+                    request, UnavailableError("another router has taken this request over")
+                )
+            case K.KIND_REFUSED if event.reason == refusals.CANCELLED and not is_prefill:
                 pass  # P gave the transfer up before D was assigned; P tells why
             case K.KIND_REFUSED:
                 self._recovery.refused(request, epoch, event.reason, event.message, now)

@@ -17,6 +17,7 @@ from router.endings import Endings
 from router.member import Member, MemberState
 from router.policy import Need, place_decode
 from router.request import Request, RequestState
+from twolane import refusals
 from twolane.attempt_number import next_attempt
 from twolane.errors import UnavailableError
 from twolane.v1 import worker_pb2
@@ -38,13 +39,16 @@ class Recovery:
         now: float,
         *,
         is_failure: bool = True,
+        is_refusal: bool = False,
         detail: str = "",
     ) -> None:
-        """This attempt is over; make another, or give up after too many failures."""
+        """This attempt is over; make another, or give up after too many failures. One that a worker
+        would not begin (`is_refusal`) does not end the request's wait for workers."""
         attempt = request.attempt
         assert attempt is not None
         config = self._board.config.dispatch
         request.failures += is_failure
+        request.refusals = request.refusals + 1 if is_refusal else 0
         if request.failures > config.max_failures:
             message = (
                 f"gave up after {request.failures} failed attempts (at most "
@@ -63,9 +67,10 @@ class Recovery:
         request.life.advance(RequestState.RESUMING)
         self._board.counters[f"resumes.{reason}"] += 1
         self._board.set_attempt(request, None)
-        request.queued_since = now
-        if is_failure and request.failures > 1:
-            delay_s = config.retry_delay_s * 2 ** (request.failures - 2)
+        request.queued_since = request.queued_since + now - attempt.placed if is_refusal else now
+        n_in_vain = request.failures if is_failure else request.refusals
+        if n_in_vain > 1:
+            delay_s = config.retry_delay_s * 2 ** min(n_in_vain - 2, 30)
             request.due = now + min(delay_s, config.retry_delay_max_s)
         else:
             self._board.queue.push(request)
@@ -191,8 +196,21 @@ class Recovery:
         self.retarget(request, now)
 
     def refused(self, request: Request, epoch: int, reason: str, message: str, now: float) -> None:
-        """A worker will not have the row: elsewhere, if there is an elsewhere."""
+        """A worker will not have the row: elsewhere, if there is an elsewhere. What another request
+        of its label keeps from starting is over; one that has an answer so far is the earlier."""
+        is_in_use = reason == refusals.REQUEST_IN_USE
+        if is_in_use and not request.answer.tokens:
+            self._endings.fail(request, request.job.label.in_use_error())
+            return
         request.avoid |= {epoch}
         alive = {m.epoch for m in self._board.members if m.state is MemberState.ALIVE}
         request.avoid &= alive | {epoch}
-        self.retry(request, f"refused.{reason or 'unknown'}", now, detail=message)
+        is_refusal = is_in_use or reason in refusals.NOT_NOW
+        self.retry(
+            request,
+            f"refused.{reason or 'unknown'}",
+            now,
+            is_failure=not is_refusal,
+            is_refusal=is_refusal,
+            detail=message,
+        )

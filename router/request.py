@@ -112,6 +112,7 @@ class Request:
         "life",
         "n_attempts",
         "queued_since",
+        "refusals",
         "sampling",
         "sequence",
         "timeline",
@@ -127,6 +128,7 @@ class Request:
         self.last_attempt: Attempt | None = None  # live or not: for the ledger
         self.n_attempts = 0
         self.failures = 0  # attempts that ended badly
+        self.refusals = 0  # attempts that no worker began, since one did: none had room just then
         self.full_growth = False  # it was preempted: reserve all that may still come
         self.avoid: frozenset[int] = frozenset()  # epochs that refused it
         self.queued_since = job.arrived

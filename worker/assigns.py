@@ -1,11 +1,4 @@
-"""Which ASSIGN a worker takes, as a pure check. A refusal has a stable reason word:
-
-invalid      a field is out of its bound, or unset: the router's bug, or a version skew
-no_role      this worker does not have that role
-too_large    more context, or more pages, than this worker can ever hold
-draining     takes no new rows
-queue_full   too many rows wait here
-"""
+"""Which ASSIGN a worker takes, as a pure check."""
 
 from __future__ import annotations
 

@@ -16,7 +16,9 @@ from collections.abc import Iterable, Sequence
 
 from twolane.v1 import worker_pb2
 from worker.attempt_id import AttemptId
+from worker.labels import Claim
 from worker.news import Item
+from worker.owner import Owner
 
 _Kind = worker_pb2.RowEvent
 
@@ -43,10 +45,12 @@ class AttemptLog:
         "_live",
         "_tokens",
         "attempt",
+        "claim",
         "deadline_s",
         "detached_s",
         "ended_s",
         "follows",
+        "owner",
         "session",
     )
 
@@ -56,9 +60,13 @@ class AttemptLog:
         roles: Iterable[worker_pb2.Role],
         session: object,
         *,
-        deadline_s: float | None,
+        owner: Owner,
+        claim: Claim,
+        deadline_s: float | None = None,
     ) -> None:
         self.attempt = attempt
+        self.owner = owner
+        self.claim = claim
         self.deadline_s = deadline_s
         self.session: object | None = session  # who hears its news; None: nobody now
         self.detached_s = 0.0  # since when; means nothing while there is a session

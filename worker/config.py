@@ -29,11 +29,13 @@ class SessionConfig:
     load_least_s: float = 0.1  # while steps run, no more than one load report in this time
     grace_s: float = 10.0  # rows outlive a lost router, and logs of ended rows are kept, so long
     tombstone_s: float = 6.0  # late messages of a cancelled attempt are refused for so long
+    suspicion_s: float = 3.0  # a router unheard for so long gives way to another of its id
 
     def __post_init__(self) -> None:
         assert 0 < self.load_least_s <= self.load_every_s
         assert self.grace_s > 0
         assert self.tombstone_s > 0
+        assert self.suspicion_s > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

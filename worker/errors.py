@@ -2,6 +2,7 @@
 
 WorkerError
 ├── StaleEpochError     a stream, or a command, is meant for another incarnation of this worker
+├── RouterInUseError    another router of that id is here: one of the two needs another id
 └── RowRefusedError     an ASSIGN that this worker cannot take; carries the reason's stable word
 """
 
@@ -16,8 +17,12 @@ class StaleEpochError(WorkerError):
     """The other side speaks to a process that runs no more. It must learn the new epoch first."""
 
 
+class RouterInUseError(WorkerError):
+    """Two live routers call themselves the same. The one that was here first stays."""
+
+
 class RowRefusedError(WorkerError):
-    """Becomes RowEvent REFUSED. `reason` is one of the stable words of `worker.assigns`."""
+    """Becomes RowEvent REFUSED. `reason` is one of the stable words of `twolane.refusals`."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from twolane.rpc.link import Link, LinkBrokenError
 from twolane.v1 import worker_pb2
 from worker.news import Item
+from worker.owner import Owner
 
 SessionLink = Link[worker_pb2.SessionResponse, worker_pb2.SessionRequest]
 
@@ -14,8 +15,9 @@ SessionLink = Link[worker_pb2.SessionResponse, worker_pb2.SessionRequest]
 class Session:
     """Compared by identity: a router that comes back has another one."""
 
-    def __init__(self, router_id: str, link: SessionLink) -> None:
-        self.router_id = router_id
+    def __init__(self, owner: Owner, link: SessionLink, now: float) -> None:
+        self.owner = owner
+        self.heard_s = now  # when the latest message came
         self._link = link
         self._load_sent_s: float | None = None
 

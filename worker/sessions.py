@@ -5,8 +5,10 @@
            --- Assign, Cancel, … -->
            <-- tokens, row news, load ---    one message a step; load at least each second
 
-A second stream of the same router takes the place of its first. When a stream is over, its
-attempts run on unheard until ATTACH, or until the grace ends.
+A second stream of the same router process takes the place of its first. Another process of that
+router_id is refused while the first one's stream is open and was heard lately: two routers of one
+name would throw each other out for ever. When a stream is over, its attempts run on unheard until
+ATTACH, or until the grace ends.
 """
 
 from __future__ import annotations
@@ -19,9 +21,10 @@ from twolane.errors import InvalidRequestError
 from twolane.rpc.link import LinkBrokenError
 from twolane.v1 import worker_pb2
 from worker.config import SessionConfig
-from worker.errors import StaleEpochError
+from worker.errors import RouterInUseError, StaleEpochError
 from worker.news import Item
 from worker.observer import Observer
+from worker.owner import Owner
 from worker.registry import Registry
 from worker.session import Session, SessionLink, response_of
 from worker.site import Site
@@ -57,8 +60,9 @@ class Sessions:
     async def serve(self, link: SessionLink, handler: CommandHandler) -> None:
         """Serve one stream until it is over.
 
-        Raises `InvalidRequestError` when it does not begin with Open, and `StaleEpochError` when
-        Open means another incarnation. The link stays the caller's to close.
+        Raises `InvalidRequestError` when it does not begin with Open, `StaleEpochError` when Open
+        means another incarnation, and `RouterInUseError` when another process of that router_id is
+        here. The link stays the caller's to close.
         """
         clock = asyncio.get_running_loop().time
         try:
@@ -69,31 +73,45 @@ class Sessions:
         try:
             while True:
                 request = await link.receive()
-                handler.handle(session, request, clock())
+                session.heard_s = clock()
+                handler.handle(session, request, session.heard_s)
                 self.ship(clock())  # a verdict does not wait for the running step
         except LinkBrokenError:
             return
         finally:
-            if self._open.get(session.router_id) is session:
-                del self._open[session.router_id]
+            if self._open.get(session.owner.router_id) is session:
+                del self._open[session.owner.router_id]
             self._registry.detach(session, clock())
 
     def _admit(self, first: worker_pb2.SessionRequest, link: SessionLink, now: float) -> Session:
-        if first.WhichOneof("command") != "open" or not first.open.router_id:
-            raise InvalidRequestError("a session begins with open{router_id}", field="open")
+        owner = Owner(first.open.router_id, first.open.router_epoch)
+        if not all(owner):
+            text = "a session begins with open{router_id, router_epoch}"
+            raise InvalidRequestError(text, field="open")
         if first.open.worker_epoch != self._site.epoch:
             self._site.dropped["epoch"] += 1
             raise StaleEpochError(
                 f"open means epoch {first.open.worker_epoch}; this is {self._site.epoch}"
             )
-        session = Session(first.open.router_id, link)
-        if (former := self._open.get(session.router_id)) is not None:
+        session = Session(owner, link, now)
+        if (former := self._open.get(owner.router_id)) is not None:
+            self._check_replaces(former, owner, now)
             former.close()
             self._registry.detach(former, now)
-        self._open[session.router_id] = session
+        self._open[owner.router_id] = session
         opened = worker_pb2.Opened(worker=self._describe_address())
         session.send(worker_pb2.SessionResponse(opened=opened, load=self._describe_load()), now)
         return session
+
+    def _check_replaces(self, former: Session, owner: Owner, now: float) -> None:
+        silent_s = now - former.heard_s
+        if former.owner == owner or silent_s >= self._config.suspicion_s:  # guard: router id
+            return
+        self._site.dropped["router_in_use"] += 1
+        raise RouterInUseError(
+            f"another router calls itself {owner.router_id!r}, and was heard {silent_s:.1f} s ago; "
+            "each needs a router id of its own"
+        )
 
     def ship(self, now: float) -> None:
         """Send all news that there are: one message to each router that they concern."""

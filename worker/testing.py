@@ -12,6 +12,7 @@ from twolane.rpc.params import params_to_proto
 from twolane.testing.links import MemoryLink, link_pair
 from twolane.v1 import worker_pb2
 from worker.attempt_id import AttemptId
+from worker.owner import Owner
 from worker.worker import Worker
 
 Kind = worker_pb2.RowEvent.Kind
@@ -24,8 +25,10 @@ class ScriptedRouter:
     Made inside a TaskGroup that outlives its use; `wait_for` looks again after each message.
     """
 
-    def __init__(self, tasks: asyncio.TaskGroup, router_id: str = "router") -> None:
-        self.router_id = router_id
+    def __init__(
+        self, tasks: asyncio.TaskGroup, router_id: str = "router", *, router_epoch: int = 1
+    ) -> None:
+        self.owner = Owner(router_id, router_epoch)
         self.tokens: dict[AttemptId, list[worker_pb2.TokenEvent]] = defaultdict(list)
         self.rows: dict[AttemptId, list[worker_pb2.RowEvent]] = defaultdict(list)
         self.loads: dict[str, worker_pb2.LoadReport] = {}
@@ -44,7 +47,11 @@ class ScriptedRouter:
         here, there = link_pair(latency_s)
         self._links[worker.site.worker_id] = here
         epoch = worker.site.epoch if epoch is None else epoch
-        opening = worker_pb2.Open(router_id=self.router_id, worker_epoch=epoch)
+        opening = worker_pb2.Open(
+            router_id=self.owner.router_id,
+            router_epoch=self.owner.router_epoch,
+            worker_epoch=epoch,
+        )
         here.send(worker_pb2.SessionRequest(open=opening))
         self._tasks.create_task(worker.serve_session(there))
         self._tasks.create_task(self._listen(worker.site.worker_id, here))
@@ -74,11 +81,15 @@ class ScriptedRouter:
         priority: int = 0,
         growth_tokens: int | None = None,
         time_left_s: float = 0.0,
+        request_id: str = "",
+        claim: int = 0,
     ) -> None:
         """Tell both workers, or the one that is both."""
         tokens = list(token_ids)
         request = worker_pb2.Assign(
             key=attempt.key,
+            request_id=request_id,
+            claim=claim,
             token_ids=tokens,
             n_prompt=len(tokens) if n_prompt is None else n_prompt,
             sampling=params_to_proto(params),

@@ -201,7 +201,6 @@ class Worker:
         clock = asyncio.get_running_loop().time
         while True:
             await asyncio.sleep(self.config.sessions.load_every_s / 4)
-            for attempt in self._registry.expire(clock()):
-                self._commands.cancel(attempt, clock())
+            self._commands.expire(clock())
             self._sessions.beat(clock(), self.config.sessions.load_every_s)
             self._steps.wake()

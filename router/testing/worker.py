@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from router.testing.rows import VOCAB, ScriptedRow, next_token
+from twolane import refusals
 from twolane.rpc.link import Link, LinkBrokenError
 from twolane.v1 import cluster_pb2, worker_pb2
 
@@ -185,7 +186,9 @@ class ScriptedWorker:
         role = assign.roles[0]
         if self.refuses or self.fails or row.key in self._tombstones:
             kind = K.KIND_FAILED if self.fails else K.KIND_REFUSED
-            self.say(rows=[row.row_event(kind, role, self.fails or self.refuses or "cancelled")])
+            self.say(
+                rows=[row.row_event(kind, role, self.fails or self.refuses or refusals.TOMBSTONE)]
+            )
             return
         self.rows[row.key] = row
         if row.is_role(PREFILL):

@@ -33,7 +33,7 @@ class ScriptedRouter(cluster_pb2_grpc.MembershipServiceServicer):
         worker = self.known[role].worker
         channel = grpc.aio.insecure_channel(worker.endpoint)
         session = worker_pb2_grpc.WorkerServiceStub(channel).Session()
-        opening = worker_pb2.Open(router_id="r", worker_epoch=worker.epoch)
+        opening = worker_pb2.Open(router_id="r", router_epoch=1, worker_epoch=worker.epoch)
         await session.write(worker_pb2.SessionRequest(open=opening))
         first = await session.read()
         assert first.opened.worker.epoch == worker.epoch

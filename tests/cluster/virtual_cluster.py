@@ -32,7 +32,7 @@ from twolane.testing.links import MemoryLink, link_pair
 from twolane.v1 import cluster_pb2, inference_pb2, transfer_pb2, worker_pb2
 from worker.announcer import Announcer
 from worker.config import SessionConfig, StepLimits, WorkerConfig
-from worker.errors import StaleEpochError
+from worker.errors import RouterInUseError, StaleEpochError
 from worker.role import Roles
 from worker.site import Site
 from worker.step_runner import TimedEngine, TimedStepRunner
@@ -170,7 +170,7 @@ class VirtualCluster:
     ) -> None:
         try:
             await serve(worker, link)
-        except StaleEpochError as error:  # over gRPC: FAILED_PRECONDITION
+        except (StaleEpochError, RouterInUseError) as error:  # over gRPC: the stream's status
             link.break_now(str(error))
 
     def _build(self, worker_id: str, roles: str) -> Worker:

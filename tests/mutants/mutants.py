@@ -26,6 +26,7 @@ _GUARDS = "tests/kvtransfer/test_guards.py::"
 _DEVICES = "tests/kvtransfer/test_device_transports.py::"
 _NIXL = "tests/kvtransfer/test_nixl.py::"
 _MARKS = "tests/kvtransfer/test_marks.py::"
+_OWNERSHIP = "tests/worker/test_ownership.py::"
 _MARK_BOOKS = "tests/kvtransfer/test_mark_books.py::"
 _SIDE_BY_SIDE = (
     "tests/engine/cuda/test_driver.py::test_copies_side_by_side_come_after_what_was_given_"
@@ -166,6 +167,45 @@ MUTANTS = (
             "tests/router/test_failures.py::test_token_said_twice_is_streamed_once",
             "tests/router/test_failures.py::"
             "test_two_workers_that_disagree_on_a_token_fail_the_attempt",
+        ),
+    ),
+    Mutant(
+        "owner",
+        "worker/registry.py",
+        "if log.owner != owner:",
+        "if False:",
+        (_OWNERSHIP + "test_cancel_of_another_router_stops_nothing",),
+    ),
+    Mutant(
+        "owner",
+        "worker/commands.py",
+        "if log is None or log.owner == session.owner:",
+        "if True:",
+        (
+            _OWNERSHIP + "test_attach_of_another_router_hears_no_token",
+            _OWNERSHIP + "test_retarget_of_another_router_moves_nothing",
+        ),
+    ),
+    Mutant(
+        "label",
+        "worker/registry.py",
+        "if self._labels.is_anothers(log.claim):",
+        "if False:",
+        (
+            _OWNERSHIP + "test_second_request_under_a_running_label_is_refused_at_once",
+            "tests/cluster/test_two_routers.py::"
+            "test_one_id_at_two_routers_is_answered_by_one_and_refused_by_the_other_at_once",
+        ),
+    ),
+    Mutant(
+        "router id",
+        "worker/sessions.py",
+        "if former.owner == owner or silent_s >= self._config.suspicion_s:",
+        "if True:",
+        (
+            _OWNERSHIP + "test_two_live_routers_of_one_name_do_not_throw_each_other_out",
+            "tests/cluster/test_two_routers.py::"
+            "test_second_router_of_the_same_id_disturbs_no_request_of_the_first",
         ),
     ),
     Mutant(

@@ -126,7 +126,9 @@ class Client:
         self.link = GrpcLink(self.call)
         self.tokens: list[worker_pb2.TokenEvent] = []
         self.rows: list[worker_pb2.RowEvent] = []
-        opening = worker_pb2.Open(router_id="r", worker_epoch=epoch or worker.site.epoch)
+        opening = worker_pb2.Open(
+            router_id="r", router_epoch=1, worker_epoch=epoch or worker.site.epoch
+        )
         self.link.send(worker_pb2.SessionRequest(open=opening))
 
     async def __aenter__(self) -> Self:

@@ -204,6 +204,7 @@ class RowEvent(_message.Message):
         KIND_FAILED: _ClassVar[RowEvent.Kind]
         KIND_FINISHED: _ClassVar[RowEvent.Kind]
         KIND_REFUSED: _ClassVar[RowEvent.Kind]
+        KIND_TAKEN: _ClassVar[RowEvent.Kind]
     KIND_UNSPECIFIED: RowEvent.Kind
     KIND_HANDED_OVER: RowEvent.Kind
     KIND_UNPLACED: RowEvent.Kind
@@ -216,6 +217,7 @@ class RowEvent(_message.Message):
     KIND_FAILED: RowEvent.Kind
     KIND_FINISHED: RowEvent.Kind
     KIND_REFUSED: RowEvent.Kind
+    KIND_TAKEN: RowEvent.Kind
     KEY_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]

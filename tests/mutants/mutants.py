@@ -7,19 +7,8 @@ indentation and comment; `replace` is what the line becomes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True, slots=True)
-class Mutant:
-    """One guard, gone."""
-
-    guard: str
-    file: str
-    find: str  # must occur exactly once, followed by the `# guard:` comment
-    replace: str
-    tests: tuple[str, ...]  # pytest ids; each must fail
-
+from tests.mutants.grants import GRANTS
+from tests.mutants.mutant import Mutant
 
 REQUIRED = ("generation", "epoch", "checksum", "drain wait", "pin", "tombstone", "token index")
 _GUARDS = "tests/kvtransfer/test_guards.py::"
@@ -33,6 +22,7 @@ _SIDE_BY_SIDE = (
 )
 
 MUTANTS = (
+    *GRANTS,
     Mutant(
         "generation",
         "kvtransfer/inbound.py",

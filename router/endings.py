@@ -89,6 +89,18 @@ class Endings:
         self._board.counters["cancelled" if is_cancel else f"failed.{error.reason}"] += 1
         self._leave(request)
 
+    def fail_of_bug(self, request: Request, what: str) -> None:
+        """An exception was met in `what` is done with this request. Whatever state that left it in,
+        it is out of every table afterwards."""
+        self._board.counters["bugs"] += 1
+        if not request.is_over:
+            error = errors.InternalError(
+                "a bug of twolane; the router's log has its trace", metadata={"while": what}
+            )
+            self.fail(request, error)
+        elif self._board.requests.get(request.job.request_id) is request:
+            self._leave(request)
+
     def cancel_attempt(self, attempt: Attempt) -> None:
         """Tell everyone who may know of it, under every number that it may be known by."""
         for number in range(attempt.prefill_key, attempt.key.attempt):

@@ -64,8 +64,7 @@ class Dispatcher:
         self._admission.check(job, now)
         answer = Answer(detokenizer, job.params.stop, job.params.min_tokens)
         request = Request(job, answer, params_to_proto(job.params))
-        self.board.requests[job.request_id] = request
-        self.board.queue.push(request)
+        self.board.add(request)
         self.board.has_room_news = True
         self._place_waiting(now)
         return request
@@ -193,9 +192,8 @@ class Dispatcher:
         self.board.has_room_news = False
         for model in self.board.queue.models():
             while (head := self.board.queue.head(model)) is not None:
-                if self._guard("placed", head.job.request_id, now, self._place, head, now):
-                    self.board.queue.pop(model)
-                elif not head.is_over:
+                placed = self._guard("placed", head.job.request_id, now, self._place, head, now)
+                if not placed and not head.is_over:
                     break
 
     def _guard(
@@ -239,7 +237,7 @@ class Dispatcher:
         assert prefill is not None
         assert decode is not None
         assigns = commands.assigns(request, attempt, prefill, decode, now)
-        request.life.advance(S.RUNNING)
+        self.board.advance(request, S.RUNNING)
         self.board.set_attempt(request, attempt)
         for epoch, command in assigns:
             self.board.send(epoch, command)

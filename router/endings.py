@@ -26,7 +26,7 @@ class Endings:
         awaited for a moment, then the ledger goes out."""
         attempt = request.attempt
         assert attempt is not None
-        request.life.advance(S.ENDING)
+        self._board.advance(request, S.ENDING)
         request.finish_reason = reason
         request.answer.end()
         attempt.life.advance(AttemptState.OVER)
@@ -63,12 +63,12 @@ class Endings:
 
     def complete(self, request: Request) -> None:
         """ENDING -> FINISHED, with the figures that are there."""
-        request.life.advance(S.FINISHED)
+        self._board.advance(request, S.FINISHED)
         attempt = request.last_attempt
         assert attempt is not None
         request.ledger = make_ledger(
             request.timeline,
-            prompt_tokens=request.job.n_prompt,
+            prompt_tokens=request.n_prompt,
             output_tokens=len(request.answer.tokens),
             attempts=request.n_attempts,
             prefill_worker=self.worker_id(attempt.prefill_epoch),
@@ -85,7 +85,7 @@ class Endings:
         if request.attempt is not None and not request.attempt.is_over:
             self.cancel_attempt(request.attempt)
             request.attempt.life.advance(AttemptState.OVER)
-        request.life.advance(S.CANCELLED if is_cancel else S.FAILED)
+        self._board.advance(request, S.CANCELLED if is_cancel else S.FAILED)
         self._board.counters["cancelled" if is_cancel else f"failed.{error.reason}"] += 1
         self._leave(request)
 

@@ -59,7 +59,7 @@ class Recovery:
             return
         self._endings.cancel_attempt(attempt)
         attempt.life.advance(A.OVER)
-        request.life.advance(RequestState.RESUMING)
+        self._board.advance(request, RequestState.RESUMING)
         self._board.counters[f"resumes.{reason}"] += 1
         self._board.set_attempt(request, None)
         request.queued_since = now

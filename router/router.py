@@ -140,9 +140,10 @@ class Router:
     def models(self) -> list[ModelFacts]:
         return list(self._dispatcher.members.models())
 
-    def token_text(self, token_id: int) -> str:
-        """A token's name for people; without a tokenizer as vLLM writes it, `token_id:7`."""
-        return self._text.token_text(token_id) if self._text else f"token_id:{token_id}"
+    def token_bytes(self, token_id: int) -> bytes:
+        """What a token adds to a text, which may be part of a character; without a tokenizer its
+        id as vLLM writes it, `token_id:7`."""
+        return self._text.token_bytes(token_id) if self._text else b"token_id:%d" % token_id
 
     def can_serve(self) -> bool:
         """Whether some model has a live pair of workers, and requests are accepted."""

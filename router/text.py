@@ -17,7 +17,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from router.chat_template import ChatTemplate
-from router.detokenizer import Detokenizer
+from router.detokenizer import Decoding, Detokenizer
 from twolane.errors import InvalidRequestError
 
 SPECIAL_TOKEN_NAMES = (
@@ -31,6 +31,7 @@ class TextCodec:
     def __init__(self, tokenizer: Tokenizer, chat_template: ChatTemplate | None = None) -> None:
         self._tokenizer = tokenizer
         self._chat_template = chat_template
+        self._decoding = Decoding(tokenizer)
 
     @classmethod
     def load(cls, directory: Path | str) -> TextCodec | None:
@@ -73,7 +74,7 @@ class TextCodec:
 
     def detokenizer(self, context: Sequence[int] = ()) -> Detokenizer:
         """For one answer that follows the prompt `context`."""
-        return Detokenizer(self._tokenizer, context)
+        return Detokenizer(self._decoding, context)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

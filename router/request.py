@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from functools import partial
 from typing import NamedTuple
@@ -51,6 +51,7 @@ REQUEST_MOVES: Mapping[RequestState, frozenset[RequestState]] = {
     S.FAILED: frozenset(),
     S.CANCELLED: frozenset(),
 }
+WAITING = frozenset({S.QUEUED, S.RESUMING})
 
 
 class Label(NamedTuple):
@@ -111,6 +112,7 @@ class Request:
         "ledger",
         "life",
         "n_attempts",
+        "n_prompt",
         "queued_since",
         "refusals",
         "sampling",
@@ -120,6 +122,7 @@ class Request:
 
     def __init__(self, job: Job, answer: Answer, sampling: sampling_pb2.SamplingParams) -> None:
         self.job = job
+        self.n_prompt = job.n_prompt
         self.answer = answer
         self.sampling = sampling  # as the workers get it
         self.life = Lifecycle(S.QUEUED, REQUEST_MOVES)
@@ -154,7 +157,12 @@ class Request:
     @property
     def n_tokens(self) -> int:
         """Prompt and answer so far: what an attempt made now would have to prefill."""
-        return self.job.n_prompt + len(self.answer.tokens)
+        return self.n_prompt + len(self.answer.tokens)
+
+    def drop_prompt(self) -> None:
+        """The request is over; its record may stay for as long as its client reads."""
+        assert self.is_over
+        self.job = replace(self.job, token_ids=(), prefix_hashes=())
 
     def growth_tokens(self, reserve: int) -> int:
         remaining = self.remaining_tokens

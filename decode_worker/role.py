@@ -160,7 +160,7 @@ class DecodeRole:
         self._order = None
         row.times.last_token_s = now
         self._tell(row, _Kind.KIND_JOINED)
-        self._site.news.token(row, first, worker_pb2.ROLE_DECODE, finish)
+        row.log.token(worker_pb2.ROLE_DECODE, row.next_index - 1, first, finish)
 
     # -- steps ------------------------------------------------------------------------------
 
@@ -198,7 +198,7 @@ class DecodeRole:
         for sampled in tokens:
             finish = row.append(sampled.token)
             row.n_computed = row.n_tokens - 1
-            self._site.news.token(row, sampled, worker_pb2.ROLE_DECODE, finish)
+            row.log.token(worker_pb2.ROLE_DECODE, row.next_index - 1, sampled, finish)
             if finish != GOES_ON:
                 break
         row.check()

@@ -82,18 +82,18 @@ class PrefillRole:
             self._give_up(row, _Kind.KIND_FINISHED, reasons.CANCELLED, now)
         return row is not None
 
-    def retarget(self, attempt: AttemptId, command: worker_pb2.Retarget, now: float) -> bool:
+    def retarget(self, attempt: AttemptId, command: worker_pb2.Retarget, now: float) -> Row | None:
         row = self._rows.get(attempt)
         if row is None or self._is_local(row):
-            return False
+            return None
         following = AttemptId(attempt.submission_id, command.next_attempt)
         if not self._out.retarget(row, following, command.decode, now):
-            return False
+            return None
         del self._rows[attempt]
         self._rows[following] = row
         self._unplaced.discard(attempt)
         self._site.news.row(attempt, _Kind.KIND_RETARGETED, worker_pb2.ROLE_PREFILL)
-        return True
+        return row
 
     # -- transfers --------------------------------------------------------------------------
 
@@ -200,7 +200,7 @@ class PrefillRole:
         publish(row, row.n_given, self._site.pages)
         finish = row.append(first.token)
         row.times.first_token_s = now
-        self._site.news.token(row, first, worker_pb2.ROLE_PREFILL, finish)
+        row.log.token(worker_pb2.ROLE_PREFILL, row.next_index - 1, first, finish)
         if finish != GOES_ON:
             self._give_up(row, _Kind.KIND_FINISHED, reasons.FINISH, now)
         elif self._is_local(row):

@@ -1,12 +1,14 @@
 """What the parts of the dispatcher share: the tables, the outbox, the counters. Decides nothing.
 
 A request is in `requests` by its submission id and in `labels` from admission to its end, in
-`states` by its state, in `queue` while it waits, and under the epochs of its live attempt in `_at`.
+`states` by its state, in `queue` while it waits, under the epochs of its live attempt in `_at`, and
+in `rows` under the numbers that workers tell its tokens by.
 Nothing of it stays afterwards, not even its prompt, which a client that reads slowly would keep.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable
 from typing import Protocol
@@ -61,6 +63,8 @@ class Board:
         self.now = 0.0  # of the latest tick; for memories that need no better
         self.has_room_news = False  # something changed that may let the queue's head go
         self.tally = Tally()
+        self.rows: dict[int, Request] = {}  # by number; each has its attempt
+        self._row_numbers = itertools.count(1)  # never used again, so late tokens find nobody
         self._at: dict[int, dict[str, Request]] = {}
         self._outbox: list[OutMessage] = []
         self._touched: list[Request] = []
@@ -121,6 +125,8 @@ class Board:
                 del here[request.job.submission_id]
                 if not here:
                     del self._at[epoch]
+            for row in request.attempt.rows:
+                del self.rows[row]
             self.tally.remove(request.attempt)
         request.attempt = attempt
         self.has_room_news = True
@@ -134,6 +140,12 @@ class Board:
         self.counters["attempts"] += 1
         for epoch in attempt.epochs():
             self._at.setdefault(epoch, {})[request.job.submission_id] = request
+        for row in attempt.rows:
+            self.rows[row] = request
+
+    def next_row(self) -> int:
+        """A number for a new attempt."""
+        return next(self._row_numbers)
 
     def remove(self, request: Request) -> None:
         """The request is over: take it out of every table."""
@@ -213,5 +225,7 @@ class Board:
             for epoch in request.attempt.epochs():
                 expected.setdefault(epoch, set()).add(request.job.submission_id)
         assert at == expected, f"indexed {at}, are {expected}"
+        rows = {row: r for r in live if r.attempt is not None for row in r.attempt.rows}
+        assert self.rows == rows, f"rows {set(self.rows)}, are {set(rows)}"
         attempts = [request.attempt for request in live if request.attempt is not None]
         self.tally.check_integrity(attempt for attempt in attempts if not attempt.is_over)

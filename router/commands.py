@@ -49,6 +49,7 @@ def _assign(
     return worker_pb2.SessionRequest(
         assign=worker_pb2.Assign(
             key=attempt.key,
+            row=attempt.row,
             roles=roles,
             token_ids=[*job.token_ids, *tokens],
             n_prompt=job.n_prompt,
@@ -84,9 +85,15 @@ def attach(key: worker_pb2.AttemptKey, from_index: int) -> worker_pb2.SessionReq
 
 
 def retarget(
-    key: worker_pb2.AttemptKey, next_attempt: int, decode: Member
+    key: worker_pb2.AttemptKey, moved: Attempt, decode: Member
 ) -> worker_pb2.SessionRequest:
-    command = worker_pb2.Retarget(key=key, next_attempt=next_attempt, decode=decode.announce.worker)
+    """What ran under `key` goes on as `moved`."""
+    command = worker_pb2.Retarget(
+        key=key,
+        next_attempt=moved.key.attempt,
+        next_row=moved.row,
+        decode=decode.announce.worker,
+    )
     return worker_pb2.SessionRequest(retarget=command)
 
 

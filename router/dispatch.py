@@ -29,6 +29,7 @@ from router.request import Job, Request, RequestState
 from router.store import MemoryStore, Store
 from twolane.attempt_number import first_attempt, next_attempt
 from twolane.errors import DeadlineError, TwolaneError
+from twolane.rpc.columns import tokens_of
 from twolane.rpc.params import params_to_proto
 from twolane.v1 import cluster_pb2, worker_pb2
 
@@ -130,12 +131,29 @@ class Dispatcher:
             return
         has_load = message.HasField("load")
         self.members.heard(epoch, message.load if has_load else None, now)
-        for token in message.tokens:
-            self._guard("told", token.key.submission_id, now, self._events.token, epoch, token, now)
+        for columns in message.tokens:
+            self._tokens(epoch, columns, now)
         for row in message.rows:
             self._guard("told", row.key.submission_id, now, self._events.row, epoch, row, now)
         self.board.has_room_news |= has_load
         self._place_waiting(now)
+
+    def _tokens(self, epoch: int, columns: worker_pb2.TokenColumns, now: float) -> None:
+        role, rows = columns.role, self.board.rows
+        try:
+            told = list(tokens_of(columns))
+        except ValueError:
+            self.board.drop("malformed")
+            return
+        for token in told:
+            request = rows.get(token[0])
+            if request is None:
+                self.board.drop("unknown_row")
+                continue
+            try:
+                self._events.token(request, epoch, role, token, now)
+            except Exception:  # noqa: BLE001 - see _guard
+                self._meet_bug("told", request.job.submission_id, now)
 
     # Time
 
@@ -205,11 +223,14 @@ class Dispatcher:
         try:
             return work(*args)
         except Exception:  # noqa: BLE001 - whatever it is, the others go on
-            self._bugs.tell(f"a request was {what}", now)
-            request = self.board.requests.get(submission_id)
-            if request is not None:
-                self._endings.fail_of_bug(request, what)
+            self._meet_bug(what, submission_id, now)
             return None
+
+    def _meet_bug(self, what: str, submission_id: str, now: float) -> None:
+        self._bugs.tell(f"a request was {what}", now)
+        request = self.board.requests.get(submission_id)
+        if request is not None:
+            self._endings.fail_of_bug(request, what)
 
     def _place(self, request: Request, now: float) -> bool:
         job = request.job
@@ -227,6 +248,7 @@ class Dispatcher:
         number = next_attempt(last.key.attempt) if last else first_attempt(fence=0)
         attempt = Attempt(
             worker_pb2.AttemptKey(submission_id=job.submission_id, attempt=number),
+            row=self.board.next_row(),
             prefill_epoch=placement.prefill.epoch,
             decode_epoch=placement.decode.epoch,
             n_tokens=request.n_tokens,

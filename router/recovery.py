@@ -124,6 +124,7 @@ class Recovery:
             worker_pb2.AttemptKey(
                 submission_id=request.job.submission_id, attempt=next_attempt(attempt.key.attempt)
             ),
+            row=self._board.next_row(),
             prefill_epoch=attempt.prefill_epoch,
             decode_epoch=decode.epoch,
             n_tokens=attempt.n_tokens,
@@ -134,7 +135,7 @@ class Recovery:
             moved_from=attempt,
         )
         moved.due = now + self._board.config.dispatch.retarget_wait_s
-        to_prefill = commands.retarget(attempt.key, moved.key.attempt, decode)
+        to_prefill = commands.retarget(attempt.key, moved, decode)
         to_decode = commands.assign_decode(request, moved, prefill, decode, now)
         self._board.send(
             attempt.decode_epoch, commands.cancel(attempt.key.submission_id, attempt.key.attempt)
@@ -160,7 +161,7 @@ class Recovery:
                     old = worker_pb2.AttemptKey(
                         submission_id=attempt.key.submission_id, attempt=attempt.key.attempt - 1
                     )
-                    self._board.send(epoch, commands.retarget(old, attempt.key.attempt, decode))
+                    self._board.send(epoch, commands.retarget(old, attempt, decode))
             elif attempt.state is not A.DECODING or epoch == attempt.decode_epoch:
                 self.attach(request, epoch)
 

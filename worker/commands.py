@@ -15,7 +15,6 @@ from worker.assigns import check_assign
 from worker.attempt_id import AttemptId
 from worker.attempt_log import AttemptLog
 from worker.errors import RowRefusedError
-from worker.labels import Claim
 from worker.news import row_event
 from worker.owner import Owner
 from worker.peers import Peers
@@ -102,20 +101,14 @@ class Commands:
                 self._turn_away(session, assign, refusals.DUPLICATE, now)
             return
         left_s = assign.time_left_ms / 1000
-        log = AttemptLog(
-            attempt,
-            assign.roles,
-            session,
-            owner=session.owner,
-            claim=Claim.of(assign),
-            deadline_s=now + left_s if left_s > 0 else None,
-        )
+        deadline_s = now + left_s if left_s > 0 else None
+        log = AttemptLog.of(assign, session, owner=session.owner, deadline_s=deadline_s)
         if why_not := self._registry.admit(log):
             self._turn_away(session, assign, why_not, now)
             self._refuse_pages(assign, now)
             return
         try:
-            self._start(assign, now)
+            self._start(assign, log, now)
         except RowRefusedError as refusal:
             self._refuse_pages(assign, now)
             self._site.news.event(_refusal(assign, refusal.reason, refusal.message))
@@ -127,7 +120,7 @@ class Commands:
         self._drop(reason)
         session.send(worker_pb2.SessionResponse(rows=[_refusal(assign, reason)]), now)
 
-    def _start(self, assign: worker_pb2.Assign, now: float) -> None:
+    def _start(self, assign: worker_pb2.Assign, log: AttemptLog, now: float) -> None:
         if self.is_draining:
             raise RowRefusedError(refusals.DRAINING, "this worker takes no new rows")
         params = check_assign(assign, self._site.spec)
@@ -141,7 +134,8 @@ class Commands:
         other = assign.decode if goes_out else assign.prefill
         if len(assign.roles) == 1 and not (other.epoch and other.worker_id):
             raise RowRefusedError(refusals.INVALID, "the other worker's address is missing")
-        row = Row(assign, params, self._site.spec, number=self._site.next_number(), arrived_s=now)
+        number = self._site.next_number()
+        row = Row(assign, params, self._site.spec, number=number, arrived_s=now, log=log)
         role.accept(row, now)
         if goes_out:
             self._peers.connect(assign.decode)
@@ -186,10 +180,14 @@ class Commands:
             self._tell_retargeted(session, command, following, now)
             return
         prefill = self._roles.prefill
-        if prefill is not None and self._registry.can_follow(attempt, following):
+        if not command.next_row:
+            self._drop("malformed")
+        elif prefill is not None and self._registry.can_follow(attempt, following):
             self._peers.connect(command.decode)
-            if prefill.retarget(attempt, command, now):
-                self._registry.follow(attempt, following, command.decode.epoch)
+            row = prefill.retarget(attempt, command, now)
+            if row is not None:
+                target = command.decode.epoch
+                row.log = self._registry.follow(attempt, following, target, row=command.next_row)
                 return
         gone = worker_pb2.RowEvent(key=command.key, kind=_Kind.KIND_GONE)
         session.send(worker_pb2.SessionResponse(rows=[gone]), now)

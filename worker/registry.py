@@ -13,10 +13,9 @@ from twolane.refusals import REQUEST_IN_USE, TOMBSTONE
 from twolane.tombstones import Tombstones
 from twolane.v1 import worker_pb2
 from worker.attempt_id import AttemptId
-from worker.attempt_log import AttemptLog
+from worker.attempt_log import AttemptLog, Listener
 from worker.config import SessionConfig
 from worker.labels import Labels
-from worker.news import Item
 from worker.owner import Owner
 
 
@@ -69,8 +68,11 @@ class Registry:
         heir = self._logs.get(following)
         return heir is not None and heir.follows == (attempt, target_epoch)
 
-    def follow(self, attempt: AttemptId, following: AttemptId, target_epoch: int) -> None:
-        """The row goes to that worker under another attempt, heard by the same session."""
+    def follow(
+        self, attempt: AttemptId, following: AttemptId, target_epoch: int, *, row: int
+    ) -> AttemptLog:
+        """The row goes to that worker under another attempt, heard by the same session. Returns
+        the log of its news from now on."""
         log = self._logs[attempt]
         roles = [worker_pb2.ROLE_PREFILL]
         heir = AttemptLog(
@@ -79,16 +81,19 @@ class Registry:
             log.session,
             owner=log.owner,
             claim=log.claim,
+            row=row,
+            sample=log.sample,
             deadline_s=log.deadline_s,
         )
         heir.detached_s = log.detached_s
         heir.follows = (attempt, target_epoch)
         self._open(heir)
+        return heir
 
     # -- sessions ---------------------------------------------------------------------------
 
     def attach(
-        self, attempt: AttemptId, from_index: int, session: object
+        self, attempt: AttemptId, from_index: int, session: Listener
     ) -> worker_pb2.SessionResponse:
         """What the new listener, of the attempt's owner, has missed; KIND_GONE if the attempt is
         not here."""
@@ -100,30 +105,26 @@ class Registry:
         tokens, rows = log.since(from_index)
         return worker_pb2.SessionResponse(tokens=tokens, rows=rows)
 
-    def detach(self, session: object, now: float) -> None:
+    def detach(self, session: Listener, now: float) -> None:
         """The stream is over: its attempts go on unheard."""
         for log in self._logs.values():
             if log.session is session:
                 log.detach(now)
 
-    def dispatch(self, items: Iterable[Item], now: float) -> dict[object, list[Item]]:
+    def dispatch(
+        self, events: Iterable[worker_pb2.RowEvent], now: float
+    ) -> dict[Listener, list[worker_pb2.RowEvent]]:
         """Log the news; returns what each session is to hear, in order."""
-        heard: dict[object, list[Item]] = {}
-        for item in items:
-            key = item.key
-            log = self._logs.get((key.submission_id, key.attempt))
+        heard: dict[Listener, list[worker_pb2.RowEvent]] = {}
+        for event in events:
+            log = self._logs.get((event.key.submission_id, event.key.attempt))
             if log is None:  # a role speaks of a row that nobody assigned
-                raise AssertionError(f"news of an unknown attempt: {item}")
-            log.record(item, now)
+                raise AssertionError(f"news of an unknown attempt: {event}")
+            log.record(event, now)
             if log.ended_s is not None:
                 self._bury(log)
-            session = log.session
-            if session is None:
-                continue
-            if session in heard:
-                heard[session].append(item)
-            else:
-                heard[session] = [item]
+            if log.session is not None:
+                heard.setdefault(log.session, []).append(event)
         return heard
 
     # -- time -------------------------------------------------------------------------------

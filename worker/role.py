@@ -76,8 +76,9 @@ class PrefillSide(Role, Protocol):
         soon as the mark is passed. None: after its results. Works amid steps."""
         ...
 
-    def retarget(self, attempt: AttemptId, command: worker_pb2.Retarget, now: float) -> bool:
-        """Send to another decode worker, under the next attempt. False when it is not here."""
+    def retarget(self, attempt: AttemptId, command: worker_pb2.Retarget, now: float) -> Row | None:
+        """Send to another decode worker, under the next attempt. Returns the row, whose log is the
+        caller's to change; None when it is not here."""
         ...
 
 

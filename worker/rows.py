@@ -34,6 +34,7 @@ from twolane.lifecycle import Lifecycle
 from twolane.params import SamplingParams
 from twolane.v1 import sampling_pb2, worker_pb2
 from worker.attempt_id import AttemptId
+from worker.attempt_log import AttemptLog
 from worker.stop import GOES_ON, end_ids, finish_reason, most_tokens
 from worker.timeline import Timeline
 
@@ -68,9 +69,12 @@ class Row:
         *,
         number: int,
         arrived_s: float,
+        log: AttemptLog | None = None,
     ) -> None:
+        """`log` hears of its tokens; None: a log that nobody listens to."""
         self.number = number  # its name in steps; never used twice by a worker
-        self.attempt = AttemptId.of(assign.key)  # changes when the row is retargeted
+        self.attempt = AttemptId.of(assign.key)  # changes when the row is retargeted, as does:
+        self.log = log or AttemptLog.of(assign)
         self.decode = assign.decode  # where it goes next; changes when the row is retargeted
         self.assign = assign
         self.params = params
@@ -89,7 +93,6 @@ class Row:
         self._n_most = most_tokens(self.n_prompt, params, spec)
         self._end_ids = end_ids(params, spec)
         self._sample: Final = assign.sample
-        self._blank: tuple[AttemptId, worker_pb2.Role, worker_pb2.TokenEvent] | None = None
         self._life = Lifecycle(RowState.WAITING, MOVES)
         self.check()
 
@@ -151,15 +154,6 @@ class Row:
             params=self.params,
             spec=self.spec,
         )
-
-    def blank_token(self, role: worker_pb2.Role) -> worker_pb2.TokenEvent:
-        """An event of this row told by that role, without its token. To be copied, not changed."""
-        blank = self._blank
-        if blank is None or blank[0] is not self.attempt or blank[1] != role:
-            event = worker_pb2.TokenEvent(key=self.attempt.key, sample=self._sample)
-            event.role = role
-            blank = self._blank = (self.attempt, role, event)
-        return blank[2]
 
     @cached_property
     def unit_hashes(self) -> list[bytes]:

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
+from twolane.rpc.columns import ColumnWriter
 from twolane.rpc.link import Link, LinkBrokenError
 from twolane.v1 import worker_pb2
-from worker.news import Item
+from worker.attempt_log import ROLES
 from worker.owner import Owner
 
 SessionLink = Link[worker_pb2.SessionResponse, worker_pb2.SessionRequest]
 
 
 class Session:
-    """Compared by identity: a router that comes back has another one."""
+    """Compared by identity: a router that comes back has another one. Logs of its rows add to
+    `tokens`, which go out with the next message."""
 
     def __init__(self, owner: Owner, link: SessionLink, now: float) -> None:
         self.owner = owner
         self.heard_s = now  # when the latest message came
+        self.tokens = {role: ColumnWriter(role) for role in ROLES}
         self._link = link
         self._load_sent_s: float | None = None
+
+    @property
+    def n_tokens(self) -> int:
+        """How many wait to be sent."""
+        return sum(map(len, self.tokens.values()))
+
+    def take_tokens(self) -> list[worker_pb2.TokenColumns]:
+        return [writer.take() for writer in self.tokens.values() if writer.rows]
 
     def needs_load(self, now: float, every_s: float) -> bool:
         """Whether no load report has gone out for every_s."""
@@ -36,12 +45,3 @@ class Session:
 
     def close(self) -> None:
         self._link.close()
-
-
-def response_of(items: Sequence[Item]) -> worker_pb2.SessionResponse:
-    """One message for all the news of a step."""
-    tokens = [item for item in items if isinstance(item, worker_pb2.TokenEvent)]
-    if len(tokens) == len(items):
-        return worker_pb2.SessionResponse(tokens=tokens)
-    rows = [item for item in items if isinstance(item, worker_pb2.RowEvent)]
-    return worker_pb2.SessionResponse(tokens=tokens, rows=rows)

@@ -22,11 +22,10 @@ from twolane.rpc.link import LinkBrokenError
 from twolane.v1 import worker_pb2
 from worker.config import SessionConfig
 from worker.errors import RouterInUseError, StaleEpochError
-from worker.news import Item
 from worker.observer import Observer
 from worker.owner import Owner
 from worker.registry import Registry
-from worker.session import Session, SessionLink, response_of
+from worker.session import Session, SessionLink
 from worker.site import Site
 
 
@@ -74,6 +73,7 @@ class Sessions:
             while True:
                 request = await link.receive()
                 session.heard_s = clock()
+                self.ship(session.heard_s)  # what happened before the command is told before
                 handler.handle(session, request, session.heard_s)
                 self.ship(clock())  # a verdict does not wait for the running step
         except LinkBrokenError:
@@ -115,17 +115,17 @@ class Sessions:
 
     def ship(self, now: float) -> None:
         """Send all news that there are: one message to each router that they concern."""
-        items = self._site.news.take()
-        if not items:
-            return
-        rows = [item for item in items if isinstance(item, worker_pb2.RowEvent)]
-        self._observer.on_tokens(len(items) - len(rows))
-        for event in rows:
+        events = self._site.news.take()
+        for event in events:
             self._observer.on_news(event)
-        news = self._registry.dispatch(items, now)
-        for session, heard in news.items():
-            assert isinstance(session, Session)
-            self._send(session, heard, self._config.load_least_s, now)
+        heard = self._registry.dispatch(events, now)
+        for session in self._open.values():
+            rows = heard.get(session, [])
+            if n_tokens := session.n_tokens:
+                self._observer.on_tokens(n_tokens)
+            elif not rows:
+                continue
+            self._send(session, rows, self._config.load_least_s, now)
 
     def beat(self, now: float, every_s: float) -> None:
         """Send a load report to every router that has not had one for every_s."""
@@ -138,8 +138,14 @@ class Sessions:
         for session in list(self._open.values()):
             session.close()
 
-    def _send(self, session: Session, items: list[Item], load_every_s: float, now: float) -> None:
-        response = response_of(items)
+    def _send(
+        self,
+        session: Session,
+        rows: list[worker_pb2.RowEvent],
+        load_every_s: float,
+        now: float,
+    ) -> None:
+        response = worker_pb2.SessionResponse(tokens=session.take_tokens(), rows=rows)
         if session.needs_load(now, load_every_s):
             response.load.CopyFrom(self._describe_load())
         session.send(response, now)

@@ -152,12 +152,22 @@ MUTANTS = (
     Mutant(
         "token index",
         "router/events.py",
-        "if event.index != len(request.answer.tokens):",
+        "if index != len(request.answer.tokens):",
         "if False:",
         (
             "tests/router/test_failures.py::test_token_said_twice_is_streamed_once",
             "tests/router/test_failures.py::"
             "test_two_workers_that_disagree_on_a_token_fail_the_attempt",
+        ),
+    ),
+    Mutant(
+        "row teller",
+        "router/events.py",
+        "if attempt.is_over or not attempt.may_tell(row, epoch, role):",
+        "if attempt.is_over:",
+        (
+            "tests/router/test_late_tokens.py::"
+            "test_tokens_of_a_worker_that_has_not_the_row_are_dropped",
         ),
     ),
     Mutant(

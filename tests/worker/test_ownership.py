@@ -100,8 +100,7 @@ def test_retarget_of_another_router_moves_nothing(play: Play) -> None:
         p, d, e = town.add("p", "p"), town.add("d", "d"), town.add("e", "d")
         town.router.assign(A, PROMPT, prefill=p, decode=d, params=PARAMS)
         other = intruder(town, p, "another router")
-        retarget = worker_pb2.Retarget(key=A.key, next_attempt=2, decode=e.address)
-        other.send(p, worker_pb2.SessionRequest(retarget=retarget))
+        other.retarget(p, A, AttemptId("r", 2), e.address)
         await other.wait_for_kind(A, "TAKEN")
         await town.router.wait_for_kind(A, "FINISHED")
         assert town.router.answer(A) == ANSWER

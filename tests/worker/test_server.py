@@ -25,6 +25,7 @@ from tests.kvtransfer.nixl_marks import over_nixl
 from twolane.params import SamplingParams
 from twolane.rpc.link import GrpcLink, LinkBrokenError
 from twolane.rpc.params import params_to_proto
+from twolane.testing.heard import HeardToken, heard
 from twolane.v1 import cluster_pb2, cluster_pb2_grpc, worker_pb2, worker_pb2_grpc
 from worker.config import WorkerConfig
 from worker.links import PeerDialer
@@ -124,7 +125,7 @@ class Client:
         self.call = self.stub.Session()
         self.link: GrpcLink[worker_pb2.SessionRequest, worker_pb2.SessionResponse]
         self.link = GrpcLink(self.call)
-        self.tokens: list[worker_pb2.TokenEvent] = []
+        self.tokens: list[HeardToken] = []
         self.rows: list[worker_pb2.RowEvent] = []
         opening = worker_pb2.Open(
             router_id="r", router_epoch=1, worker_epoch=epoch or worker.site.epoch
@@ -149,6 +150,7 @@ class Client:
     ) -> None:
         assign = worker_pb2.Assign(
             key=key,
+            row=1,
             roles=roles,
             token_ids=PROMPT,
             n_prompt=len(PROMPT),
@@ -163,7 +165,7 @@ class Client:
         async with asyncio.timeout(10.0):
             while kind not in [event.kind for event in self.rows]:
                 message = await self.link.receive()
-                self.tokens += message.tokens
+                self.tokens += heard(message.tokens)
                 self.rows += message.rows
 
 
@@ -344,7 +346,7 @@ async def test_stopping_worker_finishes_its_rows_and_takes_no_new_ones() -> None
     async with running() as (worker, server), Client(worker) as client:
         client.assign(BOTH, worker, worker, max_tokens=600)
         while not client.tokens:
-            client.tokens += (await client.link.receive()).tokens
+            client.tokens += heard((await client.link.receive()).tokens)
         server.stop()
         while not worker.load().draining:
             await asyncio.sleep(0.001)

@@ -55,7 +55,8 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
                     case "assign":
                         self.assign(request.assign)
                     case "cancel":
-                        self.cancel(request.cancel.key)
+                        for key in request.cancel.keys:
+                            self.cancel(key)
             writer.cancel()
 
     async def _write(self, context: Any) -> None:

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Protocol
 
+from router import commands
 from router.attempt import Attempt
 from router.config import RouterConfig
 from router.member import Member, MemberState
@@ -24,6 +25,7 @@ from router.tally import Tally
 from router.waiting import WaitingQueue
 from twolane.v1 import worker_pb2
 
+CANCELS_A_MESSAGE = 1_000
 OutMessage = tuple[int, worker_pb2.SessionRequest]
 
 
@@ -67,22 +69,38 @@ class Board:
         self._row_numbers = itertools.count(1)  # never used again, so late tokens find nobody
         self._at: dict[int, dict[str, Request]] = {}
         self._outbox: list[OutMessage] = []
+        # by epoch: the last command in the outbox, where that is a cancel
+        self._unsent_cancels: dict[int, worker_pb2.SessionRequest] = {}
         self._touched: list[Request] = []
 
     def send(self, epoch: int, command: worker_pb2.SessionRequest) -> None:
-        """Queue a command. Without an open session it is lost, but for cancels: they are said
-        when one opens."""
+        """Queue a command. Without an open session it is lost."""
+        member = self.members.get(epoch)
+        if member is not None and member.is_open and member.state is not MemberState.GONE:
+            self._outbox.append((epoch, command))
+            self._unsent_cancels.pop(epoch, None)  # what follows comes behind this
+
+    def cancel(self, epoch: int, submission_id: str, attempt: int) -> None:
+        """Have a worker cancel an attempt: now, and again whenever a session to it opens."""
         member = self.members.get(epoch)
         if member is None or member.state is MemberState.GONE:
             return
-        if command.HasField("cancel"):
-            key = command.cancel.key
-            member.cancels[key.submission_id, key.attempt] = self.now
+        member.note_cancel(submission_id, attempt, self.now)
         if member.is_open:
-            self._outbox.append((epoch, command))
+            self.say_cancelled(epoch, submission_id, attempt)
+
+    def say_cancelled(self, epoch: int, submission_id: str, attempt: int) -> None:
+        """Many at once share a message: a link breaks when too many wait."""
+        command = self._unsent_cancels.get(epoch)
+        if command is None or len(command.cancel.keys) >= CANCELS_A_MESSAGE:
+            command = commands.cancel()
+            self.send(epoch, command)
+            self._unsent_cancels[epoch] = command
+        command.cancel.keys.add(submission_id=submission_id, attempt=attempt)
 
     def take_outbox(self) -> list[OutMessage]:
         taken, self._outbox = self._outbox, []
+        self._unsent_cancels.clear()
         return taken
 
     def touch(self, request: Request) -> None:

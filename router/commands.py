@@ -75,9 +75,9 @@ def time_left_ms(deadline: float | None, now: float) -> int:
     return int(min(max((deadline - now) * 1000, 1), MAX_TIME_LEFT_MS))
 
 
-def cancel(submission_id: str, attempt: int) -> worker_pb2.SessionRequest:
-    key = worker_pb2.AttemptKey(submission_id=submission_id, attempt=attempt)
-    return worker_pb2.SessionRequest(cancel=worker_pb2.Cancel(key=key))
+def cancel() -> worker_pb2.SessionRequest:
+    """Of no attempt yet."""
+    return worker_pb2.SessionRequest(cancel=worker_pb2.Cancel())
 
 
 def attach(key: worker_pb2.AttemptKey, from_index: int) -> worker_pb2.SessionRequest:

@@ -52,18 +52,25 @@ class Member:
         self.load = worker_pb2.LoadReport()
         self.is_open = False  # a session is open: commands can be sent
         self.was_refused = False  # the last dial failed
-        self.drain_wanted = False  # by an operator
+        self.drain_wanted: bool | None = None  # by an operator; None: nobody has said
         self.last_heard = now
         self.gone_at: float | None = None
-        # cancels of the last CANCEL_MEMORY_S, and those that wait for a session: a link that
-        # breaks loses what was under way, so they are all said again when the next one opens
+        # (submission id, attempt): since when, oldest first. A link that breaks loses what was
+        # under way, so they are all said again when the next one opens
         self.cancels: dict[tuple[str, int], float] = {}
 
+    def note_cancel(self, submission_id: str, attempt: int, now: float) -> None:
+        self.cancels.pop((submission_id, attempt), None)
+        self.cancels[submission_id, attempt] = now
+
     def forget_cancels(self, now: float) -> None:
-        """Those that have surely arrived."""
-        if self.is_open:
-            recent = {k: at for k, at in self.cancels.items() if now - at < CANCEL_MEMORY_S}
-            self.cancels = recent
+        """Those that have arrived, or whose rows the worker has given up meanwhile: nobody has
+        listened to them for so long."""
+        while self.cancels:
+            key, noted = next(iter(self.cancels.items()))
+            if now - noted < CANCEL_MEMORY_S:
+                return
+            del self.cancels[key]
 
     @property
     def state(self) -> MemberState:

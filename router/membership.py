@@ -16,6 +16,7 @@ from twolane.v1 import cluster_pb2, worker_pb2
 
 S = MemberState
 MAX_RETIRED = 4096
+PROOF_MEMORY_S = 600.0
 
 
 class Membership:
@@ -26,6 +27,9 @@ class Membership:
         self._members: dict[int, Member] = {}
         self._models: tuple[ModelFacts, ...] | None = None  # until an announce or a loss
         self._retired: OrderedDict[int, None] = OrderedDict()
+        # epochs of which no process runs, and since when that is known, oldest first: what they may
+        # have been writing to is freed at workers that hear of it, if only with their next session
+        self.proofs: dict[int, float] = {}
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self._members.values())
@@ -101,12 +105,18 @@ class Membership:
     def report_gone(self, epoch: int, now: float) -> None:
         """The launcher's proof that no process of this epoch runs."""
         self._retire(epoch)
+        self.proofs.pop(epoch, None)
+        self.proofs[epoch] = now
+        if len(self.proofs) > MAX_RETIRED:
+            del self.proofs[next(iter(self.proofs))]
         member = self._members.get(epoch)
         if member is not None:
             self._end(member, now)
 
     def tick(self, now: float) -> None:
         config = self._config
+        while self.proofs and now - next(iter(self.proofs.values())) >= PROOF_MEMORY_S:
+            del self.proofs[next(iter(self.proofs))]
         for member in list(self):
             member.forget_cancels(now)
             silent_s = now - member.last_heard

@@ -137,9 +137,7 @@ class Recovery:
         moved.due = now + self._board.config.dispatch.retarget_wait_s
         to_prefill = commands.retarget(attempt.key, moved, decode)
         to_decode = commands.assign_decode(request, moved, prefill, decode, now)
-        self._board.send(
-            attempt.decode_epoch, commands.cancel(attempt.key.submission_id, attempt.key.attempt)
-        )
+        self._board.cancel(attempt.decode_epoch, attempt.key.submission_id, attempt.key.attempt)
         attempt.life.advance(A.OVER)
         self._board.set_attempt(request, moved)
         self._board.counters["retargets"] += 1
@@ -148,12 +146,15 @@ class Recovery:
         return True
 
     def session_opened(self, member: Member) -> None:
-        """After a cut nothing is known of what arrived: ask for everything again."""
+        """After a cut nothing is known of what arrived: say and ask for everything again. Cancels
+        come before new rows, whose labels they may set free."""
         epoch = member.epoch
-        for submission_id, number in list(member.cancels):
-            self._board.send(epoch, commands.cancel(submission_id, number))
-        if member.drain_wanted:
-            self._board.send(epoch, commands.drain(True))
+        for submission_id, number in member.cancels:
+            self._board.say_cancelled(epoch, submission_id, number)
+        for gone in self._board.members.proofs:
+            self._board.send(epoch, commands.peer_gone(gone))
+        if member.drain_wanted is not None:
+            self._board.send(epoch, commands.drain(member.drain_wanted))
         for request, attempt in self._board.attempts_at(epoch):
             if attempt.state is A.MOVING and epoch == attempt.prefill_epoch:
                 decode = self._board.members.get(attempt.decode_epoch)

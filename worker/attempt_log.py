@@ -39,6 +39,7 @@ LAST_WORDS = frozenset(
         _Kind.KIND_REFUSED,
     }
 )
+FREES_PAGES = LAST_WORDS | {_Kind.KIND_HANDED_OVER}
 
 
 class Listener(Protocol):

@@ -30,7 +30,8 @@ _PREFILL, _DECODE = worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE
 
 
 class Commands:
-    """Implements `worker.sessions.CommandHandler`. `is_draining` is theirs to set."""
+    """Implements `worker.sessions.CommandHandler`. `is_stopping` is the worker's to set: no router
+    undoes it."""
 
     def __init__(
         self, site: Site, roles: Roles, registry: Registry, steps: StepLoop, peers: Peers
@@ -40,14 +41,21 @@ class Commands:
         self._registry = registry
         self._steps = steps
         self._peers = peers
-        self.is_draining = False
+        self.is_stopping = False
+        self._drain_wanted = False  # by the router that spoke last
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether new rows are refused."""
+        return self.is_stopping or self._drain_wanted
 
     def handle(self, session: Session, request: worker_pb2.SessionRequest, now: float) -> None:
         match request.WhichOneof("command"):
             case "assign":
                 self._assign(session, request.assign, now)
             case "cancel":
-                self._cancel(AttemptId.of(request.cancel.key), session.owner, now)
+                for key in request.cancel.keys:
+                    self._cancel(AttemptId.of(key), session.owner, now)
             case "retarget":
                 self._retarget(session, request.retarget, now)
             case "attach":
@@ -59,7 +67,7 @@ class Commands:
                 if self._roles.decode is not None:
                     self._roles.decode.receiver.peer_gone(request.peer_gone.epoch, now)
             case "drain":
-                self.is_draining = request.drain.enabled
+                self._drain_wanted = request.drain.enabled
             case "heartbeat":
                 pass
             case "open":

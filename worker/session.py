@@ -21,6 +21,8 @@ class Session:
         self.tokens = {role: ColumnWriter(role) for role in ROLES}
         self._link = link
         self._load_sent_s: float | None = None
+        self._load_sent: worker_pb2.LoadReport | None = None
+        self._owes_load = False  # the one that was sent is known to be out of date soon
 
     @property
     def n_tokens(self) -> int:
@@ -31,13 +33,22 @@ class Session:
         return [writer.take() for writer in self.tokens.values() if writer.rows]
 
     def needs_load(self, now: float, every_s: float) -> bool:
-        """Whether no load report has gone out for every_s."""
-        return self._load_sent_s is None or now >= self._load_sent_s + every_s
+        """Whether no load report has gone out for every_s, or the last one is known to be late."""
+        if self._load_sent_s is None or self._owes_load:
+            return True
+        return now >= self._load_sent_s + every_s
 
-    def send(self, response: worker_pb2.SessionResponse, now: float) -> None:
+    def has_heard(self, load: worker_pb2.LoadReport) -> bool:
+        """Whether the last report said the same."""
+        return load == self._load_sent
+
+    def send(
+        self, response: worker_pb2.SessionResponse, now: float, *, owes_load: bool = False
+    ) -> None:
         """Never blocks. Whoever receives finds out that a link is broken; logs keep the news."""
         if response.HasField("load"):
-            self._load_sent_s = now
+            self._load_sent_s, self._load_sent = now, response.load
+            self._owes_load = owes_load
         try:
             self._link.send(response)
         except LinkBrokenError:

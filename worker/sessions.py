@@ -3,7 +3,10 @@
     router --- Open{epoch} --> worker        the epoch must be this incarnation's
            <-- Opened, load ---
            --- Assign, Cancel, … -->
-           <-- tokens, row news, load ---    one message a step; load at least each second
+           <-- tokens, row news, load ---    one message a step
+
+A load report goes out at least each second, with whatever frees pages, so that these are given away
+again at once, and when the worker falls idle and says something else than before.
 
 A second stream of the same router process takes the place of its first. Another process of that
 router_id is refused while the first one's stream is open and was heard lately: two routers of one
@@ -20,6 +23,7 @@ from typing import Protocol
 from twolane.errors import InvalidRequestError
 from twolane.rpc.link import LinkBrokenError
 from twolane.v1 import worker_pb2
+from worker.attempt_log import FREES_PAGES
 from worker.config import SessionConfig
 from worker.errors import RouterInUseError, StaleEpochError
 from worker.observer import Observer
@@ -125,13 +129,23 @@ class Sessions:
                 self._observer.on_tokens(n_tokens)
             elif not rows:
                 continue
-            self._send(session, rows, self._config.load_least_s, now)
+            frees_pages = any(event.kind in FREES_PAGES for event in rows)
+            self._send(session, rows, 0.0 if frees_pages else self._config.load_least_s, now)
 
     def beat(self, now: float, every_s: float) -> None:
         """Send a load report to every router that has not had one for every_s."""
         for session in list(self._open.values()):
             if session.needs_load(now, every_s):
                 self._send(session, [], 0.0, now)
+
+    def tell_idle(self, now: float) -> None:
+        """No step is under way, and none will be soon: whoever has heard otherwise is told."""
+        if not self._open:
+            return
+        load = self._describe_load()
+        for session in self._open.values():
+            if not session.has_heard(load):
+                session.send(worker_pb2.SessionResponse(load=load), now)
 
     def close(self) -> None:
         """End every stream: the worker stops."""
@@ -148,4 +162,5 @@ class Sessions:
         response = worker_pb2.SessionResponse(tokens=session.take_tokens(), rows=rows)
         if session.needs_load(now, load_every_s):
             response.load.CopyFrom(self._describe_load())
-        session.send(response, now)
+        # pages of a row that has just ended come back when the step that it is in is done
+        session.send(response, now, owes_load=self._site.returns.is_waiting)

@@ -132,7 +132,7 @@ class ScriptedRouter:
         self.send(worker, worker_pb2.SessionRequest(retarget=command))
 
     def cancel(self, attempt: AttemptId, *workers: Worker) -> None:
-        request = worker_pb2.SessionRequest(cancel=worker_pb2.Cancel(key=attempt.key))
+        request = worker_pb2.SessionRequest(cancel=worker_pb2.Cancel(keys=[attempt.key]))
         for worker in workers:
             self.send(worker, request)
 

@@ -57,7 +57,13 @@ class Worker:
         self._drained = asyncio.Event()
         observer = observer or Nobody()
         self._steps = StepLoop(
-            roles, runner, config.limits, returns=site.returns, ship=self._ship, observer=observer
+            roles,
+            runner,
+            config.limits,
+            returns=site.returns,
+            ship=self._ship,
+            observer=observer,
+            on_idle=lambda now: self._sessions.tell_idle(now),
         )
         self._peers = Peers(site, roles, wire, wake=self._steps.wake)
         self._commands = Commands(site, roles, self._registry, self._steps, self._peers)
@@ -93,7 +99,7 @@ class Worker:
 
     def drain(self, enabled: bool = True) -> None:
         """Take no new rows; what runs, runs on. Routers are told at once."""
-        self._commands.is_draining = enabled
+        self._commands.is_stopping = enabled
         self._sessions.beat(asyncio.get_running_loop().time(), every_s=0.0)
         self._steps.wake()
 

@@ -199,7 +199,10 @@ class ScriptedWorker:
             self.later(self.prefill_s, self._prefilled, row)
 
     def _on_cancel(self, cancel: worker_pb2.Cancel) -> None:
-        key = cancel.key.submission_id, cancel.key.attempt
+        for key in cancel.keys:
+            self._cancel((key.submission_id, key.attempt))
+
+    def _cancel(self, key: tuple[str, int]) -> None:
         self._tombstones.add(key)
         row = self.rows.get(key)
         if row is not None:

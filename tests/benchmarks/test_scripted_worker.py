@@ -114,7 +114,7 @@ async def test_a_cancelled_row_is_told_no_more(router: ScriptedRouter) -> None:
         await prefill.write(_assign(name, 100_000))
     await _read(decode, 10)
     key = worker_pb2.AttemptKey(submission_id="gone", attempt=1)
-    await decode.write(worker_pb2.SessionRequest(cancel=worker_pb2.Cancel(key=key)))
+    await decode.write(worker_pb2.SessionRequest(cancel=worker_pb2.Cancel(keys=[key])))
     async with asyncio.timeout(10):
         while {ROWS[token.row] for token in heard((await decode.read()).tokens)} != {"stays"}:
             pass

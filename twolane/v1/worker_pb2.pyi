@@ -107,10 +107,10 @@ class Assign(_message.Message):
     def __init__(self, key: _Optional[_Union[AttemptKey, _Mapping]] = ..., roles: _Optional[_Iterable[_Union[Role, str]]] = ..., token_ids: _Optional[_Iterable[int]] = ..., n_prompt: _Optional[int] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., priority: _Optional[int] = ..., time_left_ms: _Optional[int] = ..., prefill: _Optional[_Union[WorkerAddress, _Mapping]] = ..., decode: _Optional[_Union[WorkerAddress, _Mapping]] = ..., growth_tokens: _Optional[int] = ..., sample: _Optional[int] = ..., tenant: _Optional[str] = ..., adapter: _Optional[str] = ..., request_id: _Optional[str] = ..., claim: _Optional[int] = ..., fence: _Optional[int] = ..., resume_hash: _Optional[bytes] = ..., row: _Optional[int] = ...) -> None: ...
 
 class Cancel(_message.Message):
-    __slots__ = ("key",)
-    KEY_FIELD_NUMBER: _ClassVar[int]
-    key: AttemptKey
-    def __init__(self, key: _Optional[_Union[AttemptKey, _Mapping]] = ...) -> None: ...
+    __slots__ = ("keys",)
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    keys: _containers.RepeatedCompositeFieldContainer[AttemptKey]
+    def __init__(self, keys: _Optional[_Iterable[_Union[AttemptKey, _Mapping]]] = ...) -> None: ...
 
 class Retarget(_message.Message):
     __slots__ = ("key", "next_attempt", "decode", "next_row")

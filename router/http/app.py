@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -15,9 +16,11 @@ from starlette.types import ASGIApp
 from router.config import HttpConfig
 from router.http.answering import Answering
 from router.http.body import read_json
+from router.http.call_id import take_call_id
+from router.http.completion import Completion
+from router.http.completion_request import parse_completion
 from router.http.crowd import Crowd
 from router.http.errors import on_bug, on_disconnect, on_http_error, on_twolane_error
-from router.http.request import parse_request
 from router.model import ModelFacts
 from router.router import Router
 from twolane.errors import TwolaneError, UnknownModelError
@@ -29,8 +32,10 @@ def make_app(router: Router, config: HttpConfig) -> Starlette:
     max_bytes = router.config.limits.message_bytes
 
     async def completions(request: Request) -> ASGIApp:
+        call_id = take_call_id(request)
         body = await read_json(request, max_bytes=max_bytes, within_s=config.body_timeout_s)
-        return Answering(router, parse_request(body))
+        asked = parse_completion(body, max_prompts=config.prompts)
+        return Answering(router, asked, call_id, partial(Completion, asked, router.token_bytes))
 
     async def chat(request: Request) -> Response:
         raise HTTPException(404, "chat is not served here: POST /v1/completions is; `twolane chat`")

@@ -14,7 +14,12 @@ from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
-from twolane.errors import InvalidParameterError, InvalidRequestError, UnimplementedError
+from twolane.errors import (
+    InvalidParameterError,
+    InvalidRequestError,
+    TwolaneError,
+    UnimplementedError,
+)
 from twolane.params import SamplingParams
 from twolane.rpc.params import params_to_proto
 from twolane.v1 import inference_pb2
@@ -112,7 +117,11 @@ def parse(decoder: msgspec.json.Decoder[RequestT], body: bytes) -> RequestT:
         request = decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise _refusal(str(error)) from error
-    check_plain(request, request.plain)
+    for name, only in request.plain.items():
+        value = getattr(request, name)
+        if value is not None and value != only:
+            text = f"{name}: only {only!r} is served yet"
+            raise UnimplementedError(text, metadata={"field": name})
     if request.stream_options is not None and not request.stream:
         raise InvalidRequestError("stream_options need stream", field="stream_options")
     if request.timeout_s is not None and not request.timeout_s > 0:
@@ -120,20 +129,12 @@ def parse(decoder: msgspec.json.Decoder[RequestT], body: bytes) -> RequestT:
     return request
 
 
-def check_plain(of: msgspec.Struct, plain: Mapping[str, Any], where: str = "") -> None:
-    """Raise `UnimplementedError` if a field asks for more than its one plain value."""
-    for name, only in plain.items():
-        value = getattr(of, name)
-        if value is None or (value == only and type(value) is type(only)):
-            continue
-        served = "leave it out" if only is None else f"only {only!r} is served"
-        raise UnimplementedError(
-            f"{where}{name} is not served yet; {served}", metadata={"field": where + name}
-        )
-
-
-def _refusal(text: str) -> InvalidRequestError:
-    """msgspec says where: "Expected `int`, got `str` - at `$.seed`"."""
+def _refusal(text: str) -> TwolaneError:
+    """msgspec says where: "Expected `int`, got `str` - at `$.seed`". Only what is not served yet
+    must be null."""
     where, named = _WHERE.search(text), _NAMED.search(text)
     parts = [found[1] for found in (where, named) if found]
-    return InvalidRequestError(text, field=".".join(part for part in parts if part))
+    field = ".".join(part for part in parts if part)
+    if text.startswith("Expected `null`"):
+        return UnimplementedError(f"{field} is not served yet", metadata={"field": field})
+    return InvalidRequestError(text, field=field)

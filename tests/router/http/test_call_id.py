@@ -35,7 +35,7 @@ async def test_an_error_has_the_clients_id_or_a_drawn_one() -> None:
 @pytest.mark.parametrize("given", ["x" * 65, "caf\xe9", "a\tb"])
 async def test_an_id_that_is_too_long_or_not_printable_is_refused_by_name(given: str) -> None:
     async with http_cluster() as (client, _, _):
-        headers = {"x-request-id": given.encode("latin-1")}
+        headers = [(b"x-request-id", given.encode("latin-1"))]
         response = await client.post(PATH, json=IDS, headers=headers)
         assert response.status_code == 400
         assert response.json()["error"]["param"] == "x-request-id"

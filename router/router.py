@@ -99,14 +99,15 @@ class Router:
         """
         job = await self._admit(message, self._loop.time(), time_left_s)
         request = self._submit(job)
+        del job  # with its prompt, which must not outlive the request
         wake = self._wakes[request] = asyncio.Event()
         wake.set()  # there may be news since it was submitted
         try:
             yield inference_pb2.GenerateResponse(
-                request_id=job.request_id,
-                seed=job.params.seed,
-                model=job.model,
-                prompt_tokens=job.n_prompt,
+                request_id=request.job.request_id,
+                seed=request.job.params.seed,
+                model=request.job.model,
+                prompt_tokens=request.n_prompt,
             )
             is_over = False
             while not is_over:
@@ -126,7 +127,7 @@ class Router:
             del self._wakes[request]
             if not request.is_over:
                 left = CancelledError("the client left")
-                self._dispatcher.end(job.request_id, left, self._loop.time())
+                self._dispatcher.end(request.job.request_id, left, self._loop.time())
                 self._flush()
 
     def cancel(self, request_id: str) -> bool:

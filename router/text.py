@@ -17,7 +17,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from router.chat_template import ChatTemplate
-from router.detokenizer import Detokenizer
+from router.detokenizer import Decoding, Detokenizer
 from router.token_bytes import TokenBytes
 from twolane.errors import InvalidRequestError
 
@@ -33,6 +33,7 @@ class TextCodec:
         self._tokenizer = tokenizer
         self._chat_template = chat_template
         self._token_bytes = TokenBytes(tokenizer)
+        self._decoding = Decoding(tokenizer)
 
     @classmethod
     def load(cls, directory: Path | str) -> TextCodec | None:
@@ -74,7 +75,7 @@ class TextCodec:
 
     def detokenizer(self, context: Sequence[int] = ()) -> Detokenizer:
         """For one answer that follows the prompt `context`."""
-        return Detokenizer(self._tokenizer, context)
+        return Detokenizer(self._decoding, context)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

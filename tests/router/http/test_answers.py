@@ -116,6 +116,16 @@ async def test_log_probabilities_stand_beside_the_texts_of_their_tokens(codec: T
         assert len(offsets) == 6
 
 
+@pytest.mark.parametrize("timeout_s", ["1e308", "9.3e15", "3e8"])
+async def test_deadline_in_ten_years_and_more_is_none(timeout_s: str) -> None:
+    async with http_cluster() as (client, _, _):
+        body = f'{{"prompt": [1, 2], "max_tokens": 5, "timeout_s": {timeout_s}}}'
+        kind = {"Content-Type": "application/json"}
+        response = await client.post(PATH, content=body, headers=kind)
+        assert response.status_code == 200
+        assert response.json()["usage"]["completion_tokens"] == 5
+
+
 async def test_without_a_tokenizer_tokens_are_named_by_their_ids() -> None:
     async with http_cluster() as (client, _, _):
         (choice,) = (await client.post(PATH, json={**IDS, "logprobs": 1})).json()["choices"]

@@ -19,6 +19,7 @@ RESERVED_FIELDS = ("adapter", "model_version", "constraint")
 MAX_REQUEST_ID_CHARS = 64
 MAX_TENANT_CHARS = 64
 MAX_ROLE_CHARS = 64
+NO_TOKENIZER = "the model's tokenizer.json, which is not there (tokenizer.model is not read)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +65,7 @@ def check_shape(
         _at_most("max_tokens", params.max_tokens, limits.max_tokens)
     if params.stop and not has_text:
         raise InvalidRequestError(
-            "stop strings need a tokenizer, and the model has none; use stop_token_ids",
+            f"stop strings need {NO_TOKENIZER}; use stop_token_ids",
             field="stop",
         )
     _check_prompt(request, limits, has_text=has_text)
@@ -85,7 +86,7 @@ def _check_prompt(
         return
     if not has_text:
         raise InvalidRequestError(
-            f"a prompt of kind {kind} needs a tokenizer, and the model has none; send token_ids",
+            f"a prompt of kind {kind} needs {NO_TOKENIZER}; send token_ids",
             field=kind,
         )
     if kind == "text":

@@ -10,11 +10,11 @@ from typing import Any
 import jinja2
 
 from router.chat_template import ChatTemplate
+from twolane.lfs import is_lfs_pointer, lfs_complaint
 
 SPECIAL_TOKEN_NAMES = (
     "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token",
 )  # fmt: skip
-LFS_POINTER = b"version https://git-lfs"
 
 
 class ModelFilesError(Exception):
@@ -41,9 +41,8 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def refuse_pointer(path: Path) -> None:
     """Raises `ModelFilesError` for what git leaves in place of a large file."""
-    with path.open("rb") as file:
-        if file.read(len(LFS_POINTER)) == LFS_POINTER:
-            raise ModelFilesError(f"{path} is a git-lfs pointer, not the file: run `git lfs pull`")
+    if is_lfs_pointer(path):
+        raise ModelFilesError(lfs_complaint(path))
 
 
 def tokenizer_config(directory: Path) -> dict[str, Any]:

@@ -111,15 +111,19 @@ def _read_tokenizer(path: Path) -> Tokenizer:
 
 def _set_prefix_space(tokenizer: Tokenizer, wanted: bool) -> None:
     """Whether a text that begins with no space is read as if it did."""
-    top: Any = tokenizer.pre_tokenizer  # a sequence is iterable; its stub does not say so
-    for part in top if isinstance(top, pre_tokenizers.Sequence) else [top]:
+    top = tokenizer.pre_tokenizer
+    for part in _steps(top) if isinstance(top, pre_tokenizers.Sequence) else [top]:
         if isinstance(part, pre_tokenizers.ByteLevel):
             part.add_prefix_space = wanted
         elif isinstance(part, pre_tokenizers.Metaspace) and not wanted:
             part.prepend_scheme = "never"
         elif isinstance(part, pre_tokenizers.Metaspace) and part.prepend_scheme == "never":
             part.prepend_scheme = "first"
-    steps: Any = tokenizer.normalizer
-    if isinstance(steps, normalizers.Sequence) and not wanted:
-        kept = [step for step in steps if not isinstance(step, normalizers.Prepend)]
+    normalizer = tokenizer.normalizer
+    if isinstance(normalizer, normalizers.Sequence) and not wanted:
+        kept = [step for step in _steps(normalizer) if not isinstance(step, normalizers.Prepend)]
         tokenizer.normalizer = normalizers.Sequence(kept)
+
+
+def _steps(sequence: Any) -> list[Any]:
+    return list(sequence)  # its stub does not say that it is iterable

@@ -30,6 +30,7 @@ from router.model_files import (
     refuse_pointer,
     tokenizer_config,
 )
+from router.token_bytes import TokenBytes
 from twolane.errors import InvalidRequestError
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ class TextCodec:
         self._tokenizer = tokenizer
         self._chat_template = chat_template
         self._why_no_chat = why_no_chat
+        self._token_bytes = TokenBytes(tokenizer)
         self._decoding = Decoding(tokenizer)
 
     @classmethod
@@ -88,10 +90,9 @@ class TextCodec:
         ids: list[int] = self._tokenizer.encode(rendered, add_special_tokens=False).ids
         return ids
 
-    def token_text(self, token_id: int) -> str:
-        """One token alone; what is no whole character is U+FFFD."""
-        text: str = self._tokenizer.decode([token_id], skip_special_tokens=False)
-        return text
+    def token_bytes(self, token_id: int) -> bytes:
+        """What one token adds to a text; a special one its name."""
+        return self._token_bytes.of(token_id)
 
     def detokenizer(self, context: Sequence[int] = ()) -> Detokenizer:
         """For one answer that follows the prompt `context`."""

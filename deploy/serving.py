@@ -83,10 +83,10 @@ async def _serving_router(spec: RouterSpec) -> AsyncIterator[Where]:
     async with AsyncExitStack() as stack:
         dialer = await stack.enter_async_context(GrpcDialer())
         try:
-            text = TextCodec.load(Path(spec.model.model_dir))
+            config, text = router_config(spec), TextCodec.load(Path(spec.model.model_dir))
         except ModelFilesError as error:
             raise StartError(str(error)) from error
-        server = RouterServer(router_config(spec), place, dialer, text)
+        server = RouterServer(config, place, dialer, text)
         try:
             await stack.enter_async_context(server)
         except (RuntimeError, OSError) as error:  # all that gRPC says is a RuntimeError

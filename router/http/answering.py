@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 from router.background import Background
 from router.http.completion import Completion, event
 from router.http.errors import error_body
-from router.http.request import CompletionRequest, to_message
+from router.http.request import DEFAULT_MAX_TOKENS, CompletionRequest, to_message
 from router.router import Router
 from twolane.errors import TwolaneError
 from twolane.v1 import inference_pb2
@@ -49,7 +49,13 @@ class Answering:
         try:
             async with (
                 Background() as tasks,
-                aclosing(self._router.generate(self._message, time_left_s=time_left_s)) as answer,
+                aclosing(
+                    self._router.generate(
+                        self._message,
+                        time_left_s=time_left_s,
+                        default_max_tokens=DEFAULT_MAX_TOKENS,
+                    )
+                ) as answer,
             ):
                 tasks.start(_wait_hangup(receive), name="http-hangup")  # guard: hang-up
                 completion, request_id = await self._begin(answer)

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from twolane.errors import InvalidParameterError, InvalidRequestError, UnimplementedError
-from twolane.params import MAX_INT, SamplingParams, check_text
-from twolane.rpc.params import params_to_proto
+from twolane.params import MAX_INT, check_text
+from twolane.rpc.params import given_to_proto
 from twolane.v1 import inference_pb2
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
@@ -100,12 +100,11 @@ def to_message(request: CompletionRequest) -> inference_pb2.GenerateRequest:
     """The same for `Router.generate`. Raises as `parse_request` does."""
     given: dict[str, Any] = {name: getattr(request, name) for name in _SAMPLING}
     given = {name: value for name, value in given.items() if value is not None}
-    given.setdefault("max_tokens", DEFAULT_MAX_TOKENS)
     if request.top_k == -1:
         given["top_k"] = 0  # both are "all"
-    message = inference_pb2.GenerateRequest(
-        sampling=params_to_proto(SamplingParams(top_logprobs=request.logprobs, **given))
-    )
+    if request.logprobs is not None:
+        given["top_logprobs"] = request.logprobs
+    message = inference_pb2.GenerateRequest(sampling=given_to_proto(given))
     if request.model:
         check_text("model", request.model)
         message.model = request.model

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from deploy.given import with_given
-from deploy.spec import RouterSpec
+from deploy.spec import AUTO, NONE, RouterSpec
 from router.config import AdmissionConfig, MembershipConfig, RouterConfig
 from router.limits import LimitsConfig
+from router.model_defaults import FILE, NO_DEFAULTS, ModelDefaults, read_defaults
+from router.model_files import ModelFilesError
 
 
 def router_config(spec: RouterSpec) -> RouterConfig:
+    """Raises `ModelFilesError` for a generation_config.json that cannot be used."""
     timing, limits = spec.timing, spec.limits
     return RouterConfig(
         router_id=spec.router_id,
         models=(spec.model.name,),
+        defaults={spec.model.name: _defaults(spec)},
         limits=with_given(
             LimitsConfig(),
             prompt_tokens=limits.max_prompt_tokens,
@@ -29,3 +35,19 @@ def router_config(spec: RouterSpec) -> RouterConfig:
             growth_reserve_tokens=limits.growth_tokens,
         ),
     )
+
+
+def _defaults(spec: RouterSpec) -> ModelDefaults:
+    """What the generation_config.json that the spec chooses says. The model's own may be absent."""
+    chosen = spec.generation_config
+    if chosen == NONE:
+        return NO_DEFAULTS
+    if chosen == AUTO:
+        return read_defaults(Path(spec.model.model_dir))
+    directory = Path(chosen).expanduser()
+    if not (directory / FILE).is_file():
+        raise ModelFilesError(
+            f"--generation-config {chosen}: there is no {directory / FILE}; it is auto, none, or a "
+            "directory with such a file"
+        )
+    return read_defaults(directory)

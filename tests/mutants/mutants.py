@@ -27,6 +27,7 @@ _DEVICES = "tests/kvtransfer/test_device_transports.py::"
 _NIXL = "tests/kvtransfer/test_nixl.py::"
 _MARKS = "tests/kvtransfer/test_marks.py::"
 _MARK_BOOKS = "tests/kvtransfer/test_mark_books.py::"
+_LOADING = "tests/engine/kernels/test_loading.py::"
 _SIDE_BY_SIDE = (
     "tests/engine/cuda/test_driver.py::test_copies_side_by_side_come_after_what_was_given_"
 )
@@ -331,5 +332,19 @@ MUTANTS = (
             "tests/engine/cuda/test_driver.py::"
             "test_copies_before_one_that_is_refused_are_waited_for",
         ),
+    ),
+    Mutant(
+        "one import of a launcher",
+        "engine/kernels/loading.py",
+        "with _one_import:",
+        "if True:",
+        (_LOADING + "test_threads_that_load_one_launcher_import_it_once",),
+    ),
+    Mutant(
+        "one load",
+        "engine/kernels/loading.py",
+        'with kernel.__dict__.setdefault("_one_load", threading.Lock()):',
+        "if True:",
+        (_LOADING + "test_a_thread_that_meets_a_half_loaded_kernel_waits_for_the_rest",),
     ),
 )

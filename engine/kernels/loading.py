@@ -7,9 +7,9 @@ Triton 3.6 builds a C module for each signature of a kernel, all of one name, an
     thread 1   import b.so -> module b                                b.launch: now a's, for ever
     thread 2                            import a.so again: b := a
 
-So here a path is imported once, by one thread at a time; C compilers run side by side as before.
-A kernel has its launcher a moment before its function on the device: a second thread that would
-launch it waits for both.
+So here one thread at a time imports a path and takes what the module then holds; C compilers run
+side by side as before. A kernel has its launcher a moment before its function on the device: a
+second thread that would launch it waits for both.
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -25,7 +25,6 @@ from triton.runtime import build
 
 _import = build._load_module_from_path
 _one_import = threading.Lock()
-_modules: dict[str, ModuleType] = {}
 
 
 def load_kernels_once() -> None:
@@ -35,10 +34,11 @@ def load_kernels_once() -> None:
 
 
 def _module(name: str, path: str) -> ModuleType:
+    """What the module holds now, in a module that no later import fills anew."""
+    held = ModuleType(name)
     with _one_import:  # guard: one import of a launcher
-        if path not in _modules:
-            _modules[path] = _import(name, path)
-        return _modules[path]
+        vars(held).update(vars(_import(name, path)))
+    return held
 
 
 def _launcher(kernel: Any) -> Any:

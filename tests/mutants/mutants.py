@@ -338,7 +338,7 @@ MUTANTS = (
         "engine/kernels/loading.py",
         "with _one_import:",
         "if True:",
-        (_LOADING + "test_threads_that_load_one_launcher_import_it_once",),
+        (_LOADING + "test_no_thread_imports_a_launcher_while_another_one_is_taken",),
     ),
     Mutant(
         "one load",

@@ -44,7 +44,6 @@ def as_imported_by_triton(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     """As in a process that has loaded no launcher yet."""
     monkeypatch.setattr(build, "_load_module_from_path", loading._import)
     monkeypatch.setattr(CompiledKernel, "run", CompiledKernel.run)
-    monkeypatch.setattr(loading, "_modules", {})
     with knobs.cache.scope():
         knobs.cache.dir = str(cache)
         yield
@@ -79,26 +78,37 @@ def test_imported_as_triton_does_it_a_launcher_takes_the_function_of_another() -
 
 
 @needs_compiler
-def test_threads_that_load_one_launcher_import_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launcher_keeps_its_function_though_others_were_imported_before() -> None:
+    """As by whoever launched kernels before an engine was loaded: they hold the newest module."""
+    first, newest = load(1), load(2)
+    assert newest.launch() == 2
     loading.load_kernels_once()
-    imported: list[str] = []
-    loaded: list[ModuleType] = []
-    other = threading.Thread(target=lambda: loaded.append(load(1)))
+    launchers = [load(1), load(2), load(1)]
+    assert [launcher.launch() for launcher in launchers] == [1, 2, 1]
+    assert first.launch() == 1
+
+
+@needs_compiler
+def test_no_thread_imports_a_launcher_while_another_one_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loading.load_kernels_once()
+    load(1)
+    others: list[Future[ModuleType]] = []
 
     def slowly(name: str, path: str) -> ModuleType:
-        imported.append(path)
-        if len(imported) == 1:
-            other.start()
-            other.join(0.2)  # it cannot end before this import does
         module: ModuleType = original(name, path)
+        if not is_slow.is_set():
+            is_slow.set()
+            others.append(pool.submit(load, 1))
+            wait(others, 0.2)  # it cannot end before the module is taken
         return module
 
-    original = loading._import
+    original, is_slow = loading._import, threading.Event()
     monkeypatch.setattr(loading, "_import", slowly)
-    loaded.append(load(1))
-    other.join()
-    assert len(imported) == 1
-    assert loaded[0] is loaded[1]
+    with ThreadPoolExecutor(1) as pool:
+        assert load(2).launch() == 2
+        assert others[0].result().launch() == 1
 
 
 def test_a_thread_that_meets_a_half_loaded_kernel_waits_for_the_rest() -> None:

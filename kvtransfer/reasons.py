@@ -19,7 +19,7 @@ REGRANTS = "regrants"  # spoilt too often
 BUSY = "busy"  # the receiver's queue is full
 STUCK = "stuck"  # sends were under way, and none of them was completed in time
 
-# Dropped messages, by reason
+# Dropped messages, by reason; EPOCH also of transfers to a receiver that is another by now
 EPOCH = "epoch"
 GENERATION = "generation"
 DUPLICATE = "duplicate"

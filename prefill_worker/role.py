@@ -310,6 +310,11 @@ class PrefillRole:
     def rows(self) -> list[Row]:
         return list(self._rows.values())
 
+    def sends_to(self, epoch: int) -> bool:
+        return any(
+            row.decode.epoch == epoch and not self._is_local(row) for row in self._rows.values()
+        )
+
     def report(self, load: worker_pb2.LoadReport, now: float) -> None:
         waiting = self._in_state(RowState.WAITING)
         load.prefill_queue = len(waiting)

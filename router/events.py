@@ -149,6 +149,8 @@ class Events:
             case K.KIND_PREEMPTED:
                 self._recovery.preempted(request, now)
             case K.KIND_DEAD:
+                if is_prefill:  # it could not give the row to that decode worker
+                    self._recovery.avoid(request, attempt.decode_epoch)
                 self._recovery.retry(request, event.reason or "dead", now)
             case K.KIND_FAILED:
                 self._endings.fail(

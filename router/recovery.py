@@ -189,9 +189,12 @@ class Recovery:
         attempt.due = now + self._board.config.dispatch.move_pause_s
         self.retarget(request, now)
 
+    def avoid(self, request: Request, *epochs: int) -> None:
+        """Place it on other workers from now on, if there are others."""
+        alive = {m.epoch for m in self._board.members if m.state is MemberState.ALIVE}
+        request.avoid = (request.avoid & alive).union(epochs)
+
     def refused(self, request: Request, epoch: int, reason: str, message: str, now: float) -> None:
         """A worker will not have the row: elsewhere, if there is an elsewhere."""
-        request.avoid |= {epoch}
-        alive = {m.epoch for m in self._board.members if m.state is MemberState.ALIVE}
-        request.avoid &= alive | {epoch}
+        self.avoid(request, epoch)
         self.retry(request, f"refused.{reason or 'unknown'}", now, detail=message)

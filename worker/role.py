@@ -76,6 +76,10 @@ class PrefillSide(Role, Protocol):
         soon as the mark is passed. None: after its results. Works amid steps."""
         ...
 
+    def sends_to(self, epoch: int) -> bool:
+        """Whether a row here, started or not, is to go to that decode worker."""
+        ...
+
     def retarget(self, attempt: AttemptId, command: worker_pb2.Retarget, now: float) -> bool:
         """Send to another decode worker, under the next attempt. False when it is not here."""
         ...

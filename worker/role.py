@@ -115,7 +115,13 @@ class Adopter(Protocol):
         ...
 
     def adopt(self, row: Row, first: SampledToken, now: float) -> None:
-        """Take over a COMPUTING row with its pages: the prompt is in them, `first` is sampled."""
+        """Take over a COMPUTING or HELD row with its pages: the prompt is in them, `first` is
+        sampled."""
+        ...
+
+    @property
+    def lacks_pages(self) -> bool:
+        """Others wait for pages here."""
         ...
 
 

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from engine.fake import expected_answer
+from engine.fake import FakeEngine, FakeEngineConfig, expected_answer
 from router.config import DispatchConfig
 from tests.cluster.virtual_cluster import Outcome, Shape, VirtualCluster, virtual_cluster
 from twolane.params import SamplingParams
@@ -101,3 +101,63 @@ def test_pair_without_a_transport_sends_its_requests_elsewhere() -> None:
         assert {o.ledger.decode_worker for o in outcomes} == {"d2"}
 
     play(Shape(roles=("p", "d", "d"), dispatch=DispatchConfig()), scene)
+
+
+MIXED = Shape(roles=("pd", "pd", "p"), dispatch=DispatchConfig())
+
+
+@pytest.fixture(params=[True, False], ids=["foreseen", "unforeseen"])
+def foresight(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the router counts the pages that prompts hold where they are computed. It cannot
+    count those of other routers: then workers have to find a way out themselves."""
+    if not request.param:
+        monkeypatch.setattr("router.dispatch._pages_at_prefill", lambda placement, n_tokens: 0)
+
+
+@pytest.mark.usefixtures("foresight")
+def test_two_workers_that_each_hold_a_prompt_for_the_other_go_on_within_seconds() -> None:
+    async def scene(cluster: VirtualCluster) -> None:
+        outcomes = await answers(cluster, (1000, 2000, 2100))
+        assert max(o.took_s for o in outcomes) < 10.0
+        await cluster.settle()
+
+    play(MIXED, scene)
+
+
+@pytest.mark.usefixtures("foresight")
+@pytest.mark.parametrize(
+    "draw", [*range(6), *(pytest.param(n, marks=pytest.mark.soak) for n in range(6, 40))]
+)
+def test_prompts_of_any_sizes_go_through_mixed_pools_within_seconds(draw: int) -> None:
+    async def scene(cluster: VirtualCluster) -> None:
+        source = random.Random(draw)
+        outcomes = await answers(cluster, [source.randrange(200, 2500) for _ in range(8)])
+        assert max(o.took_s for o in outcomes) < 20.0
+        await cluster.settle()
+
+    play(MIXED, scene)
+
+
+@pytest.mark.usefixtures("foresight")
+@pytest.mark.parametrize("other", [1500, 2200])
+def test_small_request_does_not_wait_behind_large_ones_that_hold_each_others_pages(
+    other: int,
+) -> None:
+    sizes = iter((256, 256, 16))
+
+    def make_engine(n_pages: int) -> FakeEngine:
+        return FakeEngine(FakeEngineConfig(n_pages=next(sizes)))
+
+    async def scene(cluster: VirtualCluster) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(answer(cluster, 16, 40, seed=1))
+            large = [
+                tasks.create_task(answer(cluster, n, 8, seed=n, after_s=0.02))
+                for n in (2000, other)
+            ]
+            small = tasks.create_task(answer(cluster, 40, 8, seed=2, after_s=0.3))
+        assert small.result().took_s < 1.0
+        assert max(task.result().took_s for task in large) < 10.0
+        await cluster.settle()
+
+    play(Shape(roles=MIXED.roles, make_engine=make_engine, dispatch=DispatchConfig()), scene)

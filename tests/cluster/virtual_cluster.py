@@ -246,18 +246,22 @@ class VirtualCluster:
         request_id: str = "",
     ) -> list[inference_pb2.Token]:
         """The answer's tokens, as a client gets them. Raises what the client would see."""
-        tokens, _ = await self._generate(prompt, params, priority)
+        tokens, _ = await self._generate(prompt, params, priority, request_id)
         return tokens
 
     async def outcome(self, prompt: Sequence[int], params: SamplingParams) -> Outcome:
         """As `ask`, and what it took."""
         clock = asyncio.get_running_loop().time
         begun = clock()
-        tokens, ledger = await self._generate(prompt, params, 0)
+        tokens, ledger = await self._generate(prompt, params)
         return Outcome([token.token_id for token in tokens], ledger, clock() - begun)
 
     async def _generate(
-        self, prompt: Sequence[int], params: SamplingParams, priority: int
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        priority: int = 0,
+        request_id: str = "",
     ) -> tuple[list[inference_pb2.Token], sampling_pb2.Ledger]:
         request = inference_pb2.GenerateRequest(
             request_id=request_id,

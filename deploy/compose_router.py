@@ -1,10 +1,19 @@
-"""A router's configuration from its spec."""
+"""A router's configuration from its spec, and from what its process may have open."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from deploy.descriptors import Shares
 from deploy.given import with_given
 from deploy.spec import RouterSpec
-from router.config import AdmissionConfig, MembershipConfig, RouterConfig
+from router.config import (
+    AdmissionConfig,
+    GrpcDoorConfig,
+    HttpConfig,
+    MembershipConfig,
+    RouterConfig,
+)
 from router.limits import LimitsConfig
 
 
@@ -29,3 +38,16 @@ def router_config(spec: RouterSpec) -> RouterConfig:
             growth_reserve_tokens=limits.growth_tokens,
         ),
     )
+
+
+def grpc_door_config(shares: Shares) -> GrpcDoorConfig:
+    usual = GrpcDoorConfig()
+    return replace(usual, connections=min(usual.connections, shares.grpc))
+
+
+def http_config(spec: RouterSpec, shares: Shares) -> HttpConfig | None:
+    """None if there is no such door."""
+    if spec.http_port is None:
+        return None
+    usual = HttpConfig(port=spec.http_port)
+    return replace(usual, connections=min(usual.connections, shares.http))

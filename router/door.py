@@ -19,7 +19,6 @@ from twolane.v1 import cluster_pb2, inference_pb2
 
 INFERENCE = "twolane.v1.InferenceService"
 ADMIN = "twolane.v1.AdminService"
-NO_DEADLINE_S = 10 * 365 * 86_400.0  # gRPC's "none" may come as a very long time
 
 
 class Door:
@@ -49,8 +48,6 @@ class Door:
 
     async def _generate(self, request: inference_pb2.GenerateRequest, context: Context) -> None:
         time_left_s = context.time_remaining()
-        if time_left_s is not None and time_left_s > NO_DEADLINE_S:
-            time_left_s = None
         async with aclosing(self._router.generate(request, time_left_s=time_left_s)) as answer:
             async for response in answer:
                 await context.write(response)
@@ -58,9 +55,14 @@ class Door:
     async def _cancel(
         self, request: inference_pb2.CancelRequest, context: Context
     ) -> inference_pb2.CancelResponse:
-        if not request.request_id:
-            raise InvalidRequestError("request_id is empty; name a request", field="request_id")
-        return inference_pb2.CancelResponse(found=self._router.cancel(request.request_id))
+        if bool(request.request_id) == bool(request.submission_id):
+            text = "name a request by request_id or by submission_id, one of the two"
+            raise InvalidRequestError(text, field="request_id")
+        if request.submission_id:
+            found = self._router.cancel_submission(request.submission_id)
+        else:
+            found = self._router.cancel(request.request_id, tenant=request.tenant)
+        return inference_pb2.CancelResponse(found=found)
 
     async def _list_models(
         self, request: inference_pb2.ListModelsRequest, context: Context

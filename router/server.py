@@ -140,7 +140,9 @@ class RouterServer:
         config = self._config
         if config.http is None:
             return None
-        http = HttpServer(make_app(self.router, config.http), config.http)
+        app = make_app(self.router, config.http)
+        max_bytes = self.router.config.limits.message_bytes
+        http = HttpServer(app, config.http, max_bytes=max_bytes)
         self.http_port = http.open(config.host)
         return http
 

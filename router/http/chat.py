@@ -27,26 +27,26 @@ class ChatMessage(Choice):
         self._has_role = False
 
     def chunk(self, response: inference_pb2.GenerateResponse) -> dict[str, Any] | None:
-        has_news = response.text or response.finish_reason
-        if not has_news and not (response.tokens and self._each_token):
+        text = response.text
+        if not (text or response.finish_reason or (self._each_token and response.tokens)):
             return None
-        delta: dict[str, Any] = {}
+        delta = {"content": text} if text else {}
         if not self._has_role:
             self._has_role = True
-            delta = {"role": "assistant", "content": ""}
-        if response.text:
-            delta["content"] = response.text
-        return {**self._common(response), "delta": delta}
+            delta = {"role": "assistant", "content": text}
+        choice = self._entry(response)
+        choice["delta"] = delta
+        return choice
 
     def whole(self, response: inference_pb2.GenerateResponse) -> dict[str, Any]:
-        message = {"role": "assistant", "content": response.text, "refusal": None}
-        return {**self._common(response), "message": message}
+        choice = self._entry(response)
+        choice["message"] = {"role": "assistant", "content": response.text, "refusal": None}
+        return choice
 
-    def _common(self, response: inference_pb2.GenerateResponse) -> dict[str, Any]:
-        logprobs = None
+    def _entry(self, response: inference_pb2.GenerateResponse) -> dict[str, Any]:
+        choice = super()._entry(response)
+        choice["logprobs"] = None
         if self._logprobs:
-            logprobs = {
-                "content": chat_logprobs(response.tokens, self._token_bytes),
-                "refusal": None,
-            }
-        return {**super()._common(response), "logprobs": logprobs}
+            shown = chat_logprobs(response.tokens, self._token_bytes)
+            choice["logprobs"] = {"content": shown, "refusal": None}
+        return choice

@@ -35,7 +35,8 @@ class Choice(ABC):
     def whole(self, response: inference_pb2.GenerateResponse) -> dict[str, Any]:
         """All of an answer, put together in one response."""
 
-    def _common(self, response: inference_pb2.GenerateResponse) -> dict[str, Any]:
+    def _entry(self, response: inference_pb2.GenerateResponse) -> dict[str, Any]:
+        """What choices of all kinds have."""
         choice: dict[str, Any] = {
             "index": self._index,
             "finish_reason": _FINISH_REASONS[response.finish_reason],

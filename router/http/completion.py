@@ -29,8 +29,7 @@ class Completion(Choice):
         return self.whole(response)
 
     def whole(self, response: inference_pb2.GenerateResponse) -> dict[str, Any]:
-        return {
-            **self._common(response),
-            "text": response.text,
-            "logprobs": self._logprobs.of(response.tokens) if self._logprobs else None,
-        }
+        choice = self._entry(response)
+        choice["text"] = response.text
+        choice["logprobs"] = self._logprobs.of(response.tokens) if self._logprobs else None
+        return choice

@@ -19,6 +19,7 @@ from twolane.errors import (
     InvalidRequestError,
     TwolaneError,
     UnimplementedError,
+    short,
 )
 from twolane.rpc.params import given_to_proto
 from twolane.v1 import inference_pb2
@@ -136,7 +137,7 @@ def _refusal(text: str) -> TwolaneError:
     must be null."""
     where, named = _WHERE.search(text), _NAMED.search(text)
     parts = [found[1] for found in (where, named) if found]
-    field = ".".join(part for part in parts if part)
+    field = short(".".join(part for part in parts if part))
     if text.startswith("Expected `null`"):
         return UnimplementedError(f"{field} is not served yet", metadata={"field": field})
     return InvalidRequestError(text, field=field)

@@ -161,6 +161,12 @@ def test_what_is_no_such_json_is_an_invalid_request(raw: bytes) -> None:
     assert refusal(raw)["code"] == "invalid_request"
 
 
+def test_a_field_of_endless_name_is_refused_in_few_words() -> None:
+    error = refusal(json.dumps({"prompt": "a", "x" * 100_000: 1}).encode())
+    assert error["param"].startswith("xxx")
+    assert len(error["param"]) + len(error["message"]) < 3000
+
+
 _VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),

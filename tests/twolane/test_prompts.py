@@ -37,6 +37,18 @@ from twolane.rpc.options import MAX_MESSAGE_BYTES
         (None, {"messages": [{"role": "user"}]}, "messages[0]", "lacks 'content'"),
         (
             None,
+            {"messages": [{"role": "assistant", "content": "x", "tool_calls": [{"id": "1"}]}]},
+            "messages[0].tool_calls",
+            "has 'tool_calls', which is not served",
+        ),
+        (
+            None,
+            {"messages": [{"role": "user", "content": "x", "name": "Ann"}]},
+            "messages[0].name",
+            "a message has role and content",
+        ),
+        (
+            None,
             {"messages": [{"role": "user", "content": None}]},
             "messages[0].content",
             "it must be text",
@@ -56,6 +68,12 @@ def test_what_is_wrong_with_a_request_is_told_with_its_field(
         build_request(prompt, options)
     assert caught.value.field == field
     assert message in caught.value.message
+
+
+def test_keys_of_a_message_that_say_nothing_are_passed_over() -> None:
+    messages: Any = [{"role": "user", "content": "x", "tool_calls": None, "refusal": None}]
+    (sent,) = build_request(None, {"messages": messages}).chat.messages
+    assert (sent.role, sent.content) == ("user", "x")
 
 
 def test_only_options_that_are_given_are_sent_and_params_are_complete() -> None:

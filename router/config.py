@@ -77,6 +77,7 @@ class HttpConfig:
     requests: int = 1024  # that run at once; more are answered 503 with `retry_after_s`
     retry_after_s: float = 1.0
     connections: int = 8192  # idle ones too: far beyond, 503 in plain text
+    prompts: int = 128  # of one request; each is a request of its own at the router
     body_timeout_s: float = 30.0  # from a request's head to the end of its body
     keep_alive_s: float = 75.0  # idle connections are closed after so long
 

@@ -125,7 +125,7 @@ def _check_names(options: RequestOptions) -> None:
     known = RequestOptions.__annotations__
     for name in options:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
             raise InvalidRequestError(f"there is no option {name}; {hint}", field=name)
 

@@ -1,12 +1,20 @@
-"""A router's configuration from its spec."""
+"""A router's configuration from its spec, and from what its process may have open."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+from deploy.descriptors import Shares
 from deploy.given import with_given
 from deploy.spec import AUTO, NONE, RouterSpec
-from router.config import AdmissionConfig, MembershipConfig, RouterConfig
+from router.config import (
+    AdmissionConfig,
+    GrpcDoorConfig,
+    HttpConfig,
+    MembershipConfig,
+    RouterConfig,
+)
 from router.limits import LimitsConfig
 from router.model_defaults import FILE, NO_DEFAULTS, ModelDefaults, read_defaults
 from router.model_files import ModelFilesError
@@ -51,3 +59,16 @@ def _defaults(spec: RouterSpec) -> ModelDefaults:
             "directory with such a file"
         )
     return read_defaults(directory)
+
+
+def grpc_door_config(shares: Shares) -> GrpcDoorConfig:
+    usual = GrpcDoorConfig()
+    return replace(usual, connections=min(usual.connections, shares.grpc))
+
+
+def http_config(spec: RouterSpec, shares: Shares) -> HttpConfig | None:
+    """None if there is no such door."""
+    if spec.http_port is None:
+        return None
+    usual = HttpConfig(port=spec.http_port)
+    return replace(usual, connections=min(usual.connections, shares.http))

@@ -33,12 +33,18 @@ class Rope:
         Angles are rounded to float32 as transformers has them; cos and sin of them are computed in
         float64, so that a table's values do not depend on its length.
         """
-        angles = np.arange(positions, dtype=np.float32)[:, None] * self._frequencies(head_dim)
+        angles = self.angles(positions, head_dim)
         cos, sin = np.cos(angles, dtype=np.float64), np.sin(angles, dtype=np.float64)
         return (
             np.concatenate([cos, cos], axis=1).astype(np.float32),
             np.concatenate([-sin, sin], axis=1).astype(np.float32),
         )
+
+    def angles(self, positions: int, head_dim: int) -> FloatArray:
+        """What `tables` is the cos and sin of: `[positions, head_dim / 2]` in float32."""
+        rows = np.arange(positions, dtype=np.float32)[:, None]
+        found: FloatArray = rows * self._frequencies(head_dim)
+        return found
 
     def _frequencies(self, head_dim: int) -> FloatArray:
         exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)

@@ -15,7 +15,6 @@ from starlette.types import ASGIApp
 
 from router.config import HttpConfig
 from router.http.answering import Answering
-from router.http.body import read_json
 from router.http.call_id import take_call_id
 from router.http.chat import ChatMessage
 from router.http.chat_request import parse_chat
@@ -29,21 +28,19 @@ from twolane.errors import TwolaneError, UnknownModelError
 
 
 def make_app(router: Router, config: HttpConfig) -> Starlette:
-    """Everything goes through `router`, whose limits, admission and errors are those of gRPC."""
+    """Everything goes through `router`, whose limits, admission and errors are those of gRPC. The
+    connection (`router.http.connection`) has checked heads, and brings whole bodies within bounds.
+    """
     started = int(time.time())
-    max_bytes = router.config.limits.message_bytes
-
-    async def body_of(request: Request) -> bytes:
-        return await read_json(request, max_bytes=max_bytes, within_s=config.body_timeout_s)
 
     async def completions(request: Request) -> ASGIApp:
         call_id = take_call_id(request)
-        asked = parse_completion(await body_of(request), max_prompts=config.prompts)
+        asked = parse_completion(await request.body(), max_prompts=config.prompts)
         return Answering(router, asked, call_id, partial(Completion, asked, router.token_bytes))
 
     async def chat(request: Request) -> ASGIApp:
         call_id = take_call_id(request)
-        asked = parse_chat(await body_of(request))
+        asked = parse_chat(await request.body())
         return Answering(router, asked, call_id, partial(ChatMessage, asked, router.token_bytes))
 
     async def models(request: Request) -> Response:

@@ -19,7 +19,6 @@ class CompletionRequest(Request, frozen=True, kw_only=True, forbid_unknown_field
     """`prompt` is a text, a list of token ids, or a list of either. `logprobs` is how many of the
     likeliest tokens to show."""
 
-    default_max_tokens: ClassVar = 16  # OpenAI's
     plain: ClassVar = {"n": 1, "best_of": 1, "echo": False, "suffix": ""}
     own_names: ClassVar = {
         "text": "prompt",
@@ -27,6 +26,8 @@ class CompletionRequest(Request, frozen=True, kw_only=True, forbid_unknown_field
         "top_logprobs": "logprobs",
         "request_id": "x-request-id",
     }
+
+    default_max_tokens: ClassVar = 16  # OpenAI's
 
     prompt: str | list[int | str | list[int]]
     logprobs: int | None = None

@@ -48,14 +48,14 @@ async def on_twolane_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, errors.TwolaneError)
     headers = call_id_header(request)
     if isinstance(error, errors.OverloadedError):
-        headers |= _retry_after(error.retry_after_s)
+        headers |= retry_after(error.retry_after_s)
     return JSONResponse(error_body(error), _STATUS_OF[type(error)], headers)
 
 
 def crowded(message: str, retry_after_s: float) -> Response:
     """The door itself has no room. 429, in contrast, says that the router's queue has none."""
-    body = _body(message, 503, None, "overloaded")
-    return JSONResponse(body, 503, _retry_after(retry_after_s))
+    body = plain_error(503, message)
+    return JSONResponse(body, 503, retry_after(retry_after_s))
 
 
 async def on_http_error(request: Request, error: Exception) -> Response:
@@ -78,7 +78,13 @@ async def on_bug(request: Request, error: Exception) -> Response:
     return JSONResponse(body, 500, call_id_header(request))
 
 
-def _retry_after(seconds: float) -> dict[str, str]:
+def plain_error(status: int, message: str) -> dict[str, Any]:
+    """The body of what HTTP itself is about."""
+    code = "overloaded" if status == 503 else HTTPStatus(status).name.lower()
+    return _body(message, status, None, code)
+
+
+def retry_after(seconds: float) -> dict[str, str]:
     return {
         "Retry-After": str(max(1, math.ceil(seconds))),
         "Retry-After-Ms": str(math.ceil(seconds * 1000)),  # OpenAI's clients

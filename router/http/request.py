@@ -28,6 +28,8 @@ _SAMPLING = (
     "presence_penalty", "frequency_penalty", "logit_bias", "seed", "stop", "stop_token_ids",
     "ignore_eos",
 )  # fmt: skip
+_TRUNCATED = "Input data was truncated"  # also of `"\\ud800"`, which ends before its second half
+_HALF_PAIR = re.compile(rb'\\u[dD][89a-fA-F][0-9a-fA-F]{2}"')
 _WHERE = re.compile(r" - at `\$\.?([^`]*)`$")
 _NAMED = re.compile(r"field `([^`]*)`")
 _FIRST_WORD = re.compile(r"(?:len\()?(\w*)")
@@ -46,10 +48,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     # Fields that are known and have one value, or null, that asks for nothing beyond one plain
     # answer; any other value is refused.
     plain: ClassVar[Mapping[str, Any]] = {}
-    # What holds without max_tokens, as far as so many fit; None: what fits.
-    default_max_tokens: ClassVar[int | None] = None
     # The router's names of fields that are called otherwise here.
     own_names: ClassVar[Mapping[str, str]] = {}
+    # As many as fit, up to so many, where `max_tokens` is not given. None: the router's bound.
+    default_max_tokens: ClassVar[int | None] = None
 
     model: str | None = None
     stream: bool | None = None
@@ -102,9 +104,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         given = {name: value for name, value in given.items() if value is not None}
         if given.get("top_k") == -1:
             given["top_k"] = 0  # both are "all"
-        message = inference_pb2.GenerateRequest(sampling=given_to_proto(given))
-        message.model = self.model or ""
-        return message
+        return inference_pb2.GenerateRequest(sampling=given_to_proto(given), model=self.model or "")
 
 
 RequestT = TypeVar("RequestT", bound=Request)
@@ -115,7 +115,10 @@ def parse(decoder: msgspec.json.Decoder[RequestT], body: bytes) -> RequestT:
     try:
         request = decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise _refusal(str(error)) from error
+        text = str(error)
+        if _TRUNCATED in text and _HALF_PAIR.search(body):
+            text = "a \\u escape names half of a surrogate pair, which is no character"
+        raise _refusal(text) from error
     for name, only in request.plain.items():
         value = getattr(request, name)
         if value is not None and value != only:

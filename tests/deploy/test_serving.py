@@ -6,6 +6,7 @@ The test's own process is what serves; `conftest` gives it back as it was.
 from __future__ import annotations
 
 import gc
+import resource
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from deploy.bundled import model_path
+from deploy.descriptors import MOST
 from deploy.launcher import StartError
 from deploy.serving import serving
 from deploy.spec import ModelSpec, ProcessSpec, RouterSpec, WorkerSpec
@@ -40,6 +42,16 @@ async def test_threads_of_a_served_process_wait_a_small_part_of_a_step_for_each_
 ) -> None:
     async with serving(spec):
         assert sys.getswitchinterval() <= 0.0005
+
+
+@pytest.mark.parametrize("spec", [ROUTER, WORKER], ids=["router", "worker"])
+async def test_what_serves_may_open_as_many_descriptors_as_the_system_allows(
+    spec: ProcessSpec,
+) -> None:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    async with serving(spec):
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (min(hard, MOST), hard)
 
 
 async def test_a_process_that_cannot_start_freezes_nothing() -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from deploy.descriptors import Shares
 from deploy.given import with_given
-from deploy.spec import RouterSpec
+from deploy.spec import AUTO, NONE, RouterSpec
 from router.config import (
     AdmissionConfig,
     GrpcDoorConfig,
@@ -15,13 +16,17 @@ from router.config import (
     RouterConfig,
 )
 from router.limits import LimitsConfig
+from router.model_defaults import FILE, NO_DEFAULTS, ModelDefaults, read_defaults
+from router.model_files import ModelFilesError
 
 
 def router_config(spec: RouterSpec) -> RouterConfig:
+    """Raises `ModelFilesError` for a generation_config.json that cannot be used."""
     timing, limits = spec.timing, spec.limits
     return RouterConfig(
         router_id=spec.router_id,
         models=(spec.model.name,),
+        defaults={spec.model.name: _defaults(spec)},
         limits=with_given(
             LimitsConfig(),
             prompt_tokens=limits.max_prompt_tokens,
@@ -38,6 +43,22 @@ def router_config(spec: RouterSpec) -> RouterConfig:
             growth_reserve_tokens=limits.growth_tokens,
         ),
     )
+
+
+def _defaults(spec: RouterSpec) -> ModelDefaults:
+    """What the generation_config.json that the spec chooses says. The model's own may be absent."""
+    chosen = spec.generation_config
+    if chosen == NONE:
+        return NO_DEFAULTS
+    if chosen == AUTO:
+        return read_defaults(Path(spec.model.model_dir))
+    directory = Path(chosen).expanduser()
+    if not (directory / FILE).is_file():
+        raise ModelFilesError(
+            f"--generation-config {chosen}: there is no {directory / FILE}; it is auto, none, or a "
+            "directory with such a file"
+        )
+    return read_defaults(directory)
 
 
 def grpc_door_config(shares: Shares) -> GrpcDoorConfig:

@@ -72,6 +72,7 @@ async def _serving_router(spec: RouterSpec, limit: int) -> AsyncIterator[Where]:
     from deploy.compose_router import grpc_door_config, http_config, router_config
     from router.config import ServerConfig
     from router.dialer import GrpcDialer
+    from router.model_files import ModelFilesError
     from router.server import RouterServer
     from router.text import TextCodec
 
@@ -88,8 +89,11 @@ async def _serving_router(spec: RouterSpec, limit: int) -> AsyncIterator[Where]:
     )
     async with AsyncExitStack() as stack:
         dialer = await stack.enter_async_context(GrpcDialer())
-        text = TextCodec.load(Path(spec.model.model_dir))
-        server = RouterServer(router_config(spec), place, dialer, text)
+        try:
+            config, text = router_config(spec), TextCodec.load(Path(spec.model.model_dir))
+        except ModelFilesError as error:
+            raise StartError(str(error)) from error
+        server = RouterServer(config, place, dialer, text)
         try:
             await stack.enter_async_context(server)
         except (RuntimeError, OSError) as error:  # all that gRPC says is a RuntimeError

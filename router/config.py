@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from router.limits import LimitsConfig
+from router.model_defaults import ModelDefaults
 from twolane.rpc.call_gate import CallGateConfig
 
 
@@ -63,10 +65,12 @@ class ReadersConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterConfig:
-    """One router. `models` names models that may appear later: requests wait for their workers."""
+    """One router. `models` names models that may appear later: requests wait for their workers.
+    `defaults`, by name, are what requests take that say nothing else."""
 
     router_id: str = "router-0"
     models: tuple[str, ...] = ()
+    defaults: Mapping[str, ModelDefaults] = field(default_factory=dict)
     tick_s: float = 0.05
     inline_text_chars: int = 8_192  # longer prompts are tokenized off the event loop
     limits: LimitsConfig = field(default_factory=LimitsConfig)

@@ -92,7 +92,12 @@ class Answering:
         ids = answer_ids(self._call_id, len(messages))
         for message, request_id in zip(messages, ids, strict=True):
             message.request_id = request_id
-            yield aclosing(self._router.generate(message, time_left_s=self._asked.timeout_s))
+            answer = self._router.generate(
+                message,
+                time_left_s=self._asked.timeout_s,
+                default_max_tokens=self._asked.default_max_tokens,
+            )
+            yield aclosing(answer)
 
     async def _first(self, at: int, answer: Answer) -> inference_pb2.GenerateResponse:
         with self._asked.naming_fields(at):

@@ -11,7 +11,6 @@ from twolane.errors import InvalidParameterError, InvalidRequestError
 from twolane.params import MAX_INT
 from twolane.v1 import inference_pb2
 
-DEFAULT_MAX_TOKENS = 16  # OpenAI's
 Prompt = str | list[int]
 KindT = TypeVar("KindT")
 
@@ -27,6 +26,8 @@ class CompletionRequest(Request, frozen=True, kw_only=True, forbid_unknown_field
         "top_logprobs": "logprobs",
         "request_id": "x-request-id",
     }
+
+    default_max_tokens: ClassVar = 16  # OpenAI's
 
     prompt: str | list[int | str | list[int]]
     logprobs: int | None = None
@@ -53,9 +54,8 @@ class CompletionRequest(Request, frozen=True, kw_only=True, forbid_unknown_field
         raise InvalidRequestError(text, field="prompt")
 
     def messages_to_router(self) -> list[inference_pb2.GenerateRequest]:
-        most = DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens
         with self.naming_fields():
-            common = self._to_router(max_tokens=most, top_logprobs=self.logprobs)
+            common = self._to_router(top_logprobs=self.logprobs)
         messages = []
         for at, prompt in enumerate(self.prompts):
             message = inference_pb2.GenerateRequest()

@@ -20,8 +20,7 @@ from twolane.errors import (
     TwolaneError,
     UnimplementedError,
 )
-from twolane.params import SamplingParams
-from twolane.rpc.params import params_to_proto
+from twolane.rpc.params import given_to_proto
 from twolane.v1 import inference_pb2
 
 _SAMPLING = (
@@ -49,6 +48,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     plain: ClassVar[Mapping[str, Any]] = {}
     # The router's names of fields that are called otherwise here.
     own_names: ClassVar[Mapping[str, str]] = {}
+    # As many as fit, up to so many, where `max_tokens` is not given. None: the router's bound.
+    default_max_tokens: ClassVar[int | None] = None
 
     model: str | None = None
     stream: bool | None = None
@@ -101,11 +102,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         given = {name: value for name, value in given.items() if value is not None}
         if given.get("top_k") == -1:
             given["top_k"] = 0  # both are "all"
-        message = inference_pb2.GenerateRequest(sampling=params_to_proto(SamplingParams(**given)))
-        if "max_tokens" not in given:
-            message.sampling.ClearField("max_tokens")
-        message.model = self.model or ""
-        return message
+        return inference_pb2.GenerateRequest(sampling=given_to_proto(given), model=self.model or "")
 
 
 RequestT = TypeVar("RequestT", bound=Request)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import gc
 import resource
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -60,3 +62,12 @@ async def test_a_process_that_cannot_start_freezes_nothing() -> None:
         async with serving(nowhere):
             pass
     assert gc.get_freeze_count() == 0
+
+
+async def test_a_router_whose_tokenizer_is_damaged_says_so_in_a_line(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("{}")
+    model = replace(MODEL, model_dir=str(tmp_path))
+    with pytest.raises(StartError, match=r"tokenizer\.json is not a tokenizer: .*$") as caught:
+        async with serving(replace(ROUTER, model=model)):
+            pass
+    assert "\n" not in str(caught.value)

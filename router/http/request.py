@@ -29,8 +29,6 @@ _SAMPLING = (
     "presence_penalty", "frequency_penalty", "logit_bias", "seed", "stop", "stop_token_ids",
     "ignore_eos",
 )  # fmt: skip
-_TRUNCATED = "Input data was truncated"  # also of `"\\ud800"`, which ends before its second half
-_HALF_PAIR = re.compile(rb'\\u[dD][89a-fA-F][0-9a-fA-F]{2}"')
 _WHERE = re.compile(r" - at `\$\.?([^`]*)`$")
 _NAMED = re.compile(r"field `([^`]*)`")
 _FIRST_WORD = re.compile(r"(?:len\()?(\w*)")
@@ -116,10 +114,7 @@ def parse(decoder: msgspec.json.Decoder[RequestT], body: bytes) -> RequestT:
     try:
         request = decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        text = str(error)
-        if _TRUNCATED in text and _HALF_PAIR.search(body):
-            text = "a \\u escape names half of a surrogate pair, which is no character"
-        raise _refusal(text) from error
+        raise _refusal(str(error)) from error
     for name, only in request.plain.items():
         value = getattr(request, name)
         if value is not None and value != only:

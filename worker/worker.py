@@ -15,6 +15,7 @@ the process is to end then, since its routers resume elsewhere what it had.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 
 from kvtransfer.receiver_driver import PeerLink
@@ -31,7 +32,10 @@ from worker.sessions import Sessions
 from worker.site import Site
 from worker.step_loop import StepLoop
 from worker.step_runner import StepRunner
+from worker.step_watch import StepWatch
 from worker.wire import Wire
+
+log = logging.getLogger(__name__)
 
 
 class Worker:
@@ -56,8 +60,15 @@ class Worker:
         self._registry = Registry(config.sessions)
         self._drained = asyncio.Event()
         observer = observer or Nobody()
+        self._watch = StepWatch(config.step_watch)
         self._steps = StepLoop(
-            roles, runner, config.limits, returns=site.returns, ship=self._ship, observer=observer
+            roles,
+            runner,
+            config.limits,
+            watch=self._watch,
+            returns=site.returns,
+            ship=self._ship,
+            observer=observer,
         )
         self._peers = Peers(site, roles, wire, wake=self._steps.wake)
         self._commands = Commands(site, roles, self._registry, self._steps, self._peers)
@@ -116,7 +127,12 @@ class Worker:
     @property
     def step_s(self) -> float:
         """Moving average of a step."""
-        return self._steps.step_s
+        return self._watch.step_s
+
+    @property
+    def step_age_s(self) -> float:
+        """Of the step that is under way; 0 when there is none."""
+        return self._watch.age_s(asyncio.get_running_loop().time())
 
     def load(self) -> worker_pb2.LoadReport:
         counts = self.site.pages.counts()
@@ -130,7 +146,9 @@ class Worker:
             ),
             draining=self._commands.is_draining,
             drained=self.is_drained,
-            step_s=self._steps.step_s,
+            step_s=self._watch.step_s,
+            step_age_s=self.step_age_s,
+            step_bound_s=self._watch.bound_s,
             transports=self._peers.transports,
         )
         now = asyncio.get_running_loop().time()
@@ -199,8 +217,13 @@ class Worker:
         It also wakes the step loop, in case pages came free of which no event told.
         """
         clock = asyncio.get_running_loop().time
+        was_late = False
         while True:
             await asyncio.sleep(self.config.sessions.load_every_s / 4)
+            is_late = self._watch.is_late(clock())
+            if is_late and not was_late:
+                log.error("a step has not ended for %.1f s: does the engine hang?", self.step_age_s)
+            was_late = is_late
             for attempt in self._registry.expire(clock()):
                 self._commands.cancel(attempt, clock())
             self._sessions.beat(clock(), self.config.sessions.load_every_s)

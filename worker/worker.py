@@ -8,8 +8,9 @@
                         |                        ^
                       News <----------------- StepLoop --- StepRunner --- Engine
 
-`run` is its life. It ends when cancelled, and it raises when the engine or a law of ours breaks:
-the process is to end then, since its routers resume elsewhere what it had.
+`run` is its life. It ends when cancelled, and it raises when the engine or a law of ours breaks, in
+a step, in a wake-up of a transport, or in what a router or a peer said: the process is to end then,
+since its routers resume elsewhere what it had.
 """
 
 from __future__ import annotations
@@ -19,10 +20,13 @@ import logging
 from collections.abc import Mapping
 
 from kvtransfer.receiver_driver import PeerLink
+from twolane.errors import TwolaneError
+from twolane.fault import Fault
 from twolane.v1 import worker_pb2
 from worker.audit import check_integrity
 from worker.commands import Commands
 from worker.config import WorkerConfig
+from worker.errors import StaleEpochError
 from worker.observer import Nobody, Observer
 from worker.peers import Peers
 from worker.registry import Registry
@@ -59,6 +63,7 @@ class Worker:
         self._runner = runner
         self._registry = Registry(config.sessions)
         self._drained = asyncio.Event()
+        self._fault = Fault()
         observer = observer or Nobody()
         self._watch = StepWatch(config.step_watch)
         self._steps = StepLoop(
@@ -90,13 +95,15 @@ class Worker:
                 tasks.create_task(self._steps.run(), name="steps")
                 tasks.create_task(self._peers.run(), name="peers")
                 tasks.create_task(self._beat(), name="beat")
+                tasks.create_task(self._fault.wait(), name="fault")
         finally:
             self._sessions.close()
             await self._runner.close()
 
     async def serve_session(self, link: SessionLink) -> None:
         """Serve a router's stream until it is over; see `Sessions.serve` for what it raises."""
-        await self._sessions.serve(link, self._commands)
+        with self._fault.watch(TwolaneError, StaleEpochError):
+            await self._sessions.serve(link, self._commands)
 
     async def serve_peer(self, link: PeerLink) -> bool:
         """Serve a prefill worker's stream until it is over. False: there is no decode role here."""

@@ -60,7 +60,9 @@ class DecodeRole:
     def accept(self, row: Row, now: float) -> None:
         """Expect the row's pages from its prefill worker."""
         self.check_fits(row)
-        if not self.receiver.expect(self._key(row), n_tokens=row.n_given, now=now):
+        if not self.receiver.expect(
+            self._key(row), n_tokens=row.n_given, now=now, prefix_hashes=row.prompt_hashes
+        ):
             raise RowRefusedError(
                 reasons.CANCELLED, "its transfer was given up before it was assigned"
             )
@@ -150,6 +152,10 @@ class DecodeRole:
     def adopt(self, row: Row, first: SampledToken, now: float) -> None:
         row.times.landed_s = now
         self._run(row, first, GOES_ON, now)
+
+    @property
+    def lacks_pages(self) -> bool:
+        return self.receiver.n_queued > 0
 
     def _run(
         self, row: Row, first: SampledToken, finish: sampling_pb2.FinishReason, now: float

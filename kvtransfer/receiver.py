@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kvtransfer import reasons
@@ -67,8 +67,11 @@ class Receiver:
 
     # -- what the decode role says ----------------------------------------------------------
 
-    def expect(self, key: Key, *, n_tokens: int, now: float) -> bool:
-        """Its ASSIGN came: n_tokens is the length of the row (len(token_ids)).
+    def expect(
+        self, key: Key, *, n_tokens: int, now: float, prefix_hashes: Sequence[bytes] | None = None
+    ) -> bool:
+        """Its ASSIGN came: n_tokens is the length of the row (len(token_ids)). `prefix_hashes` are
+        those of its full pages; a RESERVE with others is refused. None: they are not compared.
 
         False: the key was cancelled or abandoned before; drop the ASSIGN. A repeat changes nothing.
         """
@@ -80,7 +83,7 @@ class Receiver:
         if inbound is None:
             inbound = self._ins[key] = Inbound(key, InState.EXPECTED, self._hub, now)
         if not inbound.is_expected:
-            inbound.assign(n_tokens, now)
+            inbound.assign(n_tokens, prefix_hashes, now)
             self._forget_over()
             self._grant_waiting(now)
         return True
@@ -347,8 +350,8 @@ class Receiver:
         return True
 
     def _grant_waiting(self, now: float) -> None:
-        """By priority, then age. Some that find room may pass a head that does not, until they have
-        taken as many pages as it asks for: so small ones do not wait for it, and it not for ever."""
+        """By priority, then age. Some that find room may pass a head that does not, until they took
+        as many pages as it asks for: small ones need not wait for it, and it does not starve."""
         queued = [i for i in self._ins.values() if i.state is InState.QUEUED and i.reserve]
         queued.sort(key=lambda i: -(i.reserve.priority if i.reserve else 0))
         head: Inbound | None = None

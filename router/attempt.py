@@ -60,6 +60,7 @@ class Attempt:
         "placed",
         "prefill_epoch",
         "prefill_key",
+        "prefill_pages",
         "prefill_rows",
         "promised_tokens",
         "row",
@@ -79,6 +80,7 @@ class Attempt:
         page_tokens: int,
         now: float,
         moved_from: Attempt | None = None,
+        prefill_pages: int = 0,
     ) -> None:
         self.key = key
         self.row = row  # under which workers tell its tokens
@@ -89,6 +91,8 @@ class Attempt:
         self.growth_tokens = growth_tokens
         self.page_tokens = page_tokens  # of the decode worker
         self.promised_tokens = n_tokens + growth_tokens  # room there; grows with the row
+        # that the prompt takes at P from the rows that P decodes, until D has it; 0: P decodes none
+        self.prefill_pages = prefill_pages
         self.life = Lifecycle(S.MOVING if moved_from else S.PLACED, ATTEMPT_MOVES)
         # the lowest attempt number under which P may still speak of this row
         self.prefill_key: int = moved_from.prefill_key if moved_from else key.attempt

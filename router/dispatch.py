@@ -23,7 +23,8 @@ from router.detokenizer import Detokenizer
 from router.endings import Endings
 from router.events import Events
 from router.membership import Membership
-from router.policy import Need, place
+from router.model import pages_for
+from router.policy import Need, Placement, place
 from router.recovery import Recovery
 from router.request import Job, Request, RequestState
 from router.store import MemoryStore, Store
@@ -256,6 +257,7 @@ class Dispatcher:
             growth_tokens=growth,
             page_tokens=placement.decode.page_tokens,
             now=now,
+            prefill_pages=_pages_at_prefill(placement, request.n_tokens),
         )
         prefill = self.members.get(attempt.prefill_epoch)
         decode = self.members.get(attempt.decode_epoch)
@@ -272,3 +274,10 @@ class Dispatcher:
             self.board.observer.queued(now - job.arrived)
             self._admission.note_dispatch(now)
         return True
+
+
+def _pages_at_prefill(placement: Placement, n_tokens: int) -> int:
+    """Pages that decoding rows of the prefill worker do without until the prompt is elsewhere."""
+    prefill = placement.prefill
+    goes_out = prefill.epoch != placement.decode.epoch
+    return pages_for(n_tokens, prefill.page_tokens) if goes_out and prefill.decodes else 0

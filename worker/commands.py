@@ -191,11 +191,14 @@ class Commands:
         if not command.next_row:
             self._drop("malformed")
         elif prefill is not None and self._registry.can_follow(attempt, following):
-            self._peers.connect(command.decode)
-            row = prefill.retarget(attempt, command, now)
-            if row is not None:
-                target = command.decode.epoch
-                row.log = self._registry.follow(attempt, following, target, row=command.next_row)
+            stays = command.decode.epoch == self._site.epoch
+            if not stays:
+                self._peers.connect(command.decode)
+            roles = (_PREFILL, _DECODE) if stays else (_PREFILL,)
+            epoch, row = command.decode.epoch, command.next_row
+            heir = self._registry.heir(attempt, following, epoch, roles, row=row)
+            if prefill.retarget(attempt, command, heir, now):
+                self._registry.follow(heir)
                 return
         gone = worker_pb2.RowEvent(key=command.key, kind=_Kind.KIND_GONE)
         session.send(worker_pb2.SessionResponse(rows=[gone]), now)

@@ -68,13 +68,18 @@ class Registry:
         heir = self._logs.get(following)
         return heir is not None and heir.follows == (attempt, target_epoch)
 
-    def follow(
-        self, attempt: AttemptId, following: AttemptId, target_epoch: int, *, row: int
+    def heir(
+        self,
+        attempt: AttemptId,
+        following: AttemptId,
+        target_epoch: int,
+        roles: Iterable[worker_pb2.Role],
+        *,
+        row: int,
     ) -> AttemptLog:
-        """The row goes to that worker under another attempt, heard by the same session. Returns
-        the log of its news from now on."""
+        """A log for the row of `attempt`, which is to go to that worker (this one: both roles are
+        here then) under another attempt, heard by the same session. `follow` opens it."""
         log = self._logs[attempt]
-        roles = [worker_pb2.ROLE_PREFILL]
         heir = AttemptLog(
             following,
             roles,
@@ -87,8 +92,11 @@ class Registry:
         )
         heir.detached_s = log.detached_s
         heir.follows = (attempt, target_epoch)
-        self._open(heir)
         return heir
+
+    def follow(self, heir: AttemptLog) -> None:
+        """The row has gone on as another attempt."""
+        self._open(heir)
 
     # -- sessions ---------------------------------------------------------------------------
 

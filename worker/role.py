@@ -20,6 +20,7 @@ from kvtransfer.receiver import Receiver
 from kvtransfer.sender import Sender
 from twolane.v1 import worker_pb2
 from worker.attempt_id import AttemptId
+from worker.attempt_log import AttemptLog
 from worker.rows import Row
 
 
@@ -76,9 +77,15 @@ class PrefillSide(Role, Protocol):
         soon as the mark is passed. None: after its results. Works amid steps."""
         ...
 
-    def retarget(self, attempt: AttemptId, command: worker_pb2.Retarget, now: float) -> Row | None:
-        """Send to another decode worker, under the next attempt. Returns the row, whose log is the
-        caller's to change; None when it is not here."""
+    def sends_to(self, epoch: int) -> bool:
+        """Whether a row here, started or not, is to go to that decode worker."""
+        ...
+
+    def retarget(
+        self, attempt: AttemptId, command: worker_pb2.Retarget, log: AttemptLog, now: float
+    ) -> bool:
+        """Send to another decode worker, under the next attempt, whose news go into `log`. False
+        when it is not here."""
         ...
 
 
@@ -112,7 +119,13 @@ class Adopter(Protocol):
         ...
 
     def adopt(self, row: Row, first: SampledToken, now: float) -> None:
-        """Take over a COMPUTING row with its pages: the prompt is in them, `first` is sampled."""
+        """Take over a COMPUTING or HELD row with its pages: the prompt is in them, `first` is
+        sampled."""
+        ...
+
+    @property
+    def lacks_pages(self) -> bool:
+        """Others wait for pages here."""
         ...
 
 

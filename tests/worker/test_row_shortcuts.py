@@ -71,7 +71,7 @@ def test_each_token_is_told_under_the_number_that_the_row_has_then() -> None:
     assert registry.admit(one.log) == ""
     one.append(5)
     one.log.token(P, 0, SampledToken(5), GOES_ON)
-    one.log = registry.follow(one.attempt, AttemptId("r", 2), target_epoch=7, row=8)
+    one.log = registry.heir(one.attempt, AttemptId("r", 2), 7, [P], row=8)
     one.append(6)
     one.log.token(P, 1, SampledToken(6, -0.5, ((6, -0.5),)), GOES_ON)
     one.append(7)

@@ -26,7 +26,7 @@ from twolane.v1 import worker_pb2
 from worker.audit import check_integrity
 from worker.commands import Commands
 from worker.config import WorkerConfig
-from worker.errors import StaleEpochError
+from worker.errors import RouterInUseError, StaleEpochError
 from worker.observer import Nobody, Observer
 from worker.peers import Peers
 from worker.registry import Registry
@@ -103,7 +103,7 @@ class Worker:
 
     async def serve_session(self, link: SessionLink) -> None:
         """Serve a router's stream until it is over; see `Sessions.serve` for what it raises."""
-        with self._fault.watch(TwolaneError, StaleEpochError):
+        with self._fault.watch(TwolaneError, StaleEpochError, RouterInUseError):
             await self._sessions.serve(link, self._commands)
 
     async def serve_peer(self, link: PeerLink) -> bool:

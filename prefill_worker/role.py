@@ -99,7 +99,7 @@ class PrefillRole:
             is_moved = self._out.retarget(row, following, command.decode, now)
         if not is_moved:
             return False
-        row.log = log
+        row.tell(log)
         del self._rows[attempt]
         self._rows[following] = row
         self._unplaced.discard(attempt)
@@ -228,7 +228,7 @@ class PrefillRole:
         finish = row.append(first.token)
         row.first = first
         row.times.first_token_s = now
-        row.log.token(worker_pb2.ROLE_PREFILL, row.next_index - 1, first, finish)
+        row.log.first_token(worker_pb2.ROLE_PREFILL, row.next_index - 1, first, finish)
         if finish != GOES_ON:
             self._give_up(row, _Kind.KIND_FINISHED, reasons.FINISH, now)
         elif self._is_local(row):

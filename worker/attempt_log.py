@@ -12,16 +12,16 @@ Both are derived: attached from `session`, ended from `ended_s`.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from engine.step import SampledToken
-from twolane.rpc.columns import ColumnWriter
+from twolane.rpc.columns import GOES_ON, ColumnWriter, Logprobs
 from twolane.v1 import sampling_pb2, worker_pb2
 from worker.attempt_id import AttemptId
 from worker.labels import Claim
 from worker.owner import Owner
-from worker.told import Told
 
 _Kind = worker_pb2.RowEvent
 ROLES = (worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE)  # prefill tells a row's first token
@@ -52,9 +52,13 @@ class AttemptLog:
     """Every token of the attempt, and the latest row event of each of its roles."""
 
     __slots__ = (
+        "_finish_reason",
+        "_first_index",
         "_latest",
         "_live",
-        "_told",
+        "_logprobs",
+        "_n_prompt",
+        "_token_ids",
         "attempt",
         "claim",
         "deadline_s",
@@ -90,7 +94,11 @@ class AttemptLog:
         self.ended_s: float | None = None
         self.follows: tuple[AttemptId, int] | None = None  # whose row it has, sent to which epoch
         self._live = set(roles)
-        self._told: dict[worker_pb2.Role, Told] = {}
+        self._token_ids: Sequence[int] = ()  # prompt (n_prompt of them) and answer
+        self._n_prompt = 0
+        self._first_index: dict[worker_pb2.Role, int] = {}  # that each role has told
+        self._logprobs: dict[int, Logprobs] = {}  # by index, where they were asked for
+        self._finish_reason = GOES_ON  # of the newest token
         self._latest: dict[worker_pb2.Role, worker_pb2.RowEvent] = {}
 
     @classmethod
@@ -114,6 +122,22 @@ class AttemptLog:
             deadline_s=deadline_s,
         )
 
+    def hear(self, token_ids: list[int], n_prompt: int) -> None:
+        """Tell the tokens of this row, whose list grows by each before it is told. The log reads it
+        when something is told again; once the attempt is over it has its own copy."""
+        self._token_ids, self._n_prompt = token_ids, n_prompt
+
+    def first_token(
+        self,
+        role: worker_pb2.Role,
+        index: int,
+        sampled: SampledToken,
+        finish: sampling_pb2.FinishReason,
+    ) -> None:
+        """Tell the first token of a role, which is the only one of the prefill role."""
+        self._first_index[role] = index
+        self.token(role, index, sampled, finish)
+
     def token(
         self,
         role: worker_pb2.Role,
@@ -121,29 +145,27 @@ class AttemptLog:
         sampled: SampledToken,
         finish: sampling_pb2.FinishReason,
     ) -> None:
-        """Tell the role's next token, which is at `index` of the answer. Called for every token."""
-        told = self._told.get(role)
-        if told is None:
-            told = self._told[role] = Told()
-            told.first_index = index
-        told.token_ids.append(sampled.token)
-        session = self.session
-        writer = None if session is None else session.tokens[role]
-        if writer is not None:
-            if self.sample:
-                writer.add(self.row, index, (sampled.token,), sample=self.sample)
-            else:
-                writer.rows.append(self.row)
-                writer.first_indexes.append(index)
-                writer.token_ids.append(sampled.token)
+        """Tell the row's newest token, which is at `index` of the answer. Called for every token of
+        every row: what is touched here is all of a row that a step has to fetch from memory."""
+        logprobs = None
         if sampled.logprob is not None:
-            logprobs = told.logprobs[len(told.token_ids) - 1] = (sampled.logprob, sampled.top)
-            if writer is not None:
-                writer.logprobs(1, logprobs)
+            logprobs = self._logprobs[index] = (sampled.logprob, sampled.top)
         if finish:
-            told.finish_reason = finish
-            if writer is not None:
-                writer.end(finish)
+            self._finish_reason = finish
+        session = self.session
+        if session is None:
+            return
+        writer = session.tokens[role]
+        if self.sample:
+            writer.add(self.row, index, (sampled.token,), sample=self.sample)
+        else:
+            writer.rows.append(self.row)
+            writer.first_indexes.append(index)
+            writer.token_ids.append(sampled.token)
+        if logprobs is not None:
+            writer.logprobs(1, logprobs)
+        if finish:
+            writer.end(finish)
 
     def record(self, event: worker_pb2.RowEvent, now: float) -> None:
         role = event.role
@@ -154,6 +176,9 @@ class AttemptLog:
             self._live.clear()
         if not self._live and self.ended_s is None:
             self.ended_s = now
+            # its row goes, and what it told stays: four bytes a token, and nothing that the garbage
+            # collector looks at
+            self._token_ids, self._n_prompt = array("i", self._token_ids[self._n_prompt :]), 0
 
     def detach(self, now: float) -> None:
         self.session, self.detached_s = None, now
@@ -162,13 +187,22 @@ class AttemptLog:
         self, from_index: int
     ) -> tuple[Sequence[worker_pb2.TokenColumns], Sequence[worker_pb2.RowEvent]]:
         """Tokens from that index on, in the order they were told, and the latest news."""
+        n_told = len(self._token_ids) - self._n_prompt
         columns = []
-        for role in ROLES:
+        for role, first in sorted(self._first_index.items()):
+            end = first + 1 if role == worker_pb2.ROLE_PREFILL else n_told
+            begin = max(first, from_index)
+            if begin >= end:
+                continue
             writer = ColumnWriter(role)
-            if role in self._told:
-                self._told[role].since(from_index, writer, self.row, self.sample)
-            if len(writer):
-                columns.append(writer.take())
+            ids = self._token_ids[self._n_prompt + begin : self._n_prompt + end]
+            writer.add(self.row, begin, ids, sample=self.sample)
+            for index in range(begin, end) if self._logprobs else ():
+                if index in self._logprobs:
+                    writer.logprobs(end - index, self._logprobs[index])
+            if end == n_told and self._finish_reason:
+                writer.end(self._finish_reason)
+            columns.append(writer.take())
         return columns, list(self._latest.values())
 
     def is_forgettable(self, now: float, grace_s: float) -> bool:

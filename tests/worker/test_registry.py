@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.step import SampledToken
-from twolane.rpc.columns import GOES_ON, ColumnWriter
+from twolane.rpc.columns import GOES_ON, ColumnWriter, Logprobs
 from twolane.testing.heard import heard
 from twolane.v1 import sampling_pb2, worker_pb2
 from worker.attempt_id import AttemptId
@@ -58,8 +58,27 @@ def log(
     )
 
 
-def tell(mine: AttemptLog, index: int, role: worker_pb2.Role = D) -> None:
-    mine.token(role, index, SampledToken(100 + index), GOES_ON)
+class Row:
+    """Tells its tokens."""
+
+    def __init__(self, log: AttemptLog) -> None:
+        self.log = log
+        self._ids: list[int] = []
+        self._roles: set[worker_pb2.Role] = set()
+        log.hear(self._ids, 0)
+
+    def tell(
+        self,
+        index: int,
+        role: worker_pb2.Role = D,
+        finish: sampling_pb2.FinishReason = GOES_ON,
+        logprobs: Logprobs | None = None,
+    ) -> None:
+        self._ids += range(100 + len(self._ids), 101 + index)
+        sampled = SampledToken(100 + index, *(logprobs or ()))
+        say = self.log.token if role in self._roles else self.log.first_token
+        self._roles.add(role)
+        say(role, index, sampled, finish)
 
 
 def test_news_go_to_the_session_that_assigned() -> None:
@@ -67,9 +86,10 @@ def test_news_go_to_the_session_that_assigned() -> None:
     first, second = log(A, [D], one), log(AttemptId("q", 1), [D], two)
     registry.admit(first)
     registry.admit(second)
+    row = Row(first)
     for index in (0, 1):
-        tell(first, index)
-    tell(second, 0)
+        row.tell(index)
+    Row(second).tell(0)
     assert (one.heard(), two.heard()) == ([0, 1], [0])
     joined = row_event(A, Kind.KIND_JOINED, D)
     assert registry.dispatch([joined], 0.0) == {one: [joined]}
@@ -80,15 +100,16 @@ def test_attach_tells_again_from_the_index_and_then_goes_on() -> None:
     mine = log(A, [D], one)
     registry.admit(mine)
     registry.dispatch([row_event(A, Kind.KIND_JOINED, D)], 0.0)
+    row = Row(mine)
     for index in range(3):
-        tell(mine, index)
+        row.tell(index)
     registry.detach(one, 1.0)
-    tell(mine, 3)
+    row.tell(3)
     assert one.heard() == [0, 1, 2], "nobody listens any more"
     missed = registry.attach(A, 2, two)
     assert [token.index for token in heard(missed.tokens)] == [2, 3]
     assert [event.kind for event in missed.rows] == [Kind.KIND_JOINED]
-    tell(mine, 4)
+    row.tell(4)
     assert two.heard() == [4]
 
 
@@ -97,14 +118,17 @@ def test_what_is_told_again_is_what_was_told(from_index: int) -> None:
     registry, one = Registry(CONFIG), Session("one")
     mine = log(A, [P, D], one, sample=2)
     registry.admit(mine)
-    mine.token(P, 3, SampledToken(9, -1.0, ((9, -1.0), (4, -2.0))), GOES_ON)
-    mine.token(D, 3, SampledToken(9, -1.0, ((9, -1.0), (4, -2.0))), GOES_ON)
-    mine.token(D, 4, SampledToken(8), GOES_ON)
-    mine.token(D, 5, SampledToken(7, -3.0), sampling_pb2.FINISH_REASON_STOP)
+    row = Row(mine)
+    row.tell(3, P, logprobs=(-1.0, ((103, -1.0), (4, -2.0))))
+    row.tell(3, D, logprobs=(-1.0, ((103, -1.0), (4, -2.0))))
+    row.tell(4)
+    row.tell(5, D, sampling_pb2.FINISH_REASON_STOP, (-3.0, ()))
     told = heard(writer.take() for writer in one.tokens.values())
     assert len(told) == 4
-    again = heard(registry.attach(A, from_index, one).tokens)
-    assert again == [token for token in told if token.index >= from_index]
+    expected = [token for token in told if token.index >= from_index]
+    assert heard(registry.attach(A, from_index, one).tokens) == expected
+    registry.dispatch([row_event(A, Kind.KIND_FINISHED, D)], 0.0)
+    assert heard(registry.attach(A, from_index, one).tokens) == expected, "its row is gone"
 
 
 def test_attach_to_an_unknown_row_is_answered_gone() -> None:
@@ -115,7 +139,7 @@ def test_attach_to_an_unknown_row_is_answered_gone() -> None:
 def test_ended_row_can_be_attached_for_the_grace_and_is_forgotten_then() -> None:
     registry, mine = Registry(CONFIG), log(A, [D], Session("one"))
     registry.admit(mine)
-    tell(mine, 0)
+    Row(mine).tell(0)
     registry.dispatch([row_event(A, Kind.KIND_FINISHED, D)], 5.0)
     registry.expire(14.9)
     assert len(registry.attach(A, 0, Session("two")).tokens) == 1
@@ -215,7 +239,7 @@ def test_retargeted_row_is_heard_under_its_next_attempt() -> None:
     registry.follow(following)
     registry.dispatch([row_event(A, Kind.KIND_RETARGETED, P)], 0.0)
     assert registry.n_live == 1
-    tell(following, 0, P)
+    Row(following).tell(0, P)
     assert list(one.tokens[P].rows) == [8]
 
 

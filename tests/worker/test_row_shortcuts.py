@@ -54,7 +54,7 @@ def row(params: SamplingParams, listener: Listener | None = None, n_prompt: int 
     ],
 )
 def test_row_ends_where_the_rule_says(params: SamplingParams, last: int) -> None:
-    for n_before in range(params.max_tokens):
+    for n_before in range(params.max_tokens or 0):
         one = row(params)
         said = [one.append(5) for _ in range(n_before)]
         if any(said):
@@ -70,12 +70,13 @@ def test_each_token_is_told_under_the_number_that_the_row_has_then() -> None:
     one = row(SamplingParams(), listener)
     assert registry.admit(one.log) == ""
     one.append(5)
-    one.log.token(P, 0, SampledToken(5), GOES_ON)
-    one.log = registry.heir(one.attempt, AttemptId("r", 2), 7, [P], row=8)
+    one.log.first_token(P, 0, SampledToken(5), GOES_ON)
+    heir = registry.heir(one.attempt, AttemptId("r", 2), 7, [P], row=8)
+    one.tell(heir)
     one.append(6)
-    one.log.token(P, 1, SampledToken(6, -0.5, ((6, -0.5),)), GOES_ON)
+    one.log.first_token(P, 1, SampledToken(6, -0.5, ((6, -0.5),)), GOES_ON)
     one.append(7)
-    one.log.token(D, 2, SampledToken(7), LENGTH)
+    one.log.first_token(D, 2, SampledToken(7), LENGTH)
     told = heard(writer.take() for writer in listener.tokens.values())
     assert told == [
         HeardToken(P, 7, 0, 5),

@@ -201,6 +201,14 @@ class Recovery:
         attempt.due = now + self._board.config.dispatch.move_pause_s
         self.retarget(request, now)
 
+    def undelivered(self, request: Request) -> None:
+        """P could not give the row to D. It goes to another D next; once it has failed before, to
+        another P, too."""
+        attempt = request.attempt
+        assert attempt is not None
+        both = (attempt.decode_epoch, attempt.prefill_epoch)
+        self.avoid(request, *both[: 1 + bool(request.failures)])
+
     def avoid(self, request: Request, *epochs: int) -> None:
         """Place it on other workers from now on, if there are others."""
         alive = {m.epoch for m in self._board.members if m.state is MemberState.ALIVE}

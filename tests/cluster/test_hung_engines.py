@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from router.config import DispatchConfig
-from tests.cluster.test_waits import answer, answers, play, resumes
 from tests.cluster.virtual_cluster import Shape, VirtualCluster
+from tests.cluster.waiting import answer, answers, play, resumes
 
 
 async def hang(cluster: VirtualCluster, name: str) -> None:

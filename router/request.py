@@ -173,4 +173,5 @@ class Request:
         """Room for so much more of the answer is reserved: more after each preemption, and after
         some all that may still come, so that it is not preempted for ever."""
         remaining = self.remaining_tokens
-        return min(remaining, reserve * GROWTH_AFTER_PREEMPTION**self.n_preempted)
+        times: int = GROWTH_AFTER_PREEMPTION**self.n_preempted
+        return min(remaining, reserve * times)

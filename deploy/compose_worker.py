@@ -31,7 +31,7 @@ from worker.worker import Worker
 # A card of today reads 2,048 tokens in 50 ms, nearly at its best rate: no answer waits longer.
 GPU_STEP_LIMITS = StepLimits(step_tokens=2048, decode_rows=256)
 _LEAST_REATTACH_S, _LEAST_LANDING_S, _LEAST_STUCK_S = 0.2, 0.5, 1.0
-_LEAST_LATE_S, _GPU_FIRST_LATE_S = 1.0, 60.0
+_LEAST_LATE_S, _GPU_FIRST_LATE_S = 2.0, 60.0
 
 
 def build_worker(

@@ -10,6 +10,7 @@ from router.request import Job, Request
 from twolane.errors import DeadlineError, OverloadedError, UnavailableError
 
 UNKNOWN_WAIT_S = 1.0  # for RetryInfo before anything was seen to drain
+LOOK_S = 0.5  # how late it is noticed that no worker can hold a request any more
 
 
 class Admission:
@@ -84,6 +85,13 @@ class Admission:
                     retry_after_s=self._retry_after_s(len(self._board.queue), now),
                 ),
             )
+
+    def next_look(self, request: Request, now: float) -> float:
+        """When `tick` may have something to do for a waiting request. Whether workers that could
+        hold it are there is looked at again now and then."""
+        often = min(LOOK_S, self._config.unavailable_after_s)
+        due = min(now + often, request.queued_since + self._config.queue_timeout_s)
+        return due if request.due is None else min(due, request.due)
 
     def _why_unservable(self, model: str) -> str:
         """What has been so, to be followed by how long."""

@@ -61,9 +61,15 @@ class Member:
 
     def forget_cancels(self, now: float) -> None:
         """Those that have surely arrived."""
-        if self.is_open:
-            recent = {k: at for k, at in self.cancels.items() if now - at < CANCEL_MEMORY_S}
-            self.cancels = recent
+        if not self.is_open:
+            return
+        old = []
+        for key, at in self.cancels.items():  # in the order of their times
+            if now - at < CANCEL_MEMORY_S:
+                break
+            old.append(key)
+        for key in old:
+            del self.cancels[key]
 
     @property
     def state(self) -> MemberState:

@@ -61,6 +61,13 @@ class WorkerView:
             n_tokens, self.page_tokens
         )
 
+    def holds(self, n_tokens: int) -> bool:
+        """If nothing else was there."""
+        return pages_for(n_tokens, self.page_tokens) <= self.n_pages
+
+    def can_prefill(self, need: Need) -> bool:
+        return self.holds(need.n_tokens) and self.backlog_tokens < self.max_backlog_tokens
+
     @property
     def giver(self) -> Giver:
         return Giver(self.fingerprint, self.layout, self.makes_dtypes)
@@ -104,7 +111,7 @@ def place_decode(need: Need, workers: Iterable[WorkerView], giver: Giver) -> Wor
 def _place_within(need: Need, group: Sequence[WorkerView]) -> Placement | None:
     prefills = _without_avoided(need, [worker for worker in group if worker.prefills])
     decodes = [worker for worker in group if worker.decodes]
-    ready = [worker for worker in prefills if _can_prefill(need, worker)]
+    ready = [worker for worker in prefills if worker.can_prefill(need)]
     if prefills and all(worker.decodes for worker in prefills):
         n_tokens = need.n_tokens + need.growth_tokens
         decodes = _without_avoided(need, decodes)
@@ -125,11 +132,6 @@ def _place_within(need: Need, group: Sequence[WorkerView]) -> Placement | None:
 
 def _without_avoided(need: Need, workers: list[WorkerView]) -> list[WorkerView]:
     return [worker for worker in workers if worker.epoch not in need.avoid] or workers
-
-
-def _can_prefill(need: Need, worker: WorkerView) -> bool:
-    fits = pages_for(need.n_tokens, worker.page_tokens) <= worker.n_pages
-    return fits and worker.backlog_tokens < worker.max_backlog_tokens
 
 
 def _best_decode(need: Need, workers: Sequence[WorkerView]) -> WorkerView | None:

@@ -66,8 +66,10 @@ class Recovery:
         if is_failure and request.failures > 1:
             delay_s = config.retry_delay_s * 2 ** (request.failures - 2)
             request.due = now + min(delay_s, config.retry_delay_max_s)
+            self._board.alarm(request, request.due)
         else:
             self._board.queue.push(request)
+            self._board.alarm(request, now + config.retry_delay_s)
 
     def preempted(self, request: Request, now: float) -> None:
         """D took the pages for others. No failure, as long as the row gets ahead between two."""
@@ -91,6 +93,7 @@ class Recovery:
             elif attempt.state is A.PLACED:
                 attempt.life.advance(A.JUDGING)
                 attempt.due = now + self._board.config.dispatch.judge_wait_s
+                self._board.alarm(request, attempt.due)
                 to_judge.add(attempt.decode_epoch)
         for decode_epoch in sorted(to_judge):
             self._board.send(decode_epoch, commands.judge_peer(epoch))
@@ -110,7 +113,9 @@ class Recovery:
             growth_tokens=attempt.growth_tokens,
             avoid=request.avoid | {attempt.decode_epoch, attempt.prefill_epoch},
         )
-        view = place_decode(need, self._board.views(), prefill.giver)
+        view = place_decode(
+            need, self._board.roster.shortlist(need, request.job.model), prefill.giver
+        )
         decode = self._board.members.get(view.epoch) if view is not None else None
         if decode is None:
             return False
@@ -128,6 +133,7 @@ class Recovery:
             moved_from=attempt,
         )
         moved.due = now + self._board.config.dispatch.retarget_wait_s
+        self._board.alarm(request, moved.due)
         to_prefill = commands.retarget(attempt.key, moved.key.attempt, decode)
         to_decode = commands.assign_decode(request, moved, prefill, decode, now)
         self._board.send(
@@ -181,6 +187,14 @@ class Recovery:
         elif now - attempt.last_news > config.stall_s:
             self.retry(request, "stalled", now)
 
+    def next_look(self, request: Request) -> float:
+        """When `tick` may have something to do for a RUNNING request."""
+        attempt = request.attempt
+        assert attempt is not None
+        stall_due = attempt.last_news + self._board.config.dispatch.stall_s
+        dues = (stall_due, attempt.gap_due, attempt.due)
+        return min(due for due in dues if due is not None)
+
     def unplaced(self, request: Request, now: float) -> None:
         """P cannot give the row away: another D may have room. If not now, maybe soon."""
         attempt = request.attempt
@@ -189,11 +203,12 @@ class Recovery:
             return
         attempt.wants_move = True
         attempt.due = now + self._board.config.dispatch.move_pause_s
+        self._board.alarm(request, attempt.due)
         self.retarget(request, now)
 
     def refused(self, request: Request, epoch: int, reason: str, message: str, now: float) -> None:
         """A worker will not have the row: elsewhere, if there is an elsewhere."""
-        request.avoid |= {epoch}
-        alive = {m.epoch for m in self._board.members if m.state is MemberState.ALIVE}
-        request.avoid &= alive | {epoch}
+        members = [self._board.members.get(avoided) for avoided in request.avoid]
+        alive = {m.epoch for m in members if m is not None and m.state is MemberState.ALIVE}
+        request.avoid = frozenset({*alive, epoch})
         self.retry(request, f"refused.{reason or 'unknown'}", now, detail=message)

@@ -62,6 +62,7 @@ class Router:
         self._wakes: dict[Request, asyncio.Event] = {}
         self._tasks = Background()
         self._is_stopping = False
+        self._is_flush_due = False
         self._started = 0.0
 
     async def __aenter__(self) -> Router:
@@ -180,9 +181,11 @@ class Router:
         self._dispatcher.report_gone(epoch, self._loop.time())
         self._flush()
 
-    def status(self) -> cluster_pb2.GetStatusResponse:
-        board = self._dispatcher.board
-        return make_status(board, Endings(board), started=self._started, now=self._loop.time())
+    def status(self, *, with_requests: bool = True) -> cluster_pb2.GetStatusResponse:
+        board, now = self._dispatcher.board, self._loop.time()
+        return make_status(
+            board, Endings(board), started=self._started, now=now, with_requests=with_requests
+        )
 
     def check_integrity(self) -> None:
         """Raises AssertionError if the router's tables disagree with each other."""
@@ -241,7 +244,14 @@ class Router:
             self._flush()
 
     def _flush(self) -> None:
-        """Act on what the dispatcher decided."""
+        """Act on what the dispatcher decides, once for all that comes in this turn of the loop."""
+        if not self._is_flush_due:
+            self._is_flush_due = True
+            self._loop.call_soon(self._flush_now)
+
+    def _flush_now(self) -> None:
+        self._is_flush_due = False
+        self._dispatcher.settle(self._loop.time())
         for epoch, command in self._dispatcher.take_outbox():
             link = self._sessions[epoch][0].link if epoch in self._sessions else None
             if link is None:
@@ -264,7 +274,7 @@ class Router:
 
     def _close_gone(self) -> None:
         """End the sessions of members that are no more."""
-        for epoch in list(self._sessions):
+        for epoch in self._dispatcher.members.take_gone():
             member = self._dispatcher.members.get(epoch)
             if member is None or member.state is MemberState.GONE:
                 self._close_session(epoch)

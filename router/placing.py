@@ -1,0 +1,90 @@
+"""Requests that wait are given to workers, from the head of each model's queue, until the head must
+wait. A head that found no place is tried again only when some worker has got room for it.
+"""
+
+from __future__ import annotations
+
+from router import commands
+from router.admission import Admission
+from router.affinity import PrefixAffinity
+from router.attempt import Attempt
+from router.board import Board
+from router.guard import Guard
+from router.policy import Need, Placement, place
+from router.request import Request, RequestState
+from twolane.v1 import worker_pb2
+
+
+class Placing:
+    """See the module's docstring."""
+
+    def __init__(self, board: Board, admission: Admission, guard: Guard) -> None:
+        self._board = board
+        self._admission = admission
+        self._guard = guard
+        self._affinity = PrefixAffinity()
+        self._stuck: dict[str, Request] = {}  # by model: the head that found no place
+
+    def place_waiting(self, now: float) -> None:
+        """Cheap if nothing has changed: call it whenever something may have."""
+        queue = self._board.queue
+        if not queue:
+            self._stuck.clear()
+            return
+        for model in queue.models():
+            while (head := queue.head(model)) is not None:
+                if head is self._stuck.get(model):
+                    news = self._board.roster.has_news_for(self._need(head), model)
+                    if not news:
+                        break
+                placed = self._guard.run("placed", head.job.request_id, now, self._place, head, now)
+                if not placed and not head.is_over:
+                    self._stuck[model] = head
+                    break
+                self._stuck.pop(model, None)
+
+    def _need(self, request: Request, cached_tokens: dict[int, int] | None = None) -> Need:
+        return Need(
+            n_tokens=request.n_tokens,
+            growth_tokens=request.growth_tokens(self._board.config.admission.growth_reserve_tokens),
+            cached_tokens=cached_tokens or {},
+            avoid=request.avoid,
+        )
+
+    def _place(self, request: Request, now: float) -> bool:
+        """Commands are made before anything changes: a bug in making them harms nothing."""
+        job, board = request.job, self._board
+        need = self._need(request, self._affinity.lookup(job.prefix_hashes))
+        placement = place(need, board.roster.shortlist(need, job.model))
+        if placement is None:
+            return False
+        attempt = _attempt(request, need, placement, now)
+        prefill = board.members.get(attempt.prefill_epoch)
+        decode = board.members.get(attempt.decode_epoch)
+        assert prefill is not None
+        assert decode is not None
+        assigns = commands.assigns(request, attempt, prefill, decode, now)
+        board.advance(request, RequestState.RUNNING)
+        board.set_attempt(request, attempt)
+        for epoch, command in assigns:
+            board.send(epoch, command)
+        self._affinity.record(job.prefix_hashes, prefill.epoch)
+        if request.timeline.dispatched is None:
+            request.timeline.dispatched = now
+            board.observer.queued(now - job.arrived)
+            self._admission.note_dispatch(now)
+        return True
+
+
+def _attempt(request: Request, need: Need, placement: Placement, now: float) -> Attempt:
+    number = request.last_attempt.key.attempt + 1 if request.last_attempt else 1
+    return Attempt(
+        worker_pb2.AttemptKey(request_id=request.job.request_id, attempt=number),
+        prefill_epoch=placement.prefill.epoch,
+        decode_epoch=placement.decode.epoch,
+        n_tokens=need.n_tokens,
+        first_index=len(request.answer.tokens),
+        growth_tokens=need.growth_tokens,
+        page_tokens=placement.decode.page_tokens,
+        now=now,
+    )

@@ -86,7 +86,7 @@ class PrefillRole:
         row = self._rows.get(attempt)
         if row is None or self._is_local(row):
             return False
-        following = AttemptId(attempt.request_id, command.next_attempt)
+        following = AttemptId(attempt.submission_id, command.next_attempt)
         if not self._out.retarget(row, following, command.decode, now):
             return False
         del self._rows[attempt]
@@ -108,7 +108,7 @@ class PrefillRole:
                 if (last_words := self._leaving.pop(event.key, None)) is not None:
                     self._site.news.event(last_words)
                 continue
-            row = self._rows.get(AttemptId(event.key.request_id, event.key.attempt))
+            row = self._rows.get(AttemptId(event.key.submission_id, event.key.attempt))
             if row is None or self._out.key(row) != event.key:
                 continue  # cancelled or retargeted meanwhile
             match event:

@@ -56,9 +56,10 @@ class Dispatcher:
     # Clients
 
     def submit(self, job: Job, detokenizer: Detokenizer | None, now: float) -> Request:
-        """Admit a job, or refuse it: `DeadlineError`, `OverloadedError`. The id is the caller's to
-        have claimed."""
-        assert job.request_id not in self.board.requests
+        """Admit a job, or refuse it: `DuplicateRequestError`, `DeadlineError`, `OverloadedError`.
+        Its label is the caller's to have claimed."""
+        if job.label in self.board.labels:
+            raise job.label.in_use_error()
         self._admission.check(job, now)
         answer = Answer(detokenizer, job.params.stop, job.params.min_tokens)
         request = Request(job, answer, params_to_proto(job.params))
@@ -66,9 +67,9 @@ class Dispatcher:
         self.settle(now)
         return request
 
-    def end(self, request_id: str, error: TwolaneError, now: float) -> bool:
+    def end(self, submission_id: str, error: TwolaneError, now: float) -> bool:
         """End a request with `error`. False: there is no such request (any more)."""
-        request = self.board.requests.get(request_id)
+        request = self.board.requests.get(submission_id)
         if request is None:
             return False
         self._endings.fail(request, error)
@@ -120,12 +121,11 @@ class Dispatcher:
             self.board.drop("unknown_worker")
             return
         self.members.heard(epoch, message.load if message.HasField("load") else None, now)
+        guard, events = self._guard, self._events
         for token in message.tokens:
-            self._guard.run(
-                "told", token.key.request_id, now, self._events.token, epoch, token, now
-            )
+            guard.run("told", token.key.submission_id, now, events.token, epoch, token, now)
         for row in message.rows:
-            self._guard.run("told", row.key.request_id, now, self._events.row, epoch, row, now)
+            guard.run("told", row.key.submission_id, now, events.row, epoch, row, now)
 
     # Time
 

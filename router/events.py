@@ -32,7 +32,7 @@ class Events:
         self._recovery = recovery
 
     def token(self, epoch: int, event: worker_pb2.TokenEvent, now: float) -> None:
-        request = self._board.requests.get(event.key.request_id)
+        request = self._board.requests.get(event.key.submission_id)
         if request is None:
             self._board.drop("unknown_request")
             return
@@ -99,7 +99,7 @@ class Events:
             self._board.drop("duplicate")
 
     def row(self, epoch: int, event: worker_pb2.RowEvent, now: float) -> None:
-        request = self._board.requests.get(event.key.request_id)
+        request = self._board.requests.get(event.key.submission_id)
         if request is None:
             if event.kind not in _QUIET_WHEN_UNKNOWN:
                 self._board.drop("unknown_request")
@@ -175,7 +175,7 @@ def _role(
     """As whom this worker may speak of the attempt, if at all."""
     if attempt is None:
         return None
-    return attempt.role_of(event.key, epoch, getattr(event, "from"))  # a keyword in Python
+    return attempt.role_of(event.key, epoch, event.role)
 
 
 def _ends_attempt(attempt: Attempt, role: int, event: worker_pb2.RowEvent) -> bool:

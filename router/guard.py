@@ -21,14 +21,14 @@ class Guard:
         self._bugs = BugLog()
 
     def run(
-        self, what: str, request_id: str, now: float, work: Callable[..., ResultT], *args: Any
+        self, what: str, submission_id: str, now: float, work: Callable[..., ResultT], *args: Any
     ) -> ResultT | None:
         """Do `work`. A bug that it meets ends that request with InternalError; then None."""
         try:
             return work(*args)
         except Exception:  # noqa: BLE001 - whatever it is, the others go on
             self._bugs.tell(f"a request was {what}", now)
-            request = self._board.requests.get(request_id)
+            request = self._board.requests.get(submission_id)
             if request is not None:
                 self._endings.fail_of_bug(request, what)
             return None

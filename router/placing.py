@@ -12,6 +12,7 @@ from router.board import Board
 from router.guard import Guard
 from router.policy import Need, Placement, place
 from router.request import Request, RequestState
+from twolane.attempt_number import first_attempt, next_attempt
 from twolane.v1 import worker_pb2
 
 
@@ -37,7 +38,8 @@ class Placing:
                     news = self._board.roster.has_news_for(self._need(head), model)
                     if not news:
                         break
-                placed = self._guard.run("placed", head.job.request_id, now, self._place, head, now)
+                name = head.job.submission_id
+                placed = self._guard.run("placed", name, now, self._place, head, now)
                 if not placed and not head.is_over:
                     self._stuck[model] = head
                     break
@@ -77,9 +79,10 @@ class Placing:
 
 
 def _attempt(request: Request, need: Need, placement: Placement, now: float) -> Attempt:
-    number = request.last_attempt.key.attempt + 1 if request.last_attempt else 1
+    last = request.last_attempt
+    number = next_attempt(last.key.attempt) if last else first_attempt(fence=0)
     return Attempt(
-        worker_pb2.AttemptKey(request_id=request.job.request_id, attempt=number),
+        worker_pb2.AttemptKey(submission_id=request.job.submission_id, attempt=number),
         prefill_epoch=placement.prefill.epoch,
         decode_epoch=placement.decode.epoch,
         n_tokens=need.n_tokens,

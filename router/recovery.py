@@ -17,6 +17,7 @@ from router.endings import Endings
 from router.member import Member, MemberState
 from router.policy import Need, place_decode
 from router.request import Request, RequestState
+from twolane.attempt_number import next_attempt
 from twolane.errors import UnavailableError
 from twolane.v1 import worker_pb2
 
@@ -121,7 +122,7 @@ class Recovery:
             return False
         moved = Attempt(
             worker_pb2.AttemptKey(
-                request_id=request.job.request_id, attempt=attempt.key.attempt + 1
+                submission_id=request.job.submission_id, attempt=next_attempt(attempt.key.attempt)
             ),
             prefill_epoch=attempt.prefill_epoch,
             decode_epoch=decode.epoch,
@@ -137,7 +138,7 @@ class Recovery:
         to_prefill = commands.retarget(attempt.key, moved.key.attempt, decode)
         to_decode = commands.assign_decode(request, moved, prefill, decode, now)
         self._board.send(
-            attempt.decode_epoch, commands.cancel(attempt.key.request_id, attempt.key.attempt)
+            attempt.decode_epoch, commands.cancel(attempt.key.submission_id, attempt.key.attempt)
         )
         attempt.life.advance(A.OVER)
         self._board.set_attempt(request, moved)
@@ -149,8 +150,8 @@ class Recovery:
     def session_opened(self, member: Member) -> None:
         """After a cut nothing is known of what arrived: ask for everything again."""
         epoch = member.epoch
-        for request_id, number in list(member.cancels):
-            self._board.send(epoch, commands.cancel(request_id, number))
+        for submission_id, number in list(member.cancels):
+            self._board.send(epoch, commands.cancel(submission_id, number))
         if member.drain_wanted:
             self._board.send(epoch, commands.drain(True))
         for request, attempt in self._board.attempts_at(epoch):
@@ -158,7 +159,7 @@ class Recovery:
                 decode = self._board.members.get(attempt.decode_epoch)
                 if decode is not None:
                     old = worker_pb2.AttemptKey(
-                        request_id=attempt.key.request_id, attempt=attempt.key.attempt - 1
+                        submission_id=attempt.key.submission_id, attempt=attempt.key.attempt - 1
                     )
                     self._board.send(epoch, commands.retarget(old, attempt.key.attempt, decode))
             elif attempt.state is not A.DECODING or epoch == attempt.decode_epoch:

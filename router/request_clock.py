@@ -32,7 +32,7 @@ class RequestClock:
 
     def tick(self, now: float) -> None:
         for request in self._board.alarms.take_up_to(now):
-            self._guard.run("ticked", request.job.request_id, now, self._look, request, now)
+            self._guard.run("ticked", request.job.submission_id, now, self._look, request, now)
 
     def _look(self, request: Request, now: float) -> None:
         if request.is_over:

@@ -8,6 +8,7 @@ news are woken.
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import AsyncGenerator
 from types import TracebackType
 
@@ -19,14 +20,13 @@ from router.endings import Endings
 from router.intake import Intake
 from router.member import MemberState
 from router.model import ModelFacts
-from router.request import Job, Request
+from router.request import Job, Label, Request
 from router.session import WorkerDialer, WorkerSession
 from router.status import make_status
 from router.store import MemoryStore, Store
 from router.text import TextCodec
 from twolane.errors import (
     CancelledError,
-    DuplicateRequestError,
     InvalidRequestError,
     UnavailableError,
 )
@@ -61,6 +61,7 @@ class Router:
         # by the very request: its id is free for another while its client still reads
         self._wakes: dict[Request, asyncio.Event] = {}
         self._tasks = Background()
+        self._epoch = secrets.randbits(63) + 1  # of this process, among all of its router_id
         self._is_stopping = False
         self._is_flush_due = False
         self._started = 0.0
@@ -70,8 +71,6 @@ class Router:
         self._started = self._loop.time()
         await self._tasks.__aenter__()
         self._tasks.start(self._tick_forever(), name="router-tick")
-        for announce in self._store.workers():
-            self.announce(announce)
         return self
 
     async def __aexit__(
@@ -106,6 +105,8 @@ class Router:
         try:
             yield inference_pb2.GenerateResponse(
                 request_id=request.job.request_id,
+                submission_id=request.job.submission_id,
+                resume_token=request.job.resume_token,
                 seed=request.job.params.seed,
                 model=request.job.model,
                 prompt_tokens=request.n_prompt,
@@ -128,22 +129,31 @@ class Router:
             del self._wakes[request]
             if not request.is_over:
                 left = CancelledError("the client left")
-                self._dispatcher.end(request.job.request_id, left, self._loop.time())
+                self._dispatcher.end(request.job.submission_id, left, self._loop.time())
                 self._flush()
 
-    def cancel(self, request_id: str) -> bool:
-        """End a running request with CANCELLED. False if there is none of that id."""
-        error = CancelledError(f"request {request_id} was cancelled by its id")
-        found = self._dispatcher.end(request_id, error, self._loop.time())
+    def cancel(self, request_id: str, *, tenant: str = "") -> bool:
+        """End the running request of that label with CANCELLED. False if there is none."""
+        submission_id = self._dispatcher.board.labels.get(Label(tenant, request_id))
+        return submission_id is not None and self._end_cancelled(submission_id, request_id)
+
+    def cancel_submission(self, submission_id: str) -> bool:
+        """The same, by the name that the router drew."""
+        return self._end_cancelled(submission_id, submission_id)
+
+    def _end_cancelled(self, submission_id: str, name: str) -> bool:
+        error = CancelledError(f"request {name} was cancelled by its id")
+        found = self._dispatcher.end(submission_id, error, self._loop.time())
         self._flush()
         return found
 
     def models(self) -> list[ModelFacts]:
         return list(self._dispatcher.members.models())
 
-    def token_text(self, token_id: int) -> str:
-        """A token's name for people; without a tokenizer as vLLM writes it, `token_id:7`."""
-        return self._text.token_text(token_id) if self._text else f"token_id:{token_id}"
+    def token_bytes(self, token_id: int) -> bytes:
+        """What a token adds to a text, which may be part of a character; without a tokenizer its
+        id as vLLM writes it, `token_id:7`."""
+        return self._text.token_bytes(token_id) if self._text else b"token_id:%d" % token_id
 
     def can_serve(self) -> bool:
         """Whether some model has a live pair of workers, and requests are accepted."""
@@ -155,11 +165,11 @@ class Router:
         """A worker exists (or leaves). The session to it is dialled from here."""
         epoch = announce.worker.epoch
         if self._dispatcher.announce(announce, self._loop.time()):
-            self._store.put_worker(announce)
             self._close_session(epoch)  # of a former life of this epoch: it was out of sight
             session = WorkerSession(
                 announce.worker,
                 self.config.router_id,
+                self._epoch,
                 self.config.membership,
                 self._dialer,
                 self,
@@ -198,8 +208,8 @@ class Router:
     def end_answers(self) -> None:
         """Running ones get it now. May be called again."""
         now = self._loop.time()
-        for request_id in list(self._dispatcher.board.requests):
-            self._dispatcher.end(request_id, UnavailableError("the router is stopping"), now)
+        for submission_id in list(self._dispatcher.board.requests):
+            self._dispatcher.end(submission_id, UnavailableError("the router is stopping"), now)
         self._flush()
 
     # Sessions
@@ -228,10 +238,8 @@ class Router:
         if self._is_stopping:
             raise UnavailableError("the router is stopping")
         job = await self._intake.make_job(message, arrived, time_left_s)
-        if not await self._store.claim(job.request_id, self.config.router_id):
-            raise DuplicateRequestError(
-                f"request id {job.request_id!r} is in use", metadata={"request_id": job.request_id}
-            )
+        if not await self._store.claim(job.label, job.submission_id):
+            raise job.label.in_use_error()
         return job
 
     def _submit(self, job: Job) -> Request:
@@ -239,8 +247,8 @@ class Router:
         try:
             return self._dispatcher.submit(job, detokenizer, self._loop.time())
         finally:
-            if job.request_id not in self._dispatcher.board.requests:
-                self._store.release(job.request_id)
+            if job.submission_id not in self._dispatcher.board.requests:
+                self._store.release(job.label, job.submission_id)
             self._flush()
 
     def _flush(self) -> None:
@@ -278,7 +286,6 @@ class Router:
             member = self._dispatcher.members.get(epoch)
             if member is None or member.state is MemberState.GONE:
                 self._close_session(epoch)
-                self._store.drop_worker(epoch)
 
     def _close_session(self, epoch: int) -> None:
         if epoch in self._sessions:

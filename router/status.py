@@ -7,6 +7,7 @@ from collections import Counter
 from router.board import Board
 from router.endings import Endings
 from router.request import Request
+from twolane.attempt_number import try_of
 from twolane.v1 import cluster_pb2
 
 
@@ -49,15 +50,16 @@ def _request_status(
 ) -> cluster_pb2.RequestStatus:
     status = cluster_pb2.RequestStatus(
         request_id=request.job.request_id,
+        submission_id=request.job.submission_id,
         state=request.state.name.lower(),
         prompt_tokens=request.n_prompt,
         output_tokens=len(request.answer.tokens),
         age_s=now - request.job.arrived,
         priority=request.job.priority,
     )
-    where = board.store.attempt_of(request.job.request_id)
-    if where is not None:
-        status.attempt = where.attempt
-        status.prefill_worker = endings.worker_id(where.prefill_epoch)
-        status.decode_worker = endings.worker_id(where.decode_epoch)
+    attempt = request.last_attempt
+    if attempt is not None:
+        status.attempt = try_of(attempt.key.attempt)
+        status.prefill_worker = endings.worker_id(attempt.prefill_epoch)
+        status.decode_worker = endings.worker_id(attempt.decode_epoch)
     return status

@@ -138,7 +138,7 @@ class Commands:
 
     def _retarget(self, session: Session, command: worker_pb2.Retarget, now: float) -> None:
         attempt = AttemptId.of(command.key)
-        following = AttemptId(attempt.request_id, command.next_attempt)
+        following = AttemptId(attempt.submission_id, command.next_attempt)
         if self._registry.has_followed(attempt, following, command.decode.epoch):
             self._tell_retargeted(session, command, following, now)
             return

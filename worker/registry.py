@@ -93,7 +93,7 @@ class Registry:
         heard: dict[object, list[Item]] = {}
         for item in items:
             key = item.key
-            log = self._logs.get((key.request_id, key.attempt))
+            log = self._logs.get((key.submission_id, key.attempt))
             if log is None:  # a role speaks of a row that nobody assigned
                 raise AssertionError(f"news of an unknown attempt: {item}")
             log.record(item, now)

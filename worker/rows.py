@@ -157,7 +157,7 @@ class Row:
         blank = self._blank
         if blank is None or blank[0] is not self.attempt or blank[1] != role:
             event = worker_pb2.TokenEvent(key=self.attempt.key, sample=self._sample)
-            setattr(event, "from", role)  # a keyword in Python
+            event.role = role
             blank = self._blank = (self.attempt, role, event)
         return blank[2]
 

@@ -218,10 +218,16 @@ class VirtualCluster:
     # -- clients ----------------------------------------------------------------------------
 
     async def ask(
-        self, prompt: Sequence[int], params: SamplingParams, *, priority: int = 0
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        *,
+        priority: int = 0,
+        request_id: str = "",
     ) -> list[inference_pb2.Token]:
         """The answer's tokens, as a client gets them. Raises what the client would see."""
         request = inference_pb2.GenerateRequest(
+            request_id=request_id,
             token_ids=inference_pb2.TokenIds(ids=prompt),
             sampling=params_to_proto(params),
             priority=priority,

@@ -43,7 +43,7 @@ class Cluster:
 
     def assign(self, prefill: int, decode: int, n_tokens: int) -> None:
         attempt = Attempt(
-            worker_pb2.AttemptKey(request_id="r", attempt=1),
+            worker_pb2.AttemptKey(submission_id="r", attempt=1),
             prefill_epoch=prefill,
             decode_epoch=decode,
             n_tokens=n_tokens,

@@ -223,9 +223,13 @@ async def test_cancel_by_id_from_another_connection_ends_the_stream_with_cancell
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             [response async for response in call]
         assert caught.value.code() is CODE.CANCELLED
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await other.Cancel(inference_pb2.CancelRequest())
-        assert caught.value.code() is CODE.INVALID_ARGUMENT
+        for request in (
+            inference_pb2.CancelRequest(),
+            inference_pb2.CancelRequest(request_id="mine", submission_id=first.submission_id),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await other.Cancel(request)
+            assert caught.value.code() is CODE.INVALID_ARGUMENT
 
 
 async def test_health_is_serving_only_while_some_model_can_be_served() -> None:

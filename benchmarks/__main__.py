@@ -21,6 +21,7 @@ MODULES = (
     "recall",
     "startup",
     "router_overhead",
+    "prefix_affinity",
     "worker_overhead",
 )
 COMPARISON = "split_or_colocated"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import secrets
+from array import array
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
@@ -71,7 +72,7 @@ class Intake:
         return Job(
             request_id=message.request_id or secrets.token_hex(8),
             model=model.name,
-            token_ids=tuple(token_ids),
+            token_ids=token_ids,
             params=params,
             arrived=arrived,
             priority=message.priority,
@@ -80,17 +81,19 @@ class Intake:
             prefix_hashes=prefix_hashes(token_ids),
         )
 
-    async def _token_ids(self, message: inference_pb2.GenerateRequest) -> list[int]:
+    async def _token_ids(self, message: inference_pb2.GenerateRequest) -> array[int]:
         if message.WhichOneof("prompt") == "token_ids":
-            return list(message.token_ids.ids)
+            return array("i", message.token_ids.ids)
         assert self._text is not None, "check_shape refuses text without a tokenizer"
         if message.WhichOneof("prompt") == "text":
-            return await self._by_size(len(message.text), self._text.encode, message.text)
+            ids = await self._by_size(len(message.text), self._text.encode, message.text)
+            return array("i", ids)
         turns = [{"role": m.role, "content": m.content} for m in message.chat.messages]
         n_chars = sum(len(turn["role"]) + len(turn["content"]) for turn in turns)
         # what the template makes of them is longer still: it is measured again
         rendered = await self._by_size(n_chars, self._text.render_chat, turns)
-        return await self._by_size(len(rendered), self._text.encode_rendered, rendered)
+        ids = await self._by_size(len(rendered), self._text.encode_rendered, rendered)
+        return array("i", ids)
 
     async def _by_size(
         self, n_chars: int, work: Callable[[ArgumentT], ResultT], argument: ArgumentT

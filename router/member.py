@@ -54,6 +54,7 @@ class Member:
         self.was_refused = False  # the last dial failed
         self.drain_wanted = False  # by an operator
         self.last_heard = now
+        self.last_given = 0  # the number of the latest prompt that it was given
         self.gone_at: float | None = None
         # cancels of the last CANCEL_MEMORY_S, and those that wait for a session: a link that
         # breaks loses what was under way, so they are all said again when the next one opens

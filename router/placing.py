@@ -10,6 +10,7 @@ from router.affinity import PrefixAffinity
 from router.attempt import Attempt
 from router.board import Board
 from router.guard import Guard
+from router.member import MemberState
 from router.policy import Need, Placement, place
 from router.request import Request, RequestState
 from twolane.attempt_number import first_attempt, next_attempt
@@ -23,7 +24,8 @@ class Placing:
         self._board = board
         self._admission = admission
         self._guard = guard
-        self._affinity = PrefixAffinity()
+        self._affinity = PrefixAffinity(is_there=self._is_there)
+        self._n_given = 0
         self._stuck: dict[str, Request] = {}  # by model: the head that found no place
 
     def place_waiting(self, now: float) -> None:
@@ -44,6 +46,10 @@ class Placing:
                     self._stuck[model] = head
                     break
                 self._stuck.pop(model, None)
+
+    def _is_there(self, epoch: int) -> bool:
+        member = self._board.members.get(epoch)
+        return member is not None and member.state is not MemberState.GONE
 
     def _need(self, request: Request, cached_tokens: dict[int, int] | None = None) -> Need:
         return Need(
@@ -70,6 +76,8 @@ class Placing:
         board.set_attempt(request, attempt)
         for epoch, command in assigns:
             board.send(epoch, command)
+        self._n_given += 1
+        prefill.last_given = self._n_given
         self._affinity.record(job.prefix_hashes, prefill.epoch)
         if request.timeline.dispatched is None:
             request.timeline.dispatched = now

@@ -131,6 +131,7 @@ class Roster:
             max_rows=told.decode_rows + self._config.extra_rows,
             backlog_tokens=max(share.backlog_tokens, load.prefill_queue_tokens),
             max_backlog_tokens=self._config.max_prefill_backlog_tokens,
+            last_given=member.last_given,
         )
 
 
@@ -152,7 +153,7 @@ class _Kind:
         if epoch not in self._by_room:
             self.n_workers += 1
         if view.prefills:
-            self._by_backlog.put(epoch, (view.backlog_tokens, name))
+            self._by_backlog.put(epoch, (view.backlog_tokens, view.last_given, name))
         if view.decodes:
             self._by_free.put(epoch, (is_full, free, view.rows, name))
         if view.prefills and view.decodes:

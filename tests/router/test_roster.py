@@ -42,6 +42,9 @@ class Cluster:
         self.members.heard(epoch, worker_pb2.LoadReport(pages=pages, **fields), 0.0)
 
     def assign(self, prefill: int, decode: int, n_tokens: int) -> None:
+        giver = self.members.get(prefill)
+        assert giver is not None
+        giver.last_given = len(self.attempts) + 1
         attempt = Attempt(
             worker_pb2.AttemptKey(submission_id="r", attempt=1),
             prefill_epoch=prefill,

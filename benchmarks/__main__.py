@@ -21,6 +21,7 @@ MODULES = (
     "recall",
     "startup",
     "router_overhead",
+    "router_scale",
     "prefix_affinity",
     "worker_overhead",
 )

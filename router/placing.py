@@ -33,6 +33,7 @@ class Placing:
         queue = self._board.queue
         if not queue:
             self._stuck.clear()
+            self._board.roster.forget_news()
             return
         for model in queue.models():
             while (head := queue.head(model)) is not None:

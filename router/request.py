@@ -77,7 +77,7 @@ class Job:
     resume_token: bytes = field(default_factory=partial(secrets.token_bytes, 16))
     request_id: str  # the client's label
     model: str
-    token_ids: Sequence[int]  # an array of 32-bit integers, where there may be many
+    token_ids: Sequence[int]  # a repeated field of protobuf's: four bytes each
     params: SamplingParams
     arrived: float
     priority: int = 0

@@ -12,6 +12,7 @@ prompt. So a placement looks at a handful of views, however many workers there a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 from router.config import AdmissionConfig
 from router.member import Member, MemberState
@@ -34,8 +35,7 @@ class Roster:
         self._views: dict[int, WorkerView] = {}
         self._model_of: dict[int, str] = {}
         self._kinds: dict[str, dict[KindKey, _Kind]] = {}
-        # by model: whether a worker has left, and those that have got room for something
-        self._news: dict[str, tuple[bool, list[WorkerView]]] = {}
+        self._news: dict[str, _News] = {}  # by model
 
     def all(self, model: str) -> list[WorkerView]:
         """Every view of a model: for tests, and for comparison."""
@@ -59,13 +59,20 @@ class Roster:
         """Whether what found no place at the last call may find one now: a worker has got room
         for it, or is there no more (others then do what was not asked of them)."""
         self.refresh()
-        is_less, grown = self._news.pop(model, (False, []))
+        news = self._news.pop(model, None)
+        if news is None:
+            return False
+        self.n_looks += len(news.prefill) + len(news.decode)
         n_tokens = need.n_tokens + need.growth_tokens
-        self.n_looks += len(grown)
-        return is_less or any(
-            (view.decodes and view.has_room(n_tokens)) or (view.prefills and view.can_prefill(need))
-            for view in grown
+        return (
+            news.has_left
+            or any(view.has_room(n_tokens) for view in news.decode)
+            or any(view.can_prefill(need) for view in news.prefill)
         )
+
+    def forget_news(self) -> None:
+        """Nobody waits."""
+        self._news.clear()
 
     def refresh(self) -> None:
         """Make the views anew that may have changed."""
@@ -95,8 +102,10 @@ class Roster:
         if key not in kinds:
             kinds[key] = _Kind(self._views)
         kinds[key].put(view)
-        if old is None or _has_grown(old, view):
-            self._news.setdefault(model, (False, []))[1].append(view)
+        if view.prefills and (old is None or _has_grown_for_prompts(old, view)):
+            self._news_of(model).prefill.append(view)
+        if view.decodes and (old is None or _has_grown_for_rows(old, view)):
+            self._news_of(model).decode.append(view)
 
     def _drop(self, view: WorkerView) -> None:
         model = self._model_of.pop(view.epoch)
@@ -108,7 +117,10 @@ class Roster:
             del kinds[key]
         if not kinds:
             del self._kinds[model]
-        self._news[model] = (True, [])
+        self._news_of(model).has_left = True
+
+    def _news_of(self, model: str) -> _News:
+        return self._news.setdefault(model, _News())
 
     def _view(self, member: Member) -> WorkerView:
         told, load, share = member.announce, member.load, self._tally.of(member.epoch)
@@ -133,6 +145,15 @@ class Roster:
             max_backlog_tokens=self._config.max_prefill_backlog_tokens,
             last_given=member.last_given,
         )
+
+
+@dataclass(slots=True)
+class _News:
+    """Since somebody last asked."""
+
+    has_left: bool = False  # some worker
+    prefill: list[WorkerView] = field(default_factory=list)  # have got room for a prompt
+    decode: list[WorkerView] = field(default_factory=list)  # for a row
 
 
 class _Kind:
@@ -222,12 +243,10 @@ def _kind_key(view: WorkerView) -> KindKey:
     )
 
 
-def _has_grown(old: WorkerView, new: WorkerView) -> bool:
-    """Whether something may fit now that did not."""
-    return (
-        new.free_pages > old.free_pages
-        or new.rows < old.rows
-        or new.backlog_tokens < old.backlog_tokens
-        or new.n_pages > old.n_pages
-        or new.max_rows > old.max_rows
-    )
+def _has_grown_for_prompts(old: WorkerView, new: WorkerView) -> bool:
+    return new.backlog_tokens < old.backlog_tokens or new.n_pages > old.n_pages
+
+
+def _has_grown_for_rows(old: WorkerView, new: WorkerView) -> bool:
+    is_room = new.free_pages > old.free_pages or new.rows < old.rows
+    return is_room or new.max_rows > old.max_rows

@@ -151,6 +151,10 @@ class DecodeRole:
         row.times.landed_s = now
         self._run(row, first, GOES_ON, now)
 
+    @property
+    def lacks_pages(self) -> bool:
+        return self.receiver.n_queued > 0
+
     def _run(
         self, row: Row, first: SampledToken, finish: sampling_pb2.FinishReason, now: float
     ) -> None:

@@ -43,7 +43,7 @@ class Events:
             return
         attempt.last_news = now
         if role == worker_pb2.ROLE_DECODE:
-            attempt.set_decoding()
+            self._decodes(attempt)
         if event.index != len(request.answer.tokens):  # guard: token index
             self._out_of_order(request, attempt, epoch, event, role, now)
             return
@@ -75,6 +75,10 @@ class Events:
             self._endings.last_token(request, event.finish_reason, role, now)
         elif request.remaining_tokens <= 0:
             self._endings.stopped(request, sampling_pb2.FINISH_REASON_LENGTH, role, now)
+
+    def _decodes(self, attempt: Attempt) -> None:
+        attempt.set_decoding()
+        self._board.tally.handed_over(attempt)
 
     def _out_of_order(
         self,
@@ -138,7 +142,7 @@ class Events:
         match event.kind:
             case K.KIND_HANDED_OVER | K.KIND_JOINED | K.KIND_LANDED:
                 if is_current:  # else P gave the row to the decode worker that is lost
-                    attempt.set_decoding()
+                    self._decodes(attempt)
             case K.KIND_UNPLACED:
                 if is_current:
                     self._recovery.unplaced(request, now)
@@ -149,7 +153,12 @@ class Events:
             case K.KIND_PREEMPTED:
                 self._recovery.preempted(request, now)
             case K.KIND_DEAD:
-                self._recovery.retry(request, event.reason or "dead", now)
+                if is_prefill:  # it could not give the row to that decode worker
+                    self._recovery.avoid(request, attempt.decode_epoch)
+                # held: others got the pages that it was held in, so somebody got on
+                self._recovery.retry(
+                    request, event.reason or "dead", now, is_failure=event.reason != "held"
+                )
             case K.KIND_FAILED:
                 self._endings.fail(
                     request,

@@ -15,6 +15,7 @@ from router.config import RouterConfig
 from router.limits import check_shape, fit
 from router.membership import Membership
 from router.model import ModelFacts
+from router.model_defaults import NO_DEFAULTS
 from router.request import Job
 from router.text import TextCodec
 from twolane.errors import (
@@ -51,7 +52,12 @@ class Intake:
         self._text = text
 
     async def make_job(
-        self, message: inference_pb2.GenerateRequest, arrived: float, time_left_s: float | None
+        self,
+        message: inference_pb2.GenerateRequest,
+        arrived: float,
+        time_left_s: float | None,
+        *,
+        default_max_tokens: int | None = None,
     ) -> Job:
         """May wait: for a long text's ids (off the loop), and, up to `unavailable_after_s`, for
         workers of a model that is expected."""
@@ -61,13 +67,11 @@ class Intake:
         token_ids = await self._token_ids(message)
         model = await self._model(message.model, deadline)
         numbers = array("i", token_ids)
-        params = fit(
-            numbers,
-            params,
-            model,
-            limits,
-            max_tokens_given=message.sampling.HasField("max_tokens"),
-        )
+        defaults = self._config.defaults.get(model.name, NO_DEFAULTS)
+        params = defaults.applied(params, message.sampling)
+        bounds = (default_max_tokens, defaults.max_tokens, limits.default_max_tokens)
+        if_unset = min(bound for bound in bounds if bound is not None)
+        params = fit(numbers, params, model, limits, if_unset=if_unset)
         if params.seed is None:
             params = replace(params, seed=secrets.randbits(63))
         return Job(

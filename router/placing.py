@@ -11,6 +11,7 @@ from router.attempt import Attempt
 from router.board import Board
 from router.guard import Guard
 from router.member import MemberState
+from router.model import pages_for
 from router.policy import Need, Placement, place
 from router.request import Request, RequestState
 from twolane.attempt_number import first_attempt, next_attempt
@@ -99,4 +100,12 @@ def _attempt(request: Request, need: Need, placement: Placement, now: float) -> 
         growth_tokens=need.growth_tokens,
         page_tokens=placement.decode.page_tokens,
         now=now,
+        prefill_pages=_pages_at_prefill(placement, need.n_tokens),
     )
+
+
+def _pages_at_prefill(placement: Placement, n_tokens: int) -> int:
+    """Pages that decoding rows of the prefill worker do without until the prompt is elsewhere."""
+    prefill = placement.prefill
+    goes_out = prefill.epoch != placement.decode.epoch
+    return pages_for(n_tokens, prefill.page_tokens) if goes_out and prefill.decodes else 0

@@ -15,7 +15,7 @@ from router.attempt import Attempt, AttemptState
 from router.board import Board
 from router.endings import Endings
 from router.member import Member, MemberState
-from router.policy import Need, place_decode
+from router.policy import Need, WorkerView, place_decode
 from router.request import Request, RequestState
 from twolane.attempt_number import next_attempt
 from twolane.errors import UnavailableError
@@ -100,8 +100,8 @@ class Recovery:
             self._board.send(decode_epoch, commands.judge_peer(epoch))
 
     def retarget(self, request: Request, now: float) -> bool:
-        """Send the pages that P holds to another decode worker, without computing them again.
-        False if there is none with room, or P cannot be told."""
+        """Send the pages that P holds to another decode worker, or decode them at P if it can,
+        without computing them again. False if there is no room, or P cannot be told."""
         attempt = request.attempt
         assert attempt is not None
         prefill = self._board.members.get(attempt.prefill_epoch)
@@ -114,12 +114,14 @@ class Recovery:
             growth_tokens=attempt.growth_tokens,
             avoid=request.avoid | {attempt.decode_epoch, attempt.prefill_epoch},
         )
-        view = place_decode(
-            need, self._board.roster.shortlist(need, request.job.model), prefill.giver
-        )
+        roster = self._board.roster
+        view = place_decode(need, roster.shortlist(need, request.job.model), prefill.giver)
+        if view is None:
+            view = _that_keeps(attempt, roster.view(attempt.prefill_epoch))
         decode = self._board.members.get(view.epoch) if view is not None else None
         if decode is None:
             return False
+        stays = decode is prefill
         moved = Attempt(
             worker_pb2.AttemptKey(
                 submission_id=request.job.submission_id, attempt=next_attempt(attempt.key.attempt)
@@ -132,11 +134,12 @@ class Recovery:
             page_tokens=decode.announce.page_tokens,
             now=now,
             moved_from=attempt,
+            prefill_pages=0 if stays else attempt.prefill_pages,
         )
         moved.due = now + self._board.config.dispatch.retarget_wait_s
         self._board.alarm(request, moved.due)
         to_prefill = commands.retarget(attempt.key, moved.key.attempt, decode)
-        to_decode = commands.assign_decode(request, moved, prefill, decode, now)
+        to_decode = None if stays else commands.assign_decode(request, moved, prefill, decode, now)
         self._board.send(
             attempt.decode_epoch, commands.cancel(attempt.key.submission_id, attempt.key.attempt)
         )
@@ -144,7 +147,8 @@ class Recovery:
         self._board.set_attempt(request, moved)
         self._board.counters["retargets"] += 1
         self._board.send(prefill.epoch, to_prefill)
-        self._board.send(decode.epoch, to_decode)
+        if to_decode is not None:
+            self._board.send(decode.epoch, to_decode)
         return True
 
     def session_opened(self, member: Member) -> None:
@@ -207,9 +211,20 @@ class Recovery:
         self._board.alarm(request, attempt.due)
         self.retarget(request, now)
 
-    def refused(self, request: Request, epoch: int, reason: str, message: str, now: float) -> None:
-        """A worker will not have the row: elsewhere, if there is an elsewhere."""
+    def avoid(self, request: Request, *epochs: int) -> None:
+        """Place it on other workers from now on, if there are others."""
         members = [self._board.members.get(avoided) for avoided in request.avoid]
         alive = {m.epoch for m in members if m is not None and m.state is MemberState.ALIVE}
-        request.avoid = frozenset({*alive, epoch})
+        request.avoid = frozenset({*alive, *epochs})
+
+    def refused(self, request: Request, epoch: int, reason: str, message: str, now: float) -> None:
+        """A worker will not have the row: elsewhere, if there is an elsewhere."""
+        self.avoid(request, epoch)
         self.retry(request, f"refused.{reason or 'unknown'}", now, detail=message)
+
+
+def _that_keeps(attempt: Attempt, view: WorkerView | None) -> WorkerView | None:
+    """Its prefill worker, if that decodes too, and the answer has room where the prompt is."""
+    if view is None or not view.decodes:
+        return None
+    return view if view.has_room(attempt.growth_tokens) else None

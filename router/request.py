@@ -93,6 +93,11 @@ class Job:
     def n_prompt(self) -> int:
         return len(self.token_ids)
 
+    @property
+    def max_tokens(self) -> int:
+        assert self.params.max_tokens is not None, "intake has made it what fits"
+        return self.params.max_tokens
+
 
 class Request:
     """The router's record of one job. Only the dispatcher's parts change it."""
@@ -150,7 +155,7 @@ class Request:
 
     @property
     def remaining_tokens(self) -> int:
-        return self.job.params.max_tokens - len(self.answer.tokens)
+        return self.job.max_tokens - len(self.answer.tokens)
 
     @property
     def n_tokens(self) -> int:

@@ -42,6 +42,11 @@ class Roster:
         self.refresh()
         return [view for epoch, view in self._views.items() if self._model_of[epoch] == model]
 
+    def view(self, epoch: int) -> WorkerView | None:
+        """None: it may get no new work."""
+        self.refresh()
+        return self._views.get(epoch)
+
     def shortlist(self, need: Need, model: str) -> list[WorkerView]:
         """`place` and `place_decode` choose of these as they would of all."""
         self.refresh()

@@ -88,16 +88,21 @@ class Router:
     # Clients
 
     async def generate(
-        self, message: inference_pb2.GenerateRequest, *, time_left_s: float | None = None
+        self,
+        message: inference_pb2.GenerateRequest,
+        *,
+        time_left_s: float | None = None,
+        default_max_tokens: int | None = None,
     ) -> AsyncGenerator[inference_pb2.GenerateResponse, None]:
         """One answer. The first response tells id, seed, model and the prompt's length, as soon as
         the request is admitted; each later one everything that waited; the last one finish_reason
-        and ledger.
+        and ledger. `default_max_tokens` holds where the message sets none, as far as so many fit;
+        None: what fits.
 
         Raises a `TwolaneError` instead of the rest. Closing the iterator early (or cancelling its
         task) cancels the request at both workers.
         """
-        job = await self._admit(message, self._loop.time(), time_left_s)
+        job = await self._admit(message, time_left_s, default_max_tokens)
         request = self._submit(job)
         del job  # with its prompt, which must not outlive the request
         wake = self._wakes[request] = asyncio.Event()
@@ -233,17 +238,23 @@ class Router:
         self._flush()
 
     async def _admit(
-        self, message: inference_pb2.GenerateRequest, arrived: float, time_left_s: float | None
+        self,
+        message: inference_pb2.GenerateRequest,
+        time_left_s: float | None,
+        default_max_tokens: int | None,
     ) -> Job:
+        arrived = self._loop.time()
         if self._is_stopping:
             raise UnavailableError("the router is stopping")
-        job = await self._intake.make_job(message, arrived, time_left_s)
+        job = await self._intake.make_job(
+            message, arrived, time_left_s, default_max_tokens=default_max_tokens
+        )
         if not await self._store.claim(job.label, job.submission_id):
             raise job.label.in_use_error()
         return job
 
     def _submit(self, job: Job) -> Request:
-        detokenizer = self._text.detokenizer(job.token_ids[-8:]) if self._text else None
+        detokenizer = self._text.detokenizer(job.token_ids) if self._text else None
         try:
             return self._dispatcher.submit(job, detokenizer, self._loop.time())
         finally:

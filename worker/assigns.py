@@ -34,7 +34,7 @@ def check_assign(assign: worker_pb2.Assign, spec: EngineSpec) -> SamplingParams:
         raise RowRefusedError("invalid", error.message) from error
     if params.seed is None:
         raise RowRefusedError("invalid", "sampling.seed: the router draws one, none was set")
-    if n_tokens - assign.n_prompt >= params.max_tokens:
+    if params.max_tokens is not None and n_tokens - assign.n_prompt >= params.max_tokens:
         raise RowRefusedError("invalid", f"all {params.max_tokens} tokens are there already")
     if assign.growth_tokens < 0 or assign.sample < 0 or assign.time_left_ms < 0:
         raise RowRefusedError("invalid", "growth_tokens, sample, time_left_ms: below 0")

@@ -42,6 +42,7 @@ ALLOWED = {
     ("COMPUTING", "HELD"),
     ("COMPUTING", "RUNNING"),
     ("COMPUTING", "OVER"),
+    ("HELD", "RUNNING"),
     ("HELD", "OVER"),
     ("RUNNING", "OVER"),
 }

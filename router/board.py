@@ -15,6 +15,7 @@ from router.config import RouterConfig
 from router.lazy_heap import LazyHeap
 from router.member import MemberState
 from router.membership import Membership
+from router.outlook import Outlook
 from router.request import WAITING, Label, Request, RequestState
 from router.roster import Roster
 from router.store import Store
@@ -60,6 +61,7 @@ class Board:
         self.counters: Counter[str] = Counter()
         self.now = 0.0  # of the latest tick; for memories that need no better
         self.tally = Tally()
+        self.outlook = Outlook()
         self.roster = Roster(config.admission, self.members, self.tally)
         self.alarms: LazyHeap[Request] = LazyHeap()  # by when each must be looked at
         self._at: dict[int, dict[str, Request]] = {}

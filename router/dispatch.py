@@ -43,7 +43,7 @@ class Dispatcher:
         self._events = Events(self.board, self._endings, self._recovery)
         self._admission = Admission(self.board, self._endings)
         self._guard = Guard(self.board, self._endings)
-        self._placing = Placing(self.board, self._admission, self._guard)
+        self._placing = Placing(self.board, self._endings, self._admission, self._guard)
         self._clock = RequestClock(
             self.board, self._endings, self._recovery, self._admission, self._guard
         )
@@ -54,6 +54,12 @@ class Dispatcher:
         return self.board.members
 
     # Clients
+
+    def check_room(
+        self, now: float, *, model: str = "", priority: int = 0, left_s: float | None = None
+    ) -> None:
+        """What can be said of a request before its prompt is looked at. Raises as `submit`."""
+        self._admission.check_room(model, priority, left_s, now)
 
     def submit(self, job: Job, detokenizer: Detokenizer | None, now: float) -> Request:
         """Admit a job, or refuse it: `DuplicateRequestError`, `DeadlineError`, `OverloadedError`.

@@ -75,6 +75,7 @@ class Endings:
             decode_worker=self.worker_id(attempt.decode_epoch),
         )
         self._board.counters["finished"] += 1
+        self._board.outlook.note_end(request, is_whole=True)
         self._leave(request)
 
     def fail(self, request: Request, error: errors.TwolaneError) -> None:
@@ -82,6 +83,8 @@ class Endings:
         is_cancel = isinstance(error, errors.CancelledError)
         request.error = error
         request.answer.end()
+        if isinstance(error, errors.DeadlineError):
+            self._board.outlook.note_end(request, is_whole=False)
         if request.attempt is not None and not request.attempt.is_over:
             self.cancel_attempt(request.attempt)
             request.attempt.life.advance(AttemptState.OVER)

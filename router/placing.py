@@ -9,6 +9,7 @@ from router.admission import Admission
 from router.affinity import PrefixAffinity
 from router.attempt import Attempt
 from router.board import Board
+from router.endings import Endings
 from router.guard import Guard
 from router.member import MemberState
 from router.model import pages_for
@@ -21,8 +22,9 @@ from twolane.v1 import worker_pb2
 class Placing:
     """See the module's docstring."""
 
-    def __init__(self, board: Board, admission: Admission, guard: Guard) -> None:
+    def __init__(self, board: Board, endings: Endings, admission: Admission, guard: Guard) -> None:
         self._board = board
+        self._endings = endings
         self._admission = admission
         self._guard = guard
         self._affinity = PrefixAffinity(is_there=self._is_there)
@@ -62,11 +64,16 @@ class Placing:
         )
 
     def _place(self, request: Request, now: float) -> bool:
-        """Commands are made before anything changes: a bug in making them harms nothing."""
+        """Commands are made before anything changes: a bug in making them harms nothing. What
+        cannot be answered in time any more gets no work, but its error."""
         job, board = request.job, self._board
         need = self._need(request, self._affinity.lookup(job.prefix_hashes))
         placement = place(need, board.roster.shortlist(need, job.model))
         if placement is None:
+            return False
+        late = self._admission.late_error(request, now)
+        if late is not None:
+            self._endings.fail(request, late)
             return False
         attempt = _attempt(request, need, placement, now)
         prefill = board.members.get(attempt.prefill_epoch)
@@ -84,7 +91,7 @@ class Placing:
         if request.timeline.dispatched is None:
             request.timeline.dispatched = now
             board.observer.queued(now - job.arrived)
-            self._admission.note_dispatch(now)
+            self._admission.note_dispatch(request, now)
         return True
 
 

@@ -137,6 +137,14 @@ class Router:
                 self._dispatcher.end(request.job.submission_id, left, self._loop.time())
                 self._flush()
 
+    def check_room(self, *, priority: int | None = None, time_left_s: float | None = None) -> None:
+        """For doors, before they parse: raises `OverloadedError` or `DeadlineError` for what would
+        be refused whatever it is. `priority` None: not known yet."""
+        highest = self.config.limits.priority
+        priority = highest if priority is None else priority
+        now = self._loop.time()
+        self._dispatcher.check_room(now, priority=priority, left_s=time_left_s)
+
     def cancel(self, request_id: str, *, tenant: str = "") -> bool:
         """End the running request of that label with CANCELLED. False if there is none."""
         submission_id = self._dispatcher.board.labels.get(Label(tenant, request_id))
@@ -246,6 +254,9 @@ class Router:
         arrived = self._loop.time()
         if self._is_stopping:
             raise UnavailableError("the router is stopping")
+        self._dispatcher.check_room(
+            arrived, model=message.model, priority=message.priority, left_s=time_left_s
+        )
         job = await self._intake.make_job(
             message, arrived, time_left_s, default_max_tokens=default_max_tokens
         )

@@ -87,6 +87,7 @@ class Dispatcher:
         self.members.opened(epoch, now)
         member = self.members.get(epoch)
         assert member is not None
+        self._look_after_lost(now)  # it may have taken the place of another incarnation
         self._recovery.session_opened(member)
         self.board.has_room_news = True
         self._place_waiting(now)

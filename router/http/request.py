@@ -19,6 +19,7 @@ from twolane.errors import (
     InvalidRequestError,
     TwolaneError,
     UnimplementedError,
+    short,
 )
 from twolane.rpc.params import given_to_proto
 from twolane.v1 import inference_pb2
@@ -129,11 +130,9 @@ def parse(decoder: msgspec.json.Decoder[RequestT], body: bytes) -> RequestT:
 def _refusal(text: str) -> TwolaneError:
     """msgspec says where: "Expected `int`, got `str` - at `$.seed`". Only what is not served yet
     must be null."""
-    if text == "Input data was truncated":
-        text = "the JSON is cut off, or ends with an escape that is half a pair, as \\ud800 is"
     where, named = _WHERE.search(text), _NAMED.search(text)
     parts = [found[1] for found in (where, named) if found]
-    field = ".".join(part for part in parts if part)
+    field = short(".".join(part for part in parts if part))
     if text.startswith("Expected `null`"):
         return UnimplementedError(f"{field} is not served yet", metadata={"field": field})
     return InvalidRequestError(text, field=field)

@@ -16,7 +16,7 @@ ENDING    every token is out; the workers' figures are awaited for a moment.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from functools import partial
@@ -79,13 +79,13 @@ class Job:
     resume_token: bytes = field(default_factory=partial(secrets.token_bytes, 16))
     request_id: str  # the client's label
     model: str
-    token_ids: tuple[int, ...]
+    token_ids: Sequence[int]  # a repeated field of protobuf's: four bytes each
     params: SamplingParams
     arrived: float
     priority: int = 0
     deadline: float | None = None  # router's clock
     tenant: str = ""
-    prefix_hashes: tuple[bytes, ...] = ()
+    prefix_hashes: Sequence[int] = ()
 
     @property
     def label(self) -> Label:

@@ -68,6 +68,7 @@ class Router:
         self._tasks = Background()
         self._epoch = secrets.randbits(63) + 1  # of this process, among all of its router_id
         self._is_stopping = False
+        self._is_flush_due = False
         self._started = 0.0
 
     async def __aenter__(self) -> Router:
@@ -146,6 +147,14 @@ class Router:
                 self._dispatcher.end(request.job.submission_id, left, self._loop.time())
                 self._flush()
 
+    def check_room(self, *, priority: int | None = None, time_left_s: float | None = None) -> None:
+        """For doors, before they parse: raises `OverloadedError` or `DeadlineError` for what would
+        be refused whatever it is. `priority` None: not known yet."""
+        highest = self.config.limits.priority
+        priority = highest if priority is None else priority
+        now = self._loop.time()
+        self._dispatcher.check_room(now, priority=priority, left_s=time_left_s)
+
     def cancel(self, request_id: str, *, tenant: str = "") -> bool:
         """End the running request of that label with CANCELLED. False if there is none."""
         submission_id = self._dispatcher.board.labels.get(Label(tenant, request_id))
@@ -205,9 +214,11 @@ class Router:
         self._dispatcher.report_gone(epoch, self._loop.time())
         self._flush()
 
-    def status(self) -> cluster_pb2.GetStatusResponse:
-        board = self._dispatcher.board
-        return make_status(board, Endings(board), started=self._started, now=self._loop.time())
+    def status(self, *, with_requests: bool = True) -> cluster_pb2.GetStatusResponse:
+        board, now = self._dispatcher.board, self._loop.time()
+        return make_status(
+            board, Endings(board), started=self._started, now=now, with_requests=with_requests
+        )
 
     def check_integrity(self) -> None:
         """Raises AssertionError if the router's tables disagree with each other."""
@@ -253,6 +264,9 @@ class Router:
         arrived = self._loop.time()
         if self._is_stopping:
             raise UnavailableError("the router is stopping")
+        self._dispatcher.check_room(
+            arrived, model=message.model, priority=message.priority, left_s=time_left_s
+        )
         job = await self._intake.make_job(
             message, arrived, time_left_s, default_max_tokens=default_max_tokens
         )
@@ -270,7 +284,14 @@ class Router:
             self._flush()
 
     def _flush(self) -> None:
-        """Act on what the dispatcher decided."""
+        """Act on what the dispatcher decides, once for all that comes in this turn of the loop."""
+        if not self._is_flush_due:
+            self._is_flush_due = True
+            self._loop.call_soon(self._flush_now)
+
+    def _flush_now(self) -> None:
+        self._is_flush_due = False
+        self._dispatcher.settle(self._loop.time())
         for epoch, command in self._dispatcher.take_outbox():
             link = self._sessions[epoch][0].link if epoch in self._sessions else None
             if link is None:
@@ -302,7 +323,7 @@ class Router:
 
     def _close_gone(self) -> None:
         """End the sessions of members that are no more."""
-        for epoch in list(self._sessions):
+        for epoch in self._dispatcher.members.take_gone():
             member = self._dispatcher.members.get(epoch)
             if member is None or member.state is MemberState.GONE:
                 self._close_session(epoch)

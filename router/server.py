@@ -161,7 +161,7 @@ class RouterServer:
             await self._publish()
 
     async def _publish(self) -> None:
-        self.metrics.publish(self.router.status())
+        self.metrics.publish(self.router.status(with_requests=False))
         serving, not_serving = (
             health_pb2.HealthCheckResponse.SERVING,
             health_pb2.HealthCheckResponse.NOT_SERVING,

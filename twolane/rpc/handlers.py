@@ -52,8 +52,11 @@ def unary_stream(
     request_type: type[RequestT],
     handler: Callable[[RequestT, Context], Awaitable[None]],
     gate: CallGate = _INNER_GATE,
+    *,
+    check: Callable[[Context], None] = lambda context: None,
 ) -> grpc.RpcMethodHandler[Any, Any]:
-    """One message in, many out, written by `handler` to the context.
+    """One message in, many out, written by `handler` to the context. `check` may refuse a call
+    before its message is read and parsed.
 
     To gRPC it is a stream of messages either way, so the first is read when `gate` says so.
     """
@@ -61,6 +64,7 @@ def unary_stream(
     async def handle(requests: object, context: Context) -> None:
         try:
             async with gate.entered(context):
+                check(context)
                 raw = await gate.try_read(context)
                 if raw is None:
                     raise InvalidRequestError("this call ended without a message")

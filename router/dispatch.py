@@ -8,26 +8,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 from router import commands
 from router.admission import Admission
 from router.affinity import PrefixAffinity
 from router.answer import Answer
 from router.attempt import Attempt
 from router.board import Board, NullObserver, Observer, OutMessage
+from router.bugs import BugLog
 from router.config import RouterConfig
 from router.detokenizer import Detokenizer
 from router.endings import Endings
 from router.events import Events
 from router.membership import Membership
-from router.policy import Need, place
+from router.model import pages_for
+from router.policy import Need, Placement, place
 from router.recovery import Recovery
 from router.request import Job, Request, RequestState
 from router.store import MemoryStore, Store
+from twolane.attempt_number import first_attempt, next_attempt
 from twolane.errors import DeadlineError, TwolaneError
 from twolane.rpc.params import params_to_proto
 from twolane.v1 import cluster_pb2, worker_pb2
 
 S = RequestState
+ResultT = TypeVar("ResultT")
 
 
 class Dispatcher:
@@ -43,6 +50,7 @@ class Dispatcher:
         self._events = Events(self.board, self._endings, self._recovery)
         self._admission = Admission(self.board, self._endings)
         self._affinity = PrefixAffinity()
+        self._bugs = BugLog()
         self._heartbeat_due = 0.0
 
     @property
@@ -52,21 +60,21 @@ class Dispatcher:
     # Clients
 
     def submit(self, job: Job, detokenizer: Detokenizer | None, now: float) -> Request:
-        """Admit a job, or refuse it: `DeadlineError`, `OverloadedError`. The id is the caller's to
-        have claimed."""
-        assert job.request_id not in self.board.requests
+        """Admit a job, or refuse it: `DuplicateRequestError`, `DeadlineError`, `OverloadedError`.
+        Its label is the caller's to have claimed."""
+        if job.label in self.board.labels:
+            raise job.label.in_use_error()
         self._admission.check(job, now)
         answer = Answer(detokenizer, job.params.stop, job.params.min_tokens)
         request = Request(job, answer, params_to_proto(job.params))
-        self.board.requests[job.request_id] = request
-        self.board.queue.push(request)
+        self.board.add(request)
         self.board.has_room_news = True
         self._place_waiting(now)
         return request
 
-    def end(self, request_id: str, error: TwolaneError, now: float) -> bool:
+    def end(self, submission_id: str, error: TwolaneError, now: float) -> bool:
         """End a request with `error`. False: there is no such request (any more)."""
-        request = self.board.requests.get(request_id)
+        request = self.board.requests.get(submission_id)
         if request is None:
             return False
         self._endings.fail(request, error)
@@ -79,6 +87,7 @@ class Dispatcher:
         self.members.opened(epoch, now)
         member = self.members.get(epoch)
         assert member is not None
+        self._look_after_lost(now)  # it may have taken the place of another incarnation
         self._recovery.session_opened(member)
         self.board.has_room_news = True
         self._place_waiting(now)
@@ -124,9 +133,9 @@ class Dispatcher:
         has_load = message.HasField("load")
         self.members.heard(epoch, message.load if has_load else None, now)
         for token in message.tokens:
-            self._events.token(epoch, token, now)
+            self._guard("told", token.key.submission_id, now, self._events.token, epoch, token, now)
         for row in message.rows:
-            self._events.row(epoch, row, now)
+            self._guard("told", row.key.submission_id, now, self._events.row, epoch, row, now)
         self.board.has_room_news |= has_load
         self._place_waiting(now)
 
@@ -142,8 +151,8 @@ class Dispatcher:
             for member in self.members:
                 self.board.send(member.epoch, commands.heartbeat())
         self._admission.note_servable(self.members.servable_models(), now)
-        for request in list(self.board.requests.values()):
-            self._tick_request(request, now)
+        for submission_id, request in list(self.board.requests.items()):
+            self._guard("ticked", submission_id, now, self._tick_request, request, now)
         self.board.has_room_news = True
         self._place_waiting(now)
 
@@ -187,9 +196,22 @@ class Dispatcher:
         self.board.has_room_news = False
         for model in self.board.queue.models():
             while (head := self.board.queue.head(model)) is not None:
-                if not self._place(head, now):
+                placed = self._guard("placed", head.job.submission_id, now, self._place, head, now)
+                if not placed and not head.is_over:
                     break
-                self.board.queue.pop(model)
+
+    def _guard(
+        self, what: str, submission_id: str, now: float, work: Callable[..., ResultT], *args: Any
+    ) -> ResultT | None:
+        """Do what one request needs. A bug that it meets ends it, and nobody else; then None."""
+        try:
+            return work(*args)
+        except Exception:  # noqa: BLE001 - whatever it is, the others go on
+            self._bugs.tell(f"a request was {what}", now)
+            request = self.board.requests.get(submission_id)
+            if request is not None:
+                self._endings.fail_of_bug(request, what)
+            return None
 
     def _place(self, request: Request, now: float) -> bool:
         job = request.job
@@ -203,9 +225,10 @@ class Dispatcher:
         placement = place(need, self.board.model_of(self.board.views(), job.model))
         if placement is None:
             return False
-        number = request.last_attempt.key.attempt + 1 if request.last_attempt else 1
+        last = request.last_attempt
+        number = next_attempt(last.key.attempt) if last else first_attempt(fence=0)
         attempt = Attempt(
-            worker_pb2.AttemptKey(request_id=job.request_id, attempt=number),
+            worker_pb2.AttemptKey(submission_id=job.submission_id, attempt=number),
             prefill_epoch=placement.prefill.epoch,
             decode_epoch=placement.decode.epoch,
             n_tokens=request.n_tokens,
@@ -213,14 +236,16 @@ class Dispatcher:
             growth_tokens=growth,
             page_tokens=placement.decode.page_tokens,
             now=now,
+            prefill_pages=_pages_at_prefill(placement, request.n_tokens),
         )
         prefill = self.members.get(attempt.prefill_epoch)
         decode = self.members.get(attempt.decode_epoch)
         assert prefill is not None
         assert decode is not None
-        request.life.advance(S.RUNNING)
+        assigns = commands.assigns(request, attempt, prefill, decode, now)
+        self.board.advance(request, S.RUNNING)
         self.board.set_attempt(request, attempt)
-        for epoch, command in commands.assigns(request, attempt, prefill, decode, now):
+        for epoch, command in assigns:
             self.board.send(epoch, command)
         self._affinity.record(job.prefix_hashes, prefill.epoch)
         if request.timeline.dispatched is None:
@@ -228,3 +253,10 @@ class Dispatcher:
             self.board.observer.queued(now - job.arrived)
             self._admission.note_dispatch(now)
         return True
+
+
+def _pages_at_prefill(placement: Placement, n_tokens: int) -> int:
+    """Pages that decoding rows of the prefill worker do without until the prompt is elsewhere."""
+    prefill = placement.prefill
+    goes_out = prefill.epoch != placement.decode.epoch
+    return pages_for(n_tokens, prefill.page_tokens) if goes_out and prefill.decodes else 0

@@ -1,7 +1,8 @@
 """Who is in the cluster: announces, sessions, silence, drains.
 
-Members are kept by epoch. A new epoch of the same worker_id ends the old one for dispatch; an epoch
-that was replaced, or proven gone, never comes back. No clock here: `now` is given.
+Members are kept by epoch. A new epoch of the same worker_id ends the old one for dispatch when its
+session opens: an announce may come late, and be of a process that is gone. An epoch that was
+replaced, or proven gone, never comes back. No clock here: `now` is given.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Membership:
     def announce(self, announce: cluster_pb2.AnnounceRequest, now: float) -> Member | None:
         """A worker says that it exists. Returns the member if a session must be dialled for it."""
         self._models = None
-        epoch, worker_id = announce.worker.epoch, announce.worker.worker_id
+        epoch = announce.worker.epoch
         if epoch in self._retired:
             return None
         member = self._members.get(epoch)
@@ -47,15 +48,16 @@ class Membership:
         if member is not None and member.state is not S.GONE:
             member.announce = announce
             return None
-        for other in [m for m in self if m.worker_id == worker_id and m.epoch != epoch]:
-            self._retire(other.epoch)
-            self._end(other, now)
         member = self._members[epoch] = Member(announce, now)
         return member
 
     def opened(self, epoch: int, now: float) -> None:
-        """A session is open: the worker of that epoch answered."""
+        """A session is open: the worker of that epoch answered. Others of its name are former ones,
+        or it was started twice: an announce alone does not tell, as one may come late."""
         member = self._members[epoch]
+        for other in [m for m in self if m.worker_id == member.worker_id and m is not member]:
+            self._retire(other.epoch)
+            self._end(other, now)
         member.is_open = True
         member.was_refused = False
         self.heard(epoch, None, now)
@@ -80,6 +82,9 @@ class Membership:
         member.last_heard = now
         if load is not None:
             member.load = load
+        if member.is_stuck:
+            self._suspect(member)
+            return
         wanted = S.DRAINING if member.drain_wanted or member.load.draining else S.ALIVE
         if member.is_open and member.state is not wanted:
             member.life.advance(wanted)
@@ -121,9 +126,12 @@ class Membership:
 
     def is_lost(self, member: Member, now: float) -> bool:
         """Whether what runs there must be looked after elsewhere: silent for too long, nobody
-        answers the dial, or gone. A session that broke a moment ago is not enough."""
+        answers the dial, a step of it is late, or gone. A session that broke a moment ago is not
+        enough."""
         if member.state is S.SUSPECT:
-            return member.was_refused or now - member.last_heard > self._config.suspicion_s
+            if member.was_refused or member.is_stuck:
+                return True
+            return now - member.last_heard > self._config.suspicion_s
         return member.state is S.GONE
 
     def servable_models(self) -> set[str]:

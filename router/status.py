@@ -7,12 +7,13 @@ from collections import Counter
 from router.board import Board
 from router.endings import Endings
 from router.request import Request
+from twolane.attempt_number import try_of
 from twolane.v1 import cluster_pb2
 
 
 def requests_by_state(board: Board) -> Counter[str]:
     """Live requests, by the lower-case name of their state."""
-    return Counter(request.state.name.lower() for request in board.requests.values())
+    return Counter({state.name.lower(): n for state, n in board.states.items() if n})
 
 
 def make_status(
@@ -47,15 +48,16 @@ def _request_status(
 ) -> cluster_pb2.RequestStatus:
     status = cluster_pb2.RequestStatus(
         request_id=request.job.request_id,
+        submission_id=request.job.submission_id,
         state=request.state.name.lower(),
-        prompt_tokens=request.job.n_prompt,
+        prompt_tokens=request.n_prompt,
         output_tokens=len(request.answer.tokens),
         age_s=now - request.job.arrived,
         priority=request.job.priority,
     )
-    where = board.store.attempt_of(request.job.request_id)
-    if where is not None:
-        status.attempt = where.attempt
-        status.prefill_worker = endings.worker_id(where.prefill_epoch)
-        status.decode_worker = endings.worker_id(where.decode_epoch)
+    attempt = request.last_attempt
+    if attempt is not None:
+        status.attempt = try_of(attempt.key.attempt)
+        status.prefill_worker = endings.worker_id(attempt.prefill_epoch)
+        status.decode_worker = endings.worker_id(attempt.decode_epoch)
     return status

@@ -8,8 +8,10 @@ its streams can be reset while it lives on.
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -18,6 +20,7 @@ from typing import Any
 from decode_worker.config import DecodeConfig
 from decode_worker.role import DecodeRole
 from engine.fake import FakeEngine, FakeEngineConfig
+from engine.step import RowResult, RowWork
 from kvtransfer.config import LeaseConfig
 from kvtransfer.sources import PageMaker
 from kvtransfer.transports.memory import Faults, MemoryFabric, MemoryOutlet
@@ -29,13 +32,13 @@ from twolane.params import SamplingParams
 from twolane.rpc.link import LinkBrokenError
 from twolane.rpc.params import params_to_proto
 from twolane.testing.links import MemoryLink, link_pair
-from twolane.v1 import cluster_pb2, inference_pb2, transfer_pb2, worker_pb2
+from twolane.v1 import cluster_pb2, inference_pb2, sampling_pb2, transfer_pb2, worker_pb2
 from worker.announcer import Announcer
 from worker.config import SessionConfig, StepLimits, WorkerConfig
 from worker.errors import StaleEpochError
 from worker.role import Roles
 from worker.site import Site
-from worker.step_runner import TimedEngine, TimedStepRunner
+from worker.step_runner import OnSubmitted, TimedEngine, TimedStepRunner
 from worker.wire import Wire
 from worker.worker import Worker
 
@@ -59,6 +62,16 @@ class Shape:
     transfer_faults: Faults = field(default_factory=Faults)
     sender_writes: bool = False
     steps_ahead: int = 0
+    dispatch: DispatchConfig = field(default_factory=lambda: DispatchConfig(max_failures=40))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One request, as its client saw it."""
+
+    tokens: list[int]
+    ledger: sampling_pb2.Ledger
+    took_s: float
 
 
 @dataclass
@@ -71,6 +84,20 @@ class Life:
     links: list[MemoryLink[Any, Any]] = field(default_factory=list)
 
 
+class _HangingRunner(TimedStepRunner):
+    """Steps that begin while the device hangs never end."""
+
+    def __init__(self, engine: TimedEngine, steps_ahead: int, is_hung: Callable[[], bool]) -> None:
+        super().__init__(engine, steps_ahead=steps_ahead)
+        self._is_hung = is_hung
+
+    async def run(self, work: Sequence[RowWork], on_submitted: OnSubmitted) -> list[RowResult]:
+        if self._is_hung():
+            on_submitted(None)
+            await asyncio.Event().wait()
+        return await super().run(work, on_submitted)
+
+
 class VirtualCluster:
     """Made by `virtual_cluster`."""
 
@@ -81,6 +108,9 @@ class VirtualCluster:
         self.kills = 0
         self.outlets: dict[tuple[str, str], MemoryOutlet] = {}  # (from, to): the latest
         self.stalled: set[str] = set()  # bytes to these workers do not move
+        self.hung: set[str] = set()  # steps of these workers do not end
+        self.dials_to_fail: Counter[str] = Counter()  # so many of other workers, by worker
+        self.opens_to_fail: Counter[str] = Counter()  # of transports, by receiver
         self._tasks = tasks
         self._epochs = itertools.count(1000 * (seed + 1))
         self._fabric = MemoryFabric(
@@ -92,7 +122,7 @@ class VirtualCluster:
         self.router = Router(
             RouterConfig(
                 membership=MembershipConfig(gone_after_s=10.0),
-                dispatch=DispatchConfig(max_failures=40),
+                dispatch=shape.dispatch,
             ),
             self,
         )
@@ -147,6 +177,9 @@ class VirtualCluster:
         return self._dial(address.endpoint, lambda worker, link: worker.serve_session(link))
 
     async def _dial_peer(self, endpoint: str) -> MemoryLink[Any, Any]:
+        if self.dials_to_fail[endpoint]:
+            self.dials_to_fail[endpoint] -= 1
+            raise LinkBrokenError("a packet was lost")
         return self._dial(endpoint, lambda worker, link: worker.serve_peer(link))
 
     def _dial(
@@ -192,6 +225,9 @@ class VirtualCluster:
         maker = PageMaker(engine.pool, engine.spec.layout)
 
         def open_outlet(hello: transfer_pb2.ReceiverHello) -> MemoryOutlet:
+            if self.opens_to_fail[hello.worker_id]:
+                self.opens_to_fail[hello.worker_id] -= 1
+                raise OSError(errno.EMFILE, "Too many open files")
             source = maker.source_for(hello.layout)
             outlet = self._fabric.outlet(site.epoch, source, hello.transport_address)
             self.outlets[worker_id, hello.worker_id] = outlet
@@ -206,7 +242,7 @@ class VirtualCluster:
             transports=("memory",),
             makes_dtypes=maker.makes_dtypes,
         )
-        runner = TimedStepRunner(engine, steps_ahead=self.shape.steps_ahead)
+        runner = _HangingRunner(engine, self.shape.steps_ahead, lambda: worker_id in self.hung)
         return Worker(config, site, Roles(decode_role, prefill_role), runner, wire)
 
     async def _announce(self, worker: Worker) -> None:
@@ -218,10 +254,33 @@ class VirtualCluster:
     # -- clients ----------------------------------------------------------------------------
 
     async def ask(
-        self, prompt: Sequence[int], params: SamplingParams, *, priority: int = 0
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        *,
+        priority: int = 0,
+        request_id: str = "",
     ) -> list[inference_pb2.Token]:
         """The answer's tokens, as a client gets them. Raises what the client would see."""
+        tokens, _ = await self._generate(prompt, params, priority, request_id)
+        return tokens
+
+    async def outcome(self, prompt: Sequence[int], params: SamplingParams) -> Outcome:
+        """As `ask`, and what it took."""
+        clock = asyncio.get_running_loop().time
+        begun = clock()
+        tokens, ledger = await self._generate(prompt, params)
+        return Outcome([token.token_id for token in tokens], ledger, clock() - begun)
+
+    async def _generate(
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        priority: int = 0,
+        request_id: str = "",
+    ) -> tuple[list[inference_pb2.Token], sampling_pb2.Ledger]:
         request = inference_pb2.GenerateRequest(
+            request_id=request_id,
             token_ids=inference_pb2.TokenIds(ids=prompt),
             sampling=params_to_proto(params),
             priority=priority,
@@ -232,7 +291,7 @@ class VirtualCluster:
                 assert token.index == len(tokens), "a token was lost or came twice"
                 tokens.append(token)
         assert response.finish_reason, "an answer ended without saying why"
-        return tokens
+        return tokens, response.ledger
 
     # -- audits -----------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -261,5 +262,15 @@ def test_a_gpu_that_is_not_there_is_refused() -> None:
     with (
         pytest.raises(StartError, match="no CUDA device"),
         open_engine(gpu, name="w", is_shared=False),
+    ):
+        pass
+
+
+def test_a_fake_engine_names_the_field_that_its_model_lacks(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"vocab_size": 300}')
+    fake = replace(FAKE, model_dir=str(tmp_path))
+    with (
+        pytest.raises(StartError, match=r"config\.json: max_position_embeddings is None"),
+        open_engine(fake, name="w", is_shared=False),
     ):
         pass

@@ -87,6 +87,7 @@ class Dispatcher:
         self.members.opened(epoch, now)
         member = self.members.get(epoch)
         assert member is not None
+        self._look_after_lost(now)  # it may have taken the place of another incarnation
         self._recovery.session_opened(member)
 
     def session_broken(self, epoch: int, now: float) -> None:

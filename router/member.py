@@ -3,8 +3,8 @@
                  session opened            its load says so, or an operator
     JOINING ───────────────────> ALIVE <──────────────────────────> DRAINING
        │                          │  ^                                │  │
-       │                   broken,│  │ heard again                    │  │
-       │                   silent v  │                                │  │
+       │           broken, silent,│  │ heard again                    │  │
+       │           a step is late v  │                                │  │
        │                        SUSPECT <─────────────────────────────┘  │
        └───────────────────────────┴──> GONE <───────────────────────────┘
                         left, another epoch, proof, or too long unheard
@@ -71,6 +71,11 @@ class Member:
             old.append(key)
         for key in old:
             del self.cancels[key]
+
+    @property
+    def is_stuck(self) -> bool:
+        """Its latest report said that a step is late: its engine seems to hang."""
+        return self.load.step_age_s > self.load.step_bound_s > 0
 
     @property
     def state(self) -> MemberState:

@@ -1,7 +1,8 @@
 """Who is in the cluster: announces, sessions, silence, drains.
 
-Members are kept by epoch. A new epoch of the same worker_id ends the old one for dispatch; an epoch
-that was replaced, or proven gone, never comes back. No clock here: `now` is given.
+Members are kept by epoch. A new epoch of the same worker_id ends the old one for dispatch when its
+session opens: an announce may come late, and be of a process that is gone. An epoch that was
+replaced, or proven gone, never comes back. No clock here: `now` is given.
 
 What follows from a change is told once, when it happens: epochs that `changed`, members that
 `take_lost`, epochs that `take_gone`. Silence is looked for when it may have lasted long enough. So
@@ -31,7 +32,7 @@ class Membership:
         self.changed: set[int] = set()  # emptied by who keeps something of members
         self._config = config
         self._members: dict[int, Member] = {}
-        self._of_worker: dict[str, set[int]] = {}  # epochs by worker_id
+        self._of_worker: dict[str, dict[int, None]] = {}  # epochs by worker_id, in order
         self._models: tuple[ModelFacts, ...] | None = None  # until facts change
         self._servable: set[str] | None = None  # until facts or a state change
         self._looks: LazyHeap[int] = LazyHeap()  # epochs by when silence may have lasted
@@ -47,7 +48,7 @@ class Membership:
 
     def announce(self, announce: cluster_pb2.AnnounceRequest, now: float) -> Member | None:
         """A worker says that it exists. Returns the member if a session must be dialled for it."""
-        epoch, worker_id = announce.worker.epoch, announce.worker.worker_id
+        epoch = announce.worker.epoch
         if epoch in self._retired:
             return None
         member = self._members.get(epoch)
@@ -60,19 +61,20 @@ class Membership:
                 member.announce = announce
                 self._note_facts(epoch)
             return None
-        epochs = self._of_worker.setdefault(worker_id, set())
-        for other in epochs - {epoch}:
-            self._retire(other)
-            self._end(self._members[other], now)
-        epochs.add(epoch)
+        self._of_worker.setdefault(announce.worker.worker_id, {})[epoch] = None
         member = self._members[epoch] = Member(announce, now)
         self._note_facts(epoch)
         self._looks.put(epoch, now + self._config.suspicion_s)
         return member
 
     def opened(self, epoch: int, now: float) -> None:
-        """A session is open: the worker of that epoch answered."""
+        """A session is open: the worker of that epoch answered. Others of its name are former ones,
+        or it was started twice: an announce alone does not tell, as one may come late."""
         member = self._members[epoch]
+        for other in self._of_worker[member.worker_id]:
+            if other != epoch:
+                self._retire(other)
+                self._end(self._members[other], now)
         member.is_open = True
         member.was_refused = False
         self.heard(epoch, None, now)
@@ -100,6 +102,10 @@ class Membership:
         if load is not None and load != member.load:
             member.load = load
             self.changed.add(epoch)
+        if member.is_stuck:
+            self._suspect(member)
+            self._lost.append(member)
+            return
         wanted = S.DRAINING if member.drain_wanted or member.load.draining else S.ALIVE
         if member.is_open and member.state is not wanted:
             self._advance(member, wanted)
@@ -143,9 +149,12 @@ class Membership:
 
     def is_lost(self, member: Member, now: float) -> bool:
         """Whether what runs there must be looked after elsewhere: silent for too long, nobody
-        answers the dial, or gone. A session that broke a moment ago is not enough."""
+        answers the dial, a step of it is late, or gone. A session that broke a moment ago is not
+        enough."""
         if member.state is S.SUSPECT:
-            return member.was_refused or now - member.last_heard > self._config.suspicion_s
+            if member.was_refused or member.is_stuck:
+                return True
+            return now - member.last_heard > self._config.suspicion_s
         return member.state is S.GONE
 
     def servable_models(self) -> set[str]:
@@ -218,7 +227,7 @@ class Membership:
     def _forget(self, member: Member) -> None:
         del self._members[member.epoch]
         epochs = self._of_worker[member.worker_id]
-        epochs.discard(member.epoch)
+        del epochs[member.epoch]
         if not epochs:
             del self._of_worker[member.worker_id]
         self._note_facts(member.epoch)

@@ -76,7 +76,7 @@ class Recovery:
         """D took the pages for others. No failure, as long as the row gets ahead between two."""
         attempt = request.attempt
         assert attempt is not None
-        request.full_growth = True
+        request.n_preempted += 1
         got_ahead = len(request.answer.tokens) > attempt.first_index
         self.retry(request, "preempted", now, is_failure=not got_ahead)
 
@@ -190,6 +190,7 @@ class Recovery:
                 moving = attempt.state is A.MOVING
                 self.retry(request, "not_retargeted" if moving else "prefill_worker_lost", now)
         elif now - attempt.last_news > config.stall_s:
+            self.avoid(request, attempt.prefill_epoch, attempt.decode_epoch)
             self.retry(request, "stalled", now)
 
     def next_look(self, request: Request) -> float:

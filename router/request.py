@@ -41,6 +41,8 @@ class RequestState(Enum):
     CANCELLED = auto()
 
 
+GROWTH_AFTER_PREEMPTION = 4  # times as much room as before is reserved
+
 S = RequestState
 REQUEST_MOVES: Mapping[RequestState, frozenset[RequestState]] = {
     S.QUEUED: frozenset({S.RUNNING, S.FAILED, S.CANCELLED}),
@@ -111,12 +113,12 @@ class Request:
         "error",
         "failures",
         "finish_reason",
-        "full_growth",
         "job",
         "last_attempt",
         "ledger",
         "life",
         "n_attempts",
+        "n_preempted",
         "n_prompt",
         "queued_since",
         "sampling",
@@ -135,7 +137,7 @@ class Request:
         self.last_attempt: Attempt | None = None  # live or not: for the ledger
         self.n_attempts = 0
         self.failures = 0  # attempts that ended badly
-        self.full_growth = False  # it was preempted: reserve all that may still come
+        self.n_preempted = 0
         self.avoid: frozenset[int] = frozenset()  # epochs that refused it
         self.queued_since = job.arrived
         self.sequence = 0  # order of arrival, set by the queue
@@ -168,5 +170,8 @@ class Request:
         self.job = replace(self.job, token_ids=(), prefix_hashes=())
 
     def growth_tokens(self, reserve: int) -> int:
+        """Room for so much more of the answer is reserved: more after each preemption, and after
+        some all that may still come, so that it is not preempted for ever."""
         remaining = self.remaining_tokens
-        return remaining if self.full_growth else min(remaining, reserve)
+        times: int = GROWTH_AFTER_PREEMPTION**self.n_preempted
+        return min(remaining, reserve * times)

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 
 from engine.fake import FakeEngine, FakeEngineConfig, expected_answer
+from kvtransfer.transports.memory import Faults
 from router.config import DispatchConfig
 from tests.cluster.virtual_cluster import Outcome, Shape, VirtualCluster, virtual_cluster
 from twolane.params import SamplingParams
@@ -161,3 +162,14 @@ def test_small_request_does_not_wait_behind_large_ones_that_hold_each_others_pag
         await cluster.settle()
 
     play(Shape(roles=MIXED.roles, make_engine=make_engine, dispatch=DispatchConfig()), scene)
+
+
+def test_slow_link_on_which_bytes_move_carries_its_pages_at_the_first_try() -> None:
+    async def scene(cluster: VirtualCluster) -> None:
+        outcome = await answer(cluster, 1500, 8, seed=1)  # one post, and it takes five seconds
+        assert 5.0 < outcome.took_s < 15.0
+        assert outcome.ledger.attempts == 1
+
+    slow = Faults(delay_s=(0.1, 2.8))  # of each hop of a page, side by side
+    shape = Shape(sender_writes=True, transfer_faults=slow, dispatch=DispatchConfig())
+    play(shape, scene)

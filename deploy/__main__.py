@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import sys
 from typing import Any
 
 import click
@@ -21,6 +24,7 @@ from deploy.options import (
     with_options,
 )
 from deploy.orphan import die_with_parent
+from deploy.secret import secret_by_hand, secret_option
 from deploy.spec import (
     DECODE,
     PREFILL,
@@ -34,10 +38,12 @@ from deploy.spec import (
 from deploy.spec_json import from_json
 
 _PORT = click.IntRange(0, 65535)
+_ID_HELP = "Unique in the cluster.  [default: of host and process]"
 _ROUTER_HELP = "Announce to these: a router's worker port.  [default: 127.0.0.1:7201]"
 CHILD_OPTIONS = [
     click.option("--host", default="127.0.0.1", show_default=True),
-    click.option("--spec", hidden=True, help="Everything as JSON; the other options are ignored."),
+    secret_option("~/.twolane/secret, made where there is none"),
+    click.option("--spec-from-stdin", is_flag=True, hidden=True),  # JSON; nothing else counts then
     click.option("--ready-fd", type=int, hidden=True),
     click.option("--parent-pid", type=int, hidden=True),
 ]
@@ -49,13 +55,13 @@ def main() -> None:
 
 
 @main.command()
-@click.option("--router-id", default="router-0", show_default=True)
+@click.option("--router-id", help=_ID_HELP)
 @click.option("--port", type=_PORT, default=7200, show_default=True)
 @click.option(
     "--worker-host",
     default="127.0.0.1",
     show_default=True,
-    help="Where workers announce themselves. Who reaches it is believed: no clients there.",
+    help="Where workers announce themselves, showing the secret.",
 )
 @click.option("--worker-port", type=_PORT, default=7201, show_default=True)
 @with_options(HTTP_OPTIONS)
@@ -67,12 +73,13 @@ def router(**given: Any) -> None:
     """Run one router."""
     if given["parent_pid"]:
         die_with_parent(given["parent_pid"])
-    if given["spec"]:
-        spec = from_json(RouterSpec, given["spec"])
+    if given["spec_from_stdin"]:
+        spec = from_json(RouterSpec, sys.stdin.read())
     else:
         spec = RouterSpec(
-            router_id=given["router_id"],
+            router_id=given["router_id"] or _own_id("router"),
             model=_model(given),
+            secret=_secret(given),
             host=given["host"],
             port=given["port"],
             worker_host=given["worker_host"],
@@ -85,7 +92,7 @@ def router(**given: Any) -> None:
 
 
 @main.command()
-@click.option("--worker-id", default="worker-0", show_default=True)
+@click.option("--worker-id", help=_ID_HELP)
 @click.option("--role", type=click.Choice([PREFILL, DECODE, "both"]), default="both")
 @click.option("--router", "routers", multiple=True, metavar="HOST:PORT", help=_ROUTER_HELP)
 @click.option("--port", type=_PORT, default=0)
@@ -98,15 +105,16 @@ def worker(**given: Any) -> None:
     """Run one worker, with one role or both."""
     if given["parent_pid"]:
         die_with_parent(given["parent_pid"])
-    if given["spec"]:
-        spec = from_json(WorkerSpec, given["spec"])
+    if given["spec_from_stdin"]:
+        spec = from_json(WorkerSpec, sys.stdin.read())
     else:
         transports = given["transports"] or TRANSPORTS
         if refusal := unsummed(transports, given["checksums"]):
             raise click.UsageError(refusal)
         spec = WorkerSpec(
-            worker_id=given["worker_id"],
+            worker_id=given["worker_id"] or _own_id("worker"),
             epoch=new_epoch(),
+            secret=_secret(given),
             roles=(PREFILL, DECODE) if given["role"] == "both" else (given["role"],),
             model=_model(given),
             routers=given["routers"] or ("127.0.0.1:7201",),
@@ -119,6 +127,18 @@ def worker(**given: Any) -> None:
             limits=limits_spec(given),
         )
     run_process(spec, given["ready_fd"])
+
+
+def _own_id(kind: str) -> str:
+    """worker-node7-4711"""
+    return f"{kind}-{socket.gethostname()}-{os.getpid()}"
+
+
+def _secret(given: dict[str, Any]) -> str:
+    try:
+        return secret_by_hand(given["secret_file"])
+    except StartError as error:
+        raise click.ClickException(str(error)) from error
 
 
 def _model(given: dict[str, Any]) -> ModelSpec:

@@ -23,10 +23,11 @@ def run_process(spec: ProcessSpec, ready_fd: int | None) -> None:
     traceback."""
     end_with_threads()
     log_to_stderr()
+    is_ready = threading.Event()
     try:
-        asyncio.run(_serve(spec, ready_fd))
+        asyncio.run(_serve(spec, ready_fd, is_ready))
     except StartError as error:
-        if ready_fd is not None:
+        if ready_fd is not None and not is_ready.is_set():
             send_failure(ready_fd, str(error))
         raise SystemExit(f"{spec.name}: {error}") from error
 
@@ -54,12 +55,13 @@ def _end_process(thrown: threading.ExceptHookArgs) -> None:
     os._exit(1)
 
 
-async def _serve(spec: ProcessSpec, ready_fd: int | None) -> None:
+async def _serve(spec: ProcessSpec, ready_fd: int | None, is_ready: threading.Event) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with serving(spec) as where:
+        is_ready.set()
         if ready_fd is None:
             runs_on = f" ({where.runs_on})" if where.runs_on else ""
             print(f"{spec.name} serves at {where.endpoint}{runs_on}", flush=True)

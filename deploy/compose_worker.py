@@ -113,6 +113,7 @@ def worker_config(spec: WorkerSpec, *, on_gpu: bool = False) -> WorkerConfig:
         port=spec.port,
         metrics_port=0,
         routers=spec.routers,
+        secret=spec.secret,
         announce_every_s=timing.heartbeat_s,
         drain_for_s=timing.stop_grace_s,
         limits=step_limits(spec.limits, GPU_STEP_LIMITS if on_gpu else StepLimits()),

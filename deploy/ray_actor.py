@@ -64,6 +64,8 @@ class ServiceActor:
             with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
                 runner.run(self._serve(parsed))
         except StartError as error:
+            if self._ready.done():  # it served, and must not any more
+                raise
             self._ready.set_exception(error)
 
     async def _serve(self, spec: ProcessSpec) -> None:

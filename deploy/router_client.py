@@ -11,6 +11,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from twolane.rpc.options import CHANNEL_OPTIONS
+from twolane.rpc.secret import shown
 from twolane.v1 import cluster_pb2, cluster_pb2_grpc
 
 log = logging.getLogger(__name__)
@@ -19,13 +20,16 @@ log = logging.getLogger(__name__)
 class RouterClient:
     """An async context manager around a channel to each of the router's doors."""
 
-    def __init__(self, endpoint: str, worker_endpoint: str, *, timeout_s: float = 2.0) -> None:
+    def __init__(
+        self, endpoint: str, worker_endpoint: str, secret: str, *, timeout_s: float = 2.0
+    ) -> None:
         door = grpc.aio.insecure_channel(endpoint, options=CHANNEL_OPTIONS)
         worker_door = grpc.aio.insecure_channel(worker_endpoint, options=CHANNEL_OPTIONS)
         self._channels = (door, worker_door)
         self._admin = cluster_pb2_grpc.AdminServiceStub(door)
         self._health: Any = health_pb2_grpc.HealthStub(door)
         self._membership = cluster_pb2_grpc.MembershipServiceStub(worker_door)
+        self._metadata = shown(secret)
         self._timeout_s = timeout_s
 
     async def is_serving(self) -> bool:
@@ -51,7 +55,9 @@ class RouterClient:
         """Hand over the proof that `epoch` is dead. False: not delivered, try again."""
         try:
             request = cluster_pb2.ReportGoneRequest(epoch=epoch)
-            await self._membership.ReportGone(request, timeout=self._timeout_s)
+            await self._membership.ReportGone(
+                request, timeout=self._timeout_s, metadata=self._metadata
+            )
         except grpc.aio.AioRpcError as error:
             _not_now(error)
             return False

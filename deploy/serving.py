@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deploy.launcher import StartError, first_start_error
+from deploy.launcher import StartError, first_error
 from deploy.spec import DECODE, ProcessSpec, RouterSpec, WorkerSpec
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ async def serving(spec: ProcessSpec) -> AsyncIterator[Where]:
             _settle_memory()
             yield where
     except* StartError as errors:
-        raise first_start_error(errors) from None
+        raise first_error(errors) from None
 
 
 def _settle_memory() -> None:
@@ -78,9 +78,10 @@ async def _serving_router(spec: RouterSpec) -> AsyncIterator[Where]:
         metrics_port=spec.metrics_port,
         http=None if spec.http_port is None else HttpConfig(port=spec.http_port),
         stop_grace_s=spec.timing.stop_grace_s,
+        secret=spec.secret,
     )
     async with AsyncExitStack() as stack:
-        dialer = await stack.enter_async_context(GrpcDialer())
+        dialer = await stack.enter_async_context(GrpcDialer(spec.secret))
         text = TextCodec.load(Path(spec.model.model_dir))
         server = RouterServer(router_config(spec), place, dialer, text)
         try:
@@ -123,7 +124,7 @@ async def _serving_worker(spec: WorkerSpec) -> AsyncIterator[Where]:
                 raise StartError(str(error)) from error
             except OSError as error:
                 raise _cannot_listen(spec.host) from error
-        dialer, metrics = PeerDialer(), WorkerMetrics()
+        dialer, metrics = PeerDialer(spec.secret), WorkerMetrics()
         worker = build_worker(spec, power, pages, dialer, landings, metrics)
         server = WorkerServer(worker, metrics)
         try:
@@ -142,8 +143,13 @@ async def _serving_worker(spec: WorkerSpec) -> AsyncIterator[Where]:
 
 
 async def _run(server: WorkerServer, spec: WorkerSpec) -> None:
+    from worker.errors import DisplacedError
+
     try:
-        await server.run()
+        try:
+            await server.run()
+        except* DisplacedError as errors:
+            raise StartError(str(first_error(errors))) from errors
     except (RuntimeError, OSError) as error:  # all that gRPC says is a RuntimeError
         if server.started.is_set():
             raise

@@ -1,12 +1,15 @@
 """What to run, as frozen values: a cluster, and each process of it.
 
-They travel to other processes as JSON (`deploy.spec_json`), so every field is plain data.
+They travel to other processes as JSON (`deploy.spec_json`), so every field is plain data; never on
+a command line, which every user of a machine can read: they hold the cluster's secret.
 """
 
 from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, field, replace
+
+from twolane.rpc.secret import new_secret
 
 MAX_PORT = 65535
 MAX_SOCKETS = 64  # from a sender to a receiver
@@ -82,10 +85,11 @@ class LimitsSpec:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterSpec:
     """One router process. Port 0 takes any free one. `host` is for clients, `worker_host` for
-    workers and the launcher alone: who reaches it is believed."""
+    workers and the launcher, who show the `secret`."""
 
     router_id: str
     model: ModelSpec
+    secret: str = field(default_factory=new_secret, repr=False)
     host: str = "127.0.0.1"
     port: int = 0
     worker_host: str = "127.0.0.1"
@@ -118,6 +122,7 @@ class WorkerSpec:
     roles: tuple[str, ...]
     model: ModelSpec
     routers: tuple[str, ...]
+    secret: str = field(default_factory=new_secret, repr=False)
     pool: str = ""
     host: str = "127.0.0.1"
     port: int = 0
@@ -173,6 +178,7 @@ class ClusterSpec:
     http_port: int | None = 7202  # None: no HTTP door
     timing: TimingSpec = field(default_factory=TimingSpec)
     limits: LimitsSpec = field(default_factory=LimitsSpec)
+    secret: str = field(default_factory=new_secret, repr=False, compare=False)
 
     @property
     def n_workers(self) -> int:
@@ -194,6 +200,7 @@ class ClusterSpec:
             http_port=self.http_port,
             timing=self.timing,
             limits=self.limits,
+            secret=self.secret,
         )
 
     def workers(self, worker_endpoint: str) -> list[WorkerSpec]:
@@ -205,6 +212,7 @@ class ClusterSpec:
                 roles=pool.roles,
                 model=pool.model,
                 routers=(worker_endpoint,),
+                secret=self.secret,
                 pool=pool.name,
                 transports=pool.transports,
                 checksums=pool.checksums,

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -32,6 +33,7 @@ from deploy.options import (
 )
 from deploy.process_launcher import ProcessLauncher
 from deploy.progress import Progress
+from deploy.secret import read_secret, secret_option
 from deploy.spec import ClusterSpec
 from twolane.testing.extras import missing_for_serving
 
@@ -66,6 +68,7 @@ _PORT = click.IntRange(0, 65535)
 @with_options(MODEL_OPTIONS)
 @with_options(LIMIT_OPTIONS)
 @with_options(TIMING_OPTIONS)
+@secret_option("drawn, so that nobody else can join")
 @click.option("--log-dir", type=click.Path(path_type=Path), help="Keep the processes' output here.")
 @click.option("--json", "as_json", is_flag=True, help="Print events as lines of JSON.")
 @click.option("--print-topology", is_flag=True, help="Print the file that this amounts to.")
@@ -86,7 +89,7 @@ def up(context: click.Context, /, **given: Any) -> None:
         if given["print_topology"]:
             print(_as_file(topology), end="")
             return
-        cluster = _cluster(topology)
+        cluster = _cluster(topology, given["secret_file"])
         _make(log_dir)
         with _prints_to(log_dir / "launcher.log"):
             if not given["as_json"]:
@@ -130,10 +133,13 @@ def _as_file(topology: Topology) -> str:
     return write_topology(topology)
 
 
-def _cluster(topology: Topology) -> ClusterSpec:
+def _cluster(topology: Topology, secret_file: Path | None) -> ClusterSpec:
     from deploy.resolve import resolve
 
-    return settled(resolve(topology), share=topology.share_gpus)
+    cluster = settled(resolve(topology), share=topology.share_gpus)
+    if secret_file is not None:
+        cluster = replace(cluster, secret=read_secret(secret_file))
+    return cluster
 
 
 async def _keep_up(

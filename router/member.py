@@ -65,6 +65,12 @@ class Member:
             recent = {k: at for k, at in self.cancels.items() if now - at < CANCEL_MEMORY_S}
             self.cancels = recent
 
+    def keeps_its_name(self, now: float, suspicion_s: float) -> bool:
+        """Whether a newcomer of the same worker id is refused: this one was heard lately, and its
+        session is open, or being opened."""
+        is_there = self.is_open or (self.state is S.JOINING and not self.was_refused)
+        return is_there and self.state is not S.GONE and now - self.last_heard <= suspicion_s
+
     @property
     def state(self) -> MemberState:
         return self.life.state

@@ -12,10 +12,19 @@ from collections.abc import Iterator
 from router.config import MembershipConfig
 from router.member import Member, MemberState
 from router.model import ModelFacts, feeds, model_facts
+from twolane.errors import OverloadedError
 from twolane.v1 import cluster_pb2, worker_pb2
 
 S = MemberState
 MAX_RETIRED = 4096
+
+
+class NameTakenError(Exception):
+    """Another worker of that id is alive, and keeps the name."""
+
+
+class RetiredEpochError(Exception):
+    """That incarnation was replaced or reported dead, and cannot come back."""
 
 
 class Membership:
@@ -34,20 +43,36 @@ class Membership:
         return self._members.get(epoch)
 
     def announce(self, announce: cluster_pb2.AnnounceRequest, now: float) -> Member | None:
-        """A worker says that it exists. Returns the member if a session must be dialled for it."""
+        """A worker says that it exists. Returns the member if a session must be dialled for it.
+
+        Raises `NameTakenError` while another of its id is alive, `RetiredEpochError`, and
+        `OverloadedError` beyond `most_members`.
+        """
         self._models = None
         epoch, worker_id = announce.worker.epoch, announce.worker.worker_id
-        if epoch in self._retired:
-            return None
         member = self._members.get(epoch)
         if announce.leaving:
             if member is not None:
                 self._end(member, now)
             return None
+        if epoch in self._retired:
+            raise RetiredEpochError(
+                f"epoch {epoch:016x} of {worker_id} was replaced, or reported dead: start it again"
+            )
         if member is not None and member.state is not S.GONE:
             member.announce = announce
             return None
-        for other in [m for m in self if m.worker_id == worker_id and m.epoch != epoch]:
+        former = [m for m in self if m.worker_id == worker_id and m.epoch != epoch]
+        for other in former:
+            if other.keeps_its_name(now, self._config.suspicion_s):
+                raise NameTakenError(
+                    f"worker {worker_id} is alive at {other.announce.worker.endpoint} (epoch "
+                    f"{other.epoch:016x}) and keeps its name: choose another --worker-id"
+                )
+        if len(self._members) >= self._config.most_members:
+            text = f"there are {len(self._members)} workers, at most {self._config.most_members}"
+            raise OverloadedError(text, retry_after_s=self._config.forget_after_s)
+        for other in former:
             self._retire(other.epoch)
             self._end(other, now)
         member = self._members[epoch] = Member(announce, now)

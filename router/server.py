@@ -31,6 +31,7 @@ from router.text import TextCodec
 from router.worker_door import WorkerDoor
 from twolane.rpc.metrics_http import MetricsEndpoint
 from twolane.rpc.options import DOOR_SERVER_OPTIONS, INTERNAL_SERVER_OPTIONS
+from twolane.rpc.secret import SecretGate
 
 PUBLISH_S = 0.5  # health and metrics lag behind by this much
 
@@ -38,7 +39,10 @@ PUBLISH_S = 0.5  # health and metrics lag behind by this much
 class RouterServer:
     """Use as an async context manager: serving inside, stopped with grace at the end.
 
-    async with GrpcDialer() as dialer, RouterServer(config, server_config, dialer, text) as s:
+    async with (
+        GrpcDialer(server_config.secret) as dialer,
+        RouterServer(config, server_config, dialer, text) as s,
+    ):
         print(s.address, s.http_address, s.worker_address, s.metrics_port)
         await s.wait_stopped()
     """
@@ -59,6 +63,7 @@ class RouterServer:
         self.metrics_port = 0
         self.http_port = 0
         self._config = server_config
+        self.gate = SecretGate(server_config.secret)
         self._health = health.aio.HealthServicer()
         self._stop_wanted = asyncio.Event()
 
@@ -119,7 +124,7 @@ class RouterServer:
         await self._stop_wanted.wait()
 
     async def _open_worker_door(self, stack: AsyncExitStack) -> None:
-        server = grpc.aio.server(options=INTERNAL_SERVER_OPTIONS)
+        server = grpc.aio.server(interceptors=[self.gate], options=INTERNAL_SERVER_OPTIONS)
         stack.push_async_callback(server.stop, None)
         server.add_generic_rpc_handlers((WorkerDoor(self.router).handler(),))
         config = self._config

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from twolane.rpc.secret import new_secret
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepLimits:
@@ -52,6 +54,7 @@ class WorkerConfig:
     drain_for_s: float = 30.0  # a stopping worker lets its rows finish for so long
     limits: StepLimits = field(default_factory=StepLimits)
     sessions: SessionConfig = field(default_factory=SessionConfig)
+    secret: str = field(default_factory=new_secret, repr=False)  # the cluster's
 
     def __post_init__(self) -> None:
         assert self.worker_id, "a worker needs a name"

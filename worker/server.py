@@ -16,6 +16,7 @@ from prometheus_client import generate_latest
 
 from twolane.rpc.metrics_http import MetricsEndpoint
 from twolane.rpc.options import INTERNAL_SERVER_OPTIONS
+from twolane.rpc.secret import SecretGate
 from worker.announcer import Announcer
 from worker.metrics import WorkerMetrics
 from worker.services import TRANSFER, WORKER, Services
@@ -36,6 +37,7 @@ class WorkerServer:
         self._stop = asyncio.Event()
         self.started = asyncio.Event()  # set when it can be dialled
         self.metrics_port: int | None = None
+        self.gate = SecretGate(worker.config.secret)
 
     def stop(self) -> None:
         """Leave: finish what runs (up to `drain_for_s`), tell the routers, end `run`."""
@@ -44,7 +46,7 @@ class WorkerServer:
     async def run(self) -> None:
         """Serve until `stop`, or until the worker breaks: then raises what broke it."""
         config = self._worker.config
-        server = grpc.aio.server(options=INTERNAL_SERVER_OPTIONS)
+        server = grpc.aio.server(interceptors=[self.gate], options=INTERNAL_SERVER_OPTIONS)
         servicer = health.aio.HealthServicer()
         server.add_generic_rpc_handlers(Services(self._worker).handlers())
         health_pb2_grpc.add_HealthServicer_to_server(servicer, server)

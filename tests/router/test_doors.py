@@ -5,14 +5,19 @@ from typing import Any
 import grpc
 import pytest
 
+from router.config import ServerConfig
 from router.door import is_loopback
-from router.testing.client import message
+from router.testing.client import ask, message
 from router.testing.served import serve_cluster
 from twolane.aclient import AsyncClient
 from twolane.errors import PermissionDeniedError
+from twolane.rpc.secret import shown
 from twolane.v1 import cluster_pb2, cluster_pb2_grpc, inference_pb2_grpc
 
 CODE = grpc.StatusCode
+
+
+CONFIG = ServerConfig(stop_grace_s=0.2, metrics_port=None)
 
 
 async def raw_call(channel: Any, method: str, raw: bytes) -> Any:
@@ -21,22 +26,23 @@ async def raw_call(channel: Any, method: str, raw: bytes) -> Any:
 
 async def test_announce_of_nonsense_is_refused_and_a_good_one_is_told_the_interval() -> None:
     async with (
-        serve_cluster() as (server, cluster),
+        serve_cluster(server_config=CONFIG) as (server, cluster),
         grpc.aio.insecure_channel(server.address) as channel,
         grpc.aio.insecure_channel(server.worker_address) as worker_channel,
     ):
-        stub = cluster_pb2_grpc.MembershipServiceStub(worker_channel)
+        metadata = shown(CONFIG.secret)
+        membership = cluster_pb2_grpc.MembershipServiceStub(worker_channel)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await stub.Announce(cluster_pb2.AnnounceRequest(model="m"))
+            await membership.Announce(cluster_pb2.AnnounceRequest(model="m"), metadata=metadata)
         assert caught.value.code() is CODE.INVALID_ARGUMENT
         good = cluster.start_worker("p0", endpoint="127.0.0.1:1").announce()
         bad = cluster_pb2.AnnounceRequest()
         bad.CopyFrom(good)
         bad.page_tokens = 0
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await stub.Announce(bad)
+            await membership.Announce(bad, metadata=metadata)
         assert "page_tokens is 0" in str(caught.value.details())
-        assert (await stub.Announce(good)).interval_ms == 1000
+        assert (await membership.Announce(good, metadata=metadata)).interval_ms == 1000
         admin = cluster_pb2_grpc.AdminServiceStub(channel)
         (worker,) = (await admin.GetStatus(cluster_pb2.GetStatusRequest())).workers
         assert worker.state == "joining"
@@ -45,9 +51,10 @@ async def test_announce_of_nonsense_is_refused_and_a_good_one_is_told_the_interv
             await admin.DrainWorker(cluster_pb2.DrainWorkerRequest(worker_id="?"))
         assert caught.value.code() is CODE.INVALID_ARGUMENT
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await stub.ReportGone(cluster_pb2.ReportGoneRequest())
+            await membership.ReportGone(cluster_pb2.ReportGoneRequest(), metadata=metadata)
         assert caught.value.code() is CODE.INVALID_ARGUMENT
-        await stub.ReportGone(cluster_pb2.ReportGoneRequest(epoch=worker.worker.epoch))
+        epoch = worker.worker.epoch
+        await membership.ReportGone(cluster_pb2.ReportGoneRequest(epoch=epoch), metadata=metadata)
         (worker,) = (await admin.GetStatus(cluster_pb2.GetStatusRequest())).workers
         assert worker.state == "gone"
         cluster.workers["p0"].kill()
@@ -74,7 +81,47 @@ async def test_who_is_at_the_clients_door_can_neither_take_traffic_nor_free_page
             generate = inference_pb2_grpc.InferenceServiceStub(worker_channel).Generate
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await anext(aiter(generate(message([1, 2], max_tokens=3))))
-        assert caught.value.code() is CODE.UNIMPLEMENTED
+        assert caught.value.code() is CODE.UNAUTHENTICATED
+
+
+async def test_nobody_without_the_secret_brings_workers_frees_pages_or_floods_the_router() -> None:
+    async with (
+        serve_cluster("p0", "d0", server_config=CONFIG) as (server, cluster),
+        grpc.aio.insecure_channel(server.worker_address) as worker_channel,
+    ):
+        stub = cluster_pb2_grpc.MembershipServiceStub(worker_channel)
+        stranger = cluster.workers["d0"].announce()
+        stranger.worker.epoch = 4711
+        report = cluster_pb2.ReportGoneRequest(epoch=cluster.workers["d0"].epoch)
+        for call, request in ((stub.Announce, stranger), (stub.ReportGone, report)):
+            for metadata in ((), shown("0" * 64)):
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await call(request, metadata=metadata)
+                assert caught.value.code() is CODE.UNAUTHENTICATED
+        assert server.gate.refused == {"Announce": 2, "ReportGone": 2}
+        states = {w.worker.epoch: w.state for w in server.router.status().workers}
+        assert 4711 not in states
+        assert states[report.epoch] != "gone"
+
+
+async def test_a_second_worker_of_one_id_is_already_exists_and_both_logs_say_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with (
+        serve_cluster("p0", "d0", server_config=CONFIG) as (server, cluster),
+        grpc.aio.insecure_channel(server.worker_address) as worker_channel,
+    ):
+        stub = cluster_pb2_grpc.MembershipServiceStub(worker_channel)
+        second = cluster.workers["d0"].announce()
+        second.worker.epoch = 4711
+        for _ in range(3):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await stub.Announce(second, metadata=shown(CONFIG.secret))
+            assert caught.value.code() is CODE.ALREADY_EXISTS
+            assert "choose another --worker-id" in str(caught.value.details())
+        assert caplog.text.count("worker d0 is alive") == 1
+        outcome = await ask(server.router, message([1, 2], max_tokens=3))
+        assert len(outcome.tokens) == 3
 
 
 async def test_drain_from_beyond_the_loopback_is_denied(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from router.testing.client import message
 from router.testing.rows import expected_answer
 from router.testing.served import serve_cluster
 from router.text import TextCodec
+from twolane.rpc.secret import shown
 from twolane.v1 import (
     inference_pb2,
     inference_pb2_grpc,
@@ -27,6 +28,7 @@ from twolane.v1 import (
 )
 
 CODE = grpc.StatusCode
+SERVER = ServerConfig(stop_grace_s=0.2, metrics_port=None)
 CONFIG = RouterConfig(
     limits=LimitsConfig(message_bytes=20_000, prompt_tokens=3000, prompt_bytes=1000),
     admission=AdmissionConfig(unavailable_after_s=1.0),
@@ -57,7 +59,7 @@ async def collect(
 
 async def raw_call(channel: Any, method: Any, raw: Any) -> Any:
     call = channel.unary_unary(method)
-    return await call(raw)
+    return await call(raw, metadata=shown(SERVER.secret))
 
 
 async def raw_generate(channel: Any, raw: Any) -> Any:
@@ -145,7 +147,7 @@ WORKER_METHODS = [
 
 async def test_malformed_bytes_are_an_invalid_argument_with_details() -> None:
     async with (
-        serve_cluster() as (server, _),
+        serve_cluster(server_config=SERVER) as (server, _),
         grpc.aio.insecure_channel(server.address) as channel,
         grpc.aio.insecure_channel(server.worker_address) as worker_channel,
     ):

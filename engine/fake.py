@@ -51,6 +51,7 @@ class FakeEngineConfig:
     first_token: int = 0  # answers use ids from here to vocab_size
     max_context_tokens: int = 4096
     eos_token_ids: tuple[int, ...] = ()
+    echoes: bool = False  # the answer is the prompt again, not hashes
     eos_every_tokens: int = 0  # about one token in this many is the first eos id; 0: never one
     step_overhead_s: float = 0.002
     prefill_token_s: float = 20e-6
@@ -151,6 +152,8 @@ class FakeEngine:
             return RowResult(row.row)
         seed = row.params.seed or 0
         token, draw = _next_token(int(marks[-1, 0]), seed, row.sample_index, config)
+        if config.echoes:
+            token = int(tokens[end % row.n_prompt])
         return RowResult(row.row, (_with_logprobs(token, draw, row.params, config),))
 
     def _complaint(self, found: Marks, marks: Marks, held: npt.NDArray[np.int64]) -> str:

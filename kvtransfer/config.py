@@ -43,6 +43,7 @@ class ReceiverConfig:
 
     lease: LeaseConfig = LeaseConfig()
     queue_limit: int = 256  # reservations that wait for pages; Busy beyond
+    pass_looks: int = 8  # at so many behind a head without room, whether they find some
     quarantine_cap_pages: int = 0  # no reservation is granted from here on; 0: half the pool
     fence_after_s: float = 60.0  # a quarantine older than this asks for a fence below the cap too
     landing_timeout_s: float = 3.0  # DONE is here, bytes are not: revoke, so that they come again

@@ -112,7 +112,8 @@ class GrantBook:
 
     def on_sender_stopped(self, grant: InGrant) -> None:
         """The sender writes to the revoked grant no more: proof if nobody else does."""
-        self._settle(grant, is_proven=grant.landing.sender_writes)
+        is_proven = grant.landing.sender_writes  # guard: writer's proof
+        self._settle(grant, is_proven=is_proven)
 
     def _settle(self, grant: InGrant, *, is_proven: bool) -> None:
         if grant.life.state is not GrantState.REVOKED:

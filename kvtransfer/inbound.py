@@ -87,6 +87,7 @@ class Inbound:
         self.grant: InGrant | None = None  # while GRANTED
         self.pages: list[int] = []  # once LANDED: of the whole row, one reference each is ours
         self.heard_at = now  # of the sender, about this key
+        self.n_passed_pages = 0  # granted to others behind it, while it was the head of the queue
         self._hub = hub
         self._life = Lifecycle(start, IN_MOVES)
         self._born_at = now
@@ -114,6 +115,15 @@ class Inbound:
         """Everything was announced; whether it lands shows soon."""
         grant = self.grant
         return grant is not None and self._done is not None and grant.is_announced
+
+    @property
+    def n_pages(self) -> int:
+        """Of the whole row; its ASSIGN came."""
+        return math.ceil(self.n_tokens / self._hub.page_tokens)
+
+    def may_be_passed_by(self, other: Inbound) -> bool:
+        """All that pass it take together no more pages than it asks for itself."""
+        return self.n_passed_pages + other.n_pages <= self.n_pages  # guard: bounded pass
 
     def held_pages(self) -> list[int]:
         """Each page as often as a reference to it is held here."""
@@ -205,7 +215,7 @@ class Inbound:
         if grant is None:  # it does not know yet that this ticket is void
             revoke = transfer_pb2.Revoke(ticket=done.ticket, reason=reasons.GENERATION)
             self._hub.peers.say(self.key.sender_epoch, revoke=revoke)
-        elif done.n_bytes != len(grant.pages) * self._hub.page_bytes:
+        elif done.n_bytes != len(grant.pages) * self._hub.page_bytes:  # guard: whole
             self._hub.dropped[reasons.MALFORMED] += 1
         elif self._done is None:
             self._done = done
@@ -229,8 +239,7 @@ class Inbound:
         assert self.reserve is not None
         landing = self._hub.peers.landing_of(self.key.sender_epoch)
         assert landing is not None
-        n_pages = math.ceil(self.n_tokens / self._hub.page_tokens)
-        grant = self._hub.book.try_open(self.key, n_pages, self.reserve.prefix_hashes, landing)
+        grant = self._hub.book.try_open(self.key, self.n_pages, self.reserve.prefix_hashes, landing)
         if grant is None:
             return False
         self.grant = grant

@@ -315,7 +315,7 @@ class Receiver:
     def _on_stray(self, key: Key, kind: str, now: float) -> None:
         """About a key that is over, or was never heard of."""
         if kind == "abandon":
-            if key not in self._tombstones:
+            if key not in self._tombstones:  # guard: tombstone
                 self._tombstones.bury(key, Ending(reasons.ABANDONED), now)
         elif not self._is_buried(key) and kind == "done":
             self._hub.refuse(key, reasons.UNKNOWN)
@@ -324,7 +324,7 @@ class Receiver:
         """The sender says that no write of its is under way or will start."""
         if kind == "drained":
             grant = self._book.find(body.ticket.generation)
-            if grant is None or grant.key != key:
+            if grant is None or grant.key != key:  # guard: whose grant
                 self.dropped[reasons.GENERATION] += 1
             else:
                 self._book.on_sender_stopped(grant)
@@ -347,14 +347,26 @@ class Receiver:
         return True
 
     def _grant_waiting(self, now: float) -> None:
-        """Strictly by priority, then age: nobody overtakes the head, so nobody starves."""
+        """By priority, then age. Some that find room may pass a head that does not, until they have
+        taken as many pages as it asks for: so small ones do not wait for it, and it not for ever."""
         queued = [i for i in self._ins.values() if i.state is InState.QUEUED and i.reserve]
         queued.sort(key=lambda i: -(i.reserve.priority if i.reserve else 0))
+        head: Inbound | None = None
+        looks = self._config.pass_looks
         for inbound in queued:
             if self._peers.landing_of(inbound.key.sender_epoch) is None:
                 continue
-            if self._book.is_at_cap or not inbound.try_grant(now):
+            if self._book.is_at_cap:  # guard: quarantine cap
                 return
+            if head is None:
+                if not inbound.try_grant(now):
+                    head = inbound
+            elif head.may_be_passed_by(inbound):
+                if looks == 0:
+                    return
+                looks -= 1
+                if inbound.try_grant(now):
+                    head.n_passed_pages += inbound.n_pages
 
     def _judge_aloud(self, epoch: int, now: float) -> None:
         for verdict in self.judge(epoch, now):

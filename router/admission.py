@@ -107,7 +107,7 @@ class Admission:
 
     def _check_hope(self, job: Job, left_s: float, now: float) -> None:
         """Refuse only what is far from possible: estimates are bad, and refusing is final."""
-        wait_s = self._drain_rate.wait_s(self._board.queue.n_ahead(job.priority), now)
+        wait_s = self._drain_rate.wait_s(self._board.queue.n_ahead(job.model, job.priority), now)
         if wait_s is not None and wait_s > self._config.hopeless_factor * left_s:
             self._board.counters["refused.deadline_hopeless"] += 1
             raise DeadlineError(

@@ -116,7 +116,7 @@ class Attempt:
 
         An event that names no role is taken for the only one that fits.
         """
-        is_mine = key.attempt == self.key.attempt
+        is_mine = key.attempt == self.key.attempt  # guard: old attempt
         may_prefill = epoch == self.prefill_epoch and (
             self.prefill_key <= key.attempt <= self.key.attempt
         )

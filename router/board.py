@@ -1,7 +1,8 @@
 """What the parts of the dispatcher share: the tables, the outbox, the counters. Decides nothing.
 
-A request is in `requests` from admission to its end, and under the epochs of its live attempt in
-`_at`. Nothing of it stays afterwards.
+A request is in `requests` from admission to its end, in `states` by its state, in `queue` while it
+waits, and under the epochs of its live attempt in `_at`. Nothing of it stays afterwards, not even
+its prompt, which a client that reads slowly would keep.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from router.config import RouterConfig
 from router.member import Member, MemberState
 from router.membership import Membership
 from router.policy import WorkerView
-from router.request import Request
+from router.request import WAITING, Request, RequestState
 from router.store import Store, Whereabouts
 from router.tally import Tally
 from router.waiting import WaitingQueue
@@ -54,6 +55,7 @@ class Board:
         self.members = Membership(config.membership)
         self.queue = WaitingQueue()
         self.requests: dict[str, Request] = {}
+        self.states: Counter[RequestState] = Counter()  # of `requests`
         self.counters: Counter[str] = Counter()
         self.now = 0.0  # of the latest tick; for memories that need no better
         self.has_room_news = False  # something changed that may let the queue's head go
@@ -90,6 +92,21 @@ class Board:
         """A message is not used. Counted, never silent."""
         self.counters[f"dropped.{reason}"] += 1
 
+    def add(self, request: Request) -> None:
+        """A new request, to be placed when it is its turn."""
+        self.requests[request.job.request_id] = request
+        self.states[request.state] += 1
+        self.queue.push(request)
+
+    def advance(self, request: Request, to: RequestState) -> None:
+        """Every move of a request's life is made here."""
+        before = request.state
+        request.life.advance(to)
+        self.states[before] -= 1
+        self.states[to] += 1
+        if before in WAITING and to not in WAITING:
+            self.queue.discard(request)
+
     def set_attempt(self, request: Request, attempt: Attempt | None) -> None:
         """Make `attempt` the live one, or none. The old one must be over."""
         if request.attempt is not None:
@@ -119,8 +136,10 @@ class Board:
         """The request is over: take it out of every table."""
         assert request.is_over
         assert request.attempt is None
-        self.requests.pop(request.job.request_id, None)
+        if self.requests.pop(request.job.request_id, None) is not None:
+            self.states[request.state] -= 1
         self.store.release(request.job.request_id)
+        request.drop_prompt()
 
     def attempts_at(self, epoch: int) -> list[tuple[Request, Attempt]]:
         """Live attempts that are known to that worker."""
@@ -175,6 +194,10 @@ class Board:
 
     def check_integrity(self) -> None:
         """Every table speaks of the same requests and attempts."""
+        states = Counter(request.state for request in self.requests.values())
+        assert +self.states == states, f"counted {+self.states}, are {states}"
+        assert all(self.requests.get(r.job.request_id) is r for r in self.queue)
+        assert all(request.state in WAITING for request in self.queue)
         live = [request for request in self.requests.values() if request.attempt is not None]
         at = {epoch: set(here) for epoch, here in self._at.items()}
         expected: dict[int, set[str]] = {}

@@ -7,6 +7,8 @@ from router.member import Member
 from router.request import Request
 from twolane.v1 import worker_pb2
 
+MAX_TIME_LEFT_MS = 10 * 365 * 86_400 * 1000
+
 
 def assigns(
     request: Request, attempt: Attempt, prefill: Member, decode: Member, now: float
@@ -40,7 +42,6 @@ def _assign(
     now: float,
 ) -> worker_pb2.SessionRequest:
     job = request.job
-    time_left_ms = 0 if job.deadline is None else max(1, int((job.deadline - now) * 1000))
     tokens = request.answer.tokens[: attempt.first_index]
     return worker_pb2.SessionRequest(
         assign=worker_pb2.Assign(
@@ -50,13 +51,20 @@ def _assign(
             n_prompt=job.n_prompt,
             sampling=request.sampling,
             priority=job.priority,
-            time_left_ms=time_left_ms,
+            time_left_ms=time_left_ms(job.deadline, now),
             prefill=prefill.announce.worker,
             decode=decode.announce.worker,
             growth_tokens=attempt.growth_tokens,
             tenant=job.tenant,
         )
     )
+
+
+def time_left_ms(deadline: float | None, now: float) -> int:
+    """As workers are told it: 0 for none, at least 1 and at most ten years else."""
+    if deadline is None:
+        return 0
+    return int(min(max((deadline - now) * 1000, 1), MAX_TIME_LEFT_MS))
 
 
 def cancel(request_id: str, attempt: int) -> worker_pb2.SessionRequest:

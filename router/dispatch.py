@@ -8,12 +8,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 from router import commands
 from router.admission import Admission
 from router.affinity import PrefixAffinity
 from router.answer import Answer
 from router.attempt import Attempt
 from router.board import Board, NullObserver, Observer, OutMessage
+from router.bugs import BugLog
 from router.config import RouterConfig
 from router.detokenizer import Detokenizer
 from router.endings import Endings
@@ -28,6 +32,7 @@ from twolane.rpc.params import params_to_proto
 from twolane.v1 import cluster_pb2, worker_pb2
 
 S = RequestState
+ResultT = TypeVar("ResultT")
 
 
 class Dispatcher:
@@ -43,6 +48,7 @@ class Dispatcher:
         self._events = Events(self.board, self._endings, self._recovery)
         self._admission = Admission(self.board, self._endings)
         self._affinity = PrefixAffinity()
+        self._bugs = BugLog()
         self._heartbeat_due = 0.0
 
     @property
@@ -58,8 +64,7 @@ class Dispatcher:
         self._admission.check(job, now)
         answer = Answer(detokenizer, job.params.stop, job.params.min_tokens)
         request = Request(job, answer, params_to_proto(job.params))
-        self.board.requests[job.request_id] = request
-        self.board.queue.push(request)
+        self.board.add(request)
         self.board.has_room_news = True
         self._place_waiting(now)
         return request
@@ -124,9 +129,9 @@ class Dispatcher:
         has_load = message.HasField("load")
         self.members.heard(epoch, message.load if has_load else None, now)
         for token in message.tokens:
-            self._events.token(epoch, token, now)
+            self._guard("told", token.key.request_id, now, self._events.token, epoch, token, now)
         for row in message.rows:
-            self._events.row(epoch, row, now)
+            self._guard("told", row.key.request_id, now, self._events.row, epoch, row, now)
         self.board.has_room_news |= has_load
         self._place_waiting(now)
 
@@ -142,8 +147,8 @@ class Dispatcher:
             for member in self.members:
                 self.board.send(member.epoch, commands.heartbeat())
         self._admission.note_servable(self.members.servable_models(), now)
-        for request in list(self.board.requests.values()):
-            self._tick_request(request, now)
+        for request_id, request in list(self.board.requests.items()):
+            self._guard("ticked", request_id, now, self._tick_request, request, now)
         self.board.has_room_news = True
         self._place_waiting(now)
 
@@ -187,9 +192,22 @@ class Dispatcher:
         self.board.has_room_news = False
         for model in self.board.queue.models():
             while (head := self.board.queue.head(model)) is not None:
-                if not self._place(head, now):
+                placed = self._guard("placed", head.job.request_id, now, self._place, head, now)
+                if not placed and not head.is_over:
                     break
-                self.board.queue.pop(model)
+
+    def _guard(
+        self, what: str, request_id: str, now: float, work: Callable[..., ResultT], *args: Any
+    ) -> ResultT | None:
+        """Do what one request needs. A bug that it meets ends it, and nobody else; then None."""
+        try:
+            return work(*args)
+        except Exception:  # noqa: BLE001 - whatever it is, the others go on
+            self._bugs.tell(f"a request was {what}", now)
+            request = self.board.requests.get(request_id)
+            if request is not None:
+                self._endings.fail_of_bug(request, what)
+            return None
 
     def _place(self, request: Request, now: float) -> bool:
         job = request.job
@@ -218,9 +236,10 @@ class Dispatcher:
         decode = self.members.get(attempt.decode_epoch)
         assert prefill is not None
         assert decode is not None
-        request.life.advance(S.RUNNING)
+        assigns = commands.assigns(request, attempt, prefill, decode, now)
+        self.board.advance(request, S.RUNNING)
         self.board.set_attempt(request, attempt)
-        for epoch, command in commands.assigns(request, attempt, prefill, decode, now):
+        for epoch, command in assigns:
             self.board.send(epoch, command)
         self._affinity.record(job.prefix_hashes, prefill.epoch)
         if request.timeline.dispatched is None:

@@ -18,7 +18,6 @@ from twolane.v1 import cluster_pb2, inference_pb2
 
 INFERENCE = "twolane.v1.InferenceService"
 ADMIN = "twolane.v1.AdminService"
-NO_DEADLINE_S = 10 * 365 * 86_400.0  # gRPC's "none" may come as a very long time
 
 
 class Door:
@@ -49,8 +48,6 @@ class Door:
 
     async def _generate(self, request: inference_pb2.GenerateRequest, context: Context) -> None:
         time_left_s = context.time_remaining()
-        if time_left_s is not None and time_left_s > NO_DEADLINE_S:
-            time_left_s = None
         async with aclosing(self._router.generate(request, time_left_s=time_left_s)) as answer:
             async for response in answer:
                 await context.write(response)

@@ -26,7 +26,7 @@ class Endings:
         awaited for a moment, then the ledger goes out."""
         attempt = request.attempt
         assert attempt is not None
-        request.life.advance(S.ENDING)
+        self._board.advance(request, S.ENDING)
         request.finish_reason = reason
         request.answer.end()
         attempt.life.advance(AttemptState.OVER)
@@ -63,12 +63,12 @@ class Endings:
 
     def complete(self, request: Request) -> None:
         """ENDING -> FINISHED, with the figures that are there."""
-        request.life.advance(S.FINISHED)
+        self._board.advance(request, S.FINISHED)
         attempt = request.last_attempt
         assert attempt is not None
         request.ledger = make_ledger(
             request.timeline,
-            prompt_tokens=request.job.n_prompt,
+            prompt_tokens=request.n_prompt,
             output_tokens=len(request.answer.tokens),
             attempts=request.n_attempts,
             prefill_worker=self.worker_id(attempt.prefill_epoch),
@@ -85,9 +85,21 @@ class Endings:
         if request.attempt is not None and not request.attempt.is_over:
             self.cancel_attempt(request.attempt)
             request.attempt.life.advance(AttemptState.OVER)
-        request.life.advance(S.CANCELLED if is_cancel else S.FAILED)
+        self._board.advance(request, S.CANCELLED if is_cancel else S.FAILED)
         self._board.counters["cancelled" if is_cancel else f"failed.{error.reason}"] += 1
         self._leave(request)
+
+    def fail_of_bug(self, request: Request, what: str) -> None:
+        """An exception was met in `what` is done with this request. Whatever state that left it in,
+        it is out of every table afterwards."""
+        self._board.counters["bugs"] += 1
+        if not request.is_over:
+            error = errors.InternalError(
+                "a bug of twolane; the router's log has its trace", metadata={"while": what}
+            )
+            self.fail(request, error)
+        elif self._board.requests.get(request.job.request_id) is request:
+            self._leave(request)
 
     def cancel_attempt(self, attempt: Attempt) -> None:
         """Tell everyone who may know of it, under every number that it may be known by."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,14 +18,27 @@ from router.request import Job
 from router.text import TextCodec
 from twolane.errors import (
     DeadlineError,
+    InvalidParameterError,
     InvalidRequestError,
     UnavailableError,
     UnknownModelError,
 )
 from twolane.v1 import inference_pb2
 
+NO_DEADLINE_S = 10 * 365 * 86_400.0  # gRPC's "none" may come as a very long time
+
 ArgumentT = TypeVar("ArgumentT")
 ResultT = TypeVar("ResultT")
+
+
+def deadline_of(arrived: float, time_left_s: float | None) -> float | None:
+    """On the clock of `arrived`; None for none, which ten years are. Raises
+    `InvalidParameterError` for what is no number."""
+    if time_left_s is None or time_left_s > NO_DEADLINE_S:
+        return None
+    if math.isnan(time_left_s):
+        raise InvalidParameterError("timeout_s", time_left_s, "a number")
+    return arrived + time_left_s
 
 
 class Intake:
@@ -42,7 +56,7 @@ class Intake:
         workers of a model that is expected."""
         limits = self._config.limits
         params = check_shape(message, limits, has_text=self._text is not None)
-        deadline = None if time_left_s is None else arrived + time_left_s
+        deadline = deadline_of(arrived, time_left_s)
         token_ids = await self._token_ids(message)
         model = await self._model(message.model, deadline)
         params = fit(

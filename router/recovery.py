@@ -59,7 +59,7 @@ class Recovery:
             return
         self._endings.cancel_attempt(attempt)
         attempt.life.advance(A.OVER)
-        request.life.advance(RequestState.RESUMING)
+        self._board.advance(request, RequestState.RESUMING)
         self._board.counters[f"resumes.{reason}"] += 1
         self._board.set_attempt(request, None)
         request.queued_since = now
@@ -128,14 +128,16 @@ class Recovery:
             moved_from=attempt,
         )
         moved.due = now + self._board.config.dispatch.retarget_wait_s
+        to_prefill = commands.retarget(attempt.key, moved.key.attempt, decode)
+        to_decode = commands.assign_decode(request, moved, prefill, decode, now)
         self._board.send(
             attempt.decode_epoch, commands.cancel(attempt.key.request_id, attempt.key.attempt)
         )
         attempt.life.advance(A.OVER)
         self._board.set_attempt(request, moved)
         self._board.counters["retargets"] += 1
-        self._board.send(prefill.epoch, commands.retarget(attempt.key, moved.key.attempt, decode))
-        self._board.send(decode.epoch, commands.assign_decode(request, moved, prefill, decode, now))
+        self._board.send(prefill.epoch, to_prefill)
+        self._board.send(decode.epoch, to_decode)
         return True
 
     def session_opened(self, member: Member) -> None:

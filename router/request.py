@@ -16,7 +16,7 @@ ENDING    every token is out; the workers' figures are awaited for a moment.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from router.answer import Answer
@@ -48,6 +48,7 @@ REQUEST_MOVES: Mapping[RequestState, frozenset[RequestState]] = {
     S.FAILED: frozenset(),
     S.CANCELLED: frozenset(),
 }
+WAITING = frozenset({S.QUEUED, S.RESUMING})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +88,7 @@ class Request:
         "ledger",
         "life",
         "n_attempts",
+        "n_prompt",
         "queued_since",
         "sampling",
         "sequence",
@@ -95,6 +97,7 @@ class Request:
 
     def __init__(self, job: Job, answer: Answer, sampling: sampling_pb2.SamplingParams) -> None:
         self.job = job
+        self.n_prompt = job.n_prompt
         self.answer = answer
         self.sampling = sampling  # as the workers get it
         self.life = Lifecycle(S.QUEUED, REQUEST_MOVES)
@@ -128,7 +131,12 @@ class Request:
     @property
     def n_tokens(self) -> int:
         """Prompt and answer so far: what an attempt made now would have to prefill."""
-        return self.job.n_prompt + len(self.answer.tokens)
+        return self.n_prompt + len(self.answer.tokens)
+
+    def drop_prompt(self) -> None:
+        """The request is over; its record may stay for as long as its client reads."""
+        assert self.is_over
+        self.job = replace(self.job, token_ids=(), prefix_hashes=())
 
     def growth_tokens(self, reserve: int) -> int:
         remaining = self.remaining_tokens

@@ -99,14 +99,15 @@ class Router:
         """
         job = await self._admit(message, self._loop.time(), time_left_s)
         request = self._submit(job)
+        del job  # with its prompt, which must not outlive the request
         wake = self._wakes[request] = asyncio.Event()
         wake.set()  # there may be news since it was submitted
         try:
             yield inference_pb2.GenerateResponse(
-                request_id=job.request_id,
-                seed=job.params.seed,
-                model=job.model,
-                prompt_tokens=job.n_prompt,
+                request_id=request.job.request_id,
+                seed=request.job.params.seed,
+                model=request.job.model,
+                prompt_tokens=request.n_prompt,
             )
             is_over = False
             while not is_over:
@@ -126,7 +127,7 @@ class Router:
             del self._wakes[request]
             if not request.is_over:
                 left = CancelledError("the client left")
-                self._dispatcher.end(job.request_id, left, self._loop.time())
+                self._dispatcher.end(request.job.request_id, left, self._loop.time())
                 self._flush()
 
     def cancel(self, request_id: str) -> bool:
@@ -139,9 +140,10 @@ class Router:
     def models(self) -> list[ModelFacts]:
         return list(self._dispatcher.members.models())
 
-    def token_text(self, token_id: int) -> str:
-        """A token's name for people; without a tokenizer as vLLM writes it, `token_id:7`."""
-        return self._text.token_text(token_id) if self._text else f"token_id:{token_id}"
+    def token_bytes(self, token_id: int) -> bytes:
+        """What a token adds to a text, which may be part of a character; without a tokenizer its
+        id as vLLM writes it, `token_id:7`."""
+        return self._text.token_bytes(token_id) if self._text else b"token_id:%d" % token_id
 
     def can_serve(self) -> bool:
         """Whether some model has a live pair of workers, and requests are accepted."""

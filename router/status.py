@@ -12,7 +12,7 @@ from twolane.v1 import cluster_pb2
 
 def requests_by_state(board: Board) -> Counter[str]:
     """Live requests, by the lower-case name of their state."""
-    return Counter(request.state.name.lower() for request in board.requests.values())
+    return Counter({state.name.lower(): n for state, n in board.states.items() if n})
 
 
 def make_status(
@@ -48,7 +48,7 @@ def _request_status(
     status = cluster_pb2.RequestStatus(
         request_id=request.job.request_id,
         state=request.state.name.lower(),
-        prompt_tokens=request.job.n_prompt,
+        prompt_tokens=request.n_prompt,
         output_tokens=len(request.answer.tokens),
         age_s=now - request.job.arrived,
         priority=request.job.priority,

@@ -17,7 +17,8 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from router.chat_template import ChatTemplate
-from router.detokenizer import Detokenizer
+from router.detokenizer import Decoding, Detokenizer
+from router.token_bytes import TokenBytes
 from twolane.errors import InvalidRequestError
 
 SPECIAL_TOKEN_NAMES = (
@@ -31,6 +32,8 @@ class TextCodec:
     def __init__(self, tokenizer: Tokenizer, chat_template: ChatTemplate | None = None) -> None:
         self._tokenizer = tokenizer
         self._chat_template = chat_template
+        self._token_bytes = TokenBytes(tokenizer)
+        self._decoding = Decoding(tokenizer)
 
     @classmethod
     def load(cls, directory: Path | str) -> TextCodec | None:
@@ -66,14 +69,13 @@ class TextCodec:
         ids: list[int] = self._tokenizer.encode(rendered, add_special_tokens=False).ids
         return ids
 
-    def token_text(self, token_id: int) -> str:
-        """One token alone; what is no whole character is U+FFFD."""
-        text: str = self._tokenizer.decode([token_id], skip_special_tokens=False)
-        return text
+    def token_bytes(self, token_id: int) -> bytes:
+        """What one token adds to a text; a special one its name."""
+        return self._token_bytes.of(token_id)
 
     def detokenizer(self, context: Sequence[int] = ()) -> Detokenizer:
         """For one answer that follows the prompt `context`."""
-        return Detokenizer(self._tokenizer, context)
+        return Detokenizer(self._decoding, context)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -66,8 +66,8 @@ class Answering:
 
     async def _begin(self, answer: Answer) -> tuple[Completion, str]:
         first = await anext(answer)
-        created, token_text = int(time.time()), self._router.token_text
-        return Completion(self._asked, first, created, token_text), first.request_id
+        created, token_bytes = int(time.time()), self._router.token_bytes
+        return Completion(self._asked, first, created, token_bytes), first.request_id
 
 
 async def _stream(

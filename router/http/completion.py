@@ -27,10 +27,10 @@ class Completion:
         asked: CompletionRequest,
         first: inference_pb2.GenerateResponse,
         created: int,
-        token_text: Callable[[int], str],
+        token_bytes: Callable[[int], bytes],
     ) -> None:
         self._asked = asked
-        self._logprobs = None if asked.logprobs is None else Logprobs(token_text)
+        self._logprobs = None if asked.logprobs is None else Logprobs(token_bytes)
         self._head = {
             "id": f"cmpl-{first.request_id}",
             "object": "text_completion",

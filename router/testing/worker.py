@@ -52,6 +52,7 @@ class ScriptedWorker:
         self.preempt_at: dict[
             str, int
         ] = {}  # request id -> index before which it is preempted once
+        self.echoes = False  # answers are the prompt again, not hashes
         self.repeats = 1  # how often each token event is sent
         self.loses: Callable[[worker_pb2.SessionResponse], bool] = lambda message: False
         self.judges = True
@@ -233,10 +234,15 @@ class ScriptedWorker:
 
     # What rows do
 
+    def _next_token(self, row: ScriptedRow) -> int:
+        if not self.echoes:
+            return next_token(row.tokens)
+        return row.assign.token_ids[row.index % row.assign.n_prompt]
+
     def _prefilled(self, row: ScriptedRow) -> None:
         if row.phase != "prefill":
             return
-        event = row.append(next_token(row.tokens), PREFILL)
+        event = row.append(self._next_token(row), PREFILL)
         row.phase = "holding"
         if event.finish_reason:
             self.say(tokens=[event])
@@ -286,7 +292,7 @@ class ScriptedWorker:
             del self.preempt_at[row.key[0]]
             self._end(row, K.KIND_PREEMPTED, DECODE)
             return
-        event = row.append(next_token(row.tokens), DECODE)
+        event = row.append(self._next_token(row), DECODE)
         if self.wrong_at == event.index:
             event.token_id += 1
         self.say(tokens=[event])

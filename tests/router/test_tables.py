@@ -30,7 +30,7 @@ def request(name: str, priority: int = 0, model: str = "m") -> Request:
 def drain(queue: WaitingQueue, model: str = "m") -> list[str]:
     names = []
     while (head := queue.head(model)) is not None:
-        queue.pop(model)
+        queue.discard(head)
         names.append(head.job.request_id)
     return names
 
@@ -44,8 +44,9 @@ def test_queue_is_by_priority_then_age_with_resumed_ones_ahead() -> None:
     resumed.life.advance(RequestState.RESUMING)
     queue.push(resumed)
     assert len(queue) == 5
-    assert queue.n_ahead(5) == 3
-    assert queue.n_ahead(0) == 5
+    assert queue.n_ahead("m", 5) == 3
+    assert queue.n_ahead("m", 0) == 5
+    assert queue.n_ahead("other", 0) == 0
     assert drain(queue) == ["r", "b", "d", "a", "c"]
     assert len(queue) == 0
     assert queue.models() == []
@@ -57,8 +58,28 @@ def test_queue_forgets_what_ended_while_it_waited() -> None:
     queue.push(first)
     queue.push(second)
     first.life.advance(RequestState.CANCELLED)
+    queue.discard(first)
+    queue.discard(first)
     assert len(queue) == 1
+    assert queue.n_ahead("m", 0) == 1
     assert drain(queue) == ["b"]
+
+
+def test_queue_evicts_the_youngest_of_the_least_priority_and_never_a_resumed_one() -> None:
+    queue = WaitingQueue()
+    resumed = request("r", -9)
+    resumed.life.advance(RequestState.RUNNING)
+    resumed.life.advance(RequestState.RESUMING)
+    queue.push(resumed)
+    assert queue.last() is None
+    for name, priority, model in [("a", 0, "m"), ("b", -5, "n"), ("c", -5, "m"), ("d", 5, "m")]:
+        queue.push(request(name, priority, model))
+    names = []
+    while (last := queue.last()) is not None:
+        queue.discard(last)
+        names.append(last.job.request_id)
+    assert names == ["c", "b", "a", "d"]
+    assert drain(queue) == ["r"]
 
 
 def test_queue_keeps_models_apart() -> None:

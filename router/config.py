@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from router.limits import LimitsConfig
+from twolane.rpc.call_gate import CallGateConfig
 from twolane.rpc.secret import new_secret
 
 
@@ -80,6 +81,15 @@ class HttpConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GrpcDoorConfig:
+    """The gRPC door's bounds besides the limits of every door."""
+
+    connections: int = 8192  # more are closed at once
+    idle_s: float = 300.0  # connections without a call are closed after so long
+    calls: CallGateConfig = field(default_factory=CallGateConfig)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
     """Where a router listens. Port 0 takes any free one; no metrics port: no endpoint; no `http`:
     no such door, else it is at `host`, too.
@@ -93,6 +103,7 @@ class ServerConfig:
     worker_host: str = "127.0.0.1"
     worker_port: int = 0
     metrics_port: int | None = 0
+    grpc: GrpcDoorConfig = field(default_factory=GrpcDoorConfig)
     http: HttpConfig | None = field(default_factory=HttpConfig)
     stop_grace_s: float = 5.0  # running answers get this long when the router stops
     secret: str = field(default_factory=new_secret, repr=False)

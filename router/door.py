@@ -13,7 +13,8 @@ import grpc
 
 from router.router import Router
 from twolane.errors import InvalidRequestError, PermissionDeniedError
-from twolane.rpc.handlers import Context, unary, unary_stream
+from twolane.rpc.call_gate import CallGate, Context
+from twolane.rpc.handlers import unary, unary_stream
 from twolane.v1 import cluster_pb2, inference_pb2
 
 INFERENCE = "twolane.v1.InferenceService"
@@ -28,17 +29,16 @@ class Door:
         self._router = router
         self._http_endpoint = http_endpoint
 
-    def handlers(self) -> list[grpc.GenericRpcHandler]:
-        size = self._router.config.limits.message_bytes
+    def handlers(self, gate: CallGate) -> list[grpc.GenericRpcHandler]:
         services = {
             INFERENCE: {
-                "Generate": unary_stream(inference_pb2.GenerateRequest, self._generate, size),
-                "Cancel": unary(inference_pb2.CancelRequest, self._cancel, size),
-                "ListModels": unary(inference_pb2.ListModelsRequest, self._list_models, size),
+                "Generate": unary_stream(inference_pb2.GenerateRequest, self._generate, gate),
+                "Cancel": unary(inference_pb2.CancelRequest, self._cancel, gate),
+                "ListModels": unary(inference_pb2.ListModelsRequest, self._list_models, gate),
             },
             ADMIN: {
-                "GetStatus": unary(cluster_pb2.GetStatusRequest, self._get_status, size),
-                "DrainWorker": unary(cluster_pb2.DrainWorkerRequest, self._drain_worker, size),
+                "GetStatus": unary(cluster_pb2.GetStatusRequest, self._get_status, gate),
+                "DrainWorker": unary(cluster_pb2.DrainWorkerRequest, self._drain_worker, gate),
             },
         }
         return [

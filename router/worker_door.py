@@ -10,7 +10,8 @@ import grpc
 from router.membership import NameTakenError, RetiredEpochError
 from router.router import Router
 from twolane.errors import InvalidRequestError
-from twolane.rpc.handlers import Context, unary
+from twolane.rpc.call_gate import Context
+from twolane.rpc.handlers import unary
 from twolane.rpc.log_rate import LogRate
 from twolane.v1 import cluster_pb2
 

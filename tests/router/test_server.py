@@ -82,7 +82,6 @@ BAD = [
     ("empty text", message(""), CODE.INVALID_ARGUMENT, "text"),
     ("oversized prompt", message([1] * 3001), CODE.INVALID_ARGUMENT, "len(prompt tokens)"),
     ("oversized text", message("x" * 1001), CODE.INVALID_ARGUMENT, "len(text) in bytes"),
-    ("oversized message", message("x" * 30_000), CODE.INVALID_ARGUMENT, "message size in bytes"),
     ("longer than the context", message([1] * 2048), CODE.INVALID_ARGUMENT, "prompt"),
     (
         "more than the context",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import socket
 import sys
 from typing import Any
@@ -24,6 +26,7 @@ from deploy.options import (
     with_options,
 )
 from deploy.orphan import die_with_parent
+from deploy.scratch import make_scratch, remove_stale_scratch
 from deploy.secret import secret_by_hand, secret_option
 from deploy.spec import (
     DECODE,
@@ -36,6 +39,7 @@ from deploy.spec import (
     unsummed,
 )
 from deploy.spec_json import from_json
+from twolane.admin import SOCKET_NAME
 
 _PORT = click.IntRange(0, 65535)
 _ID_HELP = "Unique in the cluster.  [default: of host and process]"
@@ -64,6 +68,12 @@ def main() -> None:
     help="Where workers announce themselves, showing the secret.",
 )
 @click.option("--worker-port", type=_PORT, default=7201, show_default=True)
+@click.option("--metrics-port", type=_PORT, default=0, help="Of its metrics.  [default: any]")
+@click.option(
+    "--admin-socket",
+    metavar="PATH",
+    help="Where operators come in.  [default: in a new temporary folder]",
+)
 @with_options(HTTP_OPTIONS)
 @with_options(MODEL_OPTIONS)
 @with_options(LIMIT_OPTIONS)
@@ -84,6 +94,8 @@ def router(**given: Any) -> None:
             port=given["port"],
             worker_host=given["worker_host"],
             worker_port=given["worker_port"],
+            metrics_port=given["metrics_port"],
+            admin_socket=given["admin_socket"] or _own_socket(),
             http_port=http_port(given),
             timing=timing_spec(given),
             limits=limits_spec(given),
@@ -132,6 +144,14 @@ def worker(**given: Any) -> None:
 def _own_id(kind: str) -> str:
     """worker-node7-4711"""
     return f"{kind}-{socket.gethostname()}-{os.getpid()}"
+
+
+def _own_socket() -> str:
+    """Where the client looks for it."""
+    remove_stale_scratch()
+    scratch = make_scratch()
+    atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+    return str(scratch / SOCKET_NAME)
 
 
 def _secret(given: dict[str, Any]) -> str:

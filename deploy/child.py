@@ -69,6 +69,8 @@ async def _serve(spec: ProcessSpec, ready_fd: int | None, is_ready: threading.Ev
                 print(f"{spec.name} hears workers at {where.worker_endpoint}", flush=True)
             if where.http_endpoint:
                 print(f"{spec.name} speaks HTTP at {where.http_endpoint}", flush=True)
+            if where.admin_endpoint:
+                print(f"{spec.name} hears operators at {where.admin_endpoint}", flush=True)
         else:
             send_ready(ready_fd, Ready(**asdict(where), pid=os.getpid()))
         await stop.wait()

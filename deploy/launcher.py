@@ -38,6 +38,7 @@ class Handle:
     worker_endpoint: str = ""  # host:port where a router hears workers and the launcher
     runs_on: str = ""  # a worker's device and dtype, for people
     http_endpoint: str = ""  # host:port of a router's HTTP door, or empty
+    admin_endpoint: str = ""  # unix:PATH of a router's door for operators, or empty
 
 
 class Launcher(Protocol):

@@ -66,7 +66,7 @@ class Progress:
             f"{after_s:7.1f} s  [bold green]ready[/]      {name} answers at [bold]{endpoint}[/]"
             f"{http}\n\n"
             f"{hints}"
-            f"    twolane status{at}\n",
+            f"    twolane status{'' if not at else f' --endpoint {event.admin}'}\n",
             soft_wrap=True,
         )
 

@@ -26,14 +26,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """host:port of gRPC, of the metrics, and of a router's doors for workers and for HTTP; what a
-    worker's engine computes on and in."""
+    """host:port of gRPC, of the metrics, and of a router's doors for workers and for HTTP;
+    unix:PATH of its door for operators; what a worker's engine computes on and in."""
 
     endpoint: str
     metrics_endpoint: str
     worker_endpoint: str = ""
     runs_on: str = ""
     http_endpoint: str = ""
+    admin_endpoint: str = ""
 
 
 _SWITCH_S = 100e-6  # a step is ten milliseconds: with Python's five, threads wait for each other
@@ -69,6 +70,7 @@ async def _serving_router(spec: RouterSpec) -> AsyncIterator[Where]:
     from router.dialer import GrpcDialer
     from router.server import RouterServer
     from router.text import TextCodec
+    from twolane.rpc.listen import ListenError
 
     place = ServerConfig(
         host=spec.host,
@@ -76,6 +78,7 @@ async def _serving_router(spec: RouterSpec) -> AsyncIterator[Where]:
         worker_host=spec.worker_host,
         worker_port=spec.worker_port,
         metrics_port=spec.metrics_port,
+        admin_socket=spec.admin_socket,
         http=None if spec.http_port is None else HttpConfig(port=spec.http_port),
         stop_grace_s=spec.timing.stop_grace_s,
         secret=spec.secret,
@@ -86,18 +89,14 @@ async def _serving_router(spec: RouterSpec) -> AsyncIterator[Where]:
         server = RouterServer(router_config(spec), place, dialer, text)
         try:
             await stack.enter_async_context(server)
-        except (RuntimeError, OSError) as error:  # all that gRPC says is a RuntimeError
-            ports = [(spec.host, spec.port), (spec.worker_host, spec.worker_port)]
-            if spec.http_port is not None:
-                ports.append((spec.host, spec.http_port))
-            places = " or ".join(f"{host}:{port}" for host, port in ports)
-            raise _cannot_listen(places) from error
-        metrics = f"{spec.host}:{server.metrics_port}"
+        except ListenError as error:
+            raise StartError(str(error)) from error
         yield Where(
             server.address,
-            metrics,
+            server.metrics_address,
             worker_endpoint=server.worker_address,
             http_endpoint=server.http_address,
+            admin_endpoint=server.admin_address,
         )
 
 

@@ -96,6 +96,7 @@ class RouterSpec:
     worker_port: int = 0
     metrics_port: int = 0  # at `host`
     http_port: int | None = 0  # at `host`; None: no HTTP door
+    admin_socket: str = ""  # the path of the operators' door; empty: none
     timing: TimingSpec = field(default_factory=TimingSpec)
     limits: LimitsSpec = field(default_factory=LimitsSpec)
 
@@ -176,6 +177,7 @@ class ClusterSpec:
     worker_port: int = 0
     metrics_port: int = 0
     http_port: int | None = 7202  # None: no HTTP door
+    admin_socket: str = ""
     timing: TimingSpec = field(default_factory=TimingSpec)
     limits: LimitsSpec = field(default_factory=LimitsSpec)
     secret: str = field(default_factory=new_secret, repr=False, compare=False)
@@ -198,6 +200,7 @@ class ClusterSpec:
             worker_port=self.worker_port,
             metrics_port=self.metrics_port,
             http_port=self.http_port,
+            admin_socket=self.admin_socket,
             timing=self.timing,
             limits=self.limits,
             secret=self.secret,

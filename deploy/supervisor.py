@@ -70,13 +70,18 @@ class Supervisor:
         """
         try:
             router = await self._start(self._cluster.router())
-            secret = self._cluster.secret
-            async with RouterClient(router.endpoint, router.worker_endpoint, secret) as client:
+            async with RouterClient(router, self._cluster.secret) as client:
                 await self._unless_exit(self._start_workers(router.worker_endpoint))
                 await self._unless_exit(self._until_ready(client))
                 self.is_up = True
-                ready = Event(kind=Kind.READY, endpoint=router.endpoint, http=router.http_endpoint)
-                self._tell(ready)
+                self._tell(
+                    Event(
+                        kind=Kind.READY,
+                        endpoint=router.endpoint,
+                        http=router.http_endpoint,
+                        admin=router.admin_endpoint,
+                    )
+                )
                 await self._keep_up(client, stop)
             self._tell(Event(kind=Kind.STOPPING))
             await self._stop(hurry)
@@ -101,6 +106,7 @@ class Supervisor:
                 pid=handle.pid,
                 endpoint=handle.endpoint,
                 http=handle.http_endpoint,
+                admin=handle.admin_endpoint,
                 metrics=handle.metrics_endpoint,
                 text=handle.runs_on,
             )

@@ -35,6 +35,7 @@ from deploy.process_launcher import ProcessLauncher
 from deploy.progress import Progress
 from deploy.secret import read_secret, secret_option
 from deploy.spec import ClusterSpec
+from twolane.admin import SOCKET_NAME
 from twolane.testing.extras import missing_for_serving
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def up(context: click.Context, /, **given: Any) -> None:
         if given["print_topology"]:
             print(_as_file(topology), end="")
             return
-        cluster = _cluster(topology, given["secret_file"])
+        cluster = _cluster(topology, given["secret_file"], scratch)
         _make(log_dir)
         with _prints_to(log_dir / "launcher.log"):
             if not given["as_json"]:
@@ -133,13 +134,14 @@ def _as_file(topology: Topology) -> str:
     return write_topology(topology)
 
 
-def _cluster(topology: Topology, secret_file: Path | None) -> ClusterSpec:
+def _cluster(topology: Topology, secret_file: Path | None, scratch: Path) -> ClusterSpec:
     from deploy.resolve import resolve
 
     cluster = settled(resolve(topology), share=topology.share_gpus)
     if secret_file is not None:
         cluster = replace(cluster, secret=read_secret(secret_file))
-    return cluster
+    # in the folder of this run, which is its user's alone, and where the client looks for it
+    return replace(cluster, admin_socket=str(scratch / SOCKET_NAME))
 
 
 async def _keep_up(

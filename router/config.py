@@ -92,7 +92,7 @@ class GrpcDoorConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
     """Where a router listens. Port 0 takes any free one; no metrics port: no endpoint; no `http`:
-    no such door, else it is at `host`, too.
+    no such door, else it is at `host`, too; no `admin_socket`, a path: no door for operators.
 
     `host` is for clients. Workers and the launcher come to `worker_host`, where they are believed
     who show the cluster's `secret`.
@@ -103,6 +103,7 @@ class ServerConfig:
     worker_host: str = "127.0.0.1"
     worker_port: int = 0
     metrics_port: int | None = 0
+    admin_socket: str = ""
     grpc: GrpcDoorConfig = field(default_factory=GrpcDoorConfig)
     http: HttpConfig | None = field(default_factory=HttpConfig)
     stop_grace_s: float = 5.0  # running answers get this long when the router stops

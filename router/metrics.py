@@ -38,7 +38,7 @@ class RouterMetrics(Collector):
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._status = cluster_pb2.GetStatusResponse()
+        self._status = cluster_pb2.GetClusterStatusResponse()
         self._queued = self._histogram("queue", "Admission to first dispatch")
         self._first_token = self._histogram("ttft", "Arrival at the door to first token there")
         self._gap = self._histogram("gap", "Between two tokens of an answer, at the door")
@@ -53,7 +53,7 @@ class RouterMetrics(Collector):
     def gap(self, duration_s: float) -> None:
         self._gap.observe(duration_s)
 
-    def publish(self, status: cluster_pb2.GetStatusResponse) -> None:
+    def publish(self, status: cluster_pb2.GetClusterStatusResponse) -> None:
         """Replace the snapshot. The message is the endpoint's from now on."""
         self._status = status
 
@@ -81,7 +81,7 @@ class RouterMetrics(Collector):
         )
 
 
-def _counters(status: cluster_pb2.GetStatusResponse) -> Iterable[Metric]:
+def _counters(status: cluster_pb2.GetClusterStatusResponse) -> Iterable[Metric]:
     for name, text in _PLAIN.items():
         yield CounterMetricFamily(
             f"twolane_router_{name}", text, value=status.counters.get(name, 0)

@@ -8,7 +8,7 @@ news are woken.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from types import TracebackType
 
 from router.background import Background
@@ -21,7 +21,7 @@ from router.member import MemberState
 from router.model import ModelFacts
 from router.request import Job, Request
 from router.session import WorkerDialer, WorkerSession
-from router.status import make_status
+from router.status import make_service_status, make_status
 from router.store import MemoryStore, Store
 from router.text import TextCodec
 from twolane.errors import (
@@ -181,7 +181,12 @@ class Router:
         self._dispatcher.report_gone(epoch, self._loop.time())
         self._flush()
 
-    def status(self) -> cluster_pb2.GetStatusResponse:
+    def service_status(self, submission_ids: Iterable[str]) -> inference_pb2.GetStatusResponse:
+        """What clients may know, of requests what is asked by name."""
+        board, now = self._dispatcher.board, self._loop.time()
+        return make_service_status(board, submission_ids, serving=self.can_serve(), now=now)
+
+    def status(self) -> cluster_pb2.GetClusterStatusResponse:
         board = self._dispatcher.board
         return make_status(board, Endings(board), started=self._started, now=self._loop.time())
 

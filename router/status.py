@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 from router.board import Board
 from router.endings import Endings
+from router.member import Member, MemberState
 from router.request import Request
-from twolane.v1 import cluster_pb2
+from twolane.v1 import cluster_pb2, inference_pb2
 
 
 def requests_by_state(board: Board) -> Counter[str]:
@@ -17,8 +19,8 @@ def requests_by_state(board: Board) -> Counter[str]:
 
 def make_status(
     board: Board, endings: Endings, *, started: float, now: float
-) -> cluster_pb2.GetStatusResponse:
-    return cluster_pb2.GetStatusResponse(
+) -> cluster_pb2.GetClusterStatusResponse:
+    return cluster_pb2.GetClusterStatusResponse(
         router_id=board.config.router_id,
         uptime_s=now - started,
         workers=[
@@ -33,6 +35,7 @@ def make_status(
                 requests=len(board.attempts_at(member.epoch)),
                 pool=member.announce.pool,
                 devices=member.announce.devices,
+                metrics_endpoint=member.announce.metrics_endpoint,
             )
             for member in board.members
         ],
@@ -40,6 +43,34 @@ def make_status(
         requests_by_state=requests_by_state(board),
         counters=board.counters,
     )
+
+
+def make_service_status(
+    board: Board, submission_ids: Iterable[str], *, serving: bool, now: float
+) -> inference_pb2.GetStatusResponse:
+    """What clients may know: no worker's name, nobody else's requests. The models are missing."""
+    status = inference_pb2.GetStatusResponse(serving=serving)
+    here = [member for member in board.members if member.state is not MemberState.GONE]
+    counts = Counter((member.state.name.lower(), _role(member)) for member in here)
+    for (state, role), n in sorted(counts.items()):
+        status.workers.add(state=state, role=role, workers=n)
+    for submission_id in dict.fromkeys(submission_ids):
+        request = board.requests.get(submission_id)
+        if request is not None:
+            status.submissions.add(
+                submission_id=submission_id,
+                state=request.state.name.lower(),
+                prompt_tokens=request.n_prompt,
+                output_tokens=len(request.answer.tokens),
+                age_s=now - request.job.arrived,
+            )
+    return status
+
+
+def _role(member: Member) -> str:
+    if member.prefills and member.decodes:
+        return "both"
+    return "prefill" if member.prefills else "decode"
 
 
 def _request_status(

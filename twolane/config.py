@@ -16,7 +16,12 @@ DEFAULT_ENDPOINT = "localhost:7200"
 
 def endpoint_from_env() -> str:
     """Where the cluster is: `TWOLANE_ENDPOINT`, else localhost:7200."""
-    return os.environ.get(ENDPOINT_VARIABLE) or DEFAULT_ENDPOINT
+    return named_endpoint() or DEFAULT_ENDPOINT
+
+
+def named_endpoint() -> str | None:
+    """What `TWOLANE_ENDPOINT` says, if it does."""
+    return os.environ.get(ENDPOINT_VARIABLE) or None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

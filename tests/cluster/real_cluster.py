@@ -34,8 +34,7 @@ async def settled(cluster: LocalCluster, n_workers: int, within_s: float = 2.0) 
     """
     deadline = asyncio.get_running_loop().time() + within_s
     while True:
-        async with cluster.aclient() as client:
-            status = await client.status()
+        status = await asyncio.to_thread(cluster.status)
         workers = [w.endpoint for w in status.workers if w.state == "alive"]
         left = left_over(await asyncio.gather(*(inspect(endpoint) for endpoint in workers)))
         if len(workers) < n_workers:

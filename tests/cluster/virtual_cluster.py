@@ -258,7 +258,7 @@ class VirtualCluster:
         left += [f"router: {request.request_id}" for request in self.status().requests]
         return left
 
-    def status(self) -> cluster_pb2.GetStatusResponse:
+    def status(self) -> cluster_pb2.GetClusterStatusResponse:
         return self.router.status()
 
 

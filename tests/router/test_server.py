@@ -20,6 +20,7 @@ from router.testing.client import message
 from router.testing.rows import expected_answer
 from router.testing.served import serve_cluster
 from router.text import TextCodec
+from twolane.rpc.listen import ListenError
 from twolane.rpc.secret import shown
 from twolane.v1 import (
     inference_pb2,
@@ -135,8 +136,7 @@ async def test_every_bad_request_gets_its_status_with_details_and_the_server_goe
 METHODS = [
     "/twolane.v1.InferenceService/Cancel",
     "/twolane.v1.InferenceService/ListModels",
-    "/twolane.v1.AdminService/GetStatus",
-    "/twolane.v1.AdminService/DrainWorker",
+    "/twolane.v1.InferenceService/GetStatus",
 ]
 WORKER_METHODS = [
     "/twolane.v1.MembershipService/Announce",
@@ -240,7 +240,6 @@ async def test_health_is_serving_only_while_some_model_can_be_served() -> None:
             return int((await stub.Check(health_pb2.HealthCheckRequest(service=service))).status)
 
         serving = health_pb2.HealthCheckResponse.SERVING
-        assert await status("twolane.v1.AdminService") == serving
         for service in ("twolane.v1.InferenceService", ""):
             assert await status(service) == health_pb2.HealthCheckResponse.NOT_SERVING
     async with (
@@ -265,7 +264,8 @@ async def test_reflection_lists_the_services() -> None:
         request = reflection_pb2.ServerReflectionRequest(list_services="")
         async for response in stub.ServerReflectionInfo(iter([request])):
             names = {service.name for service in response.list_services_response.service}
-        assert {"twolane.v1.InferenceService", "twolane.v1.AdminService"} <= names
+        assert "twolane.v1.InferenceService" in names
+        assert "twolane.v1.AdminService" not in names
 
 
 async def test_metrics_endpoint_tells_pages_requests_and_durations() -> None:
@@ -310,10 +310,10 @@ async def test_port_in_use_is_an_error_and_not_a_silent_second_server() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        with pytest.raises(RuntimeError):
+        with pytest.raises(ListenError, match=r"\(--port\): it is in use"):
             async with serve_cluster(server_config=ServerConfig(port=taken.getsockname()[1])):
                 pass
-        with pytest.raises(RuntimeError):
+        with pytest.raises(ListenError, match=r"\(--worker-port\): it is in use"):
             async with serve_cluster(
                 server_config=ServerConfig(worker_port=taken.getsockname()[1])
             ):

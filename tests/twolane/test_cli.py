@@ -6,8 +6,10 @@ import os
 import pty
 import re
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -67,7 +69,7 @@ def test_sampling_options_arrive(door: Door) -> None:
         (["generate", "internal"], 1, "error: NaN logits"),
         (["generate", "cancelled"], 130, "an operator cancelled it"),
         (["status", "--endpoint", "127.0.0.1:1"], 3, "Start one with `twolane up`"),
-        (["drain", "nobody"], 2, "no such worker"),
+        (["drain", "decode-0"], 2, "through the operator's socket alone"),
         (["generate", "a", "--max-tokens", "many"], 2, "not a valid integer"),
     ],
 )
@@ -80,8 +82,8 @@ def test_an_error_is_one_line_and_an_exit_code(
     assert "Traceback" not in result.output
 
 
-def test_status_shows_workers_pages_and_requests() -> None:
-    out = run("status").stdout
+def test_status_shows_workers_pages_and_requests(door: Door) -> None:
+    out = run("status", "--endpoint", door.admin).stdout
     for part in (
         "decode-0",
         "alive",
@@ -99,19 +101,52 @@ def test_status_shows_workers_pages_and_requests() -> None:
         assert part in out
 
 
-def test_status_json_keeps_the_epoch_whole() -> None:
-    value = json.loads(run("status", "--json").stdout)
+def test_status_json_keeps_the_epoch_whole(door: Door) -> None:
+    value = json.loads(run("status", "--json", "--endpoint", door.admin).stdout)
+    assert value["metrics_endpoint"] == "127.0.0.1:9100"
+    assert value["workers"][0]["metrics_endpoint"] == "127.0.0.1:9101"
     assert value["workers"][0]["epoch"] == str(2**63 + 5)
     assert value["workers"][0]["pages"]["pinned"] == 3
     assert value["requests_by_state"] == {"decode": 1}
 
 
-def test_models_and_drain(door: Door) -> None:
+def test_status_at_the_clients_door_shows_what_clients_may_know() -> None:
+    out = run("status").stdout
+    for part in ("serves tiny", "decode", "alive", "1"):
+        assert part in out
+    value = json.loads(run("status", "--json").stdout)
+    assert value["workers"] == [{"state": "alive", "role": "decode", "workers": 1}]
+
+
+def test_models_and_drain(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "tiny" in run("models").stdout
     assert json.loads(run("models", "--json").stdout)[0]["vocab_size"] == 512
+    monkeypatch.setenv("TWOLANE_ENDPOINT", door.admin)
     assert run("drain", "decode-0").stdout == "decode-0 drains\n"
     assert run("drain", "decode-0", "--undo").stdout == "decode-0 takes work again\n"
     assert door.script.drained[-2:] == [("decode-0", False), ("decode-0", True)]
+    assert "no such worker" in run("drain", "nobody").stderr
+
+
+def test_without_an_endpoint_the_operators_socket_of_this_machine_is_taken(
+    door: Door, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("tmp")
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.delenv("TWOLANE_ENDPOINT")
+    for name in ("twolane-1-dead", "twolane-2-live", "twolane-3-live"):
+        (folder / name).mkdir()
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(folder / "twolane-1-dead" / "admin.sock"))
+    assert run("drain", "decode-0").exit_code == 2, "there is none"
+    path = Path(door.admin.removeprefix("unix:"))
+    (folder / "twolane-2-live" / "admin.sock").symlink_to(path)
+    assert "decode-0" in run("status").stdout
+    assert run("drain", "decode-0").stdout == "decode-0 drains\n"
+    (folder / "twolane-3-live" / "admin.sock").symlink_to(path)
+    result = run("status")
+    assert result.exit_code == 3
+    assert "several clusters of yours run here; name one of unix:" in result.stderr
 
 
 def test_chat_keeps_the_conversation_and_survives_a_refusal(door: Door) -> None:
@@ -176,9 +211,9 @@ def test_ctrl_c_cancels_the_request_and_exits_130(door: Door) -> None:
     assert door.script.ended[request_id] == "left"
 
 
-def test_watch_redraws_in_a_terminal_until_ctrl_c() -> None:
+def test_watch_redraws_in_a_terminal_until_ctrl_c(door: Door) -> None:
     terminal, theirs = pty.openpty()
-    command = [sys.executable, "-m", "twolane.cli", "status", "--watch"]
+    command = [sys.executable, "-m", "twolane.cli", "status", "--watch", "--endpoint", door.admin]
     with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs) as process:
         os.close(theirs)
         seen = b""
@@ -205,11 +240,11 @@ def test_an_error_in_the_middle_of_an_answer_gets_a_line_of_its_own() -> None:
     assert (result.exit_code, result.stdout) == (3, "one two \n")
 
 
-def test_status_hides_the_workers_that_are_gone() -> None:
-    out = run("status").stdout
+def test_status_hides_the_workers_that_are_gone(door: Door) -> None:
+    out = run("status", "--endpoint", door.admin).stdout
     assert "decode-0" in out
     assert "prefill-9" not in out
-    assert "prefill-9" in run("status", "--all").stdout
+    assert "prefill-9" in run("status", "--all", "--endpoint", door.admin).stdout
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import click
 from rich.console import Group, RenderableType
@@ -11,8 +12,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from twolane.cli.common import console, endpoint_option, json_option, print_json
+from twolane.cli.common import admin_client, console, json_option, operator_option, print_json
 from twolane.client import Client
+from twolane.service_status import ServiceStatus
 from twolane.status import ClusterStatus, RequestInfo, WorkerInfo
 
 WATCH_EVERY_S = 0.5
@@ -26,23 +28,49 @@ _STATE_STYLE = {"alive": "green", "suspect": "yellow", "draining": "yellow", "go
 @click.option("--watch", is_flag=True, help="Keep looking until Ctrl-C.")
 @click.option("--all", "with_gone", is_flag=True, help="Workers that are gone, too.")
 @json_option
-@endpoint_option
+@operator_option
 def status(*, watch: bool, with_gone: bool, as_json: bool, endpoint: str | None) -> None:
-    """Show workers, pages by state and requests."""
-    with Client(endpoint) as client:
-        if as_json:
-            print_json(client.status())
-        elif not watch:
-            console().print(render(client.status(), with_gone=with_gone))
+    """Show workers, pages by state and requests.
+
+    At HOST:PORT, where clients come in, it shows what clients may know.
+    """
+    with contextlib.ExitStack() as stack:
+        admin = admin_client(endpoint)
+        look: Callable[[], ClusterStatus | ServiceStatus]
+        if admin is not None:
+            look = stack.enter_context(admin).status
         else:
-            first = render(client.status(), with_gone=with_gone)
+            look = stack.enter_context(Client(endpoint)).status
+        if as_json:
+            print_json(look())
+        elif not watch:
+            console().print(_rendered(look(), with_gone=with_gone))
+        else:
+            first = _rendered(look(), with_gone=with_gone)
             with Live(first, console=console(), screen=True) as live:
                 try:
                     while True:
                         time.sleep(WATCH_EVERY_S)
-                        live.update(render(client.status(), with_gone=with_gone))
+                        live.update(_rendered(look(), with_gone=with_gone))
                 except KeyboardInterrupt:
                     return
+
+
+def _rendered(status: ClusterStatus | ServiceStatus, *, with_gone: bool) -> RenderableType:
+    if isinstance(status, ServiceStatus):
+        return render_service(status)
+    return render(status, with_gone=with_gone)
+
+
+def render_service(status: ServiceStatus) -> RenderableType:
+    """What clients may know."""
+    models = ", ".join(model.name for model in status.models) or "no model"
+    head = Text(f"{'serves' if status.serving else 'does not serve'} {models}", style="bold")
+    table = _table(("workers", "state"), ("number",))
+    for count in status.workers:
+        style = _STATE_STYLE.get(count.state, "")
+        table.add_row(count.role, Text(count.state, style=style), str(count.workers))
+    return Group(head, "", table)
 
 
 def render(status: ClusterStatus, *, with_gone: bool = False) -> RenderableType:

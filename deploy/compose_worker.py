@@ -19,6 +19,7 @@ from kvtransfer.transports.registry import AnyPool, OutletOpener, TransportConfi
 from prefill_worker.batching import BatchingConfig
 from prefill_worker.config import PrefillConfig
 from prefill_worker.role import PrefillRole
+from twolane.rpc.listen import bare
 from worker.config import SessionConfig, StepLimits, WorkerConfig
 from worker.links import PeerDialer
 from worker.metrics import WorkerMetrics
@@ -192,5 +193,5 @@ def lease_config(timing: TimingSpec) -> LeaseConfig:
 
 
 def transport_config(spec: WorkerSpec) -> TransportConfig:
-    config = TransportConfig(transports=spec.transports, bind_host=spec.host)
+    config = TransportConfig(transports=spec.transports, bind_host=bare(spec.host))
     return with_given(config, checksums=spec.checksums, sockets=spec.sockets)

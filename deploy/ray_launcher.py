@@ -111,7 +111,10 @@ class RayLauncher:
         try:
             await asyncio.shield(self._starting)
         except (RuntimeError, OSError, ValueError) as error:
-            raise StartError(f"Ray did not start: {error}") from error
+            remedy = ""
+            if "AF_UNIX" in str(error):
+                remedy = "; set TMPDIR to a shorter path, or take --launcher process"
+            raise StartError(f"Ray did not start: {error}{remedy}") from error
         import ray
 
         # Of the processors Ray only needs to know that they are not its business.

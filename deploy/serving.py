@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from deploy.launcher import StartError, first_error
 from deploy.spec import DECODE, ProcessSpec, RouterSpec, WorkerSpec
+from twolane.rpc.listen import ListenError
 
 if TYPE_CHECKING:
     from kvtransfer.transports.base import Landing
@@ -70,7 +71,6 @@ async def _serving_router(spec: RouterSpec) -> AsyncIterator[Where]:
     from router.dialer import GrpcDialer
     from router.server import RouterServer
     from router.text import TextCodec
-    from twolane.rpc.listen import ListenError
 
     place = ServerConfig(
         host=spec.host,
@@ -122,17 +122,16 @@ async def _serving_worker(spec: WorkerSpec) -> AsyncIterator[Where]:
             except DeviceError as error:
                 raise StartError(str(error)) from error
             except OSError as error:
-                raise _cannot_listen(spec.host) from error
+                raise StartError(f"cannot listen on {spec.host} (--host): {error}") from error
         dialer, metrics = PeerDialer(spec.secret), WorkerMetrics()
         worker = build_worker(spec, power, pages, dialer, landings, metrics)
         server = WorkerServer(worker, metrics)
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(_run(server, spec), name="server")
+                tasks.create_task(_run(server), name="server")
                 watch = tasks.create_task(power.watch(), name="engine")
                 await server.started.wait()
-                metrics_endpoint = f"{spec.host}:{server.metrics_port}"
-                yield Where(worker.endpoint, metrics_endpoint, runs_on=power.runs_on)
+                yield Where(worker.endpoint, server.metrics_endpoint, runs_on=power.runs_on)
                 watch.cancel()
                 server.stop()
         finally:
@@ -141,19 +140,12 @@ async def _serving_worker(spec: WorkerSpec) -> AsyncIterator[Where]:
                 landing.close()
 
 
-async def _run(server: WorkerServer, spec: WorkerSpec) -> None:
+async def _run(server: WorkerServer) -> None:
     from worker.errors import DisplacedError
 
     try:
-        try:
-            await server.run()
-        except* DisplacedError as errors:
-            raise StartError(str(first_error(errors))) from errors
-    except (RuntimeError, OSError) as error:  # all that gRPC says is a RuntimeError
-        if server.started.is_set():
-            raise
-        raise _cannot_listen(f"{spec.host}:{spec.port}") from error
-
-
-def _cannot_listen(places: str) -> StartError:
-    return StartError(f"cannot listen on {places}; is it in use, or no address of this machine?")
+        await server.run()
+    except* ListenError as errors:
+        raise StartError(str(first_error(errors))) from errors
+    except* DisplacedError as errors:
+        raise StartError(str(first_error(errors))) from errors

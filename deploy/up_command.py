@@ -36,6 +36,7 @@ from deploy.progress import Progress
 from deploy.secret import read_secret, secret_option
 from deploy.spec import ClusterSpec
 from twolane.admin import SOCKET_NAME
+from twolane.rpc.listen import join, try_listen
 from twolane.testing.extras import missing_for_serving
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def up(context: click.Context, /, **given: Any) -> None:
     from deploy.supervisor import Supervisor
 
     scratch: Path = context.obj
-    out, log_dir = sys.stdout, given["log_dir"] or scratch
+    out, log_dir = sys.stdout, (given["log_dir"] or scratch).absolute()
     tell: Callable[[Event], None] = partial(_print_json, out)
     try:
         topology = _topology(context, given)
@@ -91,6 +92,7 @@ def up(context: click.Context, /, **given: Any) -> None:
             print(_as_file(topology), end="")
             return
         cluster = _cluster(topology, given["secret_file"], scratch)
+        _check_ports(cluster)
         _make(log_dir)
         with _prints_to(log_dir / "launcher.log"):
             if not given["as_json"]:
@@ -103,6 +105,19 @@ def up(context: click.Context, /, **given: Any) -> None:
             tell(Event(kind=Kind.FAILED, text=str(error)))
             raise SystemExit(1) from error
         raise click.ClickException(str(error)) from error
+
+
+def _check_ports(cluster: ClusterSpec) -> None:
+    """Before anything is started. Who takes one later is told of by the router."""
+    router = cluster.router()
+    wanted = [
+        (router.host, router.port, "--port"),
+        (router.host, router.http_port or 0, "--http-port"),
+        (router.worker_host, router.worker_port, "--worker-port"),
+    ]
+    for host, port, option in wanted:
+        if why := try_listen(host, port):
+            raise StartError(f"cannot listen on {join(host, port)} ({option}): {why}")
 
 
 def _make(log_dir: Path) -> None:
@@ -182,6 +197,7 @@ def _launcher(kind: str, cluster: ClusterSpec, log_dir: Path, scratch: Path) -> 
         raise StartError(missing)
     from deploy.ray_launcher import RayLauncher  # Ray takes a second to import
 
+    os.chdir(scratch)  # Ray has its workers import from where it is started, ahead of our packages
     # Not below the log directory: Ray's sockets want a short path. Ray counts no shared GPUs.
     n_actors, each = cluster.n_workers + 1, cluster.devices
     n_gpus = len(each) if len(each) == len({*each}) else 0

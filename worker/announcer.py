@@ -27,9 +27,9 @@ class Announcer:
     """`run` until cancelled, then perhaps `leave`. `run` raises `DisplacedError` when a router has
     given this worker up for good: as another incarnation it may come back."""
 
-    def __init__(self, worker: Worker, *, metrics_port: int | None) -> None:
+    def __init__(self, worker: Worker, *, metrics_endpoint: str = "") -> None:
         self._worker = worker
-        self._metrics_port = metrics_port
+        self._metrics_endpoint = metrics_endpoint
         self._metadata = shown(worker.config.secret)
 
     async def run(self) -> None:
@@ -45,7 +45,6 @@ class Announcer:
 
     def describe(self, *, leaving: bool = False) -> cluster_pb2.AnnounceRequest:
         worker, spec = self._worker, self._worker.site.spec
-        host = worker.config.advertise_host or worker.config.host
         return cluster_pb2.AnnounceRequest(
             worker=worker.address,
             roles=worker.roles.names,
@@ -57,7 +56,7 @@ class Announcer:
             vocab_size=spec.vocab_size,
             eos_token_ids=spec.eos_token_ids,
             decode_rows=worker.config.limits.decode_rows,
-            metrics_endpoint="" if self._metrics_port is None else f"{host}:{self._metrics_port}",
+            metrics_endpoint=self._metrics_endpoint,
             leaving=leaving,
             layout=spec.layout,
             makes_dtypes=worker.makes_dtypes,

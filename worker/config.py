@@ -48,6 +48,7 @@ class WorkerConfig:
     host: str = "127.0.0.1"
     port: int = 0
     advertise_host: str = ""  # what others dial; empty: `host`
+    metrics_host: str = ""  # empty: `host`
     metrics_port: int | None = None
     routers: tuple[str, ...] = ()  # host:port of every router to announce to
     announce_every_s: float = 1.0

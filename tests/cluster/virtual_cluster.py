@@ -212,7 +212,7 @@ class VirtualCluster:
         return Worker(config, site, Roles(decode_role, prefill_role), runner, wire)
 
     async def _announce(self, worker: Worker) -> None:
-        announcer = Announcer(worker, metrics_port=None)
+        announcer = Announcer(worker)
         while True:
             with contextlib.suppress(NameTakenError):  # until its former life is missed
                 self.router.announce(announcer.describe())

@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 from tests.twolane.conftest import Door
 from twolane.cli import HELP
 from twolane.cli.app import app
-from twolane.testing.extras import SERVE_MODULES
+from twolane.testing.extras import MODEL_MODULES, SERVE_MODULES
 
 
 @pytest.fixture(autouse=True)
@@ -175,7 +175,7 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it() -> None:
 @pytest.mark.parametrize("command", [[], ["up"], ["generate"], ["status"], ["drain"]])
 @pytest.mark.parametrize("there", [{"click", "rich"}, set()], ids=["cli", "base"])
 def test_help_needs_no_extra(command: list[str], there: set[str], tmp_path: Path) -> None:
-    missing = {*SERVE_MODULES, "ray"} - there
+    missing = {*SERVE_MODULES, *MODEL_MODULES, "ray"} - there
     site = f"import sys\nsys.modules.update(dict.fromkeys({sorted(missing)}))\n"
     (tmp_path / "sitecustomize.py").write_text(site)
     arguments = [sys.executable, "-m", "twolane.cli", *command, "--help"]

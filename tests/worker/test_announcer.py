@@ -43,7 +43,7 @@ async def announcing() -> AsyncIterator[tuple[Router, asyncio.Task[None], Announ
     endpoint = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()
     config = WorkerConfig(worker_id="w", routers=(endpoint,), announce_every_s=0.01, secret=SECRET)
-    announcer = Announcer(cast(Worker, SimpleNamespace(config=config)), metrics_port=None)
+    announcer = Announcer(cast(Worker, SimpleNamespace(config=config)))
     nothing = cluster_pb2.AnnounceRequest()
     announcer.describe = lambda *, leaving=False: nothing  # type: ignore[method-assign]
     task = asyncio.create_task(announcer.run())

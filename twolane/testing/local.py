@@ -189,7 +189,7 @@ def start_local(
     """
     if launcher is None and topology is None:
         launcher = "process"
-    missing = missing_for_serving(launcher)
+    missing = missing_for_serving(launcher, engine)
     if missing is not None:
         raise UnavailableError(missing)
     settings: dict[str, Option] = {

@@ -16,7 +16,9 @@ from deploy.launcher import StartError
 from deploy.options import (
     HTTP_OPTIONS,
     LIMIT_OPTIONS,
+    LOG_OPTIONS,
     MODEL_OPTIONS,
+    ROUTER_OPTIONS,
     TIMING_OPTIONS,
     TRANSPORT_OPTIONS,
     http_port,
@@ -47,6 +49,7 @@ _ROUTER_HELP = "Announce to these: a router's worker port.  [default: 127.0.0.1:
 CHILD_OPTIONS = [
     click.option("--host", default="127.0.0.1", show_default=True),
     secret_option("~/.twolane/secret, made where there is none"),
+    *LOG_OPTIONS,
     click.option("--spec-from-stdin", is_flag=True, hidden=True),  # JSON; nothing else counts then
     click.option("--ready-fd", type=int, hidden=True),
     click.option("--parent-pid", type=int, hidden=True),
@@ -75,6 +78,7 @@ def main() -> None:
     help="Where operators come in.  [default: in a new temporary folder]",
 )
 @with_options(HTTP_OPTIONS)
+@with_options(ROUTER_OPTIONS)
 @with_options(MODEL_OPTIONS)
 @with_options(LIMIT_OPTIONS)
 @with_options(TIMING_OPTIONS)
@@ -90,12 +94,14 @@ def router(**given: Any) -> None:
             router_id=given["router_id"] or _own_id("router"),
             model=_model(given),
             secret=_secret(given),
+            generation_config=given["generation_config"],
             host=given["host"],
             port=given["port"],
             worker_host=given["worker_host"],
             worker_port=given["worker_port"],
             metrics_port=given["metrics_port"],
             admin_socket=given["admin_socket"] or _own_socket(),
+            log_level=given["log_level"],
             http_port=http_port(given),
             timing=timing_spec(given),
             limits=limits_spec(given),
@@ -108,6 +114,7 @@ def router(**given: Any) -> None:
 @click.option("--role", type=click.Choice([PREFILL, DECODE, "both"]), default="both")
 @click.option("--router", "routers", multiple=True, metavar="HOST:PORT", help=_ROUTER_HELP)
 @click.option("--port", type=_PORT, default=0)
+@click.option("--metrics-port", type=_PORT, default=0, help="Of its metrics.  [default: any]")
 @with_options(TRANSPORT_OPTIONS)
 @with_options(MODEL_OPTIONS)
 @with_options(LIMIT_OPTIONS)
@@ -134,6 +141,8 @@ def worker(**given: Any) -> None:
             port=given["port"],
             checksums=given["checksums"],
             sockets=given["sockets"],
+            metrics_port=given["metrics_port"],
+            log_level=given["log_level"],
             transports=transports,
             timing=timing_spec(given),
             limits=limits_spec(given),

@@ -15,6 +15,7 @@ from deploy.devices import environment_of
 from deploy.handshake import Ready, handle_of, read_ready
 from deploy.launcher import Handle, StartError
 from deploy.orphan import end_group
+from deploy.process_end import in_words
 from deploy.spec import ProcessSpec, RouterSpec
 from deploy.spec_json import to_json
 
@@ -57,7 +58,7 @@ class ProcessLauncher:
             return "was replaced"
         code = await process.wait()
         await end_group(process.pid)
-        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+        return in_words(code)
 
     async def fence(self, handle: Handle) -> None:
         process = self._process(handle)

@@ -16,6 +16,7 @@ MAX_SOCKETS = 64  # from a sender to a receiver
 _HTTP_ABOVE = 2  # between them, workers come in where a router is started alone
 PREFILL, DECODE = "prefill", "decode"
 TRANSPORTS = ("cuda_ipc", "shm", "unix", "nixl", "tcp")  # best first; see kvtransfer
+AUTO, NONE = "auto", "none"  # whose generation_config.json: the model's, nobody's
 OVER_NETWORKS = frozenset({"nixl", "tcp"})  # of them; pages are always summed there
 
 
@@ -85,10 +86,12 @@ class LimitsSpec:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterSpec:
     """One router process. Port 0 takes any free one. `host` is for clients, `worker_host` for
-    workers and the launcher, who show the `secret`."""
+    workers and the launcher, who show the `secret`. `generation_config` is `auto`, `none`, or a
+    directory."""
 
     router_id: str
     model: ModelSpec
+    generation_config: str = AUTO
     secret: str = field(default_factory=new_secret, repr=False)
     host: str = "127.0.0.1"
     port: int = 0
@@ -97,6 +100,7 @@ class RouterSpec:
     metrics_port: int = 0  # at `host`
     http_port: int | None = 0  # at `host`; None: no HTTP door
     admin_socket: str = ""  # the path of the operators' door; empty: none
+    log_level: str = "info"
     timing: TimingSpec = field(default_factory=TimingSpec)
     limits: LimitsSpec = field(default_factory=LimitsSpec)
 
@@ -130,6 +134,9 @@ class WorkerSpec:
     transports: tuple[str, ...] = TRANSPORTS
     checksums: bool | None = None
     sockets: int | None = None
+    metrics_host: str = ""  # empty: `host`
+    metrics_port: int = 0
+    log_level: str = "info"
     timing: TimingSpec = field(default_factory=TimingSpec)
     limits: LimitsSpec = field(default_factory=LimitsSpec)
     devices: tuple[str, ...] = ()
@@ -151,7 +158,7 @@ class PoolSpec:
     """Workers that are alike, called `<name>-0`, `<name>-1`, …
 
     `devices` are the GPUs of each (`deploy.devices`); empty: all see those that their launcher
-    sees.
+    sees. Their metrics are at `worker_metrics_port` and the ports above; 0: any free ones.
     """
 
     name: str
@@ -161,6 +168,7 @@ class PoolSpec:
     transports: tuple[str, ...] = TRANSPORTS
     checksums: bool | None = None
     sockets: int | None = None
+    worker_metrics_port: int = 0
     limits: LimitsSpec = field(default_factory=LimitsSpec)
     devices: tuple[tuple[str, ...], ...] = ()
 
@@ -172,12 +180,14 @@ class ClusterSpec:
 
     model: ModelSpec  # as the router sees it: its name, and where its tokenizer is
     pools: tuple[PoolSpec, ...]
+    generation_config: str = AUTO  # as in RouterSpec
     host: str = "127.0.0.1"
     port: int = 7200
     worker_port: int = 0
     metrics_port: int = 0
     http_port: int | None = 7202  # None: no HTTP door
     admin_socket: str = ""
+    log_level: str = "info"
     timing: TimingSpec = field(default_factory=TimingSpec)
     limits: LimitsSpec = field(default_factory=LimitsSpec)
     secret: str = field(default_factory=new_secret, repr=False, compare=False)
@@ -195,12 +205,14 @@ class ClusterSpec:
         return RouterSpec(
             router_id="router-0",
             model=self.model,
+            generation_config=self.generation_config,
             host=self.host,
             port=self.port,
             worker_port=self.worker_port,
             metrics_port=self.metrics_port,
             http_port=self.http_port,
             admin_socket=self.admin_socket,
+            log_level=self.log_level,
             timing=self.timing,
             limits=self.limits,
             secret=self.secret,
@@ -220,6 +232,9 @@ class ClusterSpec:
                 transports=pool.transports,
                 checksums=pool.checksums,
                 sockets=pool.sockets,
+                metrics_host=self.host,
+                metrics_port=pool.worker_metrics_port + i if pool.worker_metrics_port else 0,
+                log_level=self.log_level,
                 timing=self.timing,
                 limits=pool.limits,
                 devices=pool.devices[i] if pool.devices else (),

@@ -57,6 +57,10 @@ class PostBook:
         self._posts: dict[int, Post] = {}
         self._last = 0
 
+    def knows(self, epoch: int) -> bool:
+        """Whether that receiver is attached, or was: it may have heard of us."""
+        return epoch in self.peers
+
     def is_attached(self, epoch: int) -> bool:
         return epoch in self.peers and self.peers[epoch].attached
 

@@ -17,9 +17,10 @@ INCOMPLETE = "incomplete"  # DONE came, the bytes did not
 ABANDONED = "abandoned"
 REGRANTS = "regrants"  # spoilt too often
 BUSY = "busy"  # the receiver's queue is full
+HELD = "held"  # the receiver grants nothing, and others wait for the pages that it is held in
 STUCK = "stuck"  # sends were under way, and none of them was completed in time
 
-# Dropped messages, by reason
+# Dropped messages, by reason; EPOCH also of transfers to a receiver that is another by now
 EPOCH = "epoch"
 GENERATION = "generation"
 DUPLICATE = "duplicate"

@@ -347,8 +347,8 @@ class Receiver:
         return True
 
     def _grant_waiting(self, now: float) -> None:
-        """By priority, then age. Some that find room may pass a head that does not, until they have
-        taken as many pages as it asks for: so small ones do not wait for it, and it not for ever."""
+        """By priority, then age. Some that find room may pass a head that does not, until they took
+        as many pages as it asks for: small ones need not wait for it, and it does not starve."""
         queued = [i for i in self._ins.values() if i.state is InState.QUEUED and i.reserve]
         queued.sort(key=lambda i: -(i.reserve.priority if i.reserve else 0))
         head: Inbound | None = None

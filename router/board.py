@@ -1,8 +1,8 @@
 """What the parts of the dispatcher share: the tables, the outbox, the counters. Decides nothing.
 
-A request is in `requests` from admission to its end, in `states` by its state, in `queue` while it
-waits, and under the epochs of its live attempt in `_at`. Nothing of it stays afterwards, not even
-its prompt, which a client that reads slowly would keep.
+A request is in `requests` by its submission id and in `labels` from admission to its end, in
+`states` by its state, in `queue` while it waits, and under the epochs of its live attempt in `_at`.
+Nothing of it stays afterwards, not even its prompt, which a client that reads slowly would keep.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from router.config import RouterConfig
 from router.member import Member, MemberState
 from router.membership import Membership
 from router.policy import WorkerView
-from router.request import WAITING, Request, RequestState
-from router.store import Store, Whereabouts
+from router.request import WAITING, Label, Request, RequestState
+from router.store import Store
 from router.tally import Tally
 from router.waiting import WaitingQueue
 from twolane.v1 import worker_pb2
@@ -26,23 +26,33 @@ OutMessage = tuple[int, worker_pb2.SessionRequest]
 
 
 class Observer(Protocol):
-    """Who measures: durations in seconds."""
+    """Who measures, by model: durations in seconds."""
 
-    def queued(self, duration_s: float) -> None: ...
+    def admitted(self, model: str, n_prompt: int) -> None: ...
 
-    def first_token(self, duration_s: float) -> None: ...
+    def queued(self, model: str, duration_s: float) -> None: ...
 
-    def gap(self, duration_s: float) -> None: ...
+    def first_token(self, model: str, duration_s: float) -> None: ...
+
+    def gap(self, model: str, duration_s: float) -> None: ...
+
+    def ended(self, model: str, outcome: str, duration_s: float) -> None:
+        """`outcome` is finished, cancelled or failed; arrival to here."""
+        ...
 
 
 class NullObserver:
     """Nobody measures."""
 
-    def queued(self, duration_s: float) -> None: ...
+    def admitted(self, model: str, n_prompt: int) -> None: ...
 
-    def first_token(self, duration_s: float) -> None: ...
+    def queued(self, model: str, duration_s: float) -> None: ...
 
-    def gap(self, duration_s: float) -> None: ...
+    def first_token(self, model: str, duration_s: float) -> None: ...
+
+    def gap(self, model: str, duration_s: float) -> None: ...
+
+    def ended(self, model: str, outcome: str, duration_s: float) -> None: ...
 
 
 class Board:
@@ -54,7 +64,8 @@ class Board:
         self.observer = observer
         self.members = Membership(config.membership)
         self.queue = WaitingQueue()
-        self.requests: dict[str, Request] = {}
+        self.requests: dict[str, Request] = {}  # by submission id
+        self.labels: dict[Label, str] = {}  # submission ids
         self.states: Counter[RequestState] = Counter()  # of `requests`
         self.counters: Counter[str] = Counter()
         self.now = 0.0  # of the latest tick; for memories that need no better
@@ -72,7 +83,7 @@ class Board:
             return
         if command.HasField("cancel"):
             key = command.cancel.key
-            member.cancels[key.request_id, key.attempt] = self.now
+            member.cancels[key.submission_id, key.attempt] = self.now
         if member.is_open:
             self._outbox.append((epoch, command))
 
@@ -93,8 +104,12 @@ class Board:
         self.counters[f"dropped.{reason}"] += 1
 
     def add(self, request: Request) -> None:
-        """A new request, to be placed when it is its turn."""
-        self.requests[request.job.request_id] = request
+        """A new request, whose label is free, to be placed when it is its turn."""
+        job = request.job
+        assert job.submission_id not in self.requests
+        assert job.label not in self.labels
+        self.requests[job.submission_id] = request
+        self.labels[job.label] = job.submission_id
         self.states[request.state] += 1
         self.queue.push(request)
 
@@ -113,7 +128,7 @@ class Board:
             assert request.attempt.is_over
             for epoch in request.attempt.epochs():
                 here = self._at[epoch]
-                del here[request.job.request_id]
+                del here[request.job.submission_id]
                 if not here:
                     del self._at[epoch]
             self.tally.remove(request.attempt)
@@ -128,17 +143,17 @@ class Board:
         request.n_attempts += 1
         self.counters["attempts"] += 1
         for epoch in attempt.epochs():
-            self._at.setdefault(epoch, {})[request.job.request_id] = request
-        where = Whereabouts(attempt.key.attempt, attempt.prefill_epoch, attempt.decode_epoch)
-        self.store.put_attempt(request.job.request_id, where)
+            self._at.setdefault(epoch, {})[request.job.submission_id] = request
 
     def remove(self, request: Request) -> None:
         """The request is over: take it out of every table."""
         assert request.is_over
         assert request.attempt is None
-        if self.requests.pop(request.job.request_id, None) is not None:
+        job = request.job
+        if self.requests.pop(job.submission_id, None) is not None:
             self.states[request.state] -= 1
-        self.store.release(request.job.request_id)
+            del self.labels[job.label]
+        self.store.release(job.label, job.submission_id)
         request.drop_prompt()
 
     def attempts_at(self, epoch: int) -> list[tuple[Request, Attempt]]:
@@ -196,15 +211,17 @@ class Board:
         """Every table speaks of the same requests and attempts."""
         states = Counter(request.state for request in self.requests.values())
         assert +self.states == states, f"counted {+self.states}, are {states}"
-        assert all(self.requests.get(r.job.request_id) is r for r in self.queue)
+        assert all(self.requests.get(r.job.submission_id) is r for r in self.queue)
         assert all(request.state in WAITING for request in self.queue)
+        names = {request.job.label: name for name, request in self.requests.items()}
+        assert self.labels == names, f"labels {self.labels}, are {names}"
         live = [request for request in self.requests.values() if request.attempt is not None]
         at = {epoch: set(here) for epoch, here in self._at.items()}
         expected: dict[int, set[str]] = {}
         for request in live:
             assert request.attempt is not None
             for epoch in request.attempt.epochs():
-                expected.setdefault(epoch, set()).add(request.job.request_id)
+                expected.setdefault(epoch, set()).add(request.job.submission_id)
         assert at == expected, f"indexed {at}, are {expected}"
         attempts = [request.attempt for request in live if request.attempt is not None]
         self.tally.check_integrity(attempt for attempt in attempts if not attempt.is_over)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
+
 from router.attempt import Attempt
 from router.member import Member
 from router.request import Request
+from twolane.attempt_number import fence_of
 from twolane.v1 import worker_pb2
 
 MAX_TIME_LEFT_MS = 10 * 365 * 86_400 * 1000
@@ -56,6 +59,10 @@ def _assign(
             decode=decode.announce.worker,
             growth_tokens=attempt.growth_tokens,
             tenant=job.tenant,
+            request_id=job.request_id,
+            claim=job.claim,
+            fence=fence_of(attempt.key.attempt),
+            resume_hash=sha256(job.resume_token).digest(),
         )
     )
 
@@ -67,8 +74,8 @@ def time_left_ms(deadline: float | None, now: float) -> int:
     return int(min(max((deadline - now) * 1000, 1), MAX_TIME_LEFT_MS))
 
 
-def cancel(request_id: str, attempt: int) -> worker_pb2.SessionRequest:
-    key = worker_pb2.AttemptKey(request_id=request_id, attempt=attempt)
+def cancel(submission_id: str, attempt: int) -> worker_pb2.SessionRequest:
+    key = worker_pb2.AttemptKey(submission_id=submission_id, attempt=attempt)
     return worker_pb2.SessionRequest(cancel=worker_pb2.Cancel(key=key))
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from router.limits import LimitsConfig
+from router.model_defaults import ModelDefaults
 from twolane.rpc.call_gate import CallGateConfig
 from twolane.rpc.secret import new_secret
 
@@ -56,10 +58,12 @@ class DispatchConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterConfig:
-    """One router. `models` names models that may appear later: requests wait for their workers."""
+    """One router. `models` names models that may appear later: requests wait for their workers.
+    `defaults`, by name, are what requests take that say nothing else."""
 
     router_id: str = "router-0"
     models: tuple[str, ...] = ()
+    defaults: Mapping[str, ModelDefaults] = field(default_factory=dict)
     tick_s: float = 0.05
     inline_text_chars: int = 8_192  # longer prompts are tokenized off the event loop
     limits: LimitsConfig = field(default_factory=LimitsConfig)
@@ -75,8 +79,13 @@ class HttpConfig:
     port: int = 0
     requests: int = 1024  # that run at once; more are answered 503 with `retry_after_s`
     retry_after_s: float = 1.0
-    connections: int = 8192  # idle ones too: far beyond, 503 in plain text
+    connections: int = 8192  # then the one that waits longest is closed for the one that comes
+    connections_per_peer: int = 1024  # of an address (IPv6: a /64); the loopback may be a proxy
+    bodies_bytes: int = 64 << 20  # of all unfinished bodies; then the oldest is refused
+    head_bytes: int = 65_536
+    head_timeout_s: float = 10.0  # from the connection, or the first byte, to the end of a head
     body_timeout_s: float = 30.0  # from a request's head to the end of its body
+    prompts: int = 128  # of one request; each is a request of its own at the router
     keep_alive_s: float = 75.0  # idle connections are closed after so long
 
 

@@ -23,10 +23,12 @@ from router.detokenizer import Detokenizer
 from router.endings import Endings
 from router.events import Events
 from router.membership import Membership
-from router.policy import Need, place
+from router.model import pages_for
+from router.policy import Need, Placement, place
 from router.recovery import Recovery
 from router.request import Job, Request, RequestState
 from router.store import MemoryStore, Store
+from twolane.attempt_number import first_attempt, next_attempt
 from twolane.errors import DeadlineError, TwolaneError
 from twolane.rpc.params import params_to_proto
 from twolane.v1 import cluster_pb2, worker_pb2
@@ -58,20 +60,22 @@ class Dispatcher:
     # Clients
 
     def submit(self, job: Job, detokenizer: Detokenizer | None, now: float) -> Request:
-        """Admit a job, or refuse it: `DeadlineError`, `OverloadedError`. The id is the caller's to
-        have claimed."""
-        assert job.request_id not in self.board.requests
+        """Admit a job, or refuse it: `DuplicateRequestError`, `DeadlineError`, `OverloadedError`.
+        Its label is the caller's to have claimed."""
+        if job.label in self.board.labels:
+            raise job.label.in_use_error()
         self._admission.check(job, now)
         answer = Answer(detokenizer, job.params.stop, job.params.min_tokens)
         request = Request(job, answer, params_to_proto(job.params))
         self.board.add(request)
+        self.board.observer.admitted(job.model, request.n_prompt)
         self.board.has_room_news = True
         self._place_waiting(now)
         return request
 
-    def end(self, request_id: str, error: TwolaneError, now: float) -> bool:
+    def end(self, submission_id: str, error: TwolaneError, now: float) -> bool:
         """End a request with `error`. False: there is no such request (any more)."""
-        request = self.board.requests.get(request_id)
+        request = self.board.requests.get(submission_id)
         if request is None:
             return False
         self._endings.fail(request, error)
@@ -129,9 +133,9 @@ class Dispatcher:
         has_load = message.HasField("load")
         self.members.heard(epoch, message.load if has_load else None, now)
         for token in message.tokens:
-            self._guard("told", token.key.request_id, now, self._events.token, epoch, token, now)
+            self._guard("told", token.key.submission_id, now, self._events.token, epoch, token, now)
         for row in message.rows:
-            self._guard("told", row.key.request_id, now, self._events.row, epoch, row, now)
+            self._guard("told", row.key.submission_id, now, self._events.row, epoch, row, now)
         self.board.has_room_news |= has_load
         self._place_waiting(now)
 
@@ -147,8 +151,8 @@ class Dispatcher:
             for member in self.members:
                 self.board.send(member.epoch, commands.heartbeat())
         self._admission.note_servable(self.members.servable_models(), now)
-        for request_id, request in list(self.board.requests.items()):
-            self._guard("ticked", request_id, now, self._tick_request, request, now)
+        for submission_id, request in list(self.board.requests.items()):
+            self._guard("ticked", submission_id, now, self._tick_request, request, now)
         self.board.has_room_news = True
         self._place_waiting(now)
 
@@ -192,19 +196,19 @@ class Dispatcher:
         self.board.has_room_news = False
         for model in self.board.queue.models():
             while (head := self.board.queue.head(model)) is not None:
-                placed = self._guard("placed", head.job.request_id, now, self._place, head, now)
+                placed = self._guard("placed", head.job.submission_id, now, self._place, head, now)
                 if not placed and not head.is_over:
                     break
 
     def _guard(
-        self, what: str, request_id: str, now: float, work: Callable[..., ResultT], *args: Any
+        self, what: str, submission_id: str, now: float, work: Callable[..., ResultT], *args: Any
     ) -> ResultT | None:
         """Do what one request needs. A bug that it meets ends it, and nobody else; then None."""
         try:
             return work(*args)
         except Exception:  # noqa: BLE001 - whatever it is, the others go on
             self._bugs.tell(f"a request was {what}", now)
-            request = self.board.requests.get(request_id)
+            request = self.board.requests.get(submission_id)
             if request is not None:
                 self._endings.fail_of_bug(request, what)
             return None
@@ -221,9 +225,10 @@ class Dispatcher:
         placement = place(need, self.board.model_of(self.board.views(), job.model))
         if placement is None:
             return False
-        number = request.last_attempt.key.attempt + 1 if request.last_attempt else 1
+        last = request.last_attempt
+        number = next_attempt(last.key.attempt) if last else first_attempt(fence=0)
         attempt = Attempt(
-            worker_pb2.AttemptKey(request_id=job.request_id, attempt=number),
+            worker_pb2.AttemptKey(submission_id=job.submission_id, attempt=number),
             prefill_epoch=placement.prefill.epoch,
             decode_epoch=placement.decode.epoch,
             n_tokens=request.n_tokens,
@@ -231,6 +236,7 @@ class Dispatcher:
             growth_tokens=growth,
             page_tokens=placement.decode.page_tokens,
             now=now,
+            prefill_pages=_pages_at_prefill(placement, request.n_tokens),
         )
         prefill = self.members.get(attempt.prefill_epoch)
         decode = self.members.get(attempt.decode_epoch)
@@ -244,6 +250,13 @@ class Dispatcher:
         self._affinity.record(job.prefix_hashes, prefill.epoch)
         if request.timeline.dispatched is None:
             request.timeline.dispatched = now
-            self.board.observer.queued(now - job.arrived)
+            self.board.observer.queued(job.model, now - job.arrived)
             self._admission.note_dispatch(now)
         return True
+
+
+def _pages_at_prefill(placement: Placement, n_tokens: int) -> int:
+    """Pages that decoding rows of the prefill worker do without until the prompt is elsewhere."""
+    prefill = placement.prefill
+    goes_out = prefill.epoch != placement.decode.epoch
+    return pages_for(n_tokens, prefill.page_tokens) if goes_out and prefill.decodes else 0

@@ -49,9 +49,14 @@ class Door:
     async def _cancel(
         self, request: inference_pb2.CancelRequest, context: Context
     ) -> inference_pb2.CancelResponse:
-        if not request.request_id:
-            raise InvalidRequestError("request_id is empty; name a request", field="request_id")
-        return inference_pb2.CancelResponse(found=self._router.cancel(request.request_id))
+        if bool(request.request_id) == bool(request.submission_id):
+            text = "name a request by request_id or by submission_id, one of the two"
+            raise InvalidRequestError(text, field="request_id")
+        if request.submission_id:
+            found = self._router.cancel_submission(request.submission_id)
+        else:
+            found = self._router.cancel(request.request_id, tenant=request.tenant)
+        return inference_pb2.CancelResponse(found=found)
 
     async def _list_models(
         self, request: inference_pb2.ListModelsRequest, context: Context

@@ -14,6 +14,7 @@ from router.config import RouterConfig
 from router.limits import check_shape, fit
 from router.membership import Membership
 from router.model import ModelFacts
+from router.model_defaults import NO_DEFAULTS
 from router.request import Job
 from router.text import TextCodec
 from twolane.errors import (
@@ -50,7 +51,12 @@ class Intake:
         self._text = text
 
     async def make_job(
-        self, message: inference_pb2.GenerateRequest, arrived: float, time_left_s: float | None
+        self,
+        message: inference_pb2.GenerateRequest,
+        arrived: float,
+        time_left_s: float | None,
+        *,
+        default_max_tokens: int | None = None,
     ) -> Job:
         """May wait: for a long text's ids (off the loop), and, up to `unavailable_after_s`, for
         workers of a model that is expected."""
@@ -59,13 +65,11 @@ class Intake:
         deadline = deadline_of(arrived, time_left_s)
         token_ids = await self._token_ids(message)
         model = await self._model(message.model, deadline)
-        params = fit(
-            token_ids,
-            params,
-            model,
-            limits,
-            max_tokens_given=message.sampling.HasField("max_tokens"),
-        )
+        defaults = self._config.defaults.get(model.name, NO_DEFAULTS)
+        params = defaults.applied(params, message.sampling)
+        bounds = (default_max_tokens, defaults.max_tokens, limits.default_max_tokens)
+        if_unset = min(bound for bound in bounds if bound is not None)
+        params = fit(token_ids, params, model, limits, if_unset=if_unset)
         if params.seed is None:
             params = replace(params, seed=secrets.randbits(63))
         return Job(

@@ -94,5 +94,10 @@ class Member:
         return worker_pb2.ROLE_PREFILL in self.announce.roles
 
     @property
+    def role_names(self) -> list[str]:
+        """For people."""
+        return ["prefill"] * self.prefills + ["decode"] * self.decodes
+
+    @property
     def decodes(self) -> bool:
         return worker_pb2.ROLE_DECODE in self.announce.roles

@@ -6,6 +6,7 @@ that was replaced, or proven gone, never comes back. No clock here: `now` is giv
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Iterator
 
@@ -14,6 +15,8 @@ from router.member import Member, MemberState
 from router.model import ModelFacts, feeds, model_facts
 from twolane.errors import OverloadedError
 from twolane.v1 import cluster_pb2, worker_pb2
+
+log = logging.getLogger(__name__)
 
 S = MemberState
 MAX_RETIRED = 4096
@@ -53,7 +56,7 @@ class Membership:
         member = self._members.get(epoch)
         if announce.leaving:
             if member is not None:
-                self._end(member, now)
+                self._end(member, now, "it leaves", logging.INFO)
             return None
         if epoch in self._retired:
             raise RetiredEpochError(
@@ -74,8 +77,16 @@ class Membership:
             raise OverloadedError(text, retry_after_s=self._config.forget_after_s)
         for other in former:
             self._retire(other.epoch)
-            self._end(other, now)
+            self._end(other, now, f"epoch {epoch:016x} has its name")
         member = self._members[epoch] = Member(announce, now)
+        log.info(
+            "worker %s announces itself: %s, epoch %016x, model %s, at %s",
+            worker_id,
+            "+".join(member.role_names),
+            epoch,
+            announce.model,
+            announce.worker.endpoint,
+        )
         return member
 
     def opened(self, epoch: int, now: float) -> None:
@@ -89,13 +100,13 @@ class Membership:
         """The session is over. Whether the worker is, the next dial will tell."""
         member = self._members[epoch]
         member.is_open = False
-        self._suspect(member)
+        self._suspect(member, "its session broke")
 
     def refused(self, epoch: int) -> None:
         """A dial failed: nobody there, or another epoch."""
         member = self._members[epoch]
         member.was_refused = True
-        self._suspect(member)
+        self._suspect(member, "nobody answers there")
 
     def heard(self, epoch: int, load: worker_pb2.LoadReport | None, now: float) -> None:
         """Any message of a session; `load` if it carried a report."""
@@ -107,7 +118,7 @@ class Membership:
             member.load = load
         wanted = S.DRAINING if member.drain_wanted or member.load.draining else S.ALIVE
         if member.is_open and member.state is not wanted:
-            member.life.advance(wanted)
+            _move(member, wanted, "its session is open")
 
     def drain(self, worker_id: str, *, undo: bool) -> Member | None:
         """No new work for this worker, or again. None if there is no such worker."""
@@ -119,7 +130,7 @@ class Membership:
                     member.load.draining = False
                 wanted = S.ALIVE if undo else S.DRAINING
                 if member.state in (S.ALIVE, S.DRAINING) and member.state is not wanted:
-                    member.life.advance(wanted)
+                    _move(member, wanted, "an operator wants it")
                 return member
         return None
 
@@ -128,7 +139,7 @@ class Membership:
         self._retire(epoch)
         member = self._members.get(epoch)
         if member is not None:
-            self._end(member, now)
+            self._end(member, now, "its process is gone")
 
     def tick(self, now: float) -> None:
         config = self._config
@@ -140,9 +151,9 @@ class Membership:
                     del self._members[member.epoch]
                     self._models = None
             elif silent_s > config.gone_after_s:
-                self._end(member, now)
+                self._end(member, now, f"not heard for {silent_s:.1f} s")
             elif silent_s > config.suspicion_s:
-                self._suspect(member)
+                self._suspect(member, f"not heard for {silent_s:.1f} s")
 
     def is_lost(self, member: Member, now: float) -> bool:
         """Whether what runs there must be looked after elsewhere: silent for too long, nobody
@@ -175,14 +186,14 @@ class Membership:
             self._models = tuple(found.values())
         return self._models
 
-    def _suspect(self, member: Member) -> None:
+    def _suspect(self, member: Member, why: str) -> None:
         if member.state in (S.ALIVE, S.DRAINING):
-            member.life.advance(S.SUSPECT)
+            _move(member, S.SUSPECT, why, logging.WARNING)
 
-    def _end(self, member: Member, now: float) -> None:
+    def _end(self, member: Member, now: float, why: str, level: int = logging.WARNING) -> None:
         if member.state is not S.GONE:
             self._models = None
-            member.life.advance(S.GONE)
+            _move(member, S.GONE, why, level)
             member.gone_at = now
             member.cancels.clear()
 
@@ -190,6 +201,13 @@ class Membership:
         self._retired[epoch] = None
         while len(self._retired) > MAX_RETIRED:
             self._retired.popitem(last=False)
+
+
+def _move(member: Member, to: MemberState, why: str, level: int = logging.INFO) -> None:
+    """The log has every change of state: joins, losses, drains."""
+    member.life.advance(to)
+    name = to.name.lower()
+    log.log(level, "worker %s (%016x) is %s: %s", member.worker_id, member.epoch, name, why)
 
 
 def _can_feed(prefill: cluster_pb2.AnnounceRequest, decode: cluster_pb2.AnnounceRequest) -> bool:

@@ -10,13 +10,16 @@ A new attempt prefills the prompt and the tokens that the client has, and waits 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from router import commands
 from router.attempt import Attempt, AttemptState
 from router.board import Board
 from router.endings import Endings
 from router.member import Member, MemberState
-from router.policy import Need, place_decode
+from router.policy import Need, WorkerView, place_decode
 from router.request import Request, RequestState
+from twolane.attempt_number import next_attempt
 from twolane.errors import UnavailableError
 from twolane.v1 import worker_pb2
 
@@ -96,8 +99,8 @@ class Recovery:
             self._board.send(decode_epoch, commands.judge_peer(epoch))
 
     def retarget(self, request: Request, now: float) -> bool:
-        """Send the pages that P holds to another decode worker, without computing them again.
-        False if there is none with room, or P cannot be told."""
+        """Send the pages that P holds to another decode worker, or decode them at P if it can,
+        without computing them again. False if there is no room, or P cannot be told."""
         attempt = request.attempt
         assert attempt is not None
         prefill = self._board.members.get(attempt.prefill_epoch)
@@ -110,13 +113,17 @@ class Recovery:
             growth_tokens=attempt.growth_tokens,
             avoid=request.avoid | {attempt.decode_epoch, attempt.prefill_epoch},
         )
-        view = place_decode(need, self._board.views(), prefill.giver)
+        views = self._board.views()
+        view = place_decode(need, views, prefill.giver)
+        if view is None:
+            view = _that_keeps(attempt, views)
         decode = self._board.members.get(view.epoch) if view is not None else None
         if decode is None:
             return False
+        stays = decode is prefill
         moved = Attempt(
             worker_pb2.AttemptKey(
-                request_id=request.job.request_id, attempt=attempt.key.attempt + 1
+                submission_id=request.job.submission_id, attempt=next_attempt(attempt.key.attempt)
             ),
             prefill_epoch=attempt.prefill_epoch,
             decode_epoch=decode.epoch,
@@ -126,25 +133,27 @@ class Recovery:
             page_tokens=decode.announce.page_tokens,
             now=now,
             moved_from=attempt,
+            prefill_pages=0 if stays else attempt.prefill_pages,
         )
         moved.due = now + self._board.config.dispatch.retarget_wait_s
         to_prefill = commands.retarget(attempt.key, moved.key.attempt, decode)
-        to_decode = commands.assign_decode(request, moved, prefill, decode, now)
+        to_decode = None if stays else commands.assign_decode(request, moved, prefill, decode, now)
         self._board.send(
-            attempt.decode_epoch, commands.cancel(attempt.key.request_id, attempt.key.attempt)
+            attempt.decode_epoch, commands.cancel(attempt.key.submission_id, attempt.key.attempt)
         )
         attempt.life.advance(A.OVER)
         self._board.set_attempt(request, moved)
         self._board.counters["retargets"] += 1
         self._board.send(prefill.epoch, to_prefill)
-        self._board.send(decode.epoch, to_decode)
+        if to_decode is not None:
+            self._board.send(decode.epoch, to_decode)
         return True
 
     def session_opened(self, member: Member) -> None:
         """After a cut nothing is known of what arrived: ask for everything again."""
         epoch = member.epoch
-        for request_id, number in list(member.cancels):
-            self._board.send(epoch, commands.cancel(request_id, number))
+        for submission_id, number in list(member.cancels):
+            self._board.send(epoch, commands.cancel(submission_id, number))
         if member.drain_wanted:
             self._board.send(epoch, commands.drain(True))
         for request, attempt in self._board.attempts_at(epoch):
@@ -152,7 +161,7 @@ class Recovery:
                 decode = self._board.members.get(attempt.decode_epoch)
                 if decode is not None:
                     old = worker_pb2.AttemptKey(
-                        request_id=attempt.key.request_id, attempt=attempt.key.attempt - 1
+                        submission_id=attempt.key.submission_id, attempt=attempt.key.attempt - 1
                     )
                     self._board.send(epoch, commands.retarget(old, attempt.key.attempt, decode))
             elif attempt.state is not A.DECODING or epoch == attempt.decode_epoch:
@@ -191,9 +200,20 @@ class Recovery:
         attempt.due = now + self._board.config.dispatch.move_pause_s
         self.retarget(request, now)
 
+    def avoid(self, request: Request, *epochs: int) -> None:
+        """Place it on other workers from now on, if there are others."""
+        alive = {m.epoch for m in self._board.members if m.state is MemberState.ALIVE}
+        request.avoid = (request.avoid & alive).union(epochs)
+
     def refused(self, request: Request, epoch: int, reason: str, message: str, now: float) -> None:
         """A worker will not have the row: elsewhere, if there is an elsewhere."""
-        request.avoid |= {epoch}
-        alive = {m.epoch for m in self._board.members if m.state is MemberState.ALIVE}
-        request.avoid &= alive | {epoch}
+        self.avoid(request, epoch)
         self.retry(request, f"refused.{reason or 'unknown'}", now, detail=message)
+
+
+def _that_keeps(attempt: Attempt, views: Iterable[WorkerView]) -> WorkerView | None:
+    """Its prefill worker, if that decodes too, and the answer has room where the prompt is."""
+    for view in views:
+        if view.epoch == attempt.prefill_epoch and view.decodes:
+            return view if view.has_room(attempt.growth_tokens) else None
+    return None

@@ -15,14 +15,17 @@ ENDING    every token is out; the workers' figures are awaited for a moment.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
+from functools import partial
+from typing import NamedTuple
 
 from router.answer import Answer
 from router.attempt import Attempt
 from router.ledger import Timeline
-from twolane.errors import TwolaneError
+from twolane.errors import DuplicateRequestError, TwolaneError
 from twolane.lifecycle import Lifecycle
 from twolane.params import SamplingParams
 from twolane.v1 import sampling_pb2
@@ -51,11 +54,28 @@ REQUEST_MOVES: Mapping[RequestState, frozenset[RequestState]] = {
 WAITING = frozenset({S.QUEUED, S.RESUMING})
 
 
+class Label(NamedTuple):
+    """What the client calls its request: unique among those that run, and free again after."""
+
+    tenant: str
+    request_id: str
+
+    def in_use_error(self) -> DuplicateRequestError:
+        return DuplicateRequestError(
+            f"request id {self.request_id!r} is in use", metadata={"request_id": self.request_id}
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """What was asked, checked and complete: seed drawn, defaults filled in. Never changes."""
 
-    request_id: str
+    # Drawn for this submission alone: its name, in this router and at workers; the nonce under
+    # which it holds its label there; the client's secret, to go on with it at another router.
+    submission_id: str = field(default_factory=partial(secrets.token_hex, 16))
+    claim: int = field(default_factory=partial(secrets.randbits, 64))
+    resume_token: bytes = field(default_factory=partial(secrets.token_bytes, 16))
+    request_id: str  # the client's label
     model: str
     token_ids: tuple[int, ...]
     params: SamplingParams
@@ -66,8 +86,17 @@ class Job:
     prefix_hashes: tuple[bytes, ...] = ()
 
     @property
+    def label(self) -> Label:
+        return Label(self.tenant, self.request_id)
+
+    @property
     def n_prompt(self) -> int:
         return len(self.token_ids)
+
+    @property
+    def max_tokens(self) -> int:
+        assert self.params.max_tokens is not None, "intake has made it what fits"
+        return self.params.max_tokens
 
 
 class Request:
@@ -126,7 +155,7 @@ class Request:
 
     @property
     def remaining_tokens(self) -> int:
-        return self.job.params.max_tokens - len(self.answer.tokens)
+        return self.job.max_tokens - len(self.answer.tokens)
 
     @property
     def n_tokens(self) -> int:

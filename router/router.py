@@ -8,7 +8,10 @@ news are woken.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable
+import logging
+import secrets
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 from router.background import Background
@@ -19,19 +22,22 @@ from router.endings import Endings
 from router.intake import Intake
 from router.member import MemberState
 from router.model import ModelFacts
-from router.request import Job, Request
+from router.request import Job, Label, Request
 from router.session import WorkerDialer, WorkerSession
 from router.status import make_service_status, make_status
 from router.store import MemoryStore, Store
 from router.text import TextCodec
 from twolane.errors import (
     CancelledError,
-    DuplicateRequestError,
     InvalidRequestError,
+    TwolaneError,
     UnavailableError,
 )
 from twolane.rpc.link import LinkBrokenError
+from twolane.rpc.log_rate import LogRate
 from twolane.v1 import cluster_pb2, inference_pb2, worker_pb2
+
+log = logging.getLogger(__name__)
 
 LAST_WORDS_S = 0.1
 
@@ -61,6 +67,8 @@ class Router:
         # by the very request: its id is free for another while its client still reads
         self._wakes: dict[Request, asyncio.Event] = {}
         self._tasks = Background()
+        self._refusals = LogRate()
+        self._epoch = secrets.randbits(63) + 1  # of this process, among all of its router_id
         self._is_stopping = False
         self._started = 0.0
 
@@ -69,8 +77,6 @@ class Router:
         self._started = self._loop.time()
         await self._tasks.__aenter__()
         self._tasks.start(self._tick_forever(), name="router-tick")
-        for announce in self._store.workers():
-            self.announce(announce)
         return self
 
     async def __aexit__(
@@ -88,23 +94,31 @@ class Router:
     # Clients
 
     async def generate(
-        self, message: inference_pb2.GenerateRequest, *, time_left_s: float | None = None
+        self,
+        message: inference_pb2.GenerateRequest,
+        *,
+        time_left_s: float | None = None,
+        default_max_tokens: int | None = None,
     ) -> AsyncGenerator[inference_pb2.GenerateResponse, None]:
         """One answer. The first response tells id, seed, model and the prompt's length, as soon as
         the request is admitted; each later one everything that waited; the last one finish_reason
-        and ledger.
+        and ledger. `default_max_tokens` holds where the message sets none, as far as so many fit;
+        None: what fits.
 
         Raises a `TwolaneError` instead of the rest. Closing the iterator early (or cancelling its
         task) cancels the request at both workers.
         """
-        job = await self._admit(message, self._loop.time(), time_left_s)
-        request = self._submit(job)
+        with self.noting_refusals():
+            job = await self._admit(message, time_left_s, default_max_tokens)
+        request = self._submit(job)  # which counts its refusals itself
         del job  # with its prompt, which must not outlive the request
         wake = self._wakes[request] = asyncio.Event()
         wake.set()  # there may be news since it was submitted
         try:
             yield inference_pb2.GenerateResponse(
                 request_id=request.job.request_id,
+                submission_id=request.job.submission_id,
+                resume_token=request.job.resume_token,
                 seed=request.job.params.seed,
                 model=request.job.model,
                 prompt_tokens=request.n_prompt,
@@ -127,13 +141,34 @@ class Router:
             del self._wakes[request]
             if not request.is_over:
                 left = CancelledError("the client left")
-                self._dispatcher.end(request.job.request_id, left, self._loop.time())
+                self._dispatcher.end(request.job.submission_id, left, self._loop.time())
                 self._flush()
 
-    def cancel(self, request_id: str) -> bool:
-        """End a running request with CANCELLED. False if there is none of that id."""
-        error = CancelledError(f"request {request_id} was cancelled by its id")
-        found = self._dispatcher.end(request_id, error, self._loop.time())
+    @contextmanager
+    def noting_refusals(self) -> Iterator[None]:
+        """Around what may turn a request away at a door: it is counted, and logged now and then."""
+        try:
+            yield
+        except TwolaneError as error:
+            reason = error.reason.lower()
+            self._dispatcher.board.counters[f"refused.{reason}"] += 1
+            n = self._refusals.take(reason, self._loop.time())
+            if n:
+                log.info("refused %d requests (%s); the last: %.200s", n, reason, error.message)
+            raise
+
+    def cancel(self, request_id: str, *, tenant: str = "") -> bool:
+        """End the running request of that label with CANCELLED. False if there is none."""
+        submission_id = self._dispatcher.board.labels.get(Label(tenant, request_id))
+        return submission_id is not None and self._end_cancelled(submission_id, request_id)
+
+    def cancel_submission(self, submission_id: str) -> bool:
+        """The same, by the name that the router drew."""
+        return self._end_cancelled(submission_id, submission_id)
+
+    def _end_cancelled(self, submission_id: str, name: str) -> bool:
+        error = CancelledError(f"request {name} was cancelled by its id")
+        found = self._dispatcher.end(submission_id, error, self._loop.time())
         self._flush()
         return found
 
@@ -155,11 +190,11 @@ class Router:
         """A worker exists (or leaves). The session to it is dialled from here."""
         epoch = announce.worker.epoch
         if self._dispatcher.announce(announce, self._loop.time()):
-            self._store.put_worker(announce)
             self._close_session(epoch)  # of a former life of this epoch: it was out of sight
             session = WorkerSession(
                 announce.worker,
                 self.config.router_id,
+                self._epoch,
                 self.config.membership,
                 self._dialer,
                 self,
@@ -186,9 +221,15 @@ class Router:
         board, now = self._dispatcher.board, self._loop.time()
         return make_service_status(board, submission_ids, serving=self.can_serve(), now=now)
 
-    def status(self) -> cluster_pb2.GetClusterStatusResponse:
+    def status(self, *, with_requests: bool = True) -> cluster_pb2.GetClusterStatusResponse:
         board = self._dispatcher.board
-        return make_status(board, Endings(board), started=self._started, now=self._loop.time())
+        return make_status(
+            board,
+            Endings(board),
+            started=self._started,
+            now=self._loop.time(),
+            with_requests=with_requests,
+        )
 
     def check_integrity(self) -> None:
         """Raises AssertionError if the router's tables disagree with each other."""
@@ -201,8 +242,8 @@ class Router:
     def end_answers(self) -> None:
         """Running ones get it now. May be called again."""
         now = self._loop.time()
-        for request_id in list(self._dispatcher.board.requests):
-            self._dispatcher.end(request_id, UnavailableError("the router is stopping"), now)
+        for submission_id in list(self._dispatcher.board.requests):
+            self._dispatcher.end(submission_id, UnavailableError("the router is stopping"), now)
         self._flush()
 
     # Sessions
@@ -226,24 +267,28 @@ class Router:
         self._flush()
 
     async def _admit(
-        self, message: inference_pb2.GenerateRequest, arrived: float, time_left_s: float | None
+        self,
+        message: inference_pb2.GenerateRequest,
+        time_left_s: float | None,
+        default_max_tokens: int | None,
     ) -> Job:
+        arrived = self._loop.time()
         if self._is_stopping:
             raise UnavailableError("the router is stopping")
-        job = await self._intake.make_job(message, arrived, time_left_s)
-        if not await self._store.claim(job.request_id, self.config.router_id):
-            raise DuplicateRequestError(
-                f"request id {job.request_id!r} is in use", metadata={"request_id": job.request_id}
-            )
+        job = await self._intake.make_job(
+            message, arrived, time_left_s, default_max_tokens=default_max_tokens
+        )
+        if not await self._store.claim(job.label, job.submission_id):
+            raise job.label.in_use_error()
         return job
 
     def _submit(self, job: Job) -> Request:
-        detokenizer = self._text.detokenizer(job.token_ids[-8:]) if self._text else None
+        detokenizer = self._text.detokenizer(job.token_ids) if self._text else None
         try:
             return self._dispatcher.submit(job, detokenizer, self._loop.time())
         finally:
-            if job.request_id not in self._dispatcher.board.requests:
-                self._store.release(job.request_id)
+            if job.submission_id not in self._dispatcher.board.requests:
+                self._store.release(job.label, job.submission_id)
             self._flush()
 
     def _flush(self) -> None:
@@ -274,7 +319,6 @@ class Router:
             member = self._dispatcher.members.get(epoch)
             if member is None or member.state is MemberState.GONE:
                 self._close_session(epoch)
-                self._store.drop_worker(epoch)
 
     def _close_session(self, epoch: int) -> None:
         if epoch in self._sessions:

@@ -10,12 +10,10 @@ from __future__ import annotations
 import asyncio
 import errno
 from contextlib import AsyncExitStack
-from functools import partial
 from types import TracebackType
 
 import grpc
 from grpc_health.v1 import health_pb2
-from prometheus_client import generate_latest
 
 from router.admin_door import AdminDoor, listen_at
 from router.background import Background
@@ -25,16 +23,18 @@ from router.http.app import make_app
 from router.http.server import HttpServer
 from router.metrics import RouterMetrics
 from router.router import Router
+from router.scrape_targets import TARGETS, scrape_targets
 from router.session import WorkerDialer
 from router.store import Store
 from router.text import TextCodec
 from router.worker_door import WorkerDoor
 from twolane.rpc.call_gate import CallGate
 from twolane.rpc.listen import ListenError, bare, join, listening
-from twolane.rpc.metrics_http import MetricsEndpoint
+from twolane.rpc.metrics_http import Headers, MetricsEndpoint
 from twolane.rpc.options import INTERNAL_SERVER_OPTIONS, door_server_options
 from twolane.rpc.secret import SecretGate
 from twolane.rpc.standard_services import Health, standard_handlers
+from twolane.v1 import cluster_pb2
 
 PUBLISH_S = 0.5  # health and metrics lag behind by this much
 
@@ -69,6 +69,8 @@ class RouterServer:
         self.gate = SecretGate(server_config.secret)
         self._health = Health()
         self._stop_wanted = asyncio.Event()
+        self._calls = CallGate(server_config.grpc.calls)
+        self.metrics.watch(self._look)
 
     @property
     def address(self) -> str:
@@ -98,7 +100,7 @@ class RouterServer:
     async def __aenter__(self) -> RouterServer:
         async with AsyncExitStack() as stack:
             if self._config.metrics_port is not None:
-                metrics = MetricsEndpoint(partial(generate_latest, self.metrics.registry))
+                metrics = MetricsEndpoint(self.metrics.registry, pages={TARGETS: self._targets})
                 stack.push_async_callback(metrics.close)
                 self.metrics_port = await _start(metrics, self._config)
             await stack.enter_async_context(self.router)
@@ -106,7 +108,7 @@ class RouterServer:
             server = self._make_door()
             http = self._open_http()
             stack.push_async_callback(self._stop_doors, server, http)
-            gate = CallGate(self._config.grpc.calls)
+            gate = self._calls
             server.add_generic_rpc_handlers(tuple(Door(self.router).handlers(gate)))
             server.add_generic_rpc_handlers(standard_handlers(self._health, (INFERENCE,), gate))
             host, port = self._config.host, self._config.port
@@ -174,7 +176,9 @@ class RouterServer:
         config = self._config
         if config.http is None:
             return None
-        http = HttpServer(make_app(self.router, config.http), config.http)
+        app = make_app(self.router, config.http)
+        max_bytes = self.router.config.limits.message_bytes
+        http = HttpServer(app, config.http, max_bytes=max_bytes)
         with listening(config.host, config.http.port, "--http-port"):
             self.http_port = http.open(bare(config.host))
         return http
@@ -188,13 +192,25 @@ class RouterServer:
             if http is not None:
                 tasks.create_task(http.stop(grace_s, self.router.end_answers))
 
+    def _look(self) -> cluster_pb2.GetClusterStatusResponse:
+        """For the metrics: everything but single requests."""
+        status = self.router.status(with_requests=False)
+        status.metrics_endpoint = self.metrics_address
+        for method, n in self.gate.refused.items():
+            status.counters[f"unauthenticated.{method}"] = n
+        for reason, n in self._calls.refused.items():
+            status.counters[f"refused.{reason}"] += n
+        return status
+
+    def _targets(self, headers: Headers) -> tuple[bytes, str]:
+        return scrape_targets(self._look(), headers.get("host", "")), "application/json"
+
     async def _publish_forever(self) -> None:
         while True:
             await asyncio.sleep(PUBLISH_S)
             await self._publish()
 
     async def _publish(self) -> None:
-        self.metrics.publish(self.router.status())
         serving, not_serving = (
             health_pb2.HealthCheckResponse.SERVING,
             health_pb2.HealthCheckResponse.NOT_SERVING,

@@ -9,6 +9,7 @@ from router.board import Board
 from router.endings import Endings
 from router.member import Member, MemberState
 from router.request import Request
+from twolane.attempt_number import try_of
 from twolane.v1 import cluster_pb2, inference_pb2
 
 
@@ -18,8 +19,9 @@ def requests_by_state(board: Board) -> Counter[str]:
 
 
 def make_status(
-    board: Board, endings: Endings, *, started: float, now: float
+    board: Board, endings: Endings, *, started: float, now: float, with_requests: bool = True
 ) -> cluster_pb2.GetClusterStatusResponse:
+    shown = board.requests.values() if with_requests else ()
     return cluster_pb2.GetClusterStatusResponse(
         router_id=board.config.router_id,
         uptime_s=now - started,
@@ -39,7 +41,7 @@ def make_status(
             )
             for member in board.members
         ],
-        requests=[_request_status(board, endings, r, now) for r in board.requests.values()],
+        requests=[_request_status(board, endings, request, now) for request in shown],
         requests_by_state=requests_by_state(board),
         counters=board.counters,
     )
@@ -78,15 +80,16 @@ def _request_status(
 ) -> cluster_pb2.RequestStatus:
     status = cluster_pb2.RequestStatus(
         request_id=request.job.request_id,
+        submission_id=request.job.submission_id,
         state=request.state.name.lower(),
         prompt_tokens=request.n_prompt,
         output_tokens=len(request.answer.tokens),
         age_s=now - request.job.arrived,
         priority=request.job.priority,
     )
-    where = board.store.attempt_of(request.job.request_id)
-    if where is not None:
-        status.attempt = where.attempt
-        status.prefill_worker = endings.worker_id(where.prefill_epoch)
-        status.decode_worker = endings.worker_id(where.decode_epoch)
+    attempt = request.last_attempt
+    if attempt is not None:
+        status.attempt = try_of(attempt.key.attempt)
+        status.prefill_worker = endings.worker_id(attempt.prefill_epoch)
+        status.decode_worker = endings.worker_id(attempt.decode_epoch)
     return status

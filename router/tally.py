@@ -17,7 +17,7 @@ class Share:
     """Ours, of one worker."""
 
     rows: int = 0  # attempts that it decodes, or will
-    pages: int = 0  # promised to them
+    pages: int = 0  # promised to them, and to prompts that are computed here for others
     backlog_tokens: int = 0  # prompts assigned to it and not yet through
 
 
@@ -28,6 +28,7 @@ class Tally:
         self._shares: dict[int, Share] = {}
         self._pages: dict[Attempt, int] = {}  # of every counted attempt
         self._in_backlog: set[Attempt] = set()
+        self._held: set[Attempt] = set()  # whose prompt takes pages at a worker that decodes too
 
     def of(self, epoch: int) -> Share:
         """Not to be changed by the caller."""
@@ -44,6 +45,15 @@ class Tally:
         decode.pages += pages
         prefill = self._shares.setdefault(attempt.prefill_epoch, Share())
         prefill.backlog_tokens += attempt.n_tokens
+        if attempt.prefill_pages:
+            prefill.pages += attempt.prefill_pages
+            self._held.add(attempt)
+
+    def handed_over(self, attempt: Attempt) -> None:
+        """Its decode worker has it. May be called again."""
+        if attempt in self._held:
+            self._held.remove(attempt)
+            self._shares[attempt.prefill_epoch].pages -= attempt.prefill_pages
 
     def through(self, attempt: Attempt) -> None:
         """Its prompt is computed. May be called again."""
@@ -64,6 +74,7 @@ class Tally:
         if pages is None:
             return
         self.through(attempt)
+        self.handed_over(attempt)
         share = self._shares[attempt.decode_epoch]
         share.rows -= 1
         share.pages -= pages
@@ -78,6 +89,8 @@ class Tally:
             fresh.add(attempt)
             if attempt not in self._in_backlog:
                 fresh.through(attempt)
+            if attempt not in self._held:
+                fresh.handed_over(attempt)
         counted, real = _nonzero(self._shares), _nonzero(fresh._shares)
         assert counted == real, f"counted {counted}, are {real}"
 

@@ -93,7 +93,8 @@ class WorkerInfo:
 class RequestInfo:
     """One request that the router holds."""
 
-    request_id: str
+    request_id: str  # the client's label
+    submission_id: str  # the name that workers know it by
     state: str
     attempt: int
     prefill_worker: str

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from functools import partial
 
 import grpc
 from grpc_health.v1 import health_pb2
-from prometheus_client import generate_latest
 
 from twolane.rpc.call_gate import CallGate, CallGateConfig
 from twolane.rpc.listen import bare, join, listening
@@ -63,8 +61,8 @@ class WorkerServer:
         with listening(config.host, config.port, "--port"):
             port = server.add_insecure_port(join(config.host, config.port))
         self._worker.endpoint = join(config.advertise_host or config.host, port)
-        endpoint = MetricsEndpoint(partial(generate_latest, self._metrics.registry))
-        self._metrics.watch(self._worker)
+        endpoint = MetricsEndpoint(self._metrics.registry)
+        self._metrics.watch(self._worker, self.gate.refused)
         try:
             if config.metrics_port is not None:
                 host, port = config.metrics_host or config.host, config.metrics_port

@@ -1,4 +1,4 @@
-"""Log-probabilities in the shape of OpenAI's completions: by the text of tokens."""
+"""Log-probabilities in the two shapes that OpenAI's clients know."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from twolane.v1 import inference_pb2
 
 
 class Logprobs:
-    """Of one answer. `token_bytes` spells a token; tokens of the same text share one entry of the
-    likeliest, as they do there."""
+    """Those of completions, of one answer. `token_bytes` spells a token; tokens of the same text
+    share one entry of the likeliest, as they do there."""
 
     def __init__(self, token_bytes: Callable[[int], bytes]) -> None:
         self._token_bytes = token_bytes
@@ -48,3 +48,23 @@ class Logprobs:
     def _alone(self, token_id: int) -> str:
         """The text of a token that was not chosen; part of a character is U+FFFD."""
         return self._token_bytes(token_id).decode(errors="replace")
+
+
+def chat_logprobs(
+    tokens: Iterable[inference_pb2.Token], token_bytes: Callable[[int], bytes]
+) -> list[dict[str, Any]]:
+    """Those of chat: an entry a token. The `bytes` add up to the answer's text; a `token` that is
+    part of a character is U+FFFD."""
+
+    def entry(token_id: int, logprob: float) -> dict[str, Any]:
+        spelled = token_bytes(token_id)
+        text = spelled.decode(errors="replace")
+        return {"token": text, "logprob": logprob, "bytes": list(spelled)}
+
+    return [
+        {
+            **entry(token.token_id, token.logprob),
+            "top_logprobs": [entry(top.token_id, top.logprob) for top in token.top_logprobs],
+        }
+        for token in tokens
+    ]

@@ -30,6 +30,9 @@ class ScriptedCluster:
 
     def start_worker(self, worker_id: str, **knobs: Any) -> ScriptedWorker:
         """A new incarnation. The first letter of its id tells its roles: p, d, or b for both."""
+        former = self.workers.get(worker_id)
+        if former is not None and not former.is_dead:
+            former.kill()  # one incarnation at a time, as a launcher has it
         self._last_epoch += 1
         worker = ScriptedWorker(self, worker_id, self._last_epoch, ROLES[worker_id[0]], **knobs)
         self.workers[worker_id] = worker

@@ -49,9 +49,8 @@ class ScriptedWorker:
         self.refuses = ""  # reason for every Assign
         self.fails = ""  # reason for every row
         self.wrong_at = -1  # as a decode worker it says a wrong token at this index
-        self.preempt_at: dict[
-            str, int
-        ] = {}  # request id -> index before which it is preempted once
+        # request id -> index before which it is preempted once
+        self.preempt_at: dict[str, int] = {}
         self.echoes = False  # answers are the prompt again, not hashes
         self.repeats = 1  # how often each token event is sent
         self.loses: Callable[[worker_pb2.SessionResponse], bool] = lambda message: False
@@ -195,7 +194,7 @@ class ScriptedWorker:
             self.later(self.prefill_s, self._prefilled, row)
 
     def _on_cancel(self, cancel: worker_pb2.Cancel) -> None:
-        key = cancel.key.request_id, cancel.key.attempt
+        key = cancel.key.submission_id, cancel.key.attempt
         self._tombstones.add(key)
         row = self.rows.get(key)
         if row is not None:
@@ -203,7 +202,7 @@ class ScriptedWorker:
             self._end(row, K.KIND_FINISHED, role)
 
     def _on_retarget(self, retarget: worker_pb2.Retarget) -> None:
-        key = retarget.key.request_id, retarget.key.attempt
+        key = retarget.key.submission_id, retarget.key.attempt
         row = self.rows.pop(key, None)
         if row is None or row.phase not in ("prefill", "holding"):
             self._say_gone(retarget.key, PREFILL)
@@ -216,7 +215,7 @@ class ScriptedWorker:
             self.later(self.transfer_s, self._transferred, row, row.key)
 
     def _on_attach(self, attach: worker_pb2.Attach) -> None:
-        key = attach.key.request_id, attach.key.attempt
+        key = attach.key.submission_id, attach.key.attempt
         row = self.rows.get(key) or self.ended.get(key)
         if row is None:
             self._say_gone(attach.key, DECODE if DECODE in self.roles else PREFILL)
@@ -288,8 +287,8 @@ class ScriptedWorker:
     def _step(self, row: ScriptedRow) -> None:
         if row.phase != "decode":
             return
-        if self.preempt_at.get(row.key[0]) == row.index:
-            del self.preempt_at[row.key[0]]
+        if self.preempt_at.get(row.assign.request_id) == row.index:
+            del self.preempt_at[row.assign.request_id]
             self._end(row, K.KIND_PREEMPTED, DECODE)
             return
         event = row.append(self._next_token(row), DECODE)
@@ -301,13 +300,13 @@ class ScriptedWorker:
         else:
             self.later(self.step_s, self._step, row)
 
-    def _end(self, row: ScriptedRow, kind: worker_pb2.RowEvent.Kind, role: int) -> None:
+    def _end(self, row: ScriptedRow, kind: worker_pb2.RowEvent.Kind, role: worker_pb2.Role) -> None:
         row.phase = "ended"
         if self.rows.pop(row.key, None) is not None:
             self.ended[row.key] = row
         self.say(rows=[row.row_event(kind, role)])
 
-    def _say_gone(self, key: worker_pb2.AttemptKey, role: int) -> None:
+    def _say_gone(self, key: worker_pb2.AttemptKey, role: worker_pb2.Role) -> None:
         event = worker_pb2.RowEvent(key=key, kind=K.KIND_GONE)
-        setattr(event, "from", role)
+        event.role = role
         self.say(rows=[event])

@@ -33,7 +33,7 @@ def check(cluster: LocalCluster, tokenizer: Tokenizer, texts: list[str]) -> None
         cluster.client() as client,
         httpx2.Client(base_url=f"http://{cluster.http_endpoint}", timeout=20.0) as http,
     ):
-        for text in texts:
+        for text in filter(None, texts):
             ids = tokenizer.encode(text, add_special_tokens=False).ids
             expected = expected_text(tokenizer, ids)
             with client.stream(token_ids=ids, max_tokens=len(ids)) as stream:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import itertools
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -31,7 +33,7 @@ from twolane.params import SamplingParams
 from twolane.rpc.link import LinkBrokenError
 from twolane.rpc.params import params_to_proto
 from twolane.testing.links import MemoryLink, link_pair
-from twolane.v1 import cluster_pb2, inference_pb2, transfer_pb2, worker_pb2
+from twolane.v1 import cluster_pb2, inference_pb2, sampling_pb2, transfer_pb2, worker_pb2
 from worker.announcer import Announcer
 from worker.config import SessionConfig, StepLimits, WorkerConfig
 from worker.errors import StaleEpochError
@@ -61,6 +63,16 @@ class Shape:
     transfer_faults: Faults = field(default_factory=Faults)
     sender_writes: bool = False
     steps_ahead: int = 0
+    dispatch: DispatchConfig = field(default_factory=lambda: DispatchConfig(max_failures=40))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One request, as its client saw it."""
+
+    tokens: list[int]
+    ledger: sampling_pb2.Ledger
+    took_s: float
 
 
 @dataclass
@@ -83,6 +95,8 @@ class VirtualCluster:
         self.kills = 0
         self.outlets: dict[tuple[str, str], MemoryOutlet] = {}  # (from, to): the latest
         self.stalled: set[str] = set()  # bytes to these workers do not move
+        self.dials_to_fail: Counter[str] = Counter()  # so many of other workers, by worker
+        self.opens_to_fail: Counter[str] = Counter()  # of transports, by receiver
         self._tasks = tasks
         self._epochs = itertools.count(1000 * (seed + 1))
         self._fabric = MemoryFabric(
@@ -94,7 +108,7 @@ class VirtualCluster:
         self.router = Router(
             RouterConfig(
                 membership=MembershipConfig(gone_after_s=10.0),
-                dispatch=DispatchConfig(max_failures=40),
+                dispatch=shape.dispatch,
             ),
             self,
         )
@@ -149,6 +163,9 @@ class VirtualCluster:
         return self._dial(address.endpoint, lambda worker, link: worker.serve_session(link))
 
     async def _dial_peer(self, endpoint: str) -> MemoryLink[Any, Any]:
+        if self.dials_to_fail[endpoint]:
+            self.dials_to_fail[endpoint] -= 1
+            raise LinkBrokenError("a packet was lost")
         return self._dial(endpoint, lambda worker, link: worker.serve_peer(link))
 
     def _dial(
@@ -194,6 +211,9 @@ class VirtualCluster:
         maker = PageMaker(engine.pool, engine.spec.layout)
 
         def open_outlet(hello: transfer_pb2.ReceiverHello) -> MemoryOutlet:
+            if self.opens_to_fail[hello.worker_id]:
+                self.opens_to_fail[hello.worker_id] -= 1
+                raise OSError(errno.EMFILE, "Too many open files")
             source = maker.source_for(hello.layout)
             outlet = self._fabric.outlet(site.epoch, source, hello.transport_address)
             self.outlets[worker_id, hello.worker_id] = outlet
@@ -221,10 +241,33 @@ class VirtualCluster:
     # -- clients ----------------------------------------------------------------------------
 
     async def ask(
-        self, prompt: Sequence[int], params: SamplingParams, *, priority: int = 0
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        *,
+        priority: int = 0,
+        request_id: str = "",
     ) -> list[inference_pb2.Token]:
         """The answer's tokens, as a client gets them. Raises what the client would see."""
+        tokens, _ = await self._generate(prompt, params, priority, request_id)
+        return tokens
+
+    async def outcome(self, prompt: Sequence[int], params: SamplingParams) -> Outcome:
+        """As `ask`, and what it took."""
+        clock = asyncio.get_running_loop().time
+        begun = clock()
+        tokens, ledger = await self._generate(prompt, params)
+        return Outcome([token.token_id for token in tokens], ledger, clock() - begun)
+
+    async def _generate(
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        priority: int = 0,
+        request_id: str = "",
+    ) -> tuple[list[inference_pb2.Token], sampling_pb2.Ledger]:
         request = inference_pb2.GenerateRequest(
+            request_id=request_id,
             token_ids=inference_pb2.TokenIds(ids=prompt),
             sampling=params_to_proto(params),
             priority=priority,
@@ -235,7 +278,7 @@ class VirtualCluster:
                 assert token.index == len(tokens), "a token was lost or came twice"
                 tokens.append(token)
         assert response.finish_reason, "an answer ended without saying why"
-        return tokens
+        return tokens, response.ledger
 
     # -- audits -----------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ def site() -> Site:
 def row(site: Site, n_tokens: int = 16, *, priority: int = 0, growth_tokens: int = 0) -> Row:
     number = site.next_number()
     assign = worker_pb2.Assign(
-        key=worker_pb2.AttemptKey(request_id=f"r{number}", attempt=1),
+        key=worker_pb2.AttemptKey(submission_id=f"r{number}", attempt=1),
         token_ids=[(i + 20 * number) % 256 for i in range(n_tokens)],
         n_prompt=n_tokens,
         priority=priority,

@@ -166,7 +166,7 @@ class Pair:
 
     @staticmethod
     def content(key: Key, page: int) -> npt.NDArray[np.uint8]:
-        seed = [key.attempt, page, *key.request_id.encode()]
+        seed = [key.attempt, page, *key.submission_id.encode()]
         return np.random.default_rng(seed).integers(0, 256, PAGE_BYTES, dtype=np.uint8)
 
     def to_receiver(self) -> list[transfer_pb2.ConnectRequest]:

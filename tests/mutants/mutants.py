@@ -17,6 +17,7 @@ _NIXL = "tests/kvtransfer/test_nixl.py::"
 _MARKS = "tests/kvtransfer/test_marks.py::"
 _MARK_BOOKS = "tests/kvtransfer/test_mark_books.py::"
 _STORM = "tests/worker/test_chaos.py::test_storm_changes_no_answer_and_leaves_nothing_behind"
+_LOADING = "tests/engine/kernels/test_loading.py::"
 _SIDE_BY_SIDE = (
     "tests/engine/cuda/test_driver.py::test_copies_side_by_side_come_after_what_was_given_"
 )
@@ -323,5 +324,19 @@ MUTANTS = (
             "tests/engine/cuda/test_driver.py::"
             "test_copies_before_one_that_is_refused_are_waited_for",
         ),
+    ),
+    Mutant(
+        "one import of a launcher",
+        "engine/kernels/loading.py",
+        "with _one_import:",
+        "if True:",
+        (_LOADING + "test_no_thread_imports_a_launcher_while_another_one_is_taken",),
+    ),
+    Mutant(
+        "one load",
+        "engine/kernels/loading.py",
+        'with kernel.__dict__.setdefault("_one_load", threading.Lock()):',
+        "if True:",
+        (_LOADING + "test_a_thread_that_meets_a_half_loaded_kernel_waits_for_the_rest",),
     ),
 )

@@ -25,10 +25,10 @@ def job(name: str, priority: int = 0) -> Job:
 
 def test_clients_that_leave_behind_a_waiting_head_leave_no_entry_behind() -> None:
     dispatcher = Dispatcher(RouterConfig())
-    dispatcher.submit(job("head", 5), None, 0.0)
+    head = dispatcher.submit(job("head", 5), None, 0.0)
     for n in range(2_000):
-        dispatcher.submit(job(f"gone{n}"), None, 0.0)
-        dispatcher.end(f"gone{n}", CancelledError("the client left"), 0.0)
+        gone = dispatcher.submit(job(f"gone{n}"), None, 0.0)
+        dispatcher.end(gone.job.submission_id, CancelledError("the client left"), 0.0)
         dispatcher.take_touched()
         assert all(size <= 2 * 2 + FEW for size in _sizes(dispatcher).values())
     assert len(dispatcher.board.queue) == 1
@@ -36,7 +36,7 @@ def test_clients_that_leave_behind_a_waiting_head_leave_no_entry_behind() -> Non
     left = [thing for thing in gc.get_objects() if type(thing) is Request]
     assert sum(request.job.request_id.startswith("gone") for request in left) <= 2 * FEW + 9
     dispatcher.board.check_integrity()
-    dispatcher.end("head", CancelledError("the client left"), 0.0)
+    dispatcher.end(head.job.submission_id, CancelledError("the client left"), 0.0)
     assert all(size <= FEW for size in _sizes(dispatcher).values())
 
 
@@ -55,7 +55,7 @@ def test_client_that_reads_slowly_keeps_no_prompt_once_its_answer_is_over() -> N
         (answer := router.generate(message([5] * 50, request_id="slow", max_tokens=4)))
         first = await anext(answer)
         assert first.prompt_tokens == 50
-        request = router._dispatcher.board.requests["slow"]
+        request = router._dispatcher.board.requests[first.submission_id]
         await asyncio.sleep(1.0)
         assert request.is_over
         assert not request.job.token_ids

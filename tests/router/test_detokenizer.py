@@ -32,6 +32,12 @@ def made(kind: str) -> tuple[TextCodec, Tokenizer]:
     return codec, tokenizer
 
 
+def byte_tokens(tokenizer: Tokenizer, values: bytes) -> list[int]:
+    ids = [tokenizer.token_to_id(f"<0x{value:02X}>") for value in values]
+    assert None not in ids
+    return [token_id for token_id in ids if token_id is not None]
+
+
 def streamed(codec: TextCodec, context: list[int], ids: list[int]) -> list[str]:
     detokenizer = codec.detokenizer(context)
     return [*(detokenizer.add(token_id) for token_id in ids), detokenizer.flush()]
@@ -83,9 +89,7 @@ def test_characters_spelled_in_bytes_stay_whole(kind: str, prompt: str, answer: 
 @pytest.mark.parametrize("kind", BYTE_FALLBACK)
 def test_an_invalid_byte_costs_no_character_that_is_whole(kind: str) -> None:
     codec, tokenizer = made(kind)
-    ids = [
-        tokenizer.token_to_id(f"<0x{byte:02X}>") for byte in "你".encode() + b"\x80" + "好".encode()
-    ]
+    ids = byte_tokens(tokenizer, "你".encode() + b"\x80" + "好".encode())
     after = tokenizer.encode("the end", add_special_tokens=False).ids
     text = "".join(streamed(codec, codec.encode("Once"), ids + after))
     assert text.startswith("你\ufffd好")
@@ -104,7 +108,7 @@ def test_an_unfinished_character_comes_out_when_the_answer_ends(kind: str) -> No
 @pytest.mark.parametrize("kind", BYTE_FALLBACK)
 def test_a_special_token_between_the_bytes_of_a_character_is_passed_over(kind: str) -> None:
     codec, tokenizer = made(kind)
-    first, *others = (tokenizer.token_to_id(f"<0x{byte:02X}>") for byte in "你".encode())
+    first, *others = byte_tokens(tokenizer, "你".encode())
     special = tokenizer.encode("").ids
     assert "".join(streamed(codec, codec.encode("Once"), [first, *special, *others])) == "你"
 
@@ -121,7 +125,7 @@ def test_any_bytes_come_out_as_the_decoder_has_them(kind: str) -> None:
 @pytest.mark.parametrize("kind", BYTE_FALLBACK)
 def test_random_bytes_are_decoded_as_they_come(kind: str) -> None:
     codec, tokenizer = made(kind)
-    token_of = [tokenizer.token_to_id(f"<0x{byte:02X}>") for byte in range(256)]
+    token_of = byte_tokens(tokenizer, bytes(range(256)))
     values = random.Random(1).randbytes(1000)
     detokenizer, text = codec.detokenizer(), ""
     for n, value in enumerate(values, start=1):

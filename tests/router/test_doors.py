@@ -166,14 +166,20 @@ async def test_a_client_hears_of_its_own_requests_and_of_nobody(tmp_path: Path) 
         (mine,) = server.router.status().requests
         async with grpc.aio.insecure_channel(server.address) as channel:
             stub = inference_pb2_grpc.InferenceServiceStub(channel)
-            for named in ([], ["another"]):
+            for named in ([], ["another"], [mine.request_id]):
                 status = await stub.GetStatus(inference_pb2.GetStatusRequest(submission_ids=named))
                 assert not status.submissions
                 told = status.SerializeToString()
-                hidden = [mine.request_id, cluster.workers["d0"].address.endpoint, "d0", "p0"]
+                hidden = [
+                    mine.request_id,
+                    mine.submission_id,
+                    cluster.workers["d0"].address.endpoint,
+                    "d0",
+                    "p0",
+                ]
                 assert not [text for text in hidden if text.encode() in told]
                 assert status.serving
-            status = await client.status([mine.request_id, "another"])
+            status = await client.status([mine.submission_id, "another"])
             (shown,) = status.submissions
             assert (shown.state, shown.prompt_tokens) == ("running", 3)
             counts = {(count.role, count.state): count.workers for count in status.workers}

@@ -91,7 +91,6 @@ async def test_health_lists_all_services() -> None:
     assert {name: answer.status for name, answer in statuses.items()} == {
         "": not_serving,
         "twolane.v1.InferenceService": not_serving,
-        "twolane.v1.AdminService": serving,
     }
 
 

@@ -6,11 +6,11 @@ import pytest
 
 from router.answer import Answer
 from router.ledger import Timeline, make_ledger
-from router.request import Job, Request, RequestState
-from router.store import MemoryStore, Whereabouts
+from router.request import Job, Label, Request, RequestState
+from router.store import MemoryStore
 from router.waiting import WaitingQueue
 from twolane.params import SamplingParams
-from twolane.v1 import cluster_pb2, sampling_pb2, worker_pb2
+from twolane.v1 import sampling_pb2, worker_pb2
 
 P, D = worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE
 
@@ -90,26 +90,16 @@ def test_queue_keeps_models_apart() -> None:
     assert drain(queue, "m") == ["a"]
 
 
-async def test_store_lets_one_claim_an_id_until_it_is_released() -> None:
-    store = MemoryStore()
-    assert await store.claim("x", "router-0")
-    assert not await store.claim("x", "router-0")
-    assert not await store.claim("x", "router-1")
-    store.put_attempt("x", Whereabouts(1, 10, 20))
-    assert store.attempt_of("x") == Whereabouts(1, 10, 20)
-    store.release("x")
-    assert store.attempt_of("x") is None
-    assert await store.claim("x", "router-1")
-
-
-def test_store_remembers_workers_for_a_router_that_starts() -> None:
-    store = MemoryStore()
-    announce = cluster_pb2.AnnounceRequest(worker=worker_pb2.WorkerAddress(epoch=5))
-    store.put_worker(announce)
-    store.put_worker(announce)
-    assert list(store.workers()) == [announce]
-    store.drop_worker(5)
-    assert list(store.workers()) == []
+async def test_store_lets_one_submission_hold_a_label_until_it_is_released() -> None:
+    store, label = MemoryStore(), Label("", "x")
+    assert await store.claim(label, "first")
+    assert await store.claim(label, "first")
+    assert not await store.claim(label, "second")
+    store.release(label, "second")
+    assert not await store.claim(label, "second"), "it was not the second's to release"
+    assert await store.claim(Label("other tenant", "x"), "second")
+    store.release(label, "first")
+    assert await store.claim(label, "second")
 
 
 def test_ledger_sums_what_was_spent_over_attempts_and_keeps_the_routers_own_clock() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from twolane.config import ClientConfig
 from twolane.errors import InvalidParameterError, InvalidRequestError
+from twolane.params import SamplingParams
 from twolane.prompts import build_request
 from twolane.rpc.options import MAX_MESSAGE_BYTES
 
@@ -55,6 +56,15 @@ def test_what_is_wrong_with_a_request_is_told_with_its_field(
         build_request(prompt, options)
     assert caught.value.field == field
     assert message in caught.value.message
+
+
+def test_only_options_that_are_given_are_sent_and_params_are_complete() -> None:
+    given = build_request("a", {"temperature": 1.0, "max_tokens": None}).sampling
+    assert [field.name for field, _ in given.ListFields()] == ["temperature"]
+    complete = build_request("a", {"params": SamplingParams(top_k=5), "top_p": 0.5}).sampling
+    assert (complete.top_k, complete.top_p, complete.temperature) == (5, 0.5, 1.0)
+    assert complete.HasField("min_p")
+    assert not complete.HasField("max_tokens")
 
 
 def test_a_prompt_that_fits_no_message_is_refused_with_both_figures() -> None:

@@ -179,7 +179,7 @@ class Crowd:
         return bool(lost or self.town.router.finish_of(attempt))
 
     def _assign(self, attempt: AttemptId, known: list[int], growth_tokens: int | None) -> None:
-        prompt = self.jobs[attempt.request_id]
+        prompt = self.jobs[attempt.submission_id]
         self.town.router.assign(
             attempt,
             prompt + known,

@@ -59,13 +59,18 @@ def unary_stream(
     """
 
     async def handle(requests: object, context: Context) -> None:
+        is_read = False
         try:
             async with gate.entered(context):
                 raw = await gate.try_read(context)
                 if raw is None:
                     raise InvalidRequestError("this call ended without a message")
-                await handler(parse(request_type, raw), context)
+                request = parse(request_type, raw)
+                is_read = True
+                await handler(request, context)
         except TwolaneError as error:
+            if not is_read:
+                gate.refused[error.reason.lower()] += 1
             await rpc_errors.abort(context, error)
         except grpc.aio.InternalError as lost:  # written to a client that has left
             raise asyncio.CancelledError from lost

@@ -168,7 +168,8 @@ async def test_every_bad_request_gets_its_status_and_field_and_serving_goes_on(
     ("method", "path", "kind", "status", "code"),
     [
         ("GET", "/nope", "application/json", 404, "not_found"),
-        ("POST", "/v1/chat/completions", "application/json", 404, "not_found"),
+        ("POST", "/v1/nope", "application/json", 404, "not_found"),
+        ("GET", "/v1/chat/completions", "application/json", 405, "method_not_allowed"),
         ("GET", PATH, "application/json", 405, "method_not_allowed"),
         ("POST", PATH, "text/plain", 415, "unsupported_media_type"),
         ("POST", PATH, "application/json; charset=utf-8", 400, "invalid_request"),

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
+import pytest
+
 from router.http.logprobs import Logprobs
 from router.text import TextCodec
+from tests.router.http.asking import PATH, http_cluster
+from tests.router.tokenizer_kinds import random_texts, write_tokenizer
 from twolane.v1 import inference_pb2, sampling_pb2
 
 
@@ -36,3 +43,15 @@ def test_tokens_of_a_text_add_up_to_it(codec: TextCodec) -> None:
     text = " naïve café, 日本語のテキスト, 🙂🙃"
     shown = Logprobs(codec.token_bytes).of([token(id, 0.0) for id in codec.encode(text)[1:]])
     assert "".join(shown["tokens"]) == text
+
+
+@pytest.mark.parametrize("kind", ["llama2", "gemma", "qwen"])
+async def test_tokens_of_an_answer_add_up_to_its_text(kind: str, tmp_path: Path) -> None:
+    tokenizer = write_tokenizer(tmp_path, kind)
+    quick: dict[str, Any] = {"prefill_s": 0.0, "transfer_s": 0.0, "step_s": 0.0, "echoes": True}
+    async with http_cluster(text=TextCodec.load(tmp_path), **quick) as (client, _, _):
+        for text in ["over the dog", "👍👍 naïve 你好", *random_texts(5, seed=4)]:
+            ids = tokenizer.encode(f"a{text}", add_special_tokens=False).ids
+            asked = {"prompt": ids, "max_tokens": len(ids), "logprobs": 0}
+            (choice,) = (await client.post(PATH, json=asked)).json()["choices"]
+            assert "".join(choice["logprobs"]["tokens"]) == choice["text"], text

@@ -182,7 +182,8 @@ async def test_what_is_said_to_a_client_that_left_is_a_cancelled_call_and_no_fai
             raise DeadlineError("too late")
         await context.write(inference_pb2.CancelResponse())
 
-    method = unary_stream(inference_pb2.CancelRequest, handle, CallGate(CallGateConfig()))
+    gate = CallGate(CallGateConfig())
+    method: Any = unary_stream(inference_pb2.CancelRequest, handle, gate)
     with pytest.raises(asyncio.CancelledError):  # gRPC logs anything else, with its traceback
         await method.stream_stream(None, LostCall())
 

@@ -60,7 +60,9 @@ class DecodeRole:
     def accept(self, row: Row, now: float) -> None:
         """Expect the row's pages from its prefill worker."""
         self.check_fits(row)
-        if not self.receiver.expect(self._key(row), n_tokens=row.n_given, now=now):
+        if not self.receiver.expect(
+            self._key(row), n_tokens=row.n_given, now=now, prefix_hashes=row.prompt_hashes
+        ):
             raise RowRefusedError(
                 reasons.CANCELLED, "its transfer was given up before it was assigned"
             )

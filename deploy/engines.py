@@ -201,6 +201,7 @@ class _FakeLoader:
             vocab_size=int(facts["vocab_size"]),
             first_token=min(3, int(facts["vocab_size"]) - 1),  # ids before are special, mostly
             max_context_tokens=min(spec.max_context_tokens or limit, limit),
+            hangs_by_file=facts.get("fake_hangs_by_file", ""),
             echoes=bool(facts.get("echoes")),
         )
         self.n_pages: int | None = self._config.n_pages

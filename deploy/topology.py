@@ -144,6 +144,7 @@ class Topology(_Part):
     model: str = BUNDLED
     launcher: Literal["ray", "process"] = "ray"
     share_gpus: bool = False
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
     router: RouterOptions = RouterOptions()
     timing: TimingOptions = TimingOptions()
     workers: WorkerOptions = WorkerOptions()

@@ -103,7 +103,7 @@ def up(context: click.Context, /, **given: Any) -> None:
             print(_as_file(topology), end="")
             return
         cluster = _cluster(topology, given["secret_file"], scratch)
-        cluster = replace(cluster, log_level=given["log_level"])
+        cluster = replace(cluster, log_level=topology.log_level)
         _check_ports(cluster)
         _make(log_dir)
         with _prints_to(log_dir / "launcher.log") as own_log:

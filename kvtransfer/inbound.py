@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -83,6 +84,7 @@ class Inbound:
     def __init__(self, key: Key, start: InState, hub: InHub, now: float) -> None:
         self.key = key
         self.n_tokens = 0  # of the ASSIGN; 0 while parked
+        self._hashes: Sequence[bytes] | None = None  # of the row's full pages, by its ASSIGN
         self.reserve: transfer_pb2.Reserve | None = None
         self.grant: InGrant | None = None  # while GRANTED
         self.pages: list[int] = []  # once LANDED: of the whole row, one reference each is ours
@@ -137,9 +139,10 @@ class Inbound:
 
     # -- from the role ----------------------------------------------------------------------
 
-    def assign(self, n_tokens: int, now: float) -> None:
+    def assign(self, n_tokens: int, prefix_hashes: Sequence[bytes] | None, now: float) -> None:
         """The ASSIGN of an expected or parked transfer."""
         self.n_tokens = n_tokens
+        self._hashes = prefix_hashes
         if self.state is InState.PARKED:
             self._enqueue(now)
 
@@ -286,10 +289,15 @@ class Inbound:
 
     def _enqueue(self, now: float) -> None:
         assert self.reserve is not None
-        if self.reserve.n_tokens != self.n_tokens:
+        if self.reserve.n_tokens != self.n_tokens or not self._is_of_row(self.reserve):
             self.die(reasons.MISMATCH, now)
         else:
             self._life.advance(InState.QUEUED)
+
+    def _is_of_row(self, reserve: transfer_pb2.Reserve) -> bool:
+        """Its hashes are the row's: else other pages would be skipped, or indexed as these."""
+        told = list(reserve.prefix_hashes)
+        return self._hashes is None or told == list(self._hashes[: len(told)])  # guard: hashes
 
     def _current_grant(self, ticket: transfer_pb2.Ticket) -> InGrant | None:
         if self.grant is None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kvtransfer import reasons
@@ -67,8 +67,11 @@ class Receiver:
 
     # -- what the decode role says ----------------------------------------------------------
 
-    def expect(self, key: Key, *, n_tokens: int, now: float) -> bool:
-        """Its ASSIGN came: n_tokens is the length of the row (len(token_ids)).
+    def expect(
+        self, key: Key, *, n_tokens: int, now: float, prefix_hashes: Sequence[bytes] | None = None
+    ) -> bool:
+        """Its ASSIGN came: n_tokens is the length of the row (len(token_ids)). `prefix_hashes` are
+        those of its full pages; a RESERVE with others is refused. None: they are not compared.
 
         False: the key was cancelled or abandoned before; drop the ASSIGN. A repeat changes nothing.
         """
@@ -80,7 +83,7 @@ class Receiver:
         if inbound is None:
             inbound = self._ins[key] = Inbound(key, InState.EXPECTED, self._hub, now)
         if not inbound.is_expected:
-            inbound.assign(n_tokens, now)
+            inbound.assign(n_tokens, prefix_hashes, now)
             self._forget_over()
             self._grant_waiting(now)
         return True

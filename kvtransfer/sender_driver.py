@@ -23,6 +23,7 @@ from kvtransfer.sender import Sender
 from kvtransfer.stopping import StoppingOutlets
 from kvtransfer.transports.base import Outlet
 from kvtransfer.wakeup import Wakeup
+from twolane.fault import Fault
 from twolane.layout import LayoutError
 from twolane.rpc.link import Link, LinkBrokenError
 from twolane.v1 import transfer_pb2, worker_pb2
@@ -84,6 +85,7 @@ class SenderDriver:
         self._stopping = StoppingOutlets()
         self._failed: dict[int, dict[str, _Failure]] = {}  # by receiver and transport
         self._tasks: asyncio.TaskGroup | None = None
+        self._fault = Fault()
 
     def connect(self, epoch: int, endpoint: str) -> None:
         """Keep a link to that receiver: dial, say hello, redial with backoff. A repeat is fine.
@@ -106,9 +108,11 @@ class SenderDriver:
         self._links.flush()
 
     async def run(self) -> None:
-        """Until cancelled. Closes links and outlets at the end, and waits for these a moment."""
+        """Until cancelled, or a law of ours breaks. Closes links and outlets at the end, and waits
+        for these a moment."""
         try:
             async with asyncio.TaskGroup() as self._tasks:
+                self._tasks.create_task(self._fault.wait())
                 for epoch in self._endpoints:
                     self._tasks.create_task(self._keep(epoch))
                 await self._tick_forever()
@@ -206,7 +210,7 @@ class SenderDriver:
                 self._fall_back(epoch, hello, error)
                 return
             self._outlets[epoch] = _Way(outlet, hello.transport)
-            outlet.set_wake(Wakeup(asyncio.get_running_loop(), self._on_wake))
+            outlet.set_wake(Wakeup(asyncio.get_running_loop(), self._on_wake, self._fault))
         failed = self._failed.get(epoch, {})
         instead_of = "; ".join(f"{name}: {one.why}" for name, one in failed.items())
         self._links.add(epoch, link, hello.worker_id, hello.transport, instead_of)

@@ -57,6 +57,15 @@ class DispatchConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReadersConfig:
+    """How far behind its answer a client may be."""
+
+    unread_bytes: int = 256 << 10  # of one answer, in the router
+    pause_s: float = 1.0  # a write that takes less is never judged by bytes
+    unread_s: float = 30.0  # that one write may take
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RouterConfig:
     """One router. `models` names models that may appear later: requests wait for their workers.
     `defaults`, by name, are what requests take that say nothing else."""
@@ -70,6 +79,7 @@ class RouterConfig:
     membership: MembershipConfig = field(default_factory=MembershipConfig)
     admission: AdmissionConfig = field(default_factory=AdmissionConfig)
     dispatch: DispatchConfig = field(default_factory=DispatchConfig)
+    readers: ReadersConfig = field(default_factory=ReadersConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

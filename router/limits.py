@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from google.protobuf.message import Message
+from google.protobuf.unknown_fields import UnknownFieldSet
+
 from router.model import ModelFacts, pages_for
 from twolane.errors import InvalidParameterError, InvalidRequestError, UnimplementedError
 from twolane.params import MAX_STOP_STRINGS, SamplingParams
@@ -44,6 +47,7 @@ def check_shape(
 
     Raises `InvalidRequestError`, or `UnimplementedError` naming a reserved field.
     """
+    _refuse_unknown(request)
     for name in RESERVED_FIELDS:
         if request.HasField("constraint") if name == "constraint" else getattr(request, name):
             raise UnimplementedError(
@@ -72,6 +76,22 @@ def check_shape(
         )
     _check_prompt(request, limits, has_text=has_text)
     return params
+
+
+def _refuse_unknown(request: inference_pb2.GenerateRequest) -> None:
+    """What a newer client says beyond our contract is not left out in silence."""
+    parts: list[tuple[str, Message]] = [("the request", request), ("sampling", request.sampling)]
+    if request.WhichOneof("prompt") == "chat":
+        parts.append(("chat", request.chat))
+        parts += [(f"chat.messages[{i}]", turn) for i, turn in enumerate(request.chat.messages)]
+    for where, part in parts:
+        unknown = UnknownFieldSet(part)
+        if len(unknown):
+            number = unknown[0].field_number
+            raise UnimplementedError(
+                f"{where} has field {number}, which this version does not know; leave it unset",
+                metadata={"field": where, "value": str(number)},
+            )
 
 
 def _check_prompt(

@@ -3,8 +3,8 @@
                  session opened            its load says so, or an operator
     JOINING ───────────────────> ALIVE <──────────────────────────> DRAINING
        │                          │  ^                                │  │
-       │                   broken,│  │ heard again                    │  │
-       │                   silent v  │                                │  │
+       │           broken, silent,│  │ heard again                    │  │
+       │           a step is late v  │                                │  │
        │                        SUSPECT <─────────────────────────────┘  │
        └───────────────────────────┴──> GONE <───────────────────────────┘
                         left, another epoch, proof, or too long unheard
@@ -70,6 +70,11 @@ class Member:
         session is open, or being opened."""
         is_there = self.is_open or (self.state is S.JOINING and not self.was_refused)
         return is_there and self.state is not S.GONE and now - self.last_heard <= suspicion_s
+
+    @property
+    def is_stuck(self) -> bool:
+        """Its latest report said that a step is late: its engine seems to hang."""
+        return self.load.step_age_s > self.load.step_bound_s > 0
 
     @property
     def state(self) -> MemberState:

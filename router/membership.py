@@ -116,6 +116,9 @@ class Membership:
         member.last_heard = now
         if load is not None:
             member.load = load
+        if member.is_stuck:
+            self._suspect(member, "its step does not end")
+            return
         wanted = S.DRAINING if member.drain_wanted or member.load.draining else S.ALIVE
         if member.is_open and member.state is not wanted:
             _move(member, wanted, "its session is open")
@@ -157,9 +160,12 @@ class Membership:
 
     def is_lost(self, member: Member, now: float) -> bool:
         """Whether what runs there must be looked after elsewhere: silent for too long, nobody
-        answers the dial, or gone. A session that broke a moment ago is not enough."""
+        answers the dial, a step of it is late, or gone. A session that broke a moment ago is not
+        enough."""
         if member.state is S.SUSPECT:
-            return member.was_refused or now - member.last_heard > self._config.suspicion_s
+            if member.was_refused or member.is_stuck:
+                return True
+            return now - member.last_heard > self._config.suspicion_s
         return member.state is S.GONE
 
     def servable_models(self) -> set[str]:

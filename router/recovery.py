@@ -188,6 +188,7 @@ class Recovery:
                 moving = attempt.state is A.MOVING
                 self.retry(request, "not_retargeted" if moving else "prefill_worker_lost", now)
         elif now - attempt.last_news > config.stall_s:
+            self.avoid(request, attempt.prefill_epoch, attempt.decode_epoch)
             self.retry(request, "stalled", now)
 
     def unplaced(self, request: Request, now: float) -> None:

@@ -22,6 +22,7 @@ from router.endings import Endings
 from router.intake import Intake
 from router.member import MemberState
 from router.model import ModelFacts
+from router.readers import Readers
 from router.request import Job, Label, Request
 from router.session import WorkerDialer, WorkerSession
 from router.status import make_service_status, make_status
@@ -40,6 +41,8 @@ from twolane.v1 import cluster_pb2, inference_pb2, worker_pb2
 log = logging.getLogger(__name__)
 
 LAST_WORDS_S = 0.1
+
+log = logging.getLogger(__name__)
 
 
 class Router:
@@ -66,6 +69,7 @@ class Router:
         self._sessions: dict[int, tuple[WorkerSession, asyncio.Task[None]]] = {}
         # by the very request: its id is free for another while its client still reads
         self._wakes: dict[Request, asyncio.Event] = {}
+        self._readers = Readers(config.readers)
         self._tasks = Background()
         self._refusals = LogRate()
         self._epoch = secrets.randbits(63) + 1  # of this process, among all of its router_id
@@ -115,6 +119,7 @@ class Router:
         wake = self._wakes[request] = asyncio.Event()
         wake.set()  # there may be news since it was submitted
         try:
+            self._readers.begin(request, self._loop.time())
             yield inference_pb2.GenerateResponse(
                 request_id=request.job.request_id,
                 submission_id=request.job.submission_id,
@@ -123,6 +128,7 @@ class Router:
                 model=request.job.model,
                 prompt_tokens=request.n_prompt,
             )
+            self._readers.finish(request)
             is_over = False
             while not is_over:
                 await wake.wait()
@@ -134,11 +140,14 @@ class Router:
                     response.finish_reason = request.finish_reason
                     response.ledger.CopyFrom(request.ledger)
                 if response is not None:
+                    self._readers.begin(request, self._loop.time())
                     yield response
+                    self._readers.finish(request)
             if request.error is not None:
                 raise request.error
         finally:
             del self._wakes[request]
+            self._readers.forget(request)
             if not request.is_over:
                 left = CancelledError("the client left")
                 self._dispatcher.end(request.job.submission_id, left, self._loop.time())
@@ -310,8 +319,17 @@ class Router:
         while True:
             self._dispatcher.tick(self._loop.time())
             self._close_gone()
+            self._end_unread()
             self._flush()
             await asyncio.sleep(self.config.tick_s)
+
+    def _end_unread(self) -> None:
+        """End what its client does not read; it hears why when it reads on."""
+        for request, reason in self._readers.cut(self._loop.time()):
+            log.info("request %s ends: %s", request.job.request_id, reason.message)
+            if not request.is_over:
+                self._dispatcher.end(request.job.submission_id, reason, self._loop.time())
+            request.answer.take()  # and nobody gets it
 
     def _close_gone(self) -> None:
         """End the sessions of members that are no more."""

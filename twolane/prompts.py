@@ -17,6 +17,7 @@ from twolane.v1 import inference_pb2, sampling_pb2
 from twolane.values import Message
 
 CHAT_ROLES = ("system", "user", "assistant")
+MESSAGE_KEYS = ("role", "content")
 MAX_PRIORITY = 100
 
 
@@ -124,7 +125,7 @@ def _check_names(options: RequestOptions) -> None:
     known = RequestOptions.__annotations__
     for name in options:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
             raise InvalidRequestError(f"there is no option {name}; {hint}", field=name)
 
@@ -165,7 +166,13 @@ def _messages(given: object) -> Iterator[Mapping[str, str]]:
         where = f"messages[{index}]"
         if not isinstance(message, Mapping):
             raise InvalidParameterError(where, message, 'like {"role": "user", "content": "…"}')
-        for name in ("role", "content"):
+        for name, value in message.items():
+            if name not in MESSAGE_KEYS and value is not None:
+                raise InvalidRequestError(
+                    f"{where} has {name!r}, which is not served; a message has role and content",
+                    field=f"{where}.{name}",
+                )
+        for name in MESSAGE_KEYS:
             if name not in message:
                 raise InvalidRequestError(f"{where} lacks {name!r}", field=where)
             check_text(f"{where}.{name}", message[name])

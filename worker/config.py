@@ -24,6 +24,20 @@ class StepLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepWatchConfig:
+    """When a step that has not ended is late: routers take the worker's requests elsewhere, and the
+    launcher restarts it."""
+
+    late_s: float = 5.0  # at the earliest
+    late_factor: float = 20.0  # times the moving average of steps, if that is more
+    first_late_s: float = 60.0  # the first step of its kind: it may build kernels
+
+    def __post_init__(self) -> None:
+        assert 0 < self.late_s <= self.first_late_s
+        assert self.late_factor >= 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionConfig:
     """How a worker treats its routers."""
 
@@ -54,6 +68,7 @@ class WorkerConfig:
     announce_every_s: float = 1.0
     drain_for_s: float = 30.0  # a stopping worker lets its rows finish for so long
     limits: StepLimits = field(default_factory=StepLimits)
+    step_watch: StepWatchConfig = field(default_factory=StepWatchConfig)
     sessions: SessionConfig = field(default_factory=SessionConfig)
     secret: str = field(default_factory=new_secret, repr=False)  # the cluster's
 

@@ -19,6 +19,7 @@ from twolane.errors import (
     InvalidRequestError,
     TwolaneError,
     UnimplementedError,
+    short,
 )
 from twolane.rpc.params import given_to_proto
 from twolane.v1 import inference_pb2
@@ -28,8 +29,6 @@ _SAMPLING = (
     "presence_penalty", "frequency_penalty", "logit_bias", "seed", "stop", "stop_token_ids",
     "ignore_eos",
 )  # fmt: skip
-_TRUNCATED = "Input data was truncated"  # also of `"\\ud800"`, which ends before its second half
-_HALF_PAIR = re.compile(rb'\\u[dD][89a-fA-F][0-9a-fA-F]{2}"')
 _WHERE = re.compile(r" - at `\$\.?([^`]*)`$")
 _NAMED = re.compile(r"field `([^`]*)`")
 _FIRST_WORD = re.compile(r"(?:len\()?(\w*)")
@@ -115,10 +114,7 @@ def parse(decoder: msgspec.json.Decoder[RequestT], body: bytes) -> RequestT:
     try:
         request = decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        text = str(error)
-        if _TRUNCATED in text and _HALF_PAIR.search(body):
-            text = "a \\u escape names half of a surrogate pair, which is no character"
-        raise _refusal(text) from error
+        raise _refusal(str(error)) from error
     for name, only in request.plain.items():
         value = getattr(request, name)
         if value is not None and value != only:
@@ -134,11 +130,9 @@ def parse(decoder: msgspec.json.Decoder[RequestT], body: bytes) -> RequestT:
 def _refusal(text: str) -> TwolaneError:
     """msgspec says where: "Expected `int`, got `str` - at `$.seed`". Only what is not served yet
     must be null."""
-    if text == "Input data was truncated":
-        text = "the JSON is cut off, or ends with an escape that is half a pair, as \\ud800 is"
     where, named = _WHERE.search(text), _NAMED.search(text)
     parts = [found[1] for found in (where, named) if found]
-    field = ".".join(part for part in parts if part)
+    field = short(".".join(part for part in parts if part))
     if text.startswith("Expected `null`"):
         return UnimplementedError(f"{field} is not served yet", metadata={"field": field})
     return InvalidRequestError(text, field=field)

@@ -48,7 +48,7 @@ def expected(cluster: LocalCluster) -> Any:
         return ours.generate(messages=MESSAGES, **OPTIONS)
 
 
-def test_chat_in_python_is_grpcs(base_url: str, model: str, expected: Any) -> None:
+def test_chat_by_the_python_client_is_grpcs(base_url: str, model: str, expected: Any) -> None:
     with openai.OpenAI(base_url=base_url, api_key="none", max_retries=0) as client:
         create = client.chat.completions.create
         whole = create(model=model, messages=MESSAGES, logprobs=True, top_logprobs=2, **OPTIONS)
@@ -63,17 +63,23 @@ def test_chat_in_python_is_grpcs(base_url: str, model: str, expected: Any) -> No
         spelled = b"".join(bytes(token.bytes or ()) for token in shown)
         assert spelled.decode().removesuffix("<|end|>") == expected.text
         assert {len(token.top_logprobs) for token in shown} == {2}
+        with create(model=model, messages=MESSAGES, stream=True, **OPTIONS) as stream:
+            pieces = [chunk.choices[0].delta.content or "" for chunk in stream]
+        assert "".join(pieces) == expected.text
         again = create(model=model, messages=[*MESSAGES, choice.message, *MESSAGES], **OPTIONS)
         assert again.usage is not None
         assert again.usage.prompt_tokens > whole.usage.total_tokens
 
 
-async def test_chat_in_python_streams_without_an_empty_first_chunk(
+async def test_chat_by_the_async_python_client_has_no_empty_first_chunk(
     base_url: str, model: str, expected: Any
 ) -> None:
     async with openai.AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0) as client:
         assert [served.id async for served in client.models.list()] == [model]
-        stream = await client.chat.completions.create(
+        create = client.chat.completions.create
+        whole = await create(model=model, messages=MESSAGES, **OPTIONS)
+        assert whole.choices[0].message.content == expected.text
+        stream = await create(
             model=model,
             messages=MESSAGES,
             stream=True,
@@ -99,7 +105,7 @@ async def test_chat_in_python_streams_without_an_empty_first_chunk(
         assert choice.finish_reason == "stop"
 
 
-async def test_several_prompts_in_python_are_answered_side_by_side(
+async def test_several_prompts_by_the_python_client_are_answered_side_by_side(
     cluster: LocalCluster, base_url: str, model: str
 ) -> None:
     prompts = ["Once upon a time", "The fox", "Once upon a time"]

@@ -50,7 +50,7 @@ def make_jobs(n: int, seed: int, *, most_tokens: int = 60) -> list[Job]:
 
 def expected(job: Job) -> list[int]:
     prompt, params = job
-    return expected_answer(prompt, params, params.max_tokens)
+    return expected_answer(prompt, params, params.max_tokens or 0)
 
 
 def ids(tokens: list[Token]) -> list[int]:

@@ -21,6 +21,7 @@ from typing import Any
 from decode_worker.config import DecodeConfig
 from decode_worker.role import DecodeRole
 from engine.fake import FakeEngine, FakeEngineConfig
+from engine.step import RowResult, RowWork
 from kvtransfer.config import LeaseConfig
 from kvtransfer.sources import PageMaker
 from kvtransfer.transports.memory import Faults, MemoryFabric, MemoryOutlet
@@ -39,7 +40,7 @@ from worker.config import SessionConfig, StepLimits, WorkerConfig
 from worker.errors import StaleEpochError
 from worker.role import Roles
 from worker.site import Site
-from worker.step_runner import TimedEngine, TimedStepRunner
+from worker.step_runner import OnSubmitted, TimedEngine, TimedStepRunner
 from worker.wire import Wire
 from worker.worker import Worker
 
@@ -85,6 +86,20 @@ class Life:
     links: list[MemoryLink[Any, Any]] = field(default_factory=list)
 
 
+class _HangingRunner(TimedStepRunner):
+    """Steps that begin while the device hangs never end."""
+
+    def __init__(self, engine: TimedEngine, steps_ahead: int, is_hung: Callable[[], bool]) -> None:
+        super().__init__(engine, steps_ahead=steps_ahead)
+        self._is_hung = is_hung
+
+    async def run(self, work: Sequence[RowWork], on_submitted: OnSubmitted) -> list[RowResult]:
+        if self._is_hung():
+            on_submitted(None)
+            await asyncio.Event().wait()
+        return await super().run(work, on_submitted)
+
+
 class VirtualCluster:
     """Made by `virtual_cluster`."""
 
@@ -95,6 +110,7 @@ class VirtualCluster:
         self.kills = 0
         self.outlets: dict[tuple[str, str], MemoryOutlet] = {}  # (from, to): the latest
         self.stalled: set[str] = set()  # bytes to these workers do not move
+        self.hung: set[str] = set()  # steps of these workers do not end
         self.dials_to_fail: Counter[str] = Counter()  # so many of other workers, by worker
         self.opens_to_fail: Counter[str] = Counter()  # of transports, by receiver
         self._tasks = tasks
@@ -228,7 +244,7 @@ class VirtualCluster:
             transports=("memory",),
             makes_dtypes=maker.makes_dtypes,
         )
-        runner = TimedStepRunner(engine, steps_ahead=self.shape.steps_ahead)
+        runner = _HangingRunner(engine, self.shape.steps_ahead, lambda: worker_id in self.hung)
         return Worker(config, site, Roles(decode_role, prefill_role), runner, wire)
 
     async def _announce(self, worker: Worker) -> None:

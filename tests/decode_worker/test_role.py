@@ -159,7 +159,7 @@ def test_a_row_is_planned_again_while_its_token_is_being_sampled(site: Site) -> 
 def test_a_row_whose_token_ends_it_by_length_is_not_planned_again(site: Site) -> None:
     role = DecodeRole(site)
     one = hand_over(site, role, row(site))
-    while one.n_tokens - one.n_prompt < PARAMS.max_tokens - 1:
+    while one.n_tokens - one.n_prompt < (PARAMS.max_tokens or 0) - 1:
         step(site, role)
     assert len(role.plan(64, 0.0)) == 1
     assert role.plan(64, 0.0) == []

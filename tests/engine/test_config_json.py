@@ -187,6 +187,25 @@ def test_layer_types_that_contradict_mistrals_window_are_refused(tmp_path: Path)
         read_architecture(tmp_path)
 
 
+@pytest.mark.parametrize("kind", ["linear", "dynamic", "yarn", "longrope", "su", "mrope"])
+@pytest.mark.parametrize("key", ["rope_parameters", "rope_scaling"])
+def test_other_kinds_of_rope_scaling_are_refused_by_name(key: str, kind: str, llama: Path) -> None:
+    edit_config(llama, **{"rope_parameters": ..., key: {"rope_type": kind, "factor": 2.0}})
+    with pytest.raises(UnsupportedModelError, match=f"rope_type {kind} is not supported; default"):
+        read_architecture(llama)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["MixtralForCausalLM", "Qwen3MoeForCausalLM", "Gemma3ForCausalLM", "Phi3ForCausalLM",
+     "DeepseekV3ForCausalLM", "GptOssForCausalLM", "LlamaForSequenceClassification"],
+)  # fmt: skip
+def test_other_families_are_refused_by_name(name: str, llama: Path) -> None:
+    edit_config(llama, architectures=[name])
+    with pytest.raises(UnsupportedModelError, match=f"{name} is not supported; LlamaForCausalLM"):
+        read_architecture(llama)
+
+
 def test_rope_scaling_beside_rope_parameters_must_say_the_same(llama: Path) -> None:
     edit_config(llama, rope_parameters={"rope_type": "default", "rope_theta": 5e5})
     plain = read_architecture(llama).rope

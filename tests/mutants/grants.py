@@ -8,6 +8,16 @@ _GRANTS = "tests/kvtransfer/test_grant_guards.py::"
 
 GRANTS = (
     Mutant(
+        "hashes",
+        "kvtransfer/inbound.py",
+        "return self._hashes is None or told == list(self._hashes[: len(told)])",
+        "return True",
+        (
+            "tests/worker/test_wrong_hashes.py::"
+            "test_reserve_with_the_hashes_of_another_prompt_fails_its_row_alone",
+        ),
+    ),
+    Mutant(
         "writer's proof",
         "kvtransfer/grant_book.py",
         "is_proven = grant.landing.sender_writes",

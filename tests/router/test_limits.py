@@ -93,6 +93,22 @@ def test_reserved_field_is_unimplemented_and_named(fields: Any, name: Any) -> No
     assert name in caught.value.message
 
 
+@pytest.mark.parametrize("where", ["the request", "sampling", "chat", "chat.messages[1]"])
+def test_a_field_of_a_newer_contract_is_refused_with_its_number(where: str) -> None:
+    request = chat(("user", "a"), ("assistant", "b"))
+    part = {
+        "the request": request,
+        "sampling": request.sampling,
+        "chat": request.chat,
+        "chat.messages[1]": request.chat.messages[1],
+    }[where]
+    part.MergeFromString(b"\xba\x3e\x01x")  # field 999: "x"
+    request.sampling.SetInParent()
+    with pytest.raises(UnimplementedError, match=r"has field 999, which this version") as caught:
+        check_shape(request, LIMITS, has_text=True)
+    assert caught.value.message.startswith(where)
+
+
 def test_tenant_is_accepted_as_a_label() -> None:
     request = inference_pb2.GenerateRequest(text="a", n=1, tenant="blue")
     assert check_shape(request, LIMITS, has_text=True) == SamplingParams()

@@ -81,7 +81,8 @@ async def test_refusals_of_every_kind_are_counted() -> None:
         unknown.model = "nope"
         await refused(unknown, UnknownModelError)
         stub = inference_pb2_grpc.InferenceServiceStub(channel)
-        call = channel.unary_stream("/twolane.v1.InferenceService/Generate")(b"\xff\xff")
+        raw: Any = channel.unary_stream("/twolane.v1.InferenceService/Generate")
+        call = raw(b"\xff\xff")
         assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
         with pytest.raises(grpc.aio.AioRpcError):
             await anext(aiter(stub.Generate(unknown)))

@@ -84,7 +84,7 @@ def test_a_request_takes_the_models_values_where_it_sets_none() -> None:
     config = RouterConfig(defaults={"fake": ModelDefaults(sampling=SAID)})
     got = assigned(request(), config)
     assert {name: getattr(got, name) for name in SAID} == SAID
-    own = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
+    own: dict[str, Any] = dict(zip(SAID, (1.0, 0, 1.0, 0.0, 1.0), strict=True))
     got = assigned(request(**own), config)
     assert {name: getattr(got, name) for name in SAID} == own
 

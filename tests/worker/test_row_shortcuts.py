@@ -37,7 +37,7 @@ def row(params: SamplingParams, n_prompt: int = 4) -> Row:
     ],
 )
 def test_row_ends_where_the_rule_says(params: SamplingParams, last: int) -> None:
-    for n_before in range(params.max_tokens):
+    for n_before in range(params.max_tokens or 0):
         one = row(params)
         said = [one.append(5) for _ in range(n_before)]
         if any(said):

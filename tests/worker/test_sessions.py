@@ -114,7 +114,7 @@ def test_busy_worker_sends_one_message_a_step(play: Play) -> None:
             start(town, worker, a)
         before = town.router.n_messages
         await town.router.wait_for(lambda: all(town.router.finish_of(a) for a in attempts))
-        assert town.router.n_messages - before <= worker._steps.n_steps + 2
+        assert town.router.n_messages - before <= worker._watch.n_steps + 2
 
     play(scene)
 

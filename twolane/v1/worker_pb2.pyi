@@ -265,7 +265,7 @@ class PageCounts(_message.Message):
     def __init__(self, quarantined: _Optional[int] = ..., used: _Optional[int] = ..., pinned: _Optional[int] = ..., cached: _Optional[int] = ..., free: _Optional[int] = ...) -> None: ...
 
 class LoadReport(_message.Message):
-    __slots__ = ("pages", "prefill_queue", "prefill_queue_tokens", "decode_queue", "rows", "reserved_growth_pages", "draining", "drained", "step_s", "fence_wanted", "transports")
+    __slots__ = ("pages", "prefill_queue", "prefill_queue_tokens", "decode_queue", "rows", "reserved_growth_pages", "draining", "drained", "step_s", "fence_wanted", "step_age_s", "step_bound_s", "transports")
     PAGES_FIELD_NUMBER: _ClassVar[int]
     PREFILL_QUEUE_FIELD_NUMBER: _ClassVar[int]
     PREFILL_QUEUE_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -276,6 +276,8 @@ class LoadReport(_message.Message):
     DRAINED_FIELD_NUMBER: _ClassVar[int]
     STEP_S_FIELD_NUMBER: _ClassVar[int]
     FENCE_WANTED_FIELD_NUMBER: _ClassVar[int]
+    STEP_AGE_S_FIELD_NUMBER: _ClassVar[int]
+    STEP_BOUND_S_FIELD_NUMBER: _ClassVar[int]
     TRANSPORTS_FIELD_NUMBER: _ClassVar[int]
     pages: PageCounts
     prefill_queue: int
@@ -287,8 +289,10 @@ class LoadReport(_message.Message):
     drained: bool
     step_s: float
     fence_wanted: _containers.RepeatedScalarFieldContainer[int]
+    step_age_s: float
+    step_bound_s: float
     transports: _containers.RepeatedCompositeFieldContainer[PeerTransport]
-    def __init__(self, pages: _Optional[_Union[PageCounts, _Mapping]] = ..., prefill_queue: _Optional[int] = ..., prefill_queue_tokens: _Optional[int] = ..., decode_queue: _Optional[int] = ..., rows: _Optional[int] = ..., reserved_growth_pages: _Optional[int] = ..., draining: bool = ..., drained: bool = ..., step_s: _Optional[float] = ..., fence_wanted: _Optional[_Iterable[int]] = ..., transports: _Optional[_Iterable[_Union[PeerTransport, _Mapping]]] = ...) -> None: ...
+    def __init__(self, pages: _Optional[_Union[PageCounts, _Mapping]] = ..., prefill_queue: _Optional[int] = ..., prefill_queue_tokens: _Optional[int] = ..., decode_queue: _Optional[int] = ..., rows: _Optional[int] = ..., reserved_growth_pages: _Optional[int] = ..., draining: bool = ..., drained: bool = ..., step_s: _Optional[float] = ..., fence_wanted: _Optional[_Iterable[int]] = ..., step_age_s: _Optional[float] = ..., step_bound_s: _Optional[float] = ..., transports: _Optional[_Iterable[_Union[PeerTransport, _Mapping]]] = ...) -> None: ...
 
 class PeerTransport(_message.Message):
     __slots__ = ("worker_id", "transport", "instead_of")

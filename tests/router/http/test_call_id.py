@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -40,3 +41,19 @@ async def test_an_id_that_is_too_long_or_not_printable_is_refused_by_name(given:
         assert response.status_code == 400
         assert response.json()["error"]["param"] == "x-request-id"
         assert len(response.headers["x-request-id"]) == 16
+
+
+async def test_an_id_that_is_running_is_refused_and_free_again_once_its_client_has_left() -> None:
+    async with http_cluster(step_s=0.02) as (client, server, _):
+        headers = {"x-request-id": "mine"}
+        long = {"prompt": [1], "max_tokens": 1900, "stream": True}
+        async with client.stream("POST", PATH, json=long, headers=headers) as running:
+            lines = running.aiter_lines()
+            await anext(lines)
+            again = await client.post(PATH, json=IDS, headers=headers)
+            assert (again.status_code, again.json()["error"]["code"]) == (409, "duplicate_request")
+            assert (await client.post(PATH, json=IDS)).status_code == 200
+        async with asyncio.timeout(5.0):
+            while server.router.status().requests:
+                await asyncio.sleep(0.01)
+        assert (await client.post(PATH, json=IDS, headers=headers)).status_code == 200

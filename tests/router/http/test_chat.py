@@ -144,12 +144,14 @@ async def test_an_answer_can_be_handed_back_as_it_is(codec: TextCodec) -> None:
 
 
 async def test_a_bound_that_is_not_given_is_what_fits(codec: TextCodec) -> None:
-    async with http_cluster(text=codec, n_pages=5) as (client, _, _):
-        usage = (await client.post(CHAT_PATH, json={"messages": [HELLO]})).json()["usage"]
-        assert usage["completion_tokens"] > 0
-        assert usage["total_tokens"] <= 5 * 16
-        much = await client.post(CHAT_PATH, json={"messages": [HELLO], "max_tokens": 80})
-        assert much.status_code == 400
+    n_pages = 20
+    async with http_cluster(text=codec, n_pages=n_pages, step_s=0.0) as (client, _, _):
+        for more in ({}, {"min_tokens": 200}):
+            answer = (await client.post(CHAT_PATH, json={"messages": [HELLO], **more})).json()
+            assert answer["usage"]["total_tokens"] == n_pages * 16
+            assert answer["choices"][0]["finish_reason"] == "length"
+        much = await client.post(CHAT_PATH, json={"messages": [HELLO], "max_tokens": 320})
+        assert (much.status_code, much.json()["error"]["param"]) == (400, "max_tokens")
 
 
 CONFIG = RouterConfig(limits=LimitsConfig(prompt_bytes=1000, max_tokens=99, chat_messages=3))

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from router.config import HttpConfig, RouterConfig, ServerConfig
+from router.config import HttpConfig, ServerConfig
 from router.http.head import Body, announced_body, refusal_of_body, refusal_of_head
-from router.limits import LimitsConfig
 from tests.router.http.asking import PATH, http_cluster
 from tests.router.http.raw import Raw, connect, request
 
@@ -172,16 +171,6 @@ async def test_a_name_as_long_as_a_head_is_not_echoed_whole() -> None:
         answer = await client.get("/v1/models/" + "b" * 60_000)
         assert answer.status_code == 404
         assert len(answer.content) < 2_000
-
-
-async def test_half_a_surrogate_pair_is_named_as_such() -> None:
-    config = RouterConfig(limits=LimitsConfig(message_bytes=1000))
-    async with http_cluster(config=config) as (client, _, _):
-        headers = {"content-type": "application/json"}
-        for body in (rb'{"prompt":"\ud800"}', rb'{"prompt":"a","stop":"\uDC00"}'):
-            answer = await client.post(PATH, content=body, headers=headers)
-            assert answer.status_code == 400
-            assert "surrogate" in answer.json()["error"]["message"], answer.text
 
 
 def test_heads_are_judged_by_themselves() -> None:

@@ -10,8 +10,8 @@ from typing import Self, TypeVar, Unpack
 
 import grpc
 
-from twolane.config import ClientConfig, check_seconds, endpoint_from_env
-from twolane.errors import InvalidParameterError, InvalidRequestError
+from twolane.config import ClientConfig, check_endpoint, check_seconds, endpoint_from_env
+from twolane.errors import InvalidRequestError
 from twolane.failures import explain, unreachable
 from twolane.params import check_text
 from twolane.prompts import RequestOptions, build_request
@@ -33,9 +33,7 @@ class AsyncClient:
     """
 
     def __init__(self, endpoint: str | None = None, *, config: ClientConfig | None = None) -> None:
-        if not isinstance(endpoint, str | None):
-            raise InvalidParameterError("endpoint", endpoint, "HOST:PORT")
-        self.endpoint = endpoint or endpoint_from_env()
+        self.endpoint = check_endpoint(endpoint or endpoint_from_env())
         self._config = config or ClientConfig()
         self._is_closed = False
         self._opened: tuple[asyncio.AbstractEventLoop, grpc.aio.Channel] | None = None

@@ -339,8 +339,8 @@ async def test_a_server_of_another_kind_is_not_a_cluster() -> None:
 
 
 async def test_an_endpoint_that_is_no_name_is_told_without_stray_brackets() -> None:
-    async with AsyncClient("http://nobody:1") as client:
-        with pytest.raises(UnavailableError, match=r"\(Misformatted domain name\)"):
+    async with AsyncClient("no such name:1") as client:
+        with pytest.raises(UnavailableError, match=r"\([^\]]*name[^\]]*\)"):
             await client.models()
 
 

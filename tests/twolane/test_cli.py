@@ -41,8 +41,9 @@ def test_generate_without_streaming_and_from_standard_input() -> None:
     assert run("generate", "-", stdin="c d").stdout == "c d \n"
 
 
-def test_generate_json_is_the_whole_completion() -> None:
-    value = json.loads(run("generate", "a b", "--json", "--max-tokens", "7").stdout)
+def test_generate_json_is_the_whole_completion_in_one_line() -> None:
+    (line,) = run("generate", "a b", "--json", "--max-tokens", "7").stdout.splitlines()
+    value = json.loads(line)
     assert value["text"] == "a b "
     assert value["finish_reason"] == "length"
     assert value["ledger"]["output_tokens"] == 2
@@ -159,6 +160,55 @@ def test_chat_keeps_the_conversation_and_survives_a_refusal(door: Door) -> None:
         ["be kind", "hello", "", "again"],
         ["be kind", "new"],
     ]
+
+
+def test_chat_says_when_an_answer_is_cut_off() -> None:
+    result = run("chat", stdin="hello\n/quit\n")
+    assert "cut off at its length; --max-tokens sets it" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "wanted"),
+    [
+        ("7480", "it must be HOST:PORT"),
+        ("http://localhost:7480", "without http://"),
+        ("localhost", "it must be HOST:PORT"),
+        ("localhost:", "it must be HOST:PORT"),
+        ("localhost:http", "it must be HOST:PORT"),
+        ("::1:7480", "it must be HOST:PORT"),
+        ("localhost:7480/v1", "it must be HOST:PORT"),
+        ("localhost:99999", "it must be HOST:PORT"),
+    ],
+)
+def test_an_endpoint_that_is_spelt_otherwise_is_told_what_is_wanted(
+    endpoint: str, wanted: str
+) -> None:
+    result = run("generate", "a", "--endpoint", endpoint)
+    assert result.exit_code == 2
+    assert f"endpoint is '{endpoint}'; " in result.stderr
+    assert wanted in result.stderr
+
+
+@pytest.mark.parametrize("width", [30, 50, 79, 120])
+def test_nothing_of_a_status_is_cut_in_a_narrow_terminal(width: int, door: Door) -> None:
+    environment = {**os.environ, "COLUMNS": str(width)}
+    command = [sys.executable, "-m", "twolane.cli", "status", "--endpoint", door.admin]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    words = done.stdout.split()
+    for word in ("decode-0", "alive", "quarantined", "90", "writers", "refused", "r1", "shm"):
+        assert word in words
+    assert "…" not in done.stdout
+    assert max(len(line) for line in done.stdout.splitlines()) <= width
+
+
+def test_a_terminal_without_the_characters_gets_others() -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    command = [sys.executable, "-m", "twolane.cli", "chat"]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, input="/quit\n", check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "tiny ? /clear forgets" in done.stdout
 
 
 def test_a_missing_extra_is_named_with_the_command_that_installs_it() -> None:

@@ -65,9 +65,10 @@ def console() -> Console:
     return Console(highlight=False)
 
 
-def print_json(value: Any) -> None:
-    """One value of ours as JSON. Epochs are strings: they do not fit a JavaScript number."""
-    click.echo(json.dumps(_plain(value), indent=2))
+def print_json(value: Any, *, indent: int | None = 2) -> None:
+    """One value of ours as JSON; `indent` None: in one line. Epochs are strings: they do not fit a
+    JavaScript number."""
+    click.echo(json.dumps(_plain(value), indent=indent))
 
 
 def _plain(value: Any) -> Any:

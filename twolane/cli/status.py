@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 import click
 from rich.console import Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from twolane.cli.common import admin_client, console, json_option, operator_option, print_json
+from twolane.cli.rows import Rows
 from twolane.client import Client
 from twolane.service_status import ServiceStatus
 from twolane.status import ClusterStatus, RequestInfo, WorkerInfo
@@ -66,7 +66,7 @@ def render_service(status: ServiceStatus) -> RenderableType:
     """What clients may know."""
     models = ", ".join(model.name for model in status.models) or "no model"
     head = Text(f"{'serves' if status.serving else 'does not serve'} {models}", style="bold")
-    table = _table(("workers", "state"), ("number",))
+    table = Rows(("workers", "state"), ("number",))
     for count in status.workers:
         style = _STATE_STYLE.get(count.state, "")
         table.add_row(count.role, Text(count.state, style=style), str(count.workers))
@@ -75,7 +75,9 @@ def render_service(status: ServiceStatus) -> RenderableType:
 
 def render(status: ClusterStatus, *, with_gone: bool = False) -> RenderableType:
     """The status as tables."""
-    counters = "  ".join(f"{name} {n}" for name, n in sorted(status.counters.items()) if n)
+    counted = sorted((name, n) for name, n in status.counters.items() if n)
+    # late messages of requests that have ended are no news; --json has them
+    counters = "  ".join(f"{name} {n}" for name, n in counted if not name.startswith("dropped."))
     http = f" · http://{status.http_endpoint}/v1" if status.http_endpoint else ""
     head = Text(f"{status.router_id} · up {status.uptime_s:.0f} s{http}", style="bold")
     shown = [worker for worker in status.workers if with_gone or worker.state != "gone"]
@@ -91,8 +93,8 @@ def render(status: ClusterStatus, *, with_gone: bool = False) -> RenderableType:
     return Group(*parts)
 
 
-def _workers(workers: Sequence[WorkerInfo]) -> Table:
-    table = _table(
+def _workers(workers: Sequence[WorkerInfo]) -> Rows:
+    table = Rows(
         ("worker", "roles", "state", "epoch"),
         ("queued", "rows", "requests", "step ms"),
     )
@@ -117,8 +119,8 @@ def _state(worker: WorkerInfo) -> str:
     )
 
 
-def _places(workers: Sequence[WorkerInfo]) -> Table:
-    table = _table(("computes", "of pool", "on"), ())
+def _places(workers: Sequence[WorkerInfo]) -> Rows:
+    table = Rows(("computes", "of pool", "on"), ())
     for worker in workers:
         table.add_row(worker.worker_id, worker.pool, _devices(worker.devices))
     return table
@@ -131,9 +133,9 @@ def _devices(names: Sequence[str]) -> str:
     return f"{short[0]} x{len(short)}" if alike else " ".join(short)
 
 
-def _transports(workers: Sequence[WorkerInfo]) -> Table:
+def _transports(workers: Sequence[WorkerInfo]) -> Rows:
     """Pages of each pair; what the better transports failed of, where one did."""
-    table = _table(("pages between", "and", "by", "instead of"), ())
+    table = Rows(("pages between", "and", "by", "instead of"), ())
     for worker in workers:
         for peer in worker.transports:
             style = "yellow" if peer.instead_of else ""
@@ -142,8 +144,8 @@ def _transports(workers: Sequence[WorkerInfo]) -> Table:
     return table
 
 
-def _pages(workers: Sequence[WorkerInfo]) -> Table:
-    table = _table(("pages of",), ("used", "pinned", "cached", "free", "quarantined", "total"))
+def _pages(workers: Sequence[WorkerInfo]) -> Rows:
+    table = Rows(("pages of",), ("used", "pinned", "cached", "free", "quarantined", "total"))
     for worker in workers:
         pages = worker.pages
         table.add_row(
@@ -155,8 +157,8 @@ def _pages(workers: Sequence[WorkerInfo]) -> Table:
     return table
 
 
-def _requests(requests: tuple[RequestInfo, ...]) -> Table:
-    table = _table(
+def _requests(requests: tuple[RequestInfo, ...]) -> Rows:
+    table = Rows(
         ("request", "state", "prefill", "decode"), ("attempt", "prompt", "output", "age s")
     )
     for request in requests[:MAX_REQUESTS_SHOWN]:
@@ -172,13 +174,4 @@ def _requests(requests: tuple[RequestInfo, ...]) -> Table:
         )
     if len(requests) > MAX_REQUESTS_SHOWN:
         table.add_row(f"… {len(requests) - MAX_REQUESTS_SHOWN} more")
-    return table
-
-
-def _table(words: tuple[str, ...], numbers: tuple[str, ...]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    for name in words:
-        table.add_column(name, no_wrap=True)
-    for name in numbers:
-        table.add_column(name, justify="right", no_wrap=True)
     return table

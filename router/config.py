@@ -34,11 +34,14 @@ class AdmissionConfig:
     growth_reserve_tokens: int = 64  # room for this much answer is reserved on the decode worker
     extra_rows: int = 8  # requests on a decode worker beyond its rows: those still in prefill
     max_prefill_backlog_tokens: int = 32_768  # a prefill worker with more gets nothing new
+    max_wait_s: float = 30.0  # what is expected to wait longer is refused at once
     queue_timeout_s: float = 120.0  # then OverloadedError
     unavailable_after_s: float = 10.0  # no worker could serve it for so long: UnavailableError
     retry_after_min_s: float = 0.1
     retry_after_max_s: float = 30.0
-    hopeless_factor: float = 4.0  # refuse at once if the estimated wait is so many times too long
+    # refuse at once if wait and answer, of which the estimate has a margin for what it was off
+    # lately, would take so many times the time left
+    hopeless_factor: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

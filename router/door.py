@@ -29,7 +29,9 @@ class Door:
     def handlers(self, gate: CallGate) -> list[grpc.GenericRpcHandler]:
         services = {
             INFERENCE: {
-                "Generate": unary_stream(inference_pb2.GenerateRequest, self._generate, gate),
+                "Generate": unary_stream(
+                    inference_pb2.GenerateRequest, self._generate, gate, check=self._check_room
+                ),
                 "Cancel": unary(inference_pb2.CancelRequest, self._cancel, gate),
                 "ListModels": unary(inference_pb2.ListModelsRequest, self._list_models, gate),
                 "GetStatus": unary(inference_pb2.GetStatusRequest, self._get_status, gate),
@@ -39,6 +41,9 @@ class Door:
             grpc.method_handlers_generic_handler(name, methods)
             for name, methods in services.items()
         ]
+
+    def _check_room(self, context: Context) -> None:
+        self._router.check_room(time_left_s=context.time_remaining())
 
     async def _generate(self, request: inference_pb2.GenerateRequest, context: Context) -> None:
         time_left_s = context.time_remaining()

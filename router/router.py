@@ -74,6 +74,7 @@ class Router:
         self._refusals = LogRate()
         self._epoch = secrets.randbits(63) + 1  # of this process, among all of its router_id
         self._is_stopping = False
+        self._is_flush_due = False
         self._started = 0.0
 
     async def __aenter__(self) -> Router:
@@ -112,9 +113,8 @@ class Router:
         Raises a `TwolaneError` instead of the rest. Closing the iterator early (or cancelling its
         task) cancels the request at both workers.
         """
-        with self.noting_refusals():
-            job = await self._admit(message, time_left_s, default_max_tokens)
-        request = self._submit(job)  # which counts its refusals itself
+        job = await self._admit(message, time_left_s, default_max_tokens)
+        request = self._submit(job)
         del job  # with its prompt, which must not outlive the request
         wake = self._wakes[request] = asyncio.Event()
         wake.set()  # there may be news since it was submitted
@@ -155,7 +155,8 @@ class Router:
 
     @contextmanager
     def noting_refusals(self) -> Iterator[None]:
-        """Around what may turn a request away at a door: it is counted, and logged now and then."""
+        """Around what may turn a request away at a door: it is counted, and logged now and then.
+        Admission counts what it refuses itself."""
         try:
             yield
         except TwolaneError as error:
@@ -165,6 +166,14 @@ class Router:
             if n:
                 log.info("refused %d requests (%s); the last: %.200s", n, reason, error.message)
             raise
+
+    def check_room(self, *, priority: int | None = None, time_left_s: float | None = None) -> None:
+        """For doors, before they parse: raises `OverloadedError` or `DeadlineError` for what would
+        be refused whatever it is. `priority` None: not known yet."""
+        highest = self.config.limits.priority
+        priority = highest if priority is None else priority
+        now = self._loop.time()
+        self._dispatcher.check_room(now, priority=priority, left_s=time_left_s)
 
     def cancel(self, request_id: str, *, tenant: str = "") -> bool:
         """End the running request of that label with CANCELLED. False if there is none."""
@@ -231,13 +240,9 @@ class Router:
         return make_service_status(board, submission_ids, serving=self.can_serve(), now=now)
 
     def status(self, *, with_requests: bool = True) -> cluster_pb2.GetClusterStatusResponse:
-        board = self._dispatcher.board
+        board, now = self._dispatcher.board, self._loop.time()
         return make_status(
-            board,
-            Endings(board),
-            started=self._started,
-            now=self._loop.time(),
-            with_requests=with_requests,
+            board, Endings(board), started=self._started, now=now, with_requests=with_requests
         )
 
     def check_integrity(self) -> None:
@@ -282,13 +287,18 @@ class Router:
         default_max_tokens: int | None,
     ) -> Job:
         arrived = self._loop.time()
-        if self._is_stopping:
-            raise UnavailableError("the router is stopping")
-        job = await self._intake.make_job(
-            message, arrived, time_left_s, default_max_tokens=default_max_tokens
+        with self.noting_refusals():
+            if self._is_stopping:
+                raise UnavailableError("the router is stopping")
+        self._dispatcher.check_room(
+            arrived, model=message.model, priority=message.priority, left_s=time_left_s
         )
-        if not await self._store.claim(job.label, job.submission_id):
-            raise job.label.in_use_error()
+        with self.noting_refusals():
+            job = await self._intake.make_job(
+                message, arrived, time_left_s, default_max_tokens=default_max_tokens
+            )
+            if not await self._store.claim(job.label, job.submission_id):
+                raise job.label.in_use_error()
         return job
 
     def _submit(self, job: Job) -> Request:
@@ -301,7 +311,14 @@ class Router:
             self._flush()
 
     def _flush(self) -> None:
-        """Act on what the dispatcher decided."""
+        """Act on what the dispatcher decides, once for all that comes in this turn of the loop."""
+        if not self._is_flush_due:
+            self._is_flush_due = True
+            self._loop.call_soon(self._flush_now)
+
+    def _flush_now(self) -> None:
+        self._is_flush_due = False
+        self._dispatcher.settle(self._loop.time())
         for epoch, command in self._dispatcher.take_outbox():
             link = self._sessions[epoch][0].link if epoch in self._sessions else None
             if link is None:
@@ -333,7 +350,7 @@ class Router:
 
     def _close_gone(self) -> None:
         """End the sessions of members that are no more."""
-        for epoch in list(self._sessions):
+        for epoch in self._dispatcher.members.take_gone():
             member = self._dispatcher.members.get(epoch)
             if member is None or member.state is MemberState.GONE:
                 self._close_session(epoch)

@@ -21,7 +21,8 @@ def requests_by_state(board: Board) -> Counter[str]:
 def make_status(
     board: Board, endings: Endings, *, started: float, now: float, with_requests: bool = True
 ) -> cluster_pb2.GetClusterStatusResponse:
-    shown = board.requests.values() if with_requests else ()
+    """Each request's own status is for those who ask for it: making it takes a while."""
+    requests = board.requests.values() if with_requests else ()
     return cluster_pb2.GetClusterStatusResponse(
         router_id=board.config.router_id,
         uptime_s=now - started,
@@ -34,14 +35,14 @@ def make_status(
                 fingerprint=member.announce.fingerprint,
                 load=member.load,
                 last_heard_s=now - member.last_heard,
-                requests=len(board.attempts_at(member.epoch)),
+                requests=board.tally.of(member.epoch).attempts,
                 pool=member.announce.pool,
                 devices=member.announce.devices,
                 metrics_endpoint=member.announce.metrics_endpoint,
             )
             for member in board.members
         ],
-        requests=[_request_status(board, endings, request, now) for request in shown],
+        requests=[_request_status(board, endings, r, now) for r in requests],
         requests_by_state=requests_by_state(board),
         counters=board.counters,
     )

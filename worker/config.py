@@ -30,7 +30,7 @@ class StepWatchConfig:
 
     late_s: float = 5.0  # at the earliest
     late_factor: float = 20.0  # times the moving average of steps, if that is more
-    first_late_s: float = 60.0  # the first step of its kind: it may build kernels
+    first_late_s: float = 15.0  # the first step of its kind: memory is touched, kernels are built
 
     def __post_init__(self) -> None:
         assert 0 < self.late_s <= self.first_late_s
@@ -41,12 +41,14 @@ class StepWatchConfig:
 class SessionConfig:
     """How a worker treats its routers."""
 
+    open_within_s: float = 5.0  # a stream that has not begun with Open by then is closed
     load_every_s: float = 1.0  # the longest silence on a stream: its load report is a heartbeat
     load_least_s: float = 0.1  # while steps run, no more than one load report in this time
     grace_s: float = 10.0  # rows outlive a lost router, and logs of ended rows are kept, so long
     tombstone_s: float = 6.0  # late messages of a cancelled attempt are refused for so long
 
     def __post_init__(self) -> None:
+        assert self.open_within_s > 0
         assert 0 < self.load_least_s <= self.load_every_s
         assert self.grace_s > 0
         assert self.tombstone_s > 0

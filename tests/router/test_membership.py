@@ -94,14 +94,32 @@ def test_broken_session_alone_does_not_lose_a_worker_but_a_refused_dial_does(
     assert not is_lost(members, 1, 0.2)
 
 
-def test_new_epoch_ends_the_old_one_for_good(members: Membership) -> None:
+def test_new_epoch_that_answers_ends_the_old_one_for_good(members: Membership) -> None:
     members.broken(1)
     assert members.announce(announce(epoch=2), 1.0) is not None
+    assert state(members, 1) is MemberState.SUSPECT, "an announce may be late"
+    members.opened(2, 1.0)
     assert state(members, 1) is MemberState.GONE
     assert is_lost(members, 1, 1.0)
     with pytest.raises(RetiredEpochError, match="epoch 0000000000000001 of w was replaced"):
         members.announce(announce(epoch=1), 2.0)
-    assert state(members, 2) is MemberState.JOINING
+    assert state(members, 2) is MemberState.ALIVE
+
+
+def test_late_announce_of_a_former_incarnation_ends_nobody() -> None:
+    members = Membership(CONFIG)  # of a router that has just started
+    members.announce(announce(epoch=2), 0.0)
+    members.broken(2)
+    members.refused(2)  # its host was slow
+    assert members.announce(announce(epoch=1), 0.2) is not None, "it may be the newer one"
+    members.opened(2, 0.3)
+    for second in range(1, 40):
+        members.heard(2, None, float(second))
+        members.tick(float(second))
+        with pytest.raises((NameTakenError, RetiredEpochError)):
+            members.announce(announce(epoch=1), float(second))
+    assert state(members, 1) is MemberState.GONE
+    assert state(members, 2) is MemberState.ALIVE
 
 
 def test_a_live_worker_keeps_its_name(members: Membership) -> None:

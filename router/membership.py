@@ -71,7 +71,7 @@ class Membership:
             if member is not None:
                 self._end(member, now, "it leaves", logging.INFO)
             return None
-        if epoch in self._retired:
+        if epoch in self._retired:  # guard: retired epoch
             raise RetiredEpochError(
                 f"epoch {epoch:016x} of {worker_id} was replaced, or reported dead: start it again"
             )
@@ -81,7 +81,7 @@ class Membership:
                 self._note_facts(epoch)
             return None
         self._check_name(worker_id, epoch, now)
-        if len(self._members) >= self._config.most_members:
+        if len(self._members) >= self._config.most_members:  # guard: members
             text = f"there are {len(self._members)} workers, at most {self._config.most_members}"
             raise OverloadedError(text, retry_after_s=self._config.forget_after_s)
         self._of_worker.setdefault(worker_id, set()).add(epoch)
@@ -101,7 +101,7 @@ class Membership:
     def _check_name(self, worker_id: str, epoch: int, now: float) -> None:
         """Raises `NameTakenError` if a newcomer of that id must not have it."""
         for other in [self._members[e] for e in self._of_worker.get(worker_id, set()) - {epoch}]:
-            if other.keeps_its_name(now, self._config.suspicion_s):
+            if other.keeps_its_name(now, self._config.suspicion_s):  # guard: live name
                 raise NameTakenError(
                     f"worker {worker_id} is alive at {other.announce.worker.endpoint} (epoch "
                     f"{other.epoch:016x}) and keeps its name: choose another --worker-id"

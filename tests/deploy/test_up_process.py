@@ -165,6 +165,16 @@ def test_ctrl_c_while_it_starts_stops_it_too() -> None:
         assert process.wait(10) == 0
 
 
+def test_ctrl_c_while_it_starts_says_when_it_has_stopped() -> None:
+    with subprocess.Popen(command(*ONE), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        while "starting" not in process.stdout.readline():
+            pass
+        process.send_signal(signal.SIGINT)
+        words = [line.split()[-1] for line in process.stdout]
+        assert words[-2:] == ["stopping", "stopped"]
+
+
 def test_ctrl_c_while_it_starts_stops_it_even_when_nobody_reads_any_more() -> None:
     process = subprocess.Popen(command("--json", *ONE), stdout=subprocess.PIPE)
     assert process.stdout is not None

@@ -19,6 +19,7 @@ from kvtransfer.transports.registry import AnyPool, OutletOpener, TransportConfi
 from prefill_worker.batching import BatchingConfig
 from prefill_worker.config import PrefillConfig
 from prefill_worker.role import PrefillRole
+from twolane.rpc.listen import bare
 from worker.config import SessionConfig, StepLimits, StepWatchConfig, WorkerConfig
 from worker.links import PeerDialer
 from worker.metrics import WorkerMetrics
@@ -31,7 +32,7 @@ from worker.worker import Worker
 # A card of today reads 2,048 tokens in 50 ms, nearly at its best rate: no answer waits longer.
 GPU_STEP_LIMITS = StepLimits(step_tokens=2048, decode_rows=256)
 _LEAST_REATTACH_S, _LEAST_LANDING_S, _LEAST_STUCK_S = 0.2, 0.5, 1.0
-_LEAST_LATE_S = 1.0
+_LEAST_LATE_S, _GPU_FIRST_LATE_S = 2.0, 60.0
 
 
 def build_worker(
@@ -112,12 +113,14 @@ def worker_config(spec: WorkerSpec, *, on_gpu: bool = False) -> WorkerConfig:
         devices=_devices(spec, on_gpu=on_gpu),
         host=spec.host,
         port=spec.port,
-        metrics_port=0,
+        metrics_host=spec.metrics_host,
+        metrics_port=spec.metrics_port,
         routers=spec.routers,
+        secret=spec.secret,
         announce_every_s=timing.heartbeat_s,
         drain_for_s=timing.stop_grace_s,
         limits=step_limits(spec.limits, GPU_STEP_LIMITS if on_gpu else StepLimits()),
-        step_watch=step_watch_config(timing),
+        step_watch=step_watch_config(timing, on_gpu=on_gpu),
         sessions=SessionConfig(
             load_every_s=timing.heartbeat_s,
             load_least_s=min(SessionConfig().load_least_s, timing.heartbeat_s),
@@ -127,11 +130,14 @@ def worker_config(spec: WorkerSpec, *, on_gpu: bool = False) -> WorkerConfig:
     )
 
 
-def step_watch_config(timing: TimingSpec) -> StepWatchConfig:
-    """How long to wait for a step follows from how long to wait for a word."""
+def step_watch_config(timing: TimingSpec, *, on_gpu: bool = False) -> StepWatchConfig:
+    """How long to wait for a step follows from how long to wait for a word. A GPU's kernels are
+    ready before it serves, but for steps beyond the limits: those may build some."""
     usual = StepWatchConfig()
     scale = timing.suspicion_s / TimingSpec().suspicion_s
-    return replace(usual, late_s=min(usual.first_late_s, max(_LEAST_LATE_S, usual.late_s * scale)))
+    late_s = max(_LEAST_LATE_S, usual.late_s * scale)
+    first_late_s = _GPU_FIRST_LATE_S if on_gpu else usual.first_late_s
+    return replace(usual, late_s=late_s, first_late_s=max(late_s, first_late_s))
 
 
 def _devices(spec: WorkerSpec, *, on_gpu: bool) -> tuple[str, ...]:
@@ -200,5 +206,5 @@ def lease_config(timing: TimingSpec) -> LeaseConfig:
 
 
 def transport_config(spec: WorkerSpec) -> TransportConfig:
-    config = TransportConfig(transports=spec.transports, bind_host=spec.host)
+    config = TransportConfig(transports=spec.transports, bind_host=bare(spec.host))
     return with_given(config, checksums=spec.checksums, sockets=spec.sockets)

@@ -30,7 +30,7 @@ class SenderConfig:
     post_bytes: int = 8 * MIB  # most bytes of one post (and so of one Chunk)
     holding_cap_pages: int = 0  # `is_full` from here on; 0: no cap
     max_regrants: int = 5  # a transfer whose grant is lost more often fails
-    stuck_after_s: float = 3.0  # sends to a receiver are under way, and none was completed
+    stuck_after_s: float = 3.0  # sends to a receiver are under way, and nothing of them moved
 
     def __post_init__(self) -> None:
         assert self.stuck_after_s > 0

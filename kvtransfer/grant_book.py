@@ -48,6 +48,10 @@ class GrantBook:
         """Grants whose pages wait for proof."""
         return [grant for grant in self._of.values() if not grant.is_open]
 
+    def landings(self) -> list[Landing]:
+        """Where grants were made, of whatever peer. Some more than once."""
+        return [grant.landing for grant in self._of.values()]
+
     def open_generations(self) -> set[int]:
         return {number for number, grant in self._of.items() if grant.is_open}
 

@@ -18,7 +18,7 @@ ABANDONED = "abandoned"
 REGRANTS = "regrants"  # spoilt too often
 BUSY = "busy"  # the receiver's queue is full
 HELD = "held"  # the receiver grants nothing, and others wait for the pages that it is held in
-STUCK = "stuck"  # sends were under way, and none of them was completed in time
+STUCK = "stuck"  # sends were under way, and nothing of them moved in time
 
 # Dropped messages, by reason; EPOCH also of transfers to a receiver that is another by now
 EPOCH = "epoch"

@@ -215,7 +215,9 @@ class Receiver:
 
     def poll(self, now: float) -> None:
         """Read what the landings report. Call when one of them wakes us."""
-        for landing in self._peers.landings():
+        # those of former transports, too: their word frees pages that were granted there
+        landings = [*self._peers.landings(), *self._book.landings()]
+        for landing in {id(landing): landing for landing in landings}.values():
             for event in landing.poll():
                 if isinstance(event, Checked):
                     grant = self._book.find(event.generation)

@@ -92,7 +92,8 @@ class ReceiverDriver:
     async def _serve(self, link: PeerLink) -> None:
         epoch = 0
         try:
-            hello = (await link.receive()).hello
+            async with asyncio.timeout(self._lease.lease_s):
+                hello = (await link.receive()).hello
             answer = self._identity.answer(hello, self._landings)
             if not hello.epoch or not self._watch(hello, answer.transport):
                 return
@@ -111,6 +112,8 @@ class ReceiverDriver:
                 self._on_wake()  # a landing that has nothing to wait for has answered already
         except LinkBrokenError as error:
             _log.info("link from sender %x is over: %s", epoch, error)
+        except TimeoutError:
+            _log.warning("a link said no hello within %g s", self._lease.lease_s)
         finally:
             link.close()
             if self._links.remove(epoch, link):  # else a newer link took its place

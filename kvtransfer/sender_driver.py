@@ -188,7 +188,12 @@ class SenderDriver:
         """Hello, then messages until the link breaks. Returns if pages cannot go over it, now or
         ever: what waits for it fails, and so does what comes until a later link is better."""
         link.send(transfer_pb2.ConnectRequest(hello=self._hello_to(epoch)))
-        hello = (await link.receive()).hello
+        try:
+            async with asyncio.timeout(self._lease.lease_s):
+                hello = (await link.receive()).hello
+        except TimeoutError:
+            _log.warning("receiver %x says no hello", epoch)
+            return
         if hello.epoch != epoch:
             _log.warning("receiver %x is %x by now", epoch, hello.epoch)
             self._give_up(epoch, reasons.EPOCH)

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable
 from typing import Protocol
 
 from router import commands
 from router.attempt import Attempt
 from router.config import RouterConfig
-from router.member import Member, MemberState
+from router.lazy_heap import LazyHeap
+from router.member import MemberState
 from router.membership import Membership
-from router.policy import WorkerView
+from router.outlook import Outlook
 from router.request import WAITING, Label, Request, RequestState
+from router.roster import Roster
 from router.store import Store
 from router.tally import Tally
 from router.waiting import WaitingQueue
@@ -30,23 +31,33 @@ OutMessage = tuple[int, worker_pb2.SessionRequest]
 
 
 class Observer(Protocol):
-    """Who measures: durations in seconds."""
+    """Who measures, by model: durations in seconds."""
 
-    def queued(self, duration_s: float) -> None: ...
+    def admitted(self, model: str, n_prompt: int) -> None: ...
 
-    def first_token(self, duration_s: float) -> None: ...
+    def queued(self, model: str, duration_s: float) -> None: ...
 
-    def gap(self, duration_s: float) -> None: ...
+    def first_token(self, model: str, duration_s: float) -> None: ...
+
+    def gap(self, model: str, duration_s: float) -> None: ...
+
+    def ended(self, model: str, outcome: str, duration_s: float) -> None:
+        """`outcome` is finished, cancelled or failed; arrival to here."""
+        ...
 
 
 class NullObserver:
     """Nobody measures."""
 
-    def queued(self, duration_s: float) -> None: ...
+    def admitted(self, model: str, n_prompt: int) -> None: ...
 
-    def first_token(self, duration_s: float) -> None: ...
+    def queued(self, model: str, duration_s: float) -> None: ...
 
-    def gap(self, duration_s: float) -> None: ...
+    def first_token(self, model: str, duration_s: float) -> None: ...
+
+    def gap(self, model: str, duration_s: float) -> None: ...
+
+    def ended(self, model: str, outcome: str, duration_s: float) -> None: ...
 
 
 class Board:
@@ -63,10 +74,12 @@ class Board:
         self.states: Counter[RequestState] = Counter()  # of `requests`
         self.counters: Counter[str] = Counter()
         self.now = 0.0  # of the latest tick; for memories that need no better
-        self.has_room_news = False  # something changed that may let the queue's head go
         self.tally = Tally()
         self.rows: dict[int, Request] = {}  # by number; each has its attempt
         self._row_numbers = itertools.count(1)  # never used again, so late tokens find nobody
+        self.outlook = Outlook()
+        self.roster = Roster(config.admission, self.members, self.tally)
+        self.alarms: LazyHeap[Request] = LazyHeap()  # by when each must be looked at
         self._at: dict[int, dict[str, Request]] = {}
         self._outbox: list[OutMessage] = []
         # by epoch: the last command in the outbox, where that is a cancel
@@ -124,6 +137,13 @@ class Board:
         self.labels[job.label] = job.submission_id
         self.states[request.state] += 1
         self.queue.push(request)
+        self.alarm(request, self.now)
+
+    def alarm(self, request: Request, due: float) -> None:
+        """Have it looked at then, if it is not earlier anyway."""
+        before = self.alarms.rank_of(request)
+        if before is None or due < before:
+            self.alarms.put(request, due)
 
     def advance(self, request: Request, to: RequestState) -> None:
         """Every move of a request's life is made here."""
@@ -147,7 +167,6 @@ class Board:
                 del self.rows[row]
             self.tally.remove(request.attempt)
         request.attempt = attempt
-        self.has_room_news = True
         if attempt is None:
             return
         self.tally.add(attempt)
@@ -173,6 +192,7 @@ class Board:
         if self.requests.pop(job.submission_id, None) is not None:
             self.states[request.state] -= 1
             del self.labels[job.label]
+        self.alarms.discard(request)
         self.store.release(job.label, job.submission_id)
         request.drop_prompt()
 
@@ -184,55 +204,13 @@ class Board:
             if request.attempt is not None and not request.attempt.is_over
         ]
 
-    def views(self) -> list[WorkerView]:
-        """The policy's snapshot: workers that may get new work."""
-        admission = self.config.admission
-        return [
-            WorkerView(
-                epoch=member.epoch,
-                worker_id=member.worker_id,
-                fingerprint=member.announce.fingerprint,
-                prefills=member.prefills,
-                # a worker that wants a fence takes no reservations
-                decodes=member.decodes and not member.load.fence_wanted,
-                n_pages=member.announce.n_pages,
-                page_tokens=member.announce.page_tokens,
-                layout=member.announce.layout,
-                makes_dtypes=tuple(member.announce.makes_dtypes),
-                occupied_pages=self._occupied_pages(member),
-                rows=self.tally.of(member.epoch).rows,
-                max_rows=member.announce.decode_rows + admission.extra_rows,
-                backlog_tokens=max(
-                    self.tally.of(member.epoch).backlog_tokens, member.load.prefill_queue_tokens
-                ),
-                max_backlog_tokens=admission.max_prefill_backlog_tokens,
-            )
-            for member in self.members
-            if member.state is MemberState.ALIVE
-        ]
-
-    def model_of(self, views: Iterable[WorkerView], model: str) -> list[WorkerView]:
-        """Those of `views` that serve `model`."""
-        chosen = []
-        for view in views:
-            member = self.members.get(view.epoch)
-            if member is not None and member.announce.model == model:
-                chosen.append(view)
-        return chosen
-
-    def _occupied_pages(self, member: Member) -> int:
-        """Pages taken or promised: what we promised, or what the worker reports, if that is more
-        (other routers use it too)."""
-        pages = member.load.pages
-        taken = pages.used + pages.pinned + pages.quarantined + member.load.reserved_growth_pages
-        return max(self.tally.of(member.epoch).pages, taken)
-
     def check_integrity(self) -> None:
         """Every table speaks of the same requests and attempts."""
         states = Counter(request.state for request in self.requests.values())
         assert +self.states == states, f"counted {+self.states}, are {states}"
         assert all(self.requests.get(r.job.submission_id) is r for r in self.queue)
         assert all(request.state in WAITING for request in self.queue)
+        assert set(self.alarms) == set(self.requests.values())
         names = {request.job.label: name for name, request in self.requests.items()}
         assert self.labels == names, f"labels {self.labels}, are {names}"
         live = [request for request in self.requests.values() if request.attempt is not None]

@@ -20,13 +20,11 @@ def assigns(
     if attempt.is_colocated:
         roles = (worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE)
         return [(prefill.epoch, _assign(request, attempt, prefill, decode, roles, now))]
-    return [
-        (member.epoch, _assign(request, attempt, prefill, decode, (role,), now))
-        for member, role in (
-            (prefill, worker_pb2.ROLE_PREFILL),
-            (decode, worker_pb2.ROLE_DECODE),
-        )
-    ]
+    to_prefill = _assign(request, attempt, prefill, decode, (worker_pb2.ROLE_PREFILL,), now)
+    to_decode = worker_pb2.SessionRequest()
+    to_decode.CopyFrom(to_prefill)  # a long prompt's ids are turned into the message's once
+    to_decode.assign.roles[:] = (worker_pb2.ROLE_DECODE,)
+    return [(prefill.epoch, to_prefill), (decode.epoch, to_decode)]
 
 
 def assign_decode(
@@ -45,13 +43,12 @@ def _assign(
     now: float,
 ) -> worker_pb2.SessionRequest:
     job = request.job
-    tokens = request.answer.tokens[: attempt.first_index]
-    return worker_pb2.SessionRequest(
+    command = worker_pb2.SessionRequest(
         assign=worker_pb2.Assign(
             key=attempt.key,
             row=attempt.row,
             roles=roles,
-            token_ids=[*job.token_ids, *tokens],
+            token_ids=job.token_ids,
             n_prompt=job.n_prompt,
             sampling=request.sampling,
             priority=job.priority,
@@ -66,6 +63,8 @@ def _assign(
             resume_hash=sha256(job.resume_token).digest(),
         )
     )
+    command.assign.token_ids.extend(request.answer.tokens[: attempt.first_index])
+    return command
 
 
 def time_left_ms(deadline: float | None, now: float) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from router.limits import LimitsConfig
 from router.model_defaults import ModelDefaults
 from twolane.rpc.call_gate import CallGateConfig
+from twolane.rpc.secret import new_secret
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +20,7 @@ class MembershipConfig:
     suspicion_s: float = 3.0  # silence after which a worker's requests go elsewhere
     gone_after_s: float = 30.0  # silence after which it is no member any more
     forget_after_s: float = 60.0  # how long a member that is gone stays visible in the status
+    most_members: int = 20_000  # those that are gone too; more are refused
     open_timeout_s: float = 2.0  # dial to first message of a session
     redial_min_s: float = 0.1
     redial_max_s: float = 2.0
@@ -32,11 +34,14 @@ class AdmissionConfig:
     growth_reserve_tokens: int = 64  # room for this much answer is reserved on the decode worker
     extra_rows: int = 8  # requests on a decode worker beyond its rows: those still in prefill
     max_prefill_backlog_tokens: int = 32_768  # a prefill worker with more gets nothing new
+    max_wait_s: float = 30.0  # what is expected to wait longer is refused at once
     queue_timeout_s: float = 120.0  # then OverloadedError
     unavailable_after_s: float = 10.0  # no worker could serve it for so long: UnavailableError
     retry_after_min_s: float = 0.1
     retry_after_max_s: float = 30.0
-    hopeless_factor: float = 4.0  # refuse at once if the estimated wait is so many times too long
+    # refuse at once if wait and answer, of which the estimate has a margin for what it was off
+    # lately, would take so many times the time left
+    hopeless_factor: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,10 +114,10 @@ class GrpcDoorConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
     """Where a router listens. Port 0 takes any free one; no metrics port: no endpoint; no `http`:
-    no such door, else it is at `host`, too.
+    no such door, else it is at `host`, too; no `admin_socket`, a path: no door for operators.
 
-    `host` is for clients. Workers and the launcher come to `worker_host`, where everybody is
-    believed: beyond the loopback it must be a network of their own.
+    `host` is for clients. Workers and the launcher come to `worker_host`, where they are believed
+    who show the cluster's `secret`.
     """
 
     host: str = "127.0.0.1"
@@ -120,6 +125,8 @@ class ServerConfig:
     worker_host: str = "127.0.0.1"
     worker_port: int = 0
     metrics_port: int | None = 0
+    admin_socket: str = ""
     grpc: GrpcDoorConfig = field(default_factory=GrpcDoorConfig)
     http: HttpConfig | None = field(default_factory=HttpConfig)
     stop_grace_s: float = 5.0  # running answers get this long when the router stops
+    secret: str = field(default_factory=new_secret, repr=False)

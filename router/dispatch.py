@@ -1,5 +1,7 @@
 """The dispatcher: admission, placement, time. Sans-IO: inputs are calls with `now`, outputs are
 `take_outbox` (commands by worker epoch) and `take_touched` (requests with news for their clients).
+Work is given to workers by `submit`, `tick` and `settle`: whoever calls anything else settles after
+it, once for several.
 
     submit ──> queue ──place──> attempt ──events──> answer ──> end
                  ^                 │
@@ -8,34 +10,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
-
 from router import commands
 from router.admission import Admission
-from router.affinity import PrefixAffinity
 from router.answer import Answer
-from router.attempt import Attempt
 from router.board import Board, NullObserver, Observer, OutMessage
-from router.bugs import BugLog
 from router.config import RouterConfig
 from router.detokenizer import Detokenizer
 from router.endings import Endings
 from router.events import Events
+from router.guard import Guard
 from router.membership import Membership
-from router.model import pages_for
-from router.policy import Need, Placement, place
+from router.placing import Placing
 from router.recovery import Recovery
-from router.request import Job, Request, RequestState
+from router.request import Job, Request
+from router.request_clock import RequestClock
 from router.store import MemoryStore, Store
-from twolane.attempt_number import first_attempt, next_attempt
-from twolane.errors import DeadlineError, TwolaneError
+from twolane.errors import TwolaneError
 from twolane.rpc.columns import tokens_of
 from twolane.rpc.params import params_to_proto
 from twolane.v1 import cluster_pb2, worker_pb2
-
-S = RequestState
-ResultT = TypeVar("ResultT")
 
 
 class Dispatcher:
@@ -50,8 +43,11 @@ class Dispatcher:
         self._recovery = Recovery(self.board, self._endings)
         self._events = Events(self.board, self._endings, self._recovery)
         self._admission = Admission(self.board, self._endings)
-        self._affinity = PrefixAffinity()
-        self._bugs = BugLog()
+        self._guard = Guard(self.board, self._endings)
+        self._placing = Placing(self.board, self._endings, self._admission, self._guard)
+        self._clock = RequestClock(
+            self.board, self._endings, self._recovery, self._admission, self._guard
+        )
         self._heartbeat_due = 0.0
 
     @property
@@ -59,6 +55,12 @@ class Dispatcher:
         return self.board.members
 
     # Clients
+
+    def check_room(
+        self, now: float, *, model: str = "", priority: int = 0, left_s: float | None = None
+    ) -> None:
+        """What can be said of a request before its prompt is looked at. Raises as `submit`."""
+        self._admission.check_room(model, priority, left_s, now)
 
     def submit(self, job: Job, detokenizer: Detokenizer | None, now: float) -> Request:
         """Admit a job, or refuse it: `DuplicateRequestError`, `DeadlineError`, `OverloadedError`.
@@ -69,8 +71,8 @@ class Dispatcher:
         answer = Answer(detokenizer, job.params.stop, job.params.min_tokens)
         request = Request(job, answer, params_to_proto(job.params))
         self.board.add(request)
-        self.board.has_room_news = True
-        self._place_waiting(now)
+        self.board.observer.admitted(job.model, request.n_prompt)
+        self.settle(now)
         return request
 
     def end(self, submission_id: str, error: TwolaneError, now: float) -> bool:
@@ -79,7 +81,6 @@ class Dispatcher:
         if request is None:
             return False
         self._endings.fail(request, error)
-        self._place_waiting(now)
         return True
 
     # Workers
@@ -88,9 +89,8 @@ class Dispatcher:
         self.members.opened(epoch, now)
         member = self.members.get(epoch)
         assert member is not None
+        self._look_after_lost(now)  # it may have taken the place of another incarnation
         self._recovery.session_opened(member)
-        self.board.has_room_news = True
-        self._place_waiting(now)
 
     def session_broken(self, epoch: int, now: float) -> None:
         if self.members.get(epoch) is not None:
@@ -122,7 +122,6 @@ class Dispatcher:
         if member is None:
             return False
         self.board.send(member.epoch, commands.drain(not undo))
-        self.board.has_room_news = True
         return True
 
     def on_message(self, epoch: int, message: worker_pb2.SessionResponse, now: float) -> None:
@@ -130,14 +129,12 @@ class Dispatcher:
         if self.members.get(epoch) is None:
             self.board.drop("unknown_worker")
             return
-        has_load = message.HasField("load")
-        self.members.heard(epoch, message.load if has_load else None, now)
+        self.members.heard(epoch, message.load if message.HasField("load") else None, now)
+        guard, events = self._guard, self._events
         for columns in message.tokens:
             self._tokens(epoch, columns, now)
         for row in message.rows:
-            self._guard("told", row.key.submission_id, now, self._events.row, epoch, row, now)
-        self.board.has_room_news |= has_load
-        self._place_waiting(now)
+            guard.run("told", row.key.submission_id, now, events.row, epoch, row, now)
 
     def _tokens(self, epoch: int, columns: worker_pb2.TokenColumns, now: float) -> None:
         role, rows = columns.role, self.board.rows
@@ -151,10 +148,8 @@ class Dispatcher:
             if request is None:
                 self.board.drop("unknown_row")
                 continue
-            try:
-                self._events.token(request, epoch, role, token, now)
-            except Exception:  # noqa: BLE001 - see _guard
-                self._meet_bug("told", request.job.submission_id, now)
+            name = request.job.submission_id
+            self._guard.run("told", name, now, self._events.token, request, epoch, role, token, now)
 
     # Time
 
@@ -165,13 +160,17 @@ class Dispatcher:
         self._look_after_lost(now)
         if now >= self._heartbeat_due:
             self._heartbeat_due = now + self._config.membership.heartbeat_s
+            beat = commands.heartbeat()
             for member in self.members:
-                self.board.send(member.epoch, commands.heartbeat())
+                self.board.send(member.epoch, beat)
         self._admission.note_servable(self.members.servable_models(), now)
-        for submission_id, request in list(self.board.requests.items()):
-            self._guard("ticked", submission_id, now, self._tick_request, request, now)
-        self.board.has_room_news = True
-        self._place_waiting(now)
+        self._clock.tick(now)
+        self.settle(now)
+
+    def settle(self, now: float) -> None:
+        """Give work to workers, if something has happened that lets them have more. Call it once
+        for all that has come in."""
+        self._placing.place_waiting(now)
 
     def take_outbox(self) -> list[OutMessage]:
         """Commands in order, by worker epoch; the session of each is open, or was a moment ago."""
@@ -182,102 +181,6 @@ class Dispatcher:
         return self.board.take_touched()
 
     def _look_after_lost(self, now: float) -> None:
-        for member in list(self.members):
+        for member in self.members.take_lost():
             if self.members.is_lost(member, now):
                 self._recovery.worker_lost(member, now)
-
-    def _tick_request(self, request: Request, now: float) -> None:
-        deadline = request.job.deadline
-        if request.state is S.ENDING:
-            if request.due is not None and now >= request.due:
-                self._endings.complete(request)
-        elif deadline is not None and now >= deadline:
-            n_tokens = len(request.answer.tokens)
-            self._endings.fail(
-                request,
-                DeadlineError(
-                    f"the deadline passed after {now - request.job.arrived:.3f} s and "
-                    f"{n_tokens} tokens",
-                    metadata={"output_tokens": str(n_tokens)},
-                ),
-            )
-        elif request.state is S.RUNNING:
-            self._recovery.tick(request, now)
-        else:
-            self._admission.tick(request, now)
-
-    def _place_waiting(self, now: float) -> None:
-        """Give work to workers, from the head of each model's queue, until the head must wait."""
-        if not self.board.has_room_news:
-            return
-        self.board.has_room_news = False
-        for model in self.board.queue.models():
-            while (head := self.board.queue.head(model)) is not None:
-                placed = self._guard("placed", head.job.submission_id, now, self._place, head, now)
-                if not placed and not head.is_over:
-                    break
-
-    def _guard(
-        self, what: str, submission_id: str, now: float, work: Callable[..., ResultT], *args: Any
-    ) -> ResultT | None:
-        """Do what one request needs. A bug that it meets ends it, and nobody else; then None."""
-        try:
-            return work(*args)
-        except Exception:  # noqa: BLE001 - whatever it is, the others go on
-            self._meet_bug(what, submission_id, now)
-            return None
-
-    def _meet_bug(self, what: str, submission_id: str, now: float) -> None:
-        self._bugs.tell(f"a request was {what}", now)
-        request = self.board.requests.get(submission_id)
-        if request is not None:
-            self._endings.fail_of_bug(request, what)
-
-    def _place(self, request: Request, now: float) -> bool:
-        job = request.job
-        growth = request.growth_tokens(self._config.admission.growth_reserve_tokens)
-        need = Need(
-            n_tokens=request.n_tokens,
-            growth_tokens=growth,
-            cached_tokens=self._affinity.lookup(job.prefix_hashes),
-            avoid=request.avoid,
-        )
-        placement = place(need, self.board.model_of(self.board.views(), job.model))
-        if placement is None:
-            return False
-        last = request.last_attempt
-        number = next_attempt(last.key.attempt) if last else first_attempt(fence=0)
-        attempt = Attempt(
-            worker_pb2.AttemptKey(submission_id=job.submission_id, attempt=number),
-            row=self.board.next_row(),
-            prefill_epoch=placement.prefill.epoch,
-            decode_epoch=placement.decode.epoch,
-            n_tokens=request.n_tokens,
-            first_index=len(request.answer.tokens),
-            growth_tokens=growth,
-            page_tokens=placement.decode.page_tokens,
-            now=now,
-            prefill_pages=_pages_at_prefill(placement, request.n_tokens),
-        )
-        prefill = self.members.get(attempt.prefill_epoch)
-        decode = self.members.get(attempt.decode_epoch)
-        assert prefill is not None
-        assert decode is not None
-        assigns = commands.assigns(request, attempt, prefill, decode, now)
-        self.board.advance(request, S.RUNNING)
-        self.board.set_attempt(request, attempt)
-        for epoch, command in assigns:
-            self.board.send(epoch, command)
-        self._affinity.record(job.prefix_hashes, prefill.epoch)
-        if request.timeline.dispatched is None:
-            request.timeline.dispatched = now
-            self.board.observer.queued(now - job.arrived)
-            self._admission.note_dispatch(now)
-        return True
-
-
-def _pages_at_prefill(placement: Placement, n_tokens: int) -> int:
-    """Pages that decoding rows of the prefill worker do without until the prompt is elsewhere."""
-    prefill = placement.prefill
-    goes_out = prefill.epoch != placement.decode.epoch
-    return pages_for(n_tokens, prefill.page_tokens) if goes_out and prefill.decodes else 0

@@ -30,7 +30,6 @@ class Endings:
         request.answer.end()
         attempt.life.advance(AttemptState.OVER)
         self._board.tally.remove(attempt)  # the workers are free; only figures are awaited
-        self._board.has_room_news = True
         self._board.touch(request)
         prefill = self._board.members.get(attempt.prefill_epoch)
         if role == worker_pb2.ROLE_PREFILL:
@@ -43,6 +42,7 @@ class Endings:
         else:
             request.awaited_roles = frozenset({worker_pb2.ROLE_DECODE})
         request.due = now + self._board.config.dispatch.ledger_wait_s
+        self._board.alarm(request, request.due)
         self.complete_if_told(request)
 
     def stopped(
@@ -74,6 +74,7 @@ class Endings:
             decode_worker=self.worker_id(attempt.decode_epoch),
         )
         self._board.counters["finished"] += 1
+        self._board.outlook.note_end(request, is_whole=True)
         self._leave(request)
 
     def fail(self, request: Request, error: errors.TwolaneError) -> None:
@@ -81,6 +82,8 @@ class Endings:
         is_cancel = isinstance(error, errors.CancelledError)
         request.error = error
         request.answer.end()
+        if isinstance(error, errors.DeadlineError):
+            self._board.outlook.note_end(request, is_whole=False)
         if request.attempt is not None and not request.attempt.is_over:
             self.cancel_attempt(request.attempt)
             request.attempt.life.advance(AttemptState.OVER)
@@ -115,6 +118,11 @@ class Endings:
         self._board.cancel(epoch, attempt.key.submission_id, attempt.key.attempt)
 
     def _leave(self, request: Request) -> None:
+        took_s = max(0.0, self._board.now - request.job.arrived)
+        if request.ledger is not None:
+            took_s = request.ledger.total_s
+        outcome = request.state.name.lower()
+        self._board.observer.ended(request.job.model, outcome, took_s)
         self._board.set_attempt(request, None)
         self._board.remove(request)
         self._board.touch(request)

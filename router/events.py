@@ -51,15 +51,14 @@ class Events:
         found = request.answer.add(token_id, finish_reason, logprobs)
         if index == attempt.first_index:
             self._board.tally.through(attempt)
-            self._board.has_room_news = True  # one prompt less in the backlog
         if request.n_tokens > attempt.promised_tokens:
             self._board.tally.grow(attempt)
         self._board.touch(request)
         gap_s = request.timeline.note_token(now)
         if gap_s is None:
-            self._board.observer.first_token(now - request.job.arrived)
+            self._board.observer.first_token(request.job.model, now - request.job.arrived)
         else:
-            self._board.observer.gap(gap_s)
+            self._board.observer.gap(request.job.model, gap_s)
         if found:
             self._endings.stopped(request, sampling_pb2.FINISH_REASON_STOP, role, now)
         elif finish_reason:
@@ -86,6 +85,7 @@ class Events:
             self._board.drop("gap")
             if attempt.gap_due is None:
                 attempt.gap_due = now + self._board.config.dispatch.attach_wait_s
+                self._board.alarm(request, attempt.gap_due)
                 self._recovery.attach(request, epoch)
         elif tokens[index] != token_id:
             self._board.drop("disagreement")
@@ -144,8 +144,8 @@ class Events:
             case K.KIND_PREEMPTED:
                 self._recovery.preempted(request, now)
             case K.KIND_DEAD:
-                if is_prefill:  # it could not give the row to that decode worker
-                    self._recovery.avoid(request, attempt.decode_epoch)
+                if is_prefill:
+                    self._recovery.undelivered(request)
                 # held: others got the pages that it was held in, so somebody got on
                 self._recovery.retry(
                     request, event.reason or "dead", now, is_failure=event.reason != "held"

@@ -54,6 +54,7 @@ class Member:
         self.was_refused = False  # the last dial failed
         self.drain_wanted: bool | None = None  # by an operator; None: nobody has said
         self.last_heard = now
+        self.last_given = 0  # the number of the latest prompt that it was given
         self.gone_at: float | None = None
         # (submission id, attempt): since when, oldest first. A link that breaks loses what was
         # under way, so they are all said again when the next one opens
@@ -71,6 +72,12 @@ class Member:
             if now - noted < CANCEL_MEMORY_S:
                 return
             del self.cancels[key]
+
+    def keeps_its_name(self, now: float, suspicion_s: float) -> bool:
+        """Whether a newcomer of the same worker id is refused: this one was heard lately, and its
+        session is open, or being opened."""
+        is_there = self.is_open or (self.state is S.JOINING and not self.was_refused)
+        return is_there and self.state is not S.GONE and now - self.last_heard <= suspicion_s
 
     @property
     def is_stuck(self) -> bool:
@@ -98,6 +105,11 @@ class Member:
     @property
     def prefills(self) -> bool:
         return worker_pb2.ROLE_PREFILL in self.announce.roles
+
+    @property
+    def role_names(self) -> list[str]:
+        """For people."""
+        return ["prefill"] * self.prefills + ["decode"] * self.decodes
 
     @property
     def decodes(self) -> bool:

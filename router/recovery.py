@@ -10,8 +10,6 @@ A new attempt prefills the prompt and the tokens that the client has, and waits 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from router import commands
 from router.attempt import Attempt, AttemptState
 from router.board import Board
@@ -74,14 +72,16 @@ class Recovery:
         if n_in_vain > 1:
             delay_s = config.retry_delay_s * 2 ** min(n_in_vain - 2, 30)
             request.due = now + min(delay_s, config.retry_delay_max_s)
+            self._board.alarm(request, request.due)
         else:
             self._board.queue.push(request)
+            self._board.alarm(request, now + config.retry_delay_s)
 
     def preempted(self, request: Request, now: float) -> None:
         """D took the pages for others. No failure, as long as the row gets ahead between two."""
         attempt = request.attempt
         assert attempt is not None
-        request.full_growth = True
+        request.n_preempted += 1
         got_ahead = len(request.answer.tokens) > attempt.first_index
         self.retry(request, "preempted", now, is_failure=not got_ahead)
 
@@ -99,6 +99,7 @@ class Recovery:
             elif attempt.state is A.PLACED:
                 attempt.life.advance(A.JUDGING)
                 attempt.due = now + self._board.config.dispatch.judge_wait_s
+                self._board.alarm(request, attempt.due)
                 to_judge.add(attempt.decode_epoch)
         for decode_epoch in sorted(to_judge):
             self._board.send(decode_epoch, commands.judge_peer(epoch))
@@ -118,10 +119,10 @@ class Recovery:
             growth_tokens=attempt.growth_tokens,
             avoid=request.avoid | {attempt.decode_epoch, attempt.prefill_epoch},
         )
-        views = self._board.views()
-        view = place_decode(need, views, prefill.giver)
+        roster = self._board.roster
+        view = place_decode(need, roster.shortlist(need, request.job.model), prefill.giver)
         if view is None:
-            view = _that_keeps(attempt, views)
+            view = _that_keeps(attempt, roster.view(attempt.prefill_epoch))
         decode = self._board.members.get(view.epoch) if view is not None else None
         if decode is None:
             return False
@@ -142,6 +143,7 @@ class Recovery:
             prefill_pages=0 if stays else attempt.prefill_pages,
         )
         moved.due = now + self._board.config.dispatch.retarget_wait_s
+        self._board.alarm(request, moved.due)
         to_prefill = commands.retarget(attempt.key, moved, decode)
         to_decode = None if stays else commands.assign_decode(request, moved, prefill, decode, now)
         self._board.cancel(attempt.decode_epoch, attempt.key.submission_id, attempt.key.attempt)
@@ -198,6 +200,14 @@ class Recovery:
             self.avoid(request, attempt.prefill_epoch, attempt.decode_epoch)
             self.retry(request, "stalled", now)
 
+    def next_look(self, request: Request) -> float:
+        """When `tick` may have something to do for a RUNNING request."""
+        attempt = request.attempt
+        assert attempt is not None
+        stall_due = attempt.last_news + self._board.config.dispatch.stall_s
+        dues = (stall_due, attempt.gap_due, attempt.due)
+        return min(due for due in dues if due is not None)
+
     def unplaced(self, request: Request, now: float) -> None:
         """P cannot give the row away: another D may have room. If not now, maybe soon."""
         attempt = request.attempt
@@ -206,12 +216,22 @@ class Recovery:
             return
         attempt.wants_move = True
         attempt.due = now + self._board.config.dispatch.move_pause_s
+        self._board.alarm(request, attempt.due)
         self.retarget(request, now)
+
+    def undelivered(self, request: Request) -> None:
+        """P could not give the row to D. It goes to another D next; once it has failed before, to
+        another P, too."""
+        attempt = request.attempt
+        assert attempt is not None
+        both = (attempt.decode_epoch, attempt.prefill_epoch)
+        self.avoid(request, *both[: 1 + bool(request.failures)])
 
     def avoid(self, request: Request, *epochs: int) -> None:
         """Place it on other workers from now on, if there are others."""
-        alive = {m.epoch for m in self._board.members if m.state is MemberState.ALIVE}
-        request.avoid = (request.avoid & alive).union(epochs)
+        members = [self._board.members.get(avoided) for avoided in request.avoid]
+        alive = {m.epoch for m in members if m is not None and m.state is MemberState.ALIVE}
+        request.avoid = frozenset({*alive, *epochs})
 
     def refused(self, request: Request, epoch: int, reason: str, message: str, now: float) -> None:
         """A worker will not have the row: elsewhere, if there is an elsewhere. What another request
@@ -232,9 +252,8 @@ class Recovery:
         )
 
 
-def _that_keeps(attempt: Attempt, views: Iterable[WorkerView]) -> WorkerView | None:
+def _that_keeps(attempt: Attempt, view: WorkerView | None) -> WorkerView | None:
     """Its prefill worker, if that decodes too, and the answer has room where the prompt is."""
-    for view in views:
-        if view.epoch == attempt.prefill_epoch and view.decodes:
-            return view if view.has_room(attempt.growth_tokens) else None
-    return None
+    if view is None or not view.decodes:
+        return None
+    return view if view.has_room(attempt.growth_tokens) else None

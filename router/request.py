@@ -16,7 +16,7 @@ ENDING    every token is out; the workers' figures are awaited for a moment.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from functools import partial
@@ -40,6 +40,8 @@ class RequestState(Enum):
     FAILED = auto()
     CANCELLED = auto()
 
+
+GROWTH_AFTER_PREEMPTION = 4  # times as much room as before is reserved
 
 S = RequestState
 REQUEST_MOVES: Mapping[RequestState, frozenset[RequestState]] = {
@@ -77,13 +79,13 @@ class Job:
     resume_token: bytes = field(default_factory=partial(secrets.token_bytes, 16))
     request_id: str  # the client's label
     model: str
-    token_ids: tuple[int, ...]
+    token_ids: Sequence[int]  # a repeated field of protobuf's: four bytes each
     params: SamplingParams
     arrived: float
     priority: int = 0
     deadline: float | None = None  # router's clock
     tenant: str = ""
-    prefix_hashes: tuple[bytes, ...] = ()
+    prefix_hashes: Sequence[int] = ()
 
     @property
     def label(self) -> Label:
@@ -111,12 +113,12 @@ class Request:
         "error",
         "failures",
         "finish_reason",
-        "full_growth",
         "job",
         "last_attempt",
         "ledger",
         "life",
         "n_attempts",
+        "n_preempted",
         "n_prompt",
         "queued_since",
         "refusals",
@@ -137,7 +139,7 @@ class Request:
         self.n_attempts = 0
         self.failures = 0  # attempts that ended badly
         self.refusals = 0  # attempts that no worker began, since one did: none had room just then
-        self.full_growth = False  # it was preempted: reserve all that may still come
+        self.n_preempted = 0
         self.avoid: frozenset[int] = frozenset()  # epochs that refused it
         self.queued_since = job.arrived
         self.sequence = 0  # order of arrival, set by the queue
@@ -170,5 +172,8 @@ class Request:
         self.job = replace(self.job, token_ids=(), prefix_hashes=())
 
     def growth_tokens(self, reserve: int) -> int:
+        """Room for so much more of the answer is reserved: more after each preemption, and after
+        some all that may still come, so that it is not preempted for ever."""
         remaining = self.remaining_tokens
-        return remaining if self.full_growth else min(remaining, reserve)
+        times: int = GROWTH_AFTER_PREEMPTION**self.n_preempted
+        return min(remaining, reserve * times)

@@ -273,6 +273,9 @@ class ScriptedWorker:
         if row.phase != "holding" or row.key != key:
             return
         peer = self.cluster.peer(row.assign.decode)
+        if peer is self:  # it was told to keep the row
+            self.join(row, row.tokens[-1])
+            return
         if peer is None or peer.is_frozen:
             self.later(0.05, self._transferred, row, key)  # until the router says where to
             return

@@ -40,7 +40,7 @@ async def second_router(cluster: VirtualCluster, router_id: str) -> AsyncIterato
     async def announce() -> None:
         while True:
             for life in cluster.lives.values():
-                router.announce(Announcer(life.worker, metrics_port=None).describe())
+                router.announce(Announcer(life.worker, metrics_endpoint="").describe())
             await asyncio.sleep(1.0)
 
     async with Router(RouterConfig(router_id=router_id), cluster) as router:

@@ -8,6 +8,7 @@ its streams can be reset while it lives on.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import itertools
 import random
@@ -27,6 +28,7 @@ from kvtransfer.transports.memory import Faults, MemoryFabric, MemoryOutlet
 from prefill_worker.config import PrefillConfig
 from prefill_worker.role import PrefillRole
 from router.config import DispatchConfig, MembershipConfig, RouterConfig
+from router.membership import NameTakenError
 from router.router import Router
 from twolane.params import SamplingParams
 from twolane.rpc.link import LinkBrokenError
@@ -110,7 +112,7 @@ class VirtualCluster:
         self.stalled: set[str] = set()  # bytes to these workers do not move
         self.hung: set[str] = set()  # steps of these workers do not end
         self.dials_to_fail: Counter[str] = Counter()  # so many of other workers, by worker
-        self.opens_to_fail: Counter[str] = Counter()  # of transports, by receiver
+        self.opens_to_fail: Counter[str] = Counter()  # of transports, by either worker
         self._tasks = tasks
         self._epochs = itertools.count(1000 * (seed + 1))
         self._fabric = MemoryFabric(
@@ -225,9 +227,10 @@ class VirtualCluster:
         maker = PageMaker(engine.pool, engine.spec.layout)
 
         def open_outlet(hello: transfer_pb2.ReceiverHello) -> MemoryOutlet:
-            if self.opens_to_fail[hello.worker_id]:
-                self.opens_to_fail[hello.worker_id] -= 1
-                raise OSError(errno.EMFILE, "Too many open files")
+            for name in (worker_id, hello.worker_id):
+                if self.opens_to_fail[name]:
+                    self.opens_to_fail[name] -= 1
+                    raise OSError(errno.EMFILE, "Too many open files")
             source = maker.source_for(hello.layout)
             outlet = self._fabric.outlet(site.epoch, source, hello.transport_address)
             self.outlets[worker_id, hello.worker_id] = outlet
@@ -246,10 +249,11 @@ class VirtualCluster:
         return Worker(config, site, Roles(decode_role, prefill_role), runner, wire)
 
     async def _announce(self, worker: Worker) -> None:
-        announcer = Announcer(worker, metrics_port=None)
+        announcer = Announcer(worker)
         while True:
-            answer = self.router.announce(announcer.describe())
-            await asyncio.sleep(answer.interval_ms / 1000)
+            with contextlib.suppress(NameTakenError):  # until its former life is missed
+                self.router.announce(announcer.describe())
+            await asyncio.sleep(worker.config.announce_every_s)
 
     # -- clients ----------------------------------------------------------------------------
 
@@ -314,7 +318,7 @@ class VirtualCluster:
         left += [f"router: {request.request_id}" for request in self.status().requests]
         return left
 
-    def status(self) -> cluster_pb2.GetStatusResponse:
+    def status(self) -> cluster_pb2.GetClusterStatusResponse:
         return self.router.status()
 
 

@@ -54,6 +54,7 @@ class HandOutlet:
         self.posts: list[tuple[int, int, CopyPlan]] = []
         self.cancelled: list[int] = []
         self.news: list[Posted] = []
+        self.n_moved = 0
 
     def post(self, post: int, generation: int, plan: CopyPlan) -> None:
         self.posts.append((post, generation, plan))

@@ -8,7 +8,7 @@ from kvtransfer import reasons
 from kvtransfer.config import ReceiverConfig
 from kvtransfer.events import Landed
 from kvtransfer.key import Key
-from tests.kvtransfer.pair import PAGE_BYTES, PAGE_TOKENS, Pair, kinds
+from tests.kvtransfer.pair import D_EPOCH, P_EPOCH, PAGE_BYTES, PAGE_TOKENS, Pair, kinds
 from twolane.v1 import transfer_pb2
 
 
@@ -137,3 +137,15 @@ def test_those_that_pass_a_head_take_no_more_pages_than_it_asks_for() -> None:
         pair.receiver.tick(pair.now)
     reserved = [m.reserved for m in pair.to_sender() if m.WhichOneof("message") == "reserved"]
     assert [Key.of(r.ticket.key)[0] for r in reserved] == [f"small{i}" for i in range(4)]
+
+
+def test_landing_of_a_former_transport_is_heard_when_it_has_stopped() -> None:
+    pair = Pair(sender_writes=False)
+    key = granted(pair, 3)
+    pair.receiver.detach_peer(P_EPOCH, pair.now)
+    other = pair.fabric.landing(D_EPOCH, pair.d_pool, "another")
+    pair.receiver.attach_peer(P_EPOCH, other, pair.now)  # the sender fell back
+    pair.receiver.cancel(key, pair.now)
+    assert pair.d_pages.counts().quarantined == 3
+    pair.pass_time(0.05)
+    assert pair.d_pages.counts().quarantined == 0

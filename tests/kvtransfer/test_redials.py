@@ -9,6 +9,7 @@ import pytest
 
 from kvtransfer.events import Committed, Failed, Released
 from tests.kvtransfer.two_drivers import D_EPOCH, Two, play
+from twolane.rpc.link import LinkBrokenError
 
 
 def test_transport_that_could_not_be_opened_once_is_opened_a_moment_later() -> None:
@@ -103,5 +104,31 @@ def test_farewell_to_a_receiver_that_was_never_reached_keeps_nothing_open() -> N
         await asyncio.sleep(0.5)
         two.sender.abandon(key, "cancelled", asyncio.get_running_loop().time())
         assert two.sender.is_idle(D_EPOCH), "it has not heard of the row"
+
+    play(scene)
+
+
+def test_link_that_says_no_hello_is_closed_within_a_lease() -> None:
+    async def scene(two: Two) -> None:
+        link = await two.dial("there")
+        async with asyncio.timeout(7.0):
+            with pytest.raises(LinkBrokenError):
+                await link.receive()
+
+    play(scene)
+
+
+def test_receiver_that_says_no_hello_is_dialled_again() -> None:
+    async def scene(two: Two) -> None:
+        two.is_mute = True
+        two.rows_wait = True
+        two.p_driver.connect(D_EPOCH, "there")
+        await asyncio.sleep(1.0)
+        two.is_mute = False
+        await asyncio.sleep(6.0)
+        two.move("r")
+        await asyncio.sleep(0.1)
+        assert [type(event) for event in two.p_events] == [Committed, Released]
+        assert two.n_dials == 2
 
     play(scene)

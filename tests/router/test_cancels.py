@@ -67,6 +67,7 @@ def test_cancels_are_said_again_in_few_messages_and_before_new_rows() -> None:
     job = Job(request_id="x", model="m", token_ids=(1, 2), params=params, arrived=1.0)
     made.submit(job, None, 1.0)
     made.session_opened(EPOCH, 1.1)
+    made.settle(1.1)
     commands = said(made)
     assert len(commands) < MAX_UNSENT_MESSAGES / 100
     assert list(keys(commands)) == [f"r{n}" for n in range(MANY)]
@@ -80,6 +81,7 @@ def test_row_that_is_assigned_between_two_cancels_stays_between_them() -> None:
     params = SamplingParams(max_tokens=5, seed=1)
     job = Job(request_id="x", model="m", token_ids=(1, 2), params=params, arrived=1.0)
     request = made.submit(job, None, 1.0)
+    made.settle(1.0)
     made.board.cancel(EPOCH, request.job.submission_id, 1)
     kinds = [command.WhichOneof("command") for command in said(made)]
     assert kinds == ["cancel", "assign", "cancel"]
@@ -110,7 +112,7 @@ def test_saying_cancels_again_does_not_make_them_young() -> None:
         made.session_broken(EPOCH, now)
         made.session_opened(EPOCH, now)
         made.tick(now)
-    made.tick(CANCEL_MEMORY_S + 1.5)
+    made.tick(CANCEL_MEMORY_S + 8.0)  # when it is looked at next
     member = made.members.get(EPOCH)
     assert member is not None
     assert not member.cancels

@@ -10,7 +10,7 @@ from router.dispatch import Dispatcher
 from router.lazy_heap import FEW, LazyHeap
 from router.request import Job, Request
 from router.router import Router
-from router.testing.client import message, play
+from router.testing.client import ask, message, play
 from router.testing.cluster import ScriptedCluster
 from twolane.errors import CancelledError
 from twolane.params import SamplingParams
@@ -62,6 +62,16 @@ def test_client_that_reads_slowly_keeps_no_prompt_once_its_answer_is_over() -> N
         responses = [response async for response in answer]
         assert sum(len(response.tokens) for response in responses) == 4
         assert responses[-1].ledger.prompt_tokens == 50
+
+    play(script)
+
+
+def test_news_of_workers_are_not_kept_while_nobody_waits() -> None:
+    async def script(router: Router, cluster: ScriptedCluster) -> None:
+        for n in range(20):
+            await ask(router, message([n, 2], max_tokens=2))
+        roster = router._dispatcher.board.roster
+        assert not roster._news
 
     play(script)
 

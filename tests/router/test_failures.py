@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from router.config import AdmissionConfig, DispatchConfig, RouterConfig
+from router.membership import RetiredEpochError
 from router.router import Router
 from router.testing.client import ask, message, play
 from router.testing.cluster import ScriptedCluster
@@ -220,7 +221,8 @@ def test_launchers_proof_is_passed_on_to_every_worker() -> None:
             assert [c.peer_gone.epoch for c in gone] == [dead.epoch]
         states = {w.worker.worker_id: w.state for w in router.status().workers}
         assert states["p1"] == "gone"
-        router.announce(dead.announce())
+        with pytest.raises(RetiredEpochError):
+            router.announce(dead.announce())
         states = {w.worker.worker_id: w.state for w in router.status().workers}
         assert states["p1"] == "gone", "a proven death is final"
 
@@ -252,3 +254,18 @@ def test_attempt_that_stands_still_is_made_again_on_two_other_workers() -> None:
         assert not first & {outcome.ledger.prefill_worker, outcome.ledger.decode_worker}
 
     play(script, TWO_BY_TWO, config=RouterConfig(dispatch=DispatchConfig(stall_s=2.0)))
+
+
+def test_row_that_was_given_up_for_others_pages_is_no_failure_of_its_request() -> None:
+    def fault(router: Router, cluster: ScriptedCluster, p: str, d: str) -> None:
+        worker = cluster.workers[p]
+        (row,) = worker.rows.values()
+        worker.rows.clear()
+        worker.say(rows=[row.row_event(row_kinds.KIND_DEAD, worker_pb2.ROLE_PREFILL, "held")])
+
+    def check(router: Router, cluster: ScriptedCluster) -> None:
+        assert counters(router)["resumes.held"] == 1
+
+    row_kinds = worker_pb2.RowEvent
+    config = RouterConfig(dispatch=DispatchConfig(max_failures=0))
+    scenario(0.025, fault, knobs={"transfer_s": 0.05}, check=check, config=config)

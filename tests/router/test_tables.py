@@ -127,13 +127,15 @@ def test_ledger_sums_what_was_spent_over_attempts_and_keeps_the_routers_own_cloc
     assert (ledger.attempts, ledger.prefill_worker, ledger.decode_worker) == (2, "p", "d")
 
 
-def test_growth_is_the_reserve_at_first_and_all_that_may_come_after_a_preemption() -> None:
+def test_growth_is_the_reserve_at_first_and_more_after_each_preemption() -> None:
     row = request("a")
     assert row.growth_tokens(4) == 4
     assert row.growth_tokens(64) == 10
     row.answer.tokens += [1, 2, 3]
-    row.full_growth = True
-    assert row.growth_tokens(4) == 7
+    row.n_preempted = 1
+    assert row.growth_tokens(1) == 4
+    row.n_preempted = 2
+    assert row.growth_tokens(1) == 7, "all that may still come"
     assert row.n_tokens == 4
 
 

@@ -48,7 +48,7 @@ class Cluster:
         attempt = Attempt(
             worker_pb2.AttemptKey(submission_id="r", attempt=1),
             row=1,
-        prefill_epoch=prefill,
+            prefill_epoch=prefill,
             decode_epoch=decode,
             n_tokens=n_tokens,
             first_index=0,

@@ -45,7 +45,7 @@ class Membership:
         self.changed: set[int] = set()  # emptied by who keeps something of members
         self._config = config
         self._members: dict[int, Member] = {}
-        self._of_worker: dict[str, set[int]] = {}  # epochs by worker_id
+        self._of_worker: dict[str, dict[int, None]] = {}  # epochs by worker_id, in order
         self._models: tuple[ModelFacts, ...] | None = None  # until facts change
         self._servable: set[str] | None = None  # until facts or a state change
         self._looks: LazyHeap[int] = LazyHeap()  # epochs by when silence may have lasted
@@ -84,7 +84,7 @@ class Membership:
         if len(self._members) >= self._config.most_members:  # guard: members
             text = f"there are {len(self._members)} workers, at most {self._config.most_members}"
             raise OverloadedError(text, retry_after_s=self._config.forget_after_s)
-        self._of_worker.setdefault(worker_id, set()).add(epoch)
+        self._of_worker.setdefault(worker_id, {})[epoch] = None
         member = self._members[epoch] = Member(announce, now)
         self._note_facts(epoch)
         self._looks.put(epoch, now + self._config.suspicion_s)
@@ -100,7 +100,7 @@ class Membership:
 
     def _check_name(self, worker_id: str, epoch: int, now: float) -> None:
         """Raises `NameTakenError` if a newcomer of that id must not have it."""
-        for other in [self._members[e] for e in self._of_worker.get(worker_id, set()) - {epoch}]:
+        for other in [self._members[e] for e in self._of_worker.get(worker_id, ()) if e != epoch]:
             if other.keeps_its_name(now, self._config.suspicion_s):  # guard: live name
                 raise NameTakenError(
                     f"worker {worker_id} is alive at {other.announce.worker.endpoint} (epoch "
@@ -111,9 +111,10 @@ class Membership:
         """A session is open: the worker of that epoch answered. Others of its name are former ones,
         or it was started twice: an announce alone does not tell, as one may come late."""
         member = self._members[epoch]
-        for other in self._of_worker[member.worker_id] - {epoch}:
-            self._retire(other)
-            self._end(self._members[other], now, f"epoch {epoch:016x} has its name")
+        for other in self._of_worker[member.worker_id]:
+            if other != epoch:
+                self._retire(other)
+                self._end(self._members[other], now, f"epoch {epoch:016x} has its name")
         member.is_open = True
         member.was_refused = False
         self.heard(epoch, None, now)
@@ -266,7 +267,7 @@ class Membership:
     def _forget(self, member: Member) -> None:
         del self._members[member.epoch]
         epochs = self._of_worker[member.worker_id]
-        epochs.discard(member.epoch)
+        del epochs[member.epoch]
         if not epochs:
             del self._of_worker[member.worker_id]
         self._note_facts(member.epoch)

@@ -20,12 +20,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
 import click
 import psutil
@@ -171,10 +172,12 @@ def _counters(cluster: LocalCluster) -> Counter[str]:
 def _probing(endpoint: str) -> Iterator[list[Probe]]:
     """The list is filled when the block has ended."""
     probes: list[Probe] = []
-    with _python("benchmarks.overload_probe", endpoint) as process:
-        yield probes
-        out, _ = process.communicate()
-        probes.extend(Probe(**json.loads(line)) for line in out.splitlines())
+    with tempfile.TemporaryFile("w+") as told:  # a pipe that nobody reads would fill
+        with _python("benchmarks.overload_probe", endpoint, stdout=told) as process:
+            yield probes
+            process.communicate()
+        told.seek(0)
+        probes.extend(Probe(**json.loads(line)) for line in told)
 
 
 @contextmanager
@@ -186,10 +189,12 @@ def _refuser() -> Iterator[str]:
 
 
 @contextmanager
-def _python(module: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+def _python(
+    module: str, *arguments: str, stdout: int | IO[str] = subprocess.PIPE
+) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", module, *arguments]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+    with subprocess.Popen(command, stdin=pipe, stdout=stdout, text=True) as process:
         try:
             yield process
         finally:

@@ -32,7 +32,7 @@ class Membership:
         self.changed: set[int] = set()  # emptied by who keeps something of members
         self._config = config
         self._members: dict[int, Member] = {}
-        self._of_worker: dict[str, set[int]] = {}  # epochs by worker_id
+        self._of_worker: dict[str, dict[int, None]] = {}  # epochs by worker_id, in order
         self._models: tuple[ModelFacts, ...] | None = None  # until facts change
         self._servable: set[str] | None = None  # until facts or a state change
         self._looks: LazyHeap[int] = LazyHeap()  # epochs by when silence may have lasted
@@ -48,7 +48,7 @@ class Membership:
 
     def announce(self, announce: cluster_pb2.AnnounceRequest, now: float) -> Member | None:
         """A worker says that it exists. Returns the member if a session must be dialled for it."""
-        epoch, worker_id = announce.worker.epoch, announce.worker.worker_id
+        epoch = announce.worker.epoch
         if epoch in self._retired:
             return None
         member = self._members.get(epoch)
@@ -61,7 +61,7 @@ class Membership:
                 member.announce = announce
                 self._note_facts(epoch)
             return None
-        self._of_worker.setdefault(worker_id, set()).add(epoch)
+        self._of_worker.setdefault(announce.worker.worker_id, {})[epoch] = None
         member = self._members[epoch] = Member(announce, now)
         self._note_facts(epoch)
         self._looks.put(epoch, now + self._config.suspicion_s)
@@ -71,9 +71,10 @@ class Membership:
         """A session is open: the worker of that epoch answered. Others of its name are former ones,
         or it was started twice: an announce alone does not tell, as one may come late."""
         member = self._members[epoch]
-        for other in self._of_worker[member.worker_id] - {epoch}:
-            self._retire(other)
-            self._end(self._members[other], now)
+        for other in self._of_worker[member.worker_id]:
+            if other != epoch:
+                self._retire(other)
+                self._end(self._members[other], now)
         member.is_open = True
         member.was_refused = False
         self.heard(epoch, None, now)
@@ -228,7 +229,7 @@ class Membership:
     def _forget(self, member: Member) -> None:
         del self._members[member.epoch]
         epochs = self._of_worker[member.worker_id]
-        epochs.discard(member.epoch)
+        del epochs[member.epoch]
         if not epochs:
             del self._of_worker[member.worker_id]
         self._note_facts(member.epoch)

@@ -153,6 +153,7 @@ class Membership:
 
     def drain(self, worker_id: str, *, undo: bool) -> Member | None:
         """No new work for this worker, or again. None if there is no such worker."""
+        found: Member | None = None
         for member in [self._members[epoch] for epoch in self._of_worker.get(worker_id, ())]:
             if member.state is not S.GONE:
                 member.drain_wanted = not undo
@@ -162,8 +163,9 @@ class Membership:
                 wanted = S.ALIVE if undo else S.DRAINING
                 if member.state in (S.ALIVE, S.DRAINING) and member.state is not wanted:
                     self._advance(member, wanted, "an operator wants it")
-                return member
-        return None
+                if found is None or member.is_open:  # another may not have answered yet
+                    found = member
+        return found
 
     def report_gone(self, epoch: int, now: float) -> None:
         """The launcher's proof that no process of this epoch runs."""

@@ -20,22 +20,23 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
 import click
-import grpc
 import psutil
 
 from benchmarks.flood import MIXED, find_h2load, flooded, saturated
 from benchmarks.overload_probe import Probe
 from benchmarks.results import save
+from twolane.admin import AdminClient
+from twolane.config import ClientConfig
 from twolane.testing import LocalCluster, start_local
-from twolane.v1 import cluster_pb2, cluster_pb2_grpc
 
 AIMS = {"goodput_share": 0.85, "refusal_p99_ms": 100.0, "normal_again_s": 1.0, "cancelled": 0}
 CLIENTS = 64
@@ -163,19 +164,20 @@ def _finished_per_s(cluster: LocalCluster, for_s: float) -> float:
 
 
 def _counters(cluster: LocalCluster) -> Counter[str]:
-    with grpc.insecure_channel(cluster.endpoint) as channel:
-        stub: Any = cluster_pb2_grpc.AdminServiceStub(channel)
-        return Counter(stub.GetStatus(cluster_pb2.GetStatusRequest(), timeout=30).counters)
+    with AdminClient(cluster.admin_endpoint, config=ClientConfig(call_timeout_s=30)) as admin:
+        return Counter(admin.status().counters)
 
 
 @contextmanager
 def _probing(endpoint: str) -> Iterator[list[Probe]]:
     """The list is filled when the block has ended."""
     probes: list[Probe] = []
-    with _python("benchmarks.overload_probe", endpoint) as process:
-        yield probes
-        out, _ = process.communicate()
-        probes.extend(Probe(**json.loads(line)) for line in out.splitlines())
+    with tempfile.TemporaryFile("w+") as told:  # a pipe that nobody reads would fill
+        with _python("benchmarks.overload_probe", endpoint, stdout=told) as process:
+            yield probes
+            process.communicate()
+        told.seek(0)
+        probes.extend(Probe(**json.loads(line)) for line in told)
 
 
 @contextmanager
@@ -187,10 +189,12 @@ def _refuser() -> Iterator[str]:
 
 
 @contextmanager
-def _python(module: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+def _python(
+    module: str, *arguments: str, stdout: int | IO[str] = subprocess.PIPE
+) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", module, *arguments]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+    with subprocess.Popen(command, stdin=pipe, stdout=stdout, text=True) as process:
         try:
             yield process
         finally:

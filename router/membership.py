@@ -104,11 +104,8 @@ class Membership:
 
     def _check_name(self, worker_id: str, epoch: int, now: float) -> None:
         """Raises `NameTakenError` if a newcomer of that id must not have it."""
-        for known in self._of_worker.get(worker_id, ()):
-            other = self._members[known]
-            if known != epoch and other.keeps_its_name(
-                now, self._config.suspicion_s
-            ):  # guard: live name
+        for other in [self._members[e] for e in self._of_worker.get(worker_id, ()) if e != epoch]:
+            if other.keeps_its_name(now, self._config.suspicion_s):  # guard: live name
                 raise NameTakenError(
                     f"worker {worker_id} is alive at {other.announce.worker.endpoint} (epoch "
                     f"{other.epoch:016x}) and keeps its name: choose another --worker-id"
@@ -160,6 +157,7 @@ class Membership:
 
     def drain(self, worker_id: str, *, undo: bool) -> Member | None:
         """No new work for this worker, or again. None if there is no such worker."""
+        found: Member | None = None
         for member in [self._members[epoch] for epoch in self._of_worker.get(worker_id, ())]:
             if member.state is not S.GONE:
                 member.drain_wanted = not undo
@@ -169,8 +167,9 @@ class Membership:
                 wanted = S.ALIVE if undo else S.DRAINING
                 if member.state in (S.ALIVE, S.DRAINING) and member.state is not wanted:
                     self._advance(member, wanted, "an operator wants it")
-                return member
-        return None
+                if found is None or member.is_open:  # another may not have answered yet
+                    found = member
+        return found
 
     def report_gone(self, epoch: int, now: float) -> None:
         """The launcher's proof that no process of this epoch runs."""

@@ -232,3 +232,13 @@ def test_room_of_a_colocated_cluster_is_one_worker_that_does_both() -> None:
     members.announce(announce("d", 2, roles=BOTH[1:], n_pages=100), 0.0)
     (facts,) = members.models()
     assert facts.room.n_tokens == 7 * 16
+
+
+@pytest.mark.parametrize("epoch", [2, 1 << 40])
+def test_drain_reaches_the_incarnation_that_answers(members: Membership, epoch: int) -> None:
+    members.announce(announce(epoch=epoch), 1.0)
+    drained = members.drain("w", undo=False)
+    assert drained is member(members, 1)
+    assert drained.state is MemberState.DRAINING
+    members.opened(epoch, 2.0)
+    assert state(members, epoch) is MemberState.DRAINING, "it takes the place of the other"

@@ -28,7 +28,7 @@ from twolane.rpc.params import params_to_proto
 from twolane.rpc.secret import new_secret, shown
 from twolane.testing.heard import HeardToken, heard
 from twolane.v1 import cluster_pb2, cluster_pb2_grpc, worker_pb2, worker_pb2_grpc
-from worker.config import WorkerConfig
+from worker.config import SessionConfig, WorkerConfig
 from worker.links import PeerDialer
 from worker.metrics import WorkerMetrics
 from worker.role import Roles
@@ -78,6 +78,7 @@ async def running(
         announce_every_s=0.05,
         drain_for_s=5.0,
         secret=SECRET,
+        sessions=SessionConfig(open_within_s=0.3),
     )
     facts = FakeEngineConfig(n_pages=256)
     memory = create_pool_memory(facts.n_pages * facts.page_bytes, worker_id)
@@ -253,6 +254,16 @@ async def test_stream_without_open_is_invalid_argument_with_the_field() -> None:
         details = rpc_status.from_call(cast(grpc.Call, error.value)).details
         assert any(d.Is(bad_request.DESCRIPTOR) and d.Unpack(bad_request) for d in details)
         assert bad_request.field_violations[0].field == "open"
+
+
+async def test_stream_on_which_nobody_speaks_is_invalid_argument() -> None:
+    async with running() as (worker, _), grpc.aio.insecure_channel(worker.endpoint) as channel:
+        call = worker_pb2_grpc.WorkerServiceStub(channel).Session()
+        with pytest.raises(grpc.aio.AioRpcError) as refusal:
+            async with asyncio.timeout(5.0):
+                await call.read()
+        assert refusal.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "within 0.3 s" in (refusal.value.details() or "")
 
 
 async def test_malformed_bytes_end_their_stream_and_the_server_goes_on() -> None:

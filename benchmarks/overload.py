@@ -29,14 +29,14 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 import click
-import grpc
 import psutil
 
 from benchmarks.flood import MIXED, find_h2load, flooded, saturated
 from benchmarks.overload_probe import Probe
 from benchmarks.results import save
+from twolane.admin import AdminClient
+from twolane.config import ClientConfig
 from twolane.testing import LocalCluster, start_local
-from twolane.v1 import cluster_pb2, cluster_pb2_grpc
 
 AIMS = {"goodput_share": 0.85, "refusal_p99_ms": 100.0, "normal_again_s": 1.0, "cancelled": 0}
 CLIENTS = 64
@@ -164,9 +164,8 @@ def _finished_per_s(cluster: LocalCluster, for_s: float) -> float:
 
 
 def _counters(cluster: LocalCluster) -> Counter[str]:
-    with grpc.insecure_channel(cluster.endpoint) as channel:
-        stub: Any = cluster_pb2_grpc.AdminServiceStub(channel)
-        return Counter(stub.GetStatus(cluster_pb2.GetStatusRequest(), timeout=30).counters)
+    with AdminClient(cluster.admin_endpoint, config=ClientConfig(call_timeout_s=30)) as admin:
+        return Counter(admin.status().counters)
 
 
 @contextmanager

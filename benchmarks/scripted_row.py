@@ -17,6 +17,7 @@ class ScriptConfig:
 
     router: str
     model: str
+    secret: str = ""  # the cluster's
     step_s: float = 0.0
     first_token: int = 16
     vocab_size: int = 256

@@ -23,6 +23,7 @@ from grpc.aio import EOF
 
 from benchmarks.scripted_row import ScriptConfig, ScriptedRow
 from twolane.rpc.options import CHANNEL_OPTIONS, INTERNAL_SERVER_OPTIONS
+from twolane.rpc.secret import shown
 from twolane.v1 import cluster_pb2, cluster_pb2_grpc, worker_pb2, worker_pb2_grpc
 
 ANNOUNCE_S = 0.5
@@ -202,7 +203,12 @@ async def serve(config: ScriptConfig) -> None:
         try:
             while True:
                 for worker in workers:
-                    await stub.Announce(worker.announcement(), wait_for_ready=True, timeout=30)
+                    await stub.Announce(
+                        worker.announcement(),
+                        wait_for_ready=True,
+                        timeout=30,
+                        metadata=shown(config.secret),
+                    )
                 await asyncio.sleep(ANNOUNCE_S)
         finally:
             for server in servers:

@@ -61,7 +61,6 @@ class PrefillRole:
         self._events: list[SenderEvent] = []
         self._look_again_s: float | None = None
         self._look_at_held_s = 0.0
-        self._drop_after_s = config.drop_after_s * (1 + site.epoch % 1009 / 1009)
         self.lease = config.sender.lease
         self._out = Outgoing(site, config)
         self.sender = self._out.sender
@@ -319,10 +318,16 @@ class PrefillRole:
                 continue
             if now >= held_since_s + self._config.unplaced_after_s:
                 self._tell_unplaced(row, reasons.BUSY)
-            if now >= held_since_s + self._drop_after_s:
+            if now >= held_since_s + self._drop_after_s(row):
                 drop_late = row
         if drop_late is not None and self._adopter is not None and self._adopter.lacks_pages:
             self._give_up(drop_late, _Kind.KIND_DEAD, reasons.HELD, now)
+
+    def _drop_after_s(self, row: Row) -> float:
+        """Of workers that wait for each other in a circle, some have a lower epoch than the one
+        they wait for, and some a higher: never all of them give up at once."""
+        yields_first = self._site.epoch < row.decode.epoch
+        return self._config.drop_after_s * (1 if yields_first else 2)
 
     def _tell_unplaced(self, row: Row, reason: str) -> None:
         if row.attempt not in self._unplaced:

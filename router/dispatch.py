@@ -70,6 +70,7 @@ class Dispatcher:
         answer = Answer(detokenizer, job.params.stop, job.params.min_tokens)
         request = Request(job, answer, params_to_proto(job.params))
         self.board.add(request)
+        self.board.observer.admitted(job.model, request.n_prompt)
         self.settle(now)
         return request
 

@@ -120,6 +120,11 @@ class Endings:
         self._board.send(epoch, commands.cancel(attempt.key.submission_id, attempt.key.attempt))
 
     def _leave(self, request: Request) -> None:
+        took_s = max(0.0, self._board.now - request.job.arrived)
+        if request.ledger is not None:
+            took_s = request.ledger.total_s
+        outcome = request.state.name.lower()
+        self._board.observer.ended(request.job.model, outcome, took_s)
         self._board.set_attempt(request, None)
         self._board.remove(request)
         self._board.touch(request)

@@ -66,9 +66,9 @@ class Events:
         self._board.touch(request)
         gap_s = request.timeline.note_token(now)
         if gap_s is None:
-            self._board.observer.first_token(now - request.job.arrived)
+            self._board.observer.first_token(request.job.model, now - request.job.arrived)
         else:
-            self._board.observer.gap(gap_s)
+            self._board.observer.gap(request.job.model, gap_s)
         if found:
             self._endings.stopped(request, sampling_pb2.FINISH_REASON_STOP, role, now)
         elif event.finish_reason:

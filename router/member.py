@@ -72,6 +72,12 @@ class Member:
         for key in old:
             del self.cancels[key]
 
+    def keeps_its_name(self, now: float, suspicion_s: float) -> bool:
+        """Whether a newcomer of the same worker id is refused: this one was heard lately, and its
+        session is open, or being opened."""
+        is_there = self.is_open or (self.state is S.JOINING and not self.was_refused)
+        return is_there and self.state is not S.GONE and now - self.last_heard <= suspicion_s
+
     @property
     def is_stuck(self) -> bool:
         """Its latest report said that a step is late: its engine seems to hang."""
@@ -98,6 +104,11 @@ class Member:
     @property
     def prefills(self) -> bool:
         return worker_pb2.ROLE_PREFILL in self.announce.roles
+
+    @property
+    def role_names(self) -> list[str]:
+        """For people."""
+        return ["prefill"] * self.prefills + ["decode"] * self.decodes
 
     @property
     def decodes(self) -> bool:

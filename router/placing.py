@@ -90,7 +90,7 @@ class Placing:
         self._affinity.record(job.prefix_hashes, prefill.epoch)
         if request.timeline.dispatched is None:
             request.timeline.dispatched = now
-            board.observer.queued(now - job.arrived)
+            board.observer.queued(job.model, now - job.arrived)
             self._admission.note_dispatch(request, now)
         return True
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from twolane.rpc.secret import new_secret
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepLimits:
@@ -62,6 +64,7 @@ class WorkerConfig:
     host: str = "127.0.0.1"
     port: int = 0
     advertise_host: str = ""  # what others dial; empty: `host`
+    metrics_host: str = ""  # empty: `host`
     metrics_port: int | None = None
     routers: tuple[str, ...] = ()  # host:port of every router to announce to
     announce_every_s: float = 1.0
@@ -69,6 +72,7 @@ class WorkerConfig:
     limits: StepLimits = field(default_factory=StepLimits)
     step_watch: StepWatchConfig = field(default_factory=StepWatchConfig)
     sessions: SessionConfig = field(default_factory=SessionConfig)
+    secret: str = field(default_factory=new_secret, repr=False)  # the cluster's
 
     def __post_init__(self) -> None:
         assert self.worker_id, "a worker needs a name"

@@ -1,6 +1,7 @@
 """What a worker refuses, beside twolane's errors.
 
 WorkerError
+├── DisplacedError      a router has given this incarnation up: the process is to end
 ├── StaleEpochError     a stream, or a command, is meant for another incarnation of this worker
 └── RowRefusedError     an ASSIGN that this worker cannot take; carries the reason's stable word
 """
@@ -10,6 +11,10 @@ from __future__ import annotations
 
 class WorkerError(Exception):
     """Root of the tree."""
+
+
+class DisplacedError(WorkerError):
+    """Another worker has its name, or it was reported dead. Another incarnation may come back."""
 
 
 class StaleEpochError(WorkerError):

@@ -8,6 +8,7 @@ its streams can be reset while it lives on.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import itertools
 import random
@@ -27,6 +28,7 @@ from kvtransfer.transports.memory import Faults, MemoryFabric, MemoryOutlet
 from prefill_worker.config import PrefillConfig
 from prefill_worker.role import PrefillRole
 from router.config import DispatchConfig, MembershipConfig, RouterConfig
+from router.membership import NameTakenError
 from router.router import Router
 from twolane.params import SamplingParams
 from twolane.rpc.link import LinkBrokenError
@@ -247,10 +249,11 @@ class VirtualCluster:
         return Worker(config, site, Roles(decode_role, prefill_role), runner, wire)
 
     async def _announce(self, worker: Worker) -> None:
-        announcer = Announcer(worker, metrics_port=None)
+        announcer = Announcer(worker)
         while True:
-            answer = self.router.announce(announcer.describe())
-            await asyncio.sleep(answer.interval_ms / 1000)
+            with contextlib.suppress(NameTakenError):  # until its former life is missed
+                self.router.announce(announcer.describe())
+            await asyncio.sleep(worker.config.announce_every_s)
 
     # -- clients ----------------------------------------------------------------------------
 
@@ -315,7 +318,7 @@ class VirtualCluster:
         left += [f"router: {request.request_id}" for request in self.status().requests]
         return left
 
-    def status(self) -> cluster_pb2.GetStatusResponse:
+    def status(self) -> cluster_pb2.GetClusterStatusResponse:
         return self.router.status()
 
 

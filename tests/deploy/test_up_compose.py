@@ -234,7 +234,7 @@ async def test_a_worker_whose_ranks_pages_are_out_of_reach_has_both_roles(
 ) -> None:
     monkeypatch.setattr(Powerhouse, "pages", None)
     power = Powerhouse(FakeEngine(), on_gpu=True, memory=None)
-    made: tuple[Any, ...] = (None, PeerDialer(), {}, WorkerMetrics())
+    made: tuple[Any, ...] = (None, PeerDialer(""), {}, WorkerMetrics())
     with pytest.raises(StartError, match="a decode worker moves pages, and the cards of its ranks"):
         build_worker(worker_on("cuda", "decode"), power, *made)
     assert build_worker(worker_on("cuda", "prefill", "decode"), power, *made)

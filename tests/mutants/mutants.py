@@ -7,6 +7,7 @@ indentation and comment; `replace` is what the line becomes.
 
 from __future__ import annotations
 
+from tests.mutants.access import ACCESS
 from tests.mutants.grants import GRANTS
 from tests.mutants.mutant import Mutant
 
@@ -23,6 +24,7 @@ _SIDE_BY_SIDE = (
 )
 
 MUTANTS = (
+    *ACCESS,
     *GRANTS,
     Mutant(
         "generation",

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from router.config import AdmissionConfig, DispatchConfig, RouterConfig
+from router.membership import RetiredEpochError
 from router.router import Router
 from router.testing.client import ask, message, play
 from router.testing.cluster import ScriptedCluster
@@ -219,7 +220,8 @@ def test_launchers_proof_is_passed_on_to_every_worker() -> None:
             assert [c.peer_gone.epoch for c in gone] == [dead.epoch]
         states = {w.worker.worker_id: w.state for w in router.status().workers}
         assert states["p1"] == "gone"
-        router.announce(dead.announce())
+        with pytest.raises(RetiredEpochError):
+            router.announce(dead.announce())
         states = {w.worker.worker_id: w.state for w in router.status().workers}
         assert states["p1"] == "gone", "a proven death is final"
 

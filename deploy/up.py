@@ -12,6 +12,7 @@ removes its temporary folder. Imports little: the launcher is forked from it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -54,7 +55,8 @@ def main() -> None:
         code = _wait(launcher, watched)
         end_children(but=not_ours)
         if (scratch / LAST_WORDS).exists():
-            print((scratch / LAST_WORDS).read_text(), end="", flush=True)
+            with contextlib.suppress(BrokenPipeError):  # whoever reads may be gone
+                os.write(sys.stdout.fileno(), (scratch / LAST_WORDS).read_bytes())
         kept = keep_logs(scratch)
         if kept is not None:
             print(f"a process had died: the logs are kept in {kept}", file=sys.stderr, flush=True)

@@ -109,7 +109,7 @@ def up(context: click.Context, /, **given: Any) -> None:
         with _prints_to(log_dir / "launcher.log") as own_log:
             if not given["as_json"]:
                 tell = Progress(Console(file=out, highlight=False), cluster, log_dir)
-            tell = partial(_tell_and_log, tell, own_log, scratch)
+            tell = partial(_tell_and_log, _while_read(tell, out), own_log, scratch)
             launcher = _launcher(topology.launcher, cluster, log_dir, scratch)
             supervisor = Supervisor(cluster, launcher, tell, log_dir=log_dir)
             last_words = None if given["as_json"] else scratch / LAST_WORDS
@@ -242,6 +242,27 @@ def _tell_and_log(tell: Callable[[Event], None], log: TextIO, scratch: Path, eve
     if event.kind is Kind.DIED:
         (scratch / CRASHED).touch()
     tell(event)
+
+
+def _while_read(tell: Callable[[Event], None], out: TextIO) -> Callable[[Event], None]:
+    """`tell` until whoever reads `out` has gone: then the cluster is stopped, as by Ctrl-C."""
+    is_read = True
+
+    def tell_reader(event: Event) -> None:
+        nonlocal is_read
+        if not is_read:
+            return
+        try:
+            tell(event)
+        except (BrokenPipeError, SystemExit):  # rich makes the second of the first
+            is_read = False
+            with open(os.devnull, "w") as nowhere:  # what waits in `out` goes there at our end
+                os.dup2(nowhere.fileno(), out.fileno())
+            signal.raise_signal(signal.SIGINT)
+            with contextlib.suppress(BrokenPipeError):  # of standard error, too
+                print("nobody reads the output any more: stopping", file=sys.stderr, flush=True)
+
+    return tell_reader
 
 
 def _print_json(out: TextIO, event: Event) -> None:

@@ -175,15 +175,6 @@ def test_ctrl_c_while_it_starts_says_when_it_has_stopped() -> None:
         assert words[-2:] == ["stopping", "stopped"]
 
 
-def test_ctrl_c_while_it_starts_stops_it_even_when_nobody_reads_any_more() -> None:
-    process = subprocess.Popen(command("--json", *ONE), stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    assert json.loads(process.stdout.readline())["kind"] == "starting"
-    process.stdout.close()
-    process.send_signal(signal.SIGINT)
-    assert process.wait(10) == 0
-
-
 @pytest.mark.parametrize(
     ("moment", "number", "send"),
     [

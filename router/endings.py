@@ -99,6 +99,7 @@ class Endings:
             error = errors.InternalError(
                 "a bug of twolane; the router's log has its trace", metadata={"while": what}
             )
+            request.answer.drop_held()  # to decode it may be what the bug is in
             self.fail(request, error)
         elif self._board.requests.get(request.job.submission_id) is request:
             self._leave(request)

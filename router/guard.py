@@ -13,7 +13,8 @@ ResultT = TypeVar("ResultT")
 
 
 class Guard:
-    """Stands around what is done with one request: where it is placed, ticked and told."""
+    """Stands around what is done with one request: where it is placed, ticked, told, moved
+    to other workers and ended."""
 
     def __init__(self, board: Board, endings: Endings) -> None:
         self._board = board

@@ -113,8 +113,11 @@ class Membership:
 
     def opened(self, epoch: int, now: float) -> None:
         """A session is open: the worker of that epoch answered. Others of its name are former ones,
-        or it was started twice: an announce alone does not tell, as one may come late."""
+        or it was started twice: an announce alone does not tell, as one may come late. Of one that
+        is gone it means nothing: its dial is about to be called off."""
         member = self._members[epoch]
+        if member.state is S.GONE:  # guard: gone member
+            return
         for other in self._of_worker[member.worker_id]:
             if other != epoch:
                 self._retire(other)

@@ -106,6 +106,19 @@ def test_new_epoch_that_answers_ends_the_old_one_for_good(members: Membership) -
     assert state(members, 2) is MemberState.ALIVE
 
 
+def test_replaced_epoch_whose_dial_still_succeeds_does_not_end_its_successor(
+    members: Membership,
+) -> None:
+    members.broken(1)
+    members.announce(announce(epoch=2), 1.0)
+    members.opened(2, 1.0)
+    members.opened(1, 1.01)  # a stopped process that goes on, before its dial is called off
+    members.heard(1, None, 1.01)
+    assert state(members, 1) is MemberState.GONE
+    assert state(members, 2) is MemberState.ALIVE
+    assert members.announce(announce(epoch=2), 2.0) is None, "it is not retired"
+
+
 def test_late_announce_of_a_former_incarnation_ends_nobody() -> None:
     members = Membership(CONFIG)  # of a router that has just started
     members.announce(announce(epoch=2), 0.0)
@@ -236,9 +249,9 @@ def test_room_of_a_colocated_cluster_is_one_worker_that_does_both() -> None:
 
 @pytest.mark.parametrize("epoch", [2, 1 << 40])
 def test_drain_reaches_the_incarnation_that_answers(members: Membership, epoch: int) -> None:
-    members.announce(announce(epoch=epoch), 1.0)
+    members.announce(announce(epoch=epoch), 3.1)  # the other has been silent for too long
     drained = members.drain("w", undo=False)
     assert drained is member(members, 1)
     assert drained.state is MemberState.DRAINING
-    members.opened(epoch, 2.0)
+    members.opened(epoch, 3.2)
     assert state(members, epoch) is MemberState.DRAINING, "it takes the place of the other"

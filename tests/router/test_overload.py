@@ -87,6 +87,22 @@ def test_refusal_comes_before_the_prompt_is_looked_at(monkeypatch: pytest.Monkey
     play_with_rows(script, decode_rows=1, max_queued=3)
 
 
+def test_refusals_for_want_of_room_are_logged_now_and_then(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def script(router: Router, cluster: ScriptedCluster) -> None:
+        tasks = [start(router, n) for n in range(4)]
+        await asyncio.sleep(0.001)
+        for _ in range(50):
+            assert isinstance((await ask(router, message(PROMPT))).error, OverloadedError)
+        await asyncio.gather(*tasks)
+
+    with caplog.at_level("INFO", logger="router.router"):
+        play_with_rows(script, decode_rows=1, max_queued=3)
+    (line,) = [m for m in caplog.messages if m.startswith("refused")]
+    assert "requests are waiting; at most 3 may" in line
+
+
 def test_names_of_models_that_nobody_serves_are_not_kept() -> None:
     async def script(router: Router, cluster: ScriptedCluster) -> None:
         tasks = [start(router, n) for n in range(4)]

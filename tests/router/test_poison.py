@@ -117,6 +117,27 @@ def test_bug_met_by_one_request_fails_it_alone(
     assert "Traceback" in caplog.text
 
 
+def test_bug_that_many_requests_meet_is_logged_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    placing(monkeypatch)
+
+    async def script(router: Router, cluster: ScriptedCluster) -> None:
+        for _ in range(20):
+            assert isinstance((await ask(router, message(BAD))).error, InternalError)
+        await asyncio.sleep(11.0)
+        assert isinstance((await ask(router, message(BAD))).error, InternalError)
+        assert router.status().counters["bugs"] == 21
+
+    with caplog.at_level(logging.ERROR, logger="router"):
+        play(script)
+    met = [text.partition(" met while ")[2] for text in caplog.messages]
+    assert [text.partition(":")[0] for text in met] == [
+        "1 requests were placed",
+        "20 requests were placed",
+    ]
+
+
 def test_text_that_cannot_be_decoded_fails_its_request_alone(
     codec: TextCodec, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,7 +30,7 @@ class Guard:
         """Do `work`. A bug that it meets ends that request with InternalError; then None."""
         try:
             return work(*args)
-        except Exception as bug:  # noqa: BLE001 - whatever it is, the others go on
+        except Exception as bug:  # whatever it is, the others go on
             n = self._log_rate.take((what, type(bug)), now)
             if n:
                 text = "a bug of ours, met while %d requests were %s: they fail, nothing else does"

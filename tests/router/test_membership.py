@@ -7,7 +7,7 @@ import pytest
 from router.config import MembershipConfig
 from router.member import Member, MemberState
 from router.membership import Membership, NameTakenError, RetiredEpochError
-from twolane.errors import OverloadedError
+from twolane.errors import InvalidRequestError, OverloadedError
 from twolane.v1 import cluster_pb2, worker_pb2
 
 CONFIG = MembershipConfig(suspicion_s=3, gone_after_s=30, forget_after_s=60)
@@ -117,6 +117,15 @@ def test_replaced_epoch_whose_dial_still_succeeds_does_not_end_its_successor(
     assert state(members, 1) is MemberState.GONE
     assert state(members, 2) is MemberState.ALIVE
     assert members.announce(announce(epoch=2), 2.0) is None, "it is not retired"
+
+
+def test_epoch_keeps_the_name_that_it_came_with(members: Membership) -> None:
+    with pytest.raises(InvalidRequestError, match="epoch 0000000000000001 is that of w"):
+        members.announce(announce("v", 1), 1.0)
+    members.opened(1, 2.0)
+    members.tick(40.0)
+    members.tick(140.0)
+    assert members.get(1) is None
 
 
 def test_late_announce_of_a_former_incarnation_ends_nobody() -> None:

@@ -18,7 +18,6 @@ from router.background import Background
 from router.board import Observer
 from router.config import RouterConfig
 from router.dispatch import Dispatcher
-from router.endings import Endings
 from router.intake import Intake
 from router.member import MemberState
 from router.model import ModelFacts
@@ -248,9 +247,7 @@ class Router:
 
     def status(self, *, with_requests: bool = True) -> cluster_pb2.GetClusterStatusResponse:
         board, now = self._dispatcher.board, self._loop.time()
-        return make_status(
-            board, Endings(board), started=self._started, now=now, with_requests=with_requests
-        )
+        return make_status(board, started=self._started, now=now, with_requests=with_requests)
 
     def check_integrity(self) -> None:
         """Raises AssertionError if the router's tables disagree with each other."""

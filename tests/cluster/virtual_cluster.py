@@ -8,6 +8,7 @@ its streams can be reset while it lives on.
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -18,6 +19,7 @@ from typing import Any
 from decode_worker.config import DecodeConfig
 from decode_worker.role import DecodeRole
 from engine.fake import FakeEngine, FakeEngineConfig
+from engine.step import RowWork
 from kvtransfer.config import LeaseConfig
 from kvtransfer.sources import PageMaker
 from kvtransfer.transports.memory import Faults, MemoryFabric, MemoryOutlet
@@ -39,6 +41,7 @@ from worker.step_runner import TimedEngine, TimedStepRunner
 from worker.wire import Wire
 from worker.worker import Worker
 
+FOR_EVER_S = 1e6
 LEASE = LeaseConfig(lease_s=3.0, heartbeat_s=0.5, retry_first_s=0.05, retry_most_s=0.4)
 
 
@@ -71,6 +74,20 @@ class Life:
     links: list[MemoryLink[Any, Any]] = field(default_factory=list)
 
 
+class _Hangable:
+    """An engine whose steps take for ever while `is_hung()`."""
+
+    def __init__(self, engine: TimedEngine, is_hung: Callable[[], bool]) -> None:
+        self._engine = engine
+        self._is_hung = is_hung
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def step_time_s(self, work: Sequence[RowWork]) -> float:
+        return FOR_EVER_S if self._is_hung() else self._engine.step_time_s(work)
+
+
 class VirtualCluster:
     """Made by `virtual_cluster`."""
 
@@ -81,6 +98,8 @@ class VirtualCluster:
         self.kills = 0
         self.outlets: dict[tuple[str, str], MemoryOutlet] = {}  # (from, to): the latest
         self.stalled: set[str] = set()  # bytes to these workers do not move
+        self.failing_opens = 0  # so many of the next transports to be opened are not
+        self.hung: set[str] = set()  # their steps end no more
         self._tasks = tasks
         self._epochs = itertools.count(1000 * (seed + 1))
         self._fabric = MemoryFabric(
@@ -113,6 +132,7 @@ class VirtualCluster:
         """kill -9. Returns the epoch that is gone."""
         life = self.lives.pop(worker_id)
         self.kills += 1
+        self.hung.discard(worker_id)
         life.announcing.cancel()
         life.task.cancel()
         for link in life.links:
@@ -126,6 +146,31 @@ class VirtualCluster:
         for link in life.links:
             link.break_now("reset")
         life.links.clear()
+
+    def stall(self, worker_id: str) -> None:
+        """Bytes to that worker do not move, until `resume`."""
+        self.stalled.add(worker_id)
+        for (_, receiver), outlet in self.outlets.items():
+            if receiver == worker_id:
+                outlet.stall()
+
+    def resume(self, worker_id: str) -> None:
+        """May be called again."""
+        if worker_id in self.stalled:
+            self.stalled.remove(worker_id)
+            for (_, receiver), outlet in self.outlets.items():
+                if receiver == worker_id:
+                    outlet.resume()
+
+    def hang(self, worker_id: str) -> None:
+        """The step that it begins next never ends; the process and its streams live on."""
+        self.hung.add(worker_id)
+
+    async def replace_hung(self) -> None:
+        """What the launcher does with such a worker: kill it, prove its end, start another."""
+        for name in sorted(self.hung):
+            self.router.report_gone(await self.kill(name))
+            self.start(name, name.rstrip("0123456789"))
 
     async def random_misfortune(self) -> None:
         """Kills and resets now and then; the launcher restarts what was killed and proves its end.
@@ -183,6 +228,9 @@ class VirtualCluster:
         )
         make = self.shape.make_decode_engine if roles == "d" else None
         engine = (make or self.shape.make_engine)(self.shape.n_pages)
+        runner = TimedStepRunner(
+            _Hangable(engine, lambda: worker_id in self.hung), steps_ahead=self.shape.steps_ahead
+        )
         site = Site(config, engine, epoch=next(self._epochs))
         decode, prefill = DecodeConfig(), PrefillConfig()
         decode = replace(decode, receiver=replace(decode.receiver, lease=LEASE))
@@ -192,6 +240,9 @@ class VirtualCluster:
         maker = PageMaker(engine.pool, engine.spec.layout)
 
         def open_outlet(hello: transfer_pb2.ReceiverHello) -> MemoryOutlet:
+            if self.failing_opens:
+                self.failing_opens -= 1
+                raise OSError(errno.EMFILE, "no descriptor is left")
             source = maker.source_for(hello.layout)
             outlet = self._fabric.outlet(site.epoch, source, hello.transport_address)
             self.outlets[worker_id, hello.worker_id] = outlet
@@ -206,7 +257,6 @@ class VirtualCluster:
             transports=("memory",),
             makes_dtypes=maker.makes_dtypes,
         )
-        runner = TimedStepRunner(engine, steps_ahead=self.shape.steps_ahead)
         return Worker(config, site, Roles(decode_role, prefill_role), runner, wire)
 
     async def _announce(self, worker: Worker) -> None:

@@ -83,7 +83,7 @@ def _run_here(tree: Path, arguments: list[str], output: int) -> None:
         import pytest
 
         status = pytest.main(["-q", "-rfE", "-p", "no:cacheprovider", "--tb=line", *arguments])
-    except BaseException:
+    except BaseException:  # noqa: BLE001  the child ends here, whatever it was
         traceback.print_exc()
     finally:
         sys.stdout.flush()

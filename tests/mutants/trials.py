@@ -1,34 +1,33 @@
 """Takes the guards of `sites.py` away, one by one, in a copy of the tree.
 
-    python -m tests.mutants.trials              demand that the recorded test fails without each
-    python -m tests.mutants.trials --hunt [FILE ...]
-                                                look for a test of those that nobody has tried yet
+    python -m tests.mutants.trials [FILE ...]         demand that each one's recorded test fails
+    python -m tests.mutants.trials --hunt [FILE ...]  look for a test of those that have none yet
 
-A hunt writes what it finds into sites.toml. What survives it stays out, and `make check` says so:
-write a test, or give a reason under [spared].
+A hunt first runs the tests once under coverage, so that each guard is tried on those alone that
+come by its line, and writes what it finds into sites.toml. What survives stays out, and
+`make check` says so: write a test, or give a reason under [spared].
 """
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from tests.mutants.fork_runner import Outcome, run_tests, warm_up
-from tests.mutants.sites import RECORD, ROOT, Record, Site, all_sites, read_record
+import coverage
 
-_TRANSFER = ("tests/kvtransfer", "tests/worker", "tests/decode_worker", "tests/prefill_worker")
-_ROUTER = ("tests/router",)
-_CLUSTER = ("tests/cluster/test_virtual_cluster.py",)
-_HUNTS = {
-    "kvtransfer": (*_TRANSFER, *_CLUSTER),
-    "router": (*_ROUTER, *_CLUSTER),
-    "twolane": ("tests/twolane", *_TRANSFER),
-    "worker": ("tests/worker", "tests/decode_worker", "tests/prefill_worker", *_CLUSTER),
-}
-_HUNG = "a hang"
+from tests.mutants.fork_runner import Outcome, run_tests, warm_up
+from tests.mutants.sites import MODULES, RECORD, ROOT, Record, Site, all_sites, read_record
+
+_TESTS = (
+    "tests/kvtransfer", "tests/worker", "tests/decode_worker", "tests/prefill_worker",
+    "tests/router", "tests/twolane", "tests/cluster/test_virtual_cluster.py",
+)  # fmt: skip
+_COVERAGE = ROOT / "build" / "sites.coverage"
 
 
 def main(arguments: list[str]) -> int:
@@ -70,12 +69,13 @@ def retry(copy: Path, sites: list[Site], record: Record) -> list[str]:
 
 def hunt(copy: Path, sites: list[Site], record: Record) -> list[str]:
     """Look for a test that fails without each site that has no entry."""
+    visitors = Visitors()
     survived = []
     for site in sites:
         if (site.file, site.name) in {**record.killed, **record.spared}:
             continue
         begun = time.monotonic()
-        test = hunt_one(copy, site, record)
+        test = hunt_one(copy, site, record, visitors)
         took_s = time.monotonic() - begun
         print(f"{test or 'SURVIVED':9} {site.file}  {site.name}  {took_s:.1f} s", flush=True)
         if test is None:
@@ -86,18 +86,45 @@ def hunt(copy: Path, sites: list[Site], record: Record) -> list[str]:
     return survived
 
 
-def hunt_one(copy: Path, site: Site, record: Record) -> str | None:
-    """First the tests that killed its neighbours, then everything that comes near it."""
-    near = sorted({test for (file, _), test in record.killed.items() if file == site.file})
-    for tests in (near, list(_HUNTS[site.file.split("/")[0]])):
+def hunt_one(copy: Path, site: Site, record: Record, visitors: Visitors) -> str | None:
+    """First the tests that killed its neighbours, then every other that comes by."""
+    near = {test for (file, _), test in record.killed.items() if file == site.file}
+    passing = visitors.of(site)
+    for tests in ([t for t in passing if t in near], [t for t in passing if t not in near]):
         if not tests:
             continue
         outcome = without(copy, site, [*tests, "-x"])
         if outcome.failed:
             return outcome.failed[0]
-        if is_killed(outcome):
-            raise SystemExit(f"{site.name}: no test is named by\n{outcome.output}")
+        if outcome.status:
+            raise SystemExit(f"{site.name}: status {outcome.status}\n{outcome.output}")
     return None
+
+
+class Visitors:
+    """Which tests come by which lines, as coverage recorded it once."""
+
+    def __init__(self) -> None:
+        if not _COVERAGE.exists():
+            _measure_coverage()
+        self._data = coverage.CoverageData(str(_COVERAGE))
+        self._data.read()
+
+    def of(self, site: Site) -> list[str]:
+        """Test ids, those of the module's own package first."""
+        contexts = self._data.contexts_by_lineno(str(ROOT / site.file))
+        lines = range(site.first_line, site.last_line + 1)
+        tests = {name.split("|")[0] for line in lines for name in contexts.get(line, ()) if name}
+        own = f"tests/{site.file.split('/')[0]}/"
+        return sorted(tests, key=lambda test: (not test.startswith(own), test))
+
+
+def _measure_coverage() -> None:
+    command = [sys.executable, "-m", "pytest", "-q", *_TESTS, "--cov-context=test", "--cov-report="]
+    command += [f"--cov={file.rsplit('/', 1)[0]}" for file in MODULES]
+    environment = {**os.environ, "COVERAGE_FILE": str(_COVERAGE)}
+    _COVERAGE.parent.mkdir(exist_ok=True)
+    subprocess.run(command, cwd=ROOT, env=environment, check=True)
 
 
 def without(copy: Path, site: Site, arguments: list[str]) -> Outcome:

@@ -21,6 +21,8 @@ MODULES = (
     "recall",
     "startup",
     "router_overhead",
+    "router_scale",
+    "prefix_affinity",
     "worker_overhead",
 )
 COMPARISON = "split_or_colocated"

@@ -70,9 +70,9 @@ async def answer_all(
         nonlocal left
         for item in site.news.take():
             if isinstance(item, worker_pb2.TokenEvent):
-                said[int(item.key.request_id)][item.index] = item.token_id
+                said[int(item.key.submission_id)][item.index] = item.token_id
             elif item.kind not in _GOES_WELL or item.message:
-                raise RuntimeError(f"request {item.key.request_id} ended early: {item}")
+                raise RuntimeError(f"request {item.key.submission_id} ended early: {item}")
             elif item.kind == _Kind.KIND_FINISHED:
                 left -= 1
         if not left:
@@ -98,7 +98,7 @@ async def answer_all(
 
 def _row(site: Site, nth: int, job: Job, now: float) -> Row:
     assign = worker_pb2.Assign(
-        key=worker_pb2.AttemptKey(request_id=str(nth), attempt=1),
+        key=worker_pb2.AttemptKey(submission_id=str(nth), attempt=1),
         roles=[worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE],
         token_ids=job.token_ids,
         n_prompt=len(job.token_ids),

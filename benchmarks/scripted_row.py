@@ -38,11 +38,11 @@ class ScriptedRow:
 
     def next_token(self, role: worker_pb2.Role, config: ScriptConfig) -> worker_pb2.TokenEvent:
         """Depends on request and index alone, so that both workers tell the same."""
-        name = zlib.crc32(self.key.request_id.encode())
+        name = zlib.crc32(self.key.submission_id.encode())
         span = config.vocab_size - config.first_token
         token_id = config.first_token + (name + 7_919 * self.index) % span
         event = worker_pb2.TokenEvent(key=self.key, index=self.index, token_id=token_id)
         if self.index == self.end - 1:
             event.finish_reason = sampling_pb2.FINISH_REASON_LENGTH
-        setattr(event, "from", role)  # a keyword in Python
+        event.role = role
         return event

@@ -80,7 +80,7 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
         figures: worker_pb2.RowFigures | None = None,
     ) -> worker_pb2.RowEvent:
         event = worker_pb2.RowEvent(key=key, kind=kind, figures=figures)
-        setattr(event, "from", self.role)
+        event.role = self.role
         return event
 
     def announcement(self) -> cluster_pb2.AnnounceRequest:

@@ -72,7 +72,7 @@ class Peer:
         # Answers end one by one, as in life.
         n_answer = self._answer_tokens if number > 128 else self._answer_tokens * number // 128 + 9
         assign = worker_pb2.Assign(
-            key=worker_pb2.AttemptKey(request_id=key.request_id, attempt=1),
+            key=worker_pb2.AttemptKey(submission_id=key.submission_id, attempt=1),
             token_ids=tokens,
             n_prompt=len(tokens),
             roles=[worker_pb2.ROLE_DECODE],

@@ -60,7 +60,9 @@ class DecodeRole:
     def accept(self, row: Row, now: float) -> None:
         """Expect the row's pages from its prefill worker."""
         self.check_fits(row)
-        if not self.receiver.expect(self._key(row), n_tokens=row.n_given, now=now):
+        if not self.receiver.expect(
+            self._key(row), n_tokens=row.n_given, now=now, prefix_hashes=row.prompt_hashes
+        ):
             raise RowRefusedError(
                 reasons.CANCELLED, "its transfer was given up before it was assigned"
             )
@@ -81,7 +83,7 @@ class DecodeRole:
             if row.assign.prefill.epoch == epoch:
                 self._tell(row, _Kind.KIND_LANDED)
         for verdict in self.receiver.judge(epoch, now):
-            waiting = self._waiting.get(AttemptId(verdict.key.request_id, verdict.key.attempt))
+            waiting = self._waiting.get(AttemptId(verdict.key.submission_id, verdict.key.attempt))
             if waiting is None:
                 continue
             if verdict.landed:
@@ -98,7 +100,7 @@ class DecodeRole:
     def tick(self, now: float) -> None:
         events, self._events = self._events, []
         for event in events:
-            row = self._waiting.get(AttemptId(event.key.request_id, event.key.attempt))
+            row = self._waiting.get(AttemptId(event.key.submission_id, event.key.attempt))
             if row is None or self._key(row) != event.key:
                 continue  # cancelled meanwhile: the receiver was told so
             match event:
@@ -113,7 +115,7 @@ class DecodeRole:
 
     def _may_grant(self, key: Key, n_pages: int) -> bool:
         """The receiver's grant policy: room in the batch, and spare pages for prompt and growth."""
-        row = self._waiting.get(AttemptId(key.request_id, key.attempt))
+        row = self._waiting.get(AttemptId(key.submission_id, key.attempt))
         if row is None or not self._has_room(row, n_pages):
             return False
         self._site.reserve.promise(row, self._growth_pages(row))
@@ -150,6 +152,10 @@ class DecodeRole:
     def adopt(self, row: Row, first: SampledToken, now: float) -> None:
         row.times.landed_s = now
         self._run(row, first, GOES_ON, now)
+
+    @property
+    def lacks_pages(self) -> bool:
+        return self.receiver.n_queued > 0
 
     def _run(
         self, row: Row, first: SampledToken, finish: sampling_pb2.FinishReason, now: float

@@ -12,6 +12,7 @@ from deploy.options import (
     HTTP_OPTIONS,
     LIMIT_OPTIONS,
     MODEL_OPTIONS,
+    ROUTER_OPTIONS,
     TIMING_OPTIONS,
     TRANSPORT_OPTIONS,
     http_port,
@@ -59,6 +60,7 @@ def main() -> None:
 )
 @click.option("--worker-port", type=_PORT, default=7201, show_default=True)
 @with_options(HTTP_OPTIONS)
+@with_options(ROUTER_OPTIONS)
 @with_options(MODEL_OPTIONS)
 @with_options(LIMIT_OPTIONS)
 @with_options(TIMING_OPTIONS)
@@ -73,6 +75,7 @@ def router(**given: Any) -> None:
         spec = RouterSpec(
             router_id=given["router_id"],
             model=_model(given),
+            generation_config=given["generation_config"],
             host=given["host"],
             port=given["port"],
             worker_host=given["worker_host"],

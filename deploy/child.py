@@ -13,6 +13,7 @@ from dataclasses import asdict
 
 from deploy.handshake import Ready, send_failure, send_ready
 from deploy.launcher import StartError
+from deploy.log_limit import limit_records
 from deploy.serving import serving
 from deploy.spec import ProcessSpec
 
@@ -32,9 +33,11 @@ def run_process(spec: ProcessSpec, ready_fd: int | None) -> None:
 
 
 def log_to_stderr() -> None:
-    """Our own lines from INFO on; those of libraries from WARNING on."""
+    """Our own lines from INFO on; those of libraries from WARNING on. No kind of them floods."""
     form = "%(asctime)s %(levelname).1s %(name)s: %(message)s"
-    logging.basicConfig(level=logging.WARNING, format=form)
+    handler = logging.StreamHandler()
+    limit_records(handler)
+    logging.basicConfig(level=logging.WARNING, format=form, handlers=[handler])
     workers = ("worker", "prefill_worker", "decode_worker")
     for package in ("deploy", "router", *workers, "kvtransfer", "engine"):
         logging.getLogger(package).setLevel(logging.INFO)

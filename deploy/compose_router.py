@@ -1,18 +1,32 @@
-"""A router's configuration from its spec."""
+"""A router's configuration from its spec, and from what its process may have open."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
+from deploy.descriptors import Shares
 from deploy.given import with_given
-from deploy.spec import RouterSpec
-from router.config import AdmissionConfig, MembershipConfig, RouterConfig
+from deploy.spec import AUTO, NONE, RouterSpec
+from router.config import (
+    AdmissionConfig,
+    GrpcDoorConfig,
+    HttpConfig,
+    MembershipConfig,
+    RouterConfig,
+)
 from router.limits import LimitsConfig
+from router.model_defaults import FILE, NO_DEFAULTS, ModelDefaults, read_defaults
+from router.model_files import ModelFilesError
 
 
 def router_config(spec: RouterSpec) -> RouterConfig:
+    """Raises `ModelFilesError` for a generation_config.json that cannot be used."""
     timing, limits = spec.timing, spec.limits
     return RouterConfig(
         router_id=spec.router_id,
         models=(spec.model.name,),
+        defaults={spec.model.name: _defaults(spec)},
         limits=with_given(
             LimitsConfig(),
             prompt_tokens=limits.max_prompt_tokens,
@@ -29,3 +43,32 @@ def router_config(spec: RouterSpec) -> RouterConfig:
             growth_reserve_tokens=limits.growth_tokens,
         ),
     )
+
+
+def _defaults(spec: RouterSpec) -> ModelDefaults:
+    """What the generation_config.json that the spec chooses says. The model's own may be absent."""
+    chosen = spec.generation_config
+    if chosen == NONE:
+        return NO_DEFAULTS
+    if chosen == AUTO:
+        return read_defaults(Path(spec.model.model_dir))
+    directory = Path(chosen).expanduser()
+    if not (directory / FILE).is_file():
+        raise ModelFilesError(
+            f"--generation-config {chosen}: there is no {directory / FILE}; it is auto, none, or a "
+            "directory with such a file"
+        )
+    return read_defaults(directory)
+
+
+def grpc_door_config(shares: Shares) -> GrpcDoorConfig:
+    usual = GrpcDoorConfig()
+    return replace(usual, connections=min(usual.connections, shares.grpc))
+
+
+def http_config(spec: RouterSpec, shares: Shares) -> HttpConfig | None:
+    """None if there is no such door."""
+    if spec.http_port is None:
+        return None
+    usual = HttpConfig(port=spec.http_port)
+    return replace(usual, connections=min(usual.connections, shares.http))

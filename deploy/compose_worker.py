@@ -19,7 +19,7 @@ from kvtransfer.transports.registry import AnyPool, OutletOpener, TransportConfi
 from prefill_worker.batching import BatchingConfig
 from prefill_worker.config import PrefillConfig
 from prefill_worker.role import PrefillRole
-from worker.config import SessionConfig, StepLimits, WorkerConfig
+from worker.config import SessionConfig, StepLimits, StepWatchConfig, WorkerConfig
 from worker.links import PeerDialer
 from worker.metrics import WorkerMetrics
 from worker.role import Roles
@@ -31,6 +31,7 @@ from worker.worker import Worker
 # A card of today reads 2,048 tokens in 50 ms, nearly at its best rate: no answer waits longer.
 GPU_STEP_LIMITS = StepLimits(step_tokens=2048, decode_rows=256)
 _LEAST_REATTACH_S, _LEAST_LANDING_S, _LEAST_STUCK_S = 0.2, 0.5, 1.0
+_LEAST_LATE_S = 1.0
 
 
 def build_worker(
@@ -116,6 +117,7 @@ def worker_config(spec: WorkerSpec, *, on_gpu: bool = False) -> WorkerConfig:
         announce_every_s=timing.heartbeat_s,
         drain_for_s=timing.stop_grace_s,
         limits=step_limits(spec.limits, GPU_STEP_LIMITS if on_gpu else StepLimits()),
+        step_watch=step_watch_config(timing),
         sessions=SessionConfig(
             load_every_s=timing.heartbeat_s,
             load_least_s=min(SessionConfig().load_least_s, timing.heartbeat_s),
@@ -123,6 +125,13 @@ def worker_config(spec: WorkerSpec, *, on_gpu: bool = False) -> WorkerConfig:
             tombstone_s=timing.lease_s,
         ),
     )
+
+
+def step_watch_config(timing: TimingSpec) -> StepWatchConfig:
+    """How long to wait for a step follows from how long to wait for a word."""
+    usual = StepWatchConfig()
+    scale = timing.suspicion_s / TimingSpec().suspicion_s
+    return replace(usual, late_s=min(usual.first_late_s, max(_LEAST_LATE_S, usual.late_s * scale)))
 
 
 def _devices(spec: WorkerSpec, *, on_gpu: bool) -> tuple[str, ...]:

@@ -180,7 +180,8 @@ def _runs_on(spec: ModelSpec, device: str, dtype: str) -> str:
 
 
 class _FakeLoader:
-    """Takes the vocabulary from the model's config.json, so that its tokenizer fits."""
+    """Takes the vocabulary from the model's config.json, so that its tokenizer fits; and `echoes`,
+    with which tests choose the answers."""
 
     on_gpu = False
     runs_on = "fake engine"
@@ -200,6 +201,8 @@ class _FakeLoader:
             vocab_size=int(facts["vocab_size"]),
             first_token=min(3, int(facts["vocab_size"]) - 1),  # ids before are special, mostly
             max_context_tokens=min(spec.max_context_tokens or limit, limit),
+            hangs_by_file=facts.get("fake_hangs_by_file", ""),
+            echoes=bool(facts.get("echoes")),
         )
         self.n_pages: int | None = self._config.n_pages
         self.host_bytes = self._config.n_pages * self._config.page_bytes

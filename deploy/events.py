@@ -14,7 +14,7 @@ class Kind(StrEnum):
     READY = "ready"  # the cluster answers: endpoint, http
     DIED = "died"  # a process is proven dead: text says how
     RESTARTING = "restarting"  # text says when
-    FENCED = "fenced"  # killed because a peer must know that it writes no more
+    FENCED = "fenced"  # killed: text says why
     FAILED = "failed"  # the cluster cannot start: text says why
     STOPPING = "stopping"
     STOPPED = "stopped"  # after a start only; the end of the stream proves it in any case

@@ -11,6 +11,7 @@ import click
 
 from deploy.hub import BUNDLED, find_model
 from deploy.spec import (
+    AUTO,
     MAX_PORT,
     MAX_SOCKETS,
     TRANSPORTS,
@@ -121,6 +122,16 @@ HTTP_OPTIONS = [
         help="Of the OpenAI-style HTTP door, at --host.  [default: --port + 2]",
     ),
     click.option("--no-http", is_flag=True, help="No HTTP door."),
+]
+ROUTER_OPTIONS = [
+    click.option(
+        "--generation-config",
+        default=AUTO,
+        show_default=True,
+        metavar="auto|none|DIR",
+        help="Whose generation_config.json tells what requests take that set no temperature, "
+        "top_k, top_p, min_p, repetition_penalty or max_tokens; auto: the model's.",
+    ),
 ]
 LIMIT_OPTIONS = [
     click.option(

@@ -12,7 +12,7 @@ from deploy.topology import ROLES, Pool, RouterOptions, Topology, WorkerOptions,
 _MODEL = {field.name for field in fields(ModelSpec)}
 _LIMITS = {field.name for field in fields(LimitsSpec)}
 _WAYS = ("transports", "checksums", "sockets")
-_PLACES = ("host", "port", "worker_port", "metrics_port")
+_AS_SAID = ("host", "port", "worker_port", "metrics_port", "generation_config")
 
 
 def resolve(topology: Topology, *, cores: int | None = None) -> ClusterSpec:
@@ -38,7 +38,7 @@ def resolve(topology: Topology, *, cores: int | None = None) -> ClusterSpec:
         pools=pools,
         timing=TimingSpec(**given(topology.timing)),
         limits=LimitsSpec(**{k: v for k, v in router.items() if k in _LIMITS}),
-        **{k: v for k, v in router.items() if k in _PLACES},
+        **{k: v for k, v in router.items() if k in _AS_SAID},
     )
     return replace(cluster, http_port=_http_port(topology.router, cluster.port))
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from deploy.descriptors import TooFewDescriptorsError, count_open, raise_limit, share
 from deploy.launcher import StartError, first_start_error
 from deploy.spec import DECODE, ProcessSpec, RouterSpec, WorkerSpec
 
@@ -43,7 +44,11 @@ _SWITCH_S = 100e-6  # a step is ten milliseconds: with Python's five, threads wa
 async def serving(spec: ProcessSpec) -> AsyncIterator[Where]:
     """See the module. Raises `StartError` if it cannot start."""
     sys.setswitchinterval(_SWITCH_S)
-    block = _serving_router(spec) if isinstance(spec, RouterSpec) else _serving_worker(spec)
+    try:
+        limit = raise_limit()
+    except TooFewDescriptorsError as error:
+        raise StartError(str(error)) from error
+    block = _serving_router(spec, limit) if isinstance(spec, RouterSpec) else _serving_worker(spec)
     try:
         async with block as where:
             _settle_memory()
@@ -63,26 +68,32 @@ def _settle_memory() -> None:
 
 
 @asynccontextmanager
-async def _serving_router(spec: RouterSpec) -> AsyncIterator[Where]:
-    from deploy.compose_router import router_config
-    from router.config import HttpConfig, ServerConfig
+async def _serving_router(spec: RouterSpec, limit: int) -> AsyncIterator[Where]:
+    from deploy.compose_router import grpc_door_config, http_config, router_config
+    from router.config import ServerConfig
     from router.dialer import GrpcDialer
+    from router.model_files import ModelFilesError
     from router.server import RouterServer
     from router.text import TextCodec
 
+    shares = share(limit, count_open())
     place = ServerConfig(
         host=spec.host,
         port=spec.port,
         worker_host=spec.worker_host,
         worker_port=spec.worker_port,
         metrics_port=spec.metrics_port,
-        http=None if spec.http_port is None else HttpConfig(port=spec.http_port),
+        grpc=grpc_door_config(shares),
+        http=http_config(spec, shares),
         stop_grace_s=spec.timing.stop_grace_s,
     )
     async with AsyncExitStack() as stack:
         dialer = await stack.enter_async_context(GrpcDialer())
-        text = TextCodec.load(Path(spec.model.model_dir))
-        server = RouterServer(router_config(spec), place, dialer, text)
+        try:
+            config, text = router_config(spec), TextCodec.load(Path(spec.model.model_dir))
+        except ModelFilesError as error:
+            raise StartError(str(error)) from error
+        server = RouterServer(config, place, dialer, text)
         try:
             await stack.enter_async_context(server)
         except (RuntimeError, OSError) as error:  # all that gRPC says is a RuntimeError

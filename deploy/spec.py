@@ -13,6 +13,7 @@ MAX_SOCKETS = 64  # from a sender to a receiver
 _HTTP_ABOVE = 2  # between them, workers come in where a router is started alone
 PREFILL, DECODE = "prefill", "decode"
 TRANSPORTS = ("cuda_ipc", "shm", "unix", "nixl", "tcp")  # best first; see kvtransfer
+AUTO, NONE = "auto", "none"  # whose generation_config.json: the model's, nobody's
 OVER_NETWORKS = frozenset({"nixl", "tcp"})  # of them; pages are always summed there
 
 
@@ -82,10 +83,12 @@ class LimitsSpec:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterSpec:
     """One router process. Port 0 takes any free one. `host` is for clients, `worker_host` for
-    workers and the launcher alone: who reaches it is believed."""
+    workers and the launcher alone: who reaches it is believed. `generation_config` is `auto`,
+    `none`, or a directory."""
 
     router_id: str
     model: ModelSpec
+    generation_config: str = AUTO
     host: str = "127.0.0.1"
     port: int = 0
     worker_host: str = "127.0.0.1"
@@ -166,6 +169,7 @@ class ClusterSpec:
 
     model: ModelSpec  # as the router sees it: its name, and where its tokenizer is
     pools: tuple[PoolSpec, ...]
+    generation_config: str = AUTO  # as in RouterSpec
     host: str = "127.0.0.1"
     port: int = 7200
     worker_port: int = 0
@@ -187,6 +191,7 @@ class ClusterSpec:
         return RouterSpec(
             router_id="router-0",
             model=self.model,
+            generation_config=self.generation_config,
             host=self.host,
             port=self.port,
             worker_port=self.worker_port,

@@ -3,7 +3,7 @@
     start router -> start workers -> ready -> watch | fence -> stop
 
     watch: a dead process comes back, a worker under a new epoch
-    fence: a process that some worker wants proven dead is killed
+    fence: a process that some worker wants proven dead, or whose step never ends, is killed
 
 Whoever is proven dead is reported to the router (`ReportGone`), which frees what it may have been
 writing to. Proof is the launcher's word, never a timeout.
@@ -12,7 +12,7 @@ writing to. Proof is the launcher's word, never a timeout.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -22,19 +22,22 @@ from deploy.loading_news import tell_loading
 from deploy.restart import RestartConfig, RestartPolicy
 from deploy.router_client import RouterClient
 from deploy.spec import ClusterSpec, ProcessSpec, WorkerSpec
+from twolane.v1 import cluster_pb2
 
-ALIVE = "alive"  # a word of WorkerStatus.state
+ALIVE, GONE = "alive", "gone"  # words of WorkerStatus.state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisorConfig:
-    """`stop_margin_s`: a process that is still there so long after its grace is killed."""
+    """`stop_margin_s`: a process that is still there so long after its grace is killed.
+    `hung_factor`: a worker is, too, whose step takes so many times longer than what is late."""
 
     restart: RestartConfig = field(default_factory=RestartConfig)
     ready_timeout_s: float = 60.0
     ready_poll_s: float = 0.05
     fence_poll_s: float = 1.0
     stop_margin_s: float = 3.0
+    hung_factor: float = 2.0
     loading_poll_s: float = 1.0
 
 
@@ -191,16 +194,28 @@ class Supervisor:
         """Kill whom a worker wants proven dead, and tell the router who is."""
         while True:
             await asyncio.sleep(self._config.fence_poll_s)
-            members = await client.workers()
+            # what is gone says nothing any more: its last report is old
+            members = [m for m in await client.workers() if m.state != GONE]
             wanted = {epoch for member in members for epoch in member.load.fence_wanted}
             self._unreported |= wanted & self._dead
+            why = dict.fromkeys(wanted, "a peer must know that it writes no more")
+            why |= self._hung(members)
             for handle in self._workers():
-                if handle.epoch in wanted:
-                    self._tell(Event(kind=Kind.FENCED, name=handle.name, epoch=handle.epoch))
+                if (text := why.get(handle.epoch)) is not None:
+                    event = Event(kind=Kind.FENCED, name=handle.name, epoch=handle.epoch, text=text)
+                    self._tell(event)
                     await self._launcher.fence(handle)  # `_keep` sees its end and reports it
             for epoch in sorted(self._unreported):
                 if await client.report_gone(epoch):
                     self._unreported.discard(epoch)
+
+    def _hung(self, members: Sequence[cluster_pb2.WorkerStatus]) -> dict[int, str]:
+        """Workers whose step does not end, and that in words."""
+        return {
+            member.worker.epoch: f"its step has not ended for {member.load.step_age_s:.0f} s"
+            for member in members
+            if member.load.step_age_s > self._config.hung_factor * member.load.step_bound_s > 0
+        }
 
     async def _stop(self, hurry: asyncio.Event) -> None:
         """The router first, so that running answers end; then the workers."""

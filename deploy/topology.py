@@ -111,7 +111,8 @@ class Pool(WorkerOptions):
 
 
 class RouterOptions(_Part):
-    """Where clients come in (`host`, `port`, `http_port`), where workers do, what is refused."""
+    """Where clients come in (`host`, `port`, `http_port`), where workers do, what is refused, and
+    what requests take that leave it open."""
 
     host: str | None = None
     port: Port | None = None
@@ -119,6 +120,7 @@ class RouterOptions(_Part):
     metrics_port: Port | None = None
     http_port: Port | None = None
     no_http: bool | None = None
+    generation_config: str | None = None  # auto, none, or a directory
     max_prompt_tokens: Count | None = None
     max_output_tokens: Count | None = None
     max_queued: Count | None = None

@@ -19,6 +19,7 @@ import sys
 from pathlib import Path
 from types import FrameType
 
+from deploy.descriptors import TooFewDescriptorsError, raise_limit
 from deploy.orphan import adopt_orphans, children, die_with_parent, end_children
 from deploy.scratch import make_scratch, remove_stale_scratch
 
@@ -29,6 +30,10 @@ _MOST_STOPS = 3  # with the last of them patience with the launcher ends
 
 def main() -> None:
     """Run the command in a child, and end as it ends."""
+    try:
+        raise_limit()
+    except TooFewDescriptorsError as error:
+        raise SystemExit(str(error)) from None
     watched = {*_WATCHED}
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup
         watched.discard(signal.SIGHUP)

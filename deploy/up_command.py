@@ -26,6 +26,7 @@ from deploy.options import (
     HTTP_OPTIONS,
     LIMIT_OPTIONS,
     MODEL_OPTIONS,
+    ROUTER_OPTIONS,
     TIMING_OPTIONS,
     TRANSPORT_OPTIONS,
     with_options,
@@ -63,6 +64,7 @@ _PORT = click.IntRange(0, 65535)
 )
 @with_options(TRANSPORT_OPTIONS)
 @with_options(HTTP_OPTIONS)
+@with_options(ROUTER_OPTIONS)
 @with_options(MODEL_OPTIONS)
 @with_options(LIMIT_OPTIONS)
 @with_options(TIMING_OPTIONS)

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from engine.config_fields import (
+    count_of,
+    flag_of,
+    names_of,
+    number_of,
+    refuse,
+    size_of,
+    token_ids_of,
+)
 from engine.errors import CheckpointError, UnsupportedModelError
 from engine.quantisation import stores_fp8
 from engine.rope import Rope, read_rope
+from twolane.lfs import is_lfs_pointer, lfs_complaint
 
 # Per family, as transformers has them: whose biases are fixed, and what an absent key means.
 FAMILIES: Mapping[str, str] = {
@@ -20,6 +29,7 @@ FAMILIES: Mapping[str, str] = {
     "Qwen2ForCausalLM": "qwen2",
     "Qwen3ForCausalLM": "qwen3",
 }
+_SLIDING, _FULL = "sliding_attention", "full_attention"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,84 +63,94 @@ class Architecture:
 
 
 def read_architecture(model_dir: Path) -> Architecture:
-    """Parse `model_dir/config.json` (and the end-of-sequence ids of generation_config.json).
+    """Parse `model_dir/config.json`, and the end-of-sequence ids of generation_config.json.
 
     Raises CheckpointError where a file or a field is missing or wrong, UnsupportedModelError where
     the model is sound but of another kind. Knows both spellings of the rotary options: that of
     transformers 5 (`rope_parameters`) and the older (`rope_theta`, `rope_scaling`).
     """
     raw = _read_json(model_dir / "config.json")
-    names = raw.get("architectures") or []
-    kind = names[0] if names else f"model_type {raw.get('model_type')}"
-    family = FAMILIES.get(names[0] if names else "")
-    if family is None:
-        raise UnsupportedModelError(f"{kind} is not supported; {', '.join(FAMILIES)} are")
+    family = _family(raw)
     if raw.get("hidden_act", "silu") != "silu":
         raise UnsupportedModelError(f"hidden_act {raw['hidden_act']} is not supported; silu is")
-    heads, hidden = _size(raw, "num_attention_heads"), _size(raw, "hidden_size")
-    kv_heads = _size(raw, "num_key_value_heads", heads)
-    head_dim = _size(raw, "head_dim", 128 if family == "qwen3" else hidden // heads)
-    if heads % kv_heads or head_dim % 2:
-        raise CheckpointError(f"{heads} heads of {head_dim} do not group over {kv_heads} kv heads")
-    attention_bias = bool(raw.get("attention_bias", False)) and family in ("llama", "qwen3")
-    max_position = _size(raw, "max_position_embeddings")
+    heads, hidden = size_of(raw, "num_attention_heads"), size_of(raw, "hidden_size")
+    kv_heads = size_of(raw, "num_key_value_heads", heads)
+    head_dim = size_of(raw, "head_dim", 128 if family == "qwen3" else hidden // heads)
+    if heads % kv_heads:
+        raise CheckpointError(f"config.json: {heads} heads do not group over {kv_heads} kv heads")
+    if head_dim % 2:
+        raise CheckpointError(f"config.json: head_dim is {head_dim}; rotation needs an even one")
+    attention_bias = flag_of(raw, "attention_bias") and family in ("llama", "qwen3")
+    max_position, vocab_size = size_of(raw, "max_position_embeddings"), size_of(raw, "vocab_size")
     return Architecture(
         family=family,
-        vocab_size=_size(raw, "vocab_size"),
+        vocab_size=vocab_size,
         hidden_size=hidden,
-        intermediate_size=_size(raw, "intermediate_size"),
-        layers=_size(raw, "num_hidden_layers"),
+        intermediate_size=size_of(raw, "intermediate_size"),
+        layers=size_of(raw, "num_hidden_layers"),
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        norm_eps=_number(raw, "rms_norm_eps", 1e-6),
-        rope=read_rope(raw, head_dim, max_position),
+        norm_eps=number_of(raw, "rms_norm_eps", 1e-6),
+        rope=read_rope(raw, max_position),
         windows=_windows(raw, family),
         qkv_bias=attention_bias or family == "qwen2",
         out_bias=attention_bias,
-        mlp_bias=family == "llama" and bool(raw.get("mlp_bias", False)),
+        mlp_bias=flag_of(raw, "mlp_bias") and family == "llama",
         qk_norm=family == "qwen3",
-        tied_embeddings=bool(raw.get("tie_word_embeddings", False)),
+        tied_embeddings=flag_of(raw, "tie_word_embeddings"),
         max_position=max_position,
-        eos_token_ids=_eos_token_ids(raw, model_dir),
+        eos_token_ids=_eos_token_ids(raw, model_dir, vocab_size),
         stores_fp8=stores_fp8(raw),
     )
 
 
+def _family(raw: Mapping[str, Any]) -> str:
+    names = names_of(raw, "architectures")
+    supported = ", ".join(FAMILIES)
+    if not names:
+        raise UnsupportedModelError(
+            f"config.json names no architectures (its model_type is {raw.get('model_type')}); one "
+            f"of {supported} must stand there"
+        )
+    if names[0] not in FAMILIES:
+        raise UnsupportedModelError(f"{names[0]} is not supported; {supported} are")
+    return FAMILIES[names[0]]
+
+
 def _windows(raw: Mapping[str, Any], family: str) -> tuple[int, ...]:
-    """Mistral: one for all layers (absent means 4,096). Qwen: by `layer_types`, if at all."""
-    layers = _size(raw, "num_hidden_layers")
-    if family == "llama":
-        return (0,) * layers
-    window = raw.get("sliding_window", 4096)
-    if family == "mistral":
-        return (window or 0,) * layers
-    if not raw.get("use_sliding_window", False) or not window:
-        return (0,) * layers
-    types = raw.get("layer_types")
-    if types is None:
-        first = raw.get("max_window_layers", 28)
-        types = ["sliding_attention" if i >= first else "full_attention" for i in range(layers)]
-    strange = set(types) - {"full_attention", "sliding_attention"}
-    if strange or len(types) != layers:
-        raise CheckpointError(f"layer_types {types} does not describe {layers} layers")
-    return tuple(window if kind == "sliding_attention" else 0 for kind in types)
+    """Mistral: one for all layers (absent means 4,096). Qwen: by `layer_types`, if at all. Others
+    have none. What `layer_types` say beyond that is refused."""
+    layers = size_of(raw, "num_hidden_layers")
+    window = 0 if family == "llama" else count_of(raw, "sliding_window", 4096)
+    if family.startswith("qwen") and not flag_of(raw, "use_sliding_window"):
+        window = 0
+    first = 0 if family == "mistral" else count_of(raw, "max_window_layers", 28)
+    usual = [_SLIDING if window and i >= first else _FULL for i in range(layers)]
+    types = names_of(raw, "layer_types") or usual
+    if len(types) != layers or set(types) - {_SLIDING, _FULL}:
+        refuse("layer_types", types, f"{layers} times {_FULL} or {_SLIDING}")
+    if types != usual and not (window and family.startswith("qwen")):
+        raise UnsupportedModelError(
+            f"config.json: layer_types are {sorted(set(types))} where sliding_window and the "
+            f"family {family} say {sorted(set(usual))}; windows by layer are Qwen's alone"
+        )
+    return tuple(window if kind == _SLIDING else 0 for kind in types)
 
 
-def _eos_token_ids(raw: Mapping[str, Any], model_dir: Path) -> tuple[int, ...]:
-    found: set[int] = set()
-    sources = [raw]
-    if (model_dir / "generation_config.json").exists():
-        sources.append(_read_json(model_dir / "generation_config.json"))
-    for source in sources:
-        ids = source.get("eos_token_id")
-        found.update([ids] if isinstance(ids, int) else ids or [])
-    return tuple(sorted(found))
+def _eos_token_ids(raw: Mapping[str, Any], model_dir: Path, vocab_size: int) -> tuple[int, ...]:
+    """Those of generation_config.json, as in transformers; of config.json where it has none."""
+    path = model_dir / "generation_config.json"
+    generation = _read_json(path) if path.exists() else {}
+    ids = token_ids_of(generation, "eos_token_id", vocab_size, path.name)
+    return ids or token_ids_of(raw, "eos_token_id", vocab_size, "config.json")
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text())
+        if is_lfs_pointer(path):
+            raise CheckpointError(lfs_complaint(path))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise CheckpointError(f"{path} is missing") from error
     except (OSError, ValueError) as error:
@@ -138,18 +158,3 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise CheckpointError(f"{path} is not a JSON object")
     return content
-
-
-def _size(raw: Mapping[str, Any], key: str, default: int | None = None) -> int:
-    value = raw.get(key)
-    value = default if value is None else value
-    if type(value) is not int or value < 1:
-        raise CheckpointError(f"config.json: {key} is {value!r}; it must be a positive integer")
-    return value
-
-
-def _number(raw: Mapping[str, Any], key: str, default: float) -> float:
-    value = raw.get(key, default)
-    if not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
-        raise CheckpointError(f"config.json: {key} is {value!r}; it must be a positive number")
-    return float(value)

@@ -11,14 +11,20 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from engine.errors import CheckpointError
+from engine.errors import CheckpointError, UnsupportedModelError
 from engine.fp8 import FP8, Fp8Rows, Matrix
 from engine.ranks.shard import Cut
+from twolane.lfs import is_lfs_pointer, lfs_complaint
 
 # Left in some checkpoints by older tools; nothing is lost by not reading them.
 IGNORED_SUFFIX = ".rotary_emb.inv_freq"
 SAMPLE_BYTES = 1 << 20
 FULL_HASH_BYTES = 64 << 20
+COMPARED_ROWS = 4096  # of two matrices at a time
+# What GPTQ, AWQ, MLX and bitsandbytes keep beside or instead of a weight. FP8's is `weight_scale`.
+QUANTISED = (
+    ".qweight", ".qzeros", ".scales", ".g_idx", ".absmax", ".quant_map", ".quant_state", ".SCB"
+)  # fmt: skip
 
 
 class Checkpoint:
@@ -37,6 +43,8 @@ class Checkpoint:
                 handle = safe_open(str(path), framework="pt")
                 names: list[str] = handle.keys()  # type: ignore[no-untyped-call]  # its stub has none
             except (SafetensorError, OSError) as error:
+                if is_lfs_pointer(path):
+                    raise CheckpointError(lfs_complaint(path)) from error
                 raise CheckpointError(f"{path} is not a sound safetensors file: {error}") from error
             for name in names:
                 if name in self._open:
@@ -95,6 +103,28 @@ class Checkpoint:
             )
         self._scales_read.add(scale)
         return held.float().reshape(-1).expand(rows)
+
+    def refuse_quantised(self) -> None:
+        """Raise where tensors are of a quantisation that config.json says nothing of."""
+        for name in self._open:
+            if name.endswith(QUANTISED):
+                raise UnsupportedModelError(
+                    f"the weights are quantised ({name}), though config.json has no "
+                    "quantization_config; FP8, bf16 and f32 checkpoints are supported"
+                )
+
+    def refuse_unequal(self, name: str, other: str, cut: Cut) -> None:
+        """Raise unless rows `cut` of two matrices are equal, or the checkpoint lacks `name`."""
+        if name not in self._open:
+            return
+        pair = [self._open[each].get_slice(each) for each in (name, other)]
+        for start in range(cut.start, cut.start + cut.size, COMPARED_ROWS):
+            rows = slice(start, min(start + COMPARED_ROWS, cut.start + cut.size))
+            if not torch.equal(*(held[rows].float() for held in pair)):
+                raise CheckpointError(
+                    f"tie_word_embeddings is true, but {name} is not {other}: say false in "
+                    "config.json if it is to be used, or take it out of the checkpoint"
+                )
 
     def refuse_extras(self, used: Iterable[str]) -> None:
         """Raise for tensors that nobody read: the model has parts that would be left out."""

@@ -14,8 +14,11 @@ pages of another size are right, or seen to be wrong.
 from __future__ import annotations
 
 import hashlib
+import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -51,11 +54,14 @@ class FakeEngineConfig:
     first_token: int = 0  # answers use ids from here to vocab_size
     max_context_tokens: int = 4096
     eos_token_ids: tuple[int, ...] = ()
+    echoes: bool = False  # the answer is the prompt again, not hashes
     eos_every_tokens: int = 0  # about one token in this many is the first eos id; 0: never one
     step_overhead_s: float = 0.002
     prefill_token_s: float = 20e-6
     decode_row_s: float = 50e-6
     context_token_s: float = 0.05e-6
+    # A fault for tests: no step ends in the process whose id this file holds. Empty: no such file.
+    hangs_by_file: str = ""
 
     def __post_init__(self) -> None:
         assert self.n_pages >= 1
@@ -113,6 +119,8 @@ class FakeEngine:
 
     def run(self, work: Sequence[RowWork]) -> list[RowResult]:
         """Verify, mark and sample each row; quick where `token_ids` is an array, not a list."""
+        while self.config.hangs_by_file and _is_named_by(Path(self.config.hangs_by_file)):
+            time.sleep(0.02)
         self.steps += 1
         return [self._run_row(row) for row in work]
 
@@ -151,6 +159,8 @@ class FakeEngine:
             return RowResult(row.row)
         seed = row.params.seed or 0
         token, draw = _next_token(int(marks[-1, 0]), seed, row.sample_index, config)
+        if config.echoes:
+            token = int(tokens[end % row.n_prompt])
         return RowResult(row.row, (_with_logprobs(token, draw, row.params, config),))
 
     def _complaint(self, found: Marks, marks: Marks, held: npt.NDArray[np.int64]) -> str:
@@ -201,6 +211,10 @@ def prefix_marks(tokens: npt.NDArray[np.int64]) -> Marks:
         # The second word tells apart two sums that collide, and is never zero: zero is "unwritten".
         np.bitwise_or(marks[:, 0] ^ place, np.uint64(1), out=marks[:, 1])
     return marks
+
+
+def _is_named_by(file: Path) -> bool:
+    return file.exists() and file.read_text(encoding="utf-8").strip() == str(os.getpid())
 
 
 def _mix(value: int) -> int:

@@ -28,6 +28,10 @@ def stores_fp8(raw: Mapping[str, Any]) -> bool:
     if not isinstance(found, dict):
         raise UnsupportedModelError("quantization_config is not an object")
     method = found.get("quant_method")
+    if method is None and any(name.startswith("load_in_") for name in found):
+        method = "bitsandbytes"  # before it wrote its name
+    if method is None:
+        raise UnsupportedModelError(f"quantization_config names no quant_method: {found}")
     if method == "fp8":
         _check_fp8(found)
     elif method == "compressed-tensors":

@@ -44,12 +44,9 @@ class TiledProduct:
         self._heights: dict[tuple[int, ...], tuple[int, ...]] = {}  # by weight shape, tallest first
 
     def probe(self, weight: torch.Tensor) -> None:
-        """Find the heights that agree for weights of this shape and dtype; all, on `meta`."""
+        """Find the heights that agree for weights of this shape and dtype; of `meta`, none."""
         shape = tuple(weight.shape)
-        if shape in self._heights:
-            return
-        if weight.is_meta:
-            self._heights[shape] = tuple(sorted(self._tried, reverse=True))
+        if shape in self._heights or weight.is_meta:
             return
         source = torch.Generator().manual_seed(_PROBE_SEED)
         x = torch.randn(max(self._tried), shape[1], generator=source).to(weight)
@@ -59,6 +56,8 @@ class TiledProduct:
         self._heights[shape] = tuple(sorted(agreed, reverse=True))
 
     def __call__(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        if weight.is_meta:
+            return x.new_empty(len(x), len(weight))
         heights = self._heights[tuple(weight.shape)]
         m, least = len(x), heights[-1]
         padded = -(-m // least) * least

@@ -187,9 +187,12 @@ def load_weights(
     and no more; with `fp8`, the layers' matrices as FP8, rounded to it where they are not stored
     so. `progress` is called first, and after each. Raises CheckpointError for a missing, extra or
     misshapen tensor, EngineConfigError for a model that does not divide."""
+    checkpoint.refuse_quantised()
     weights, parts = allocate_weights(arch, dtype, shard, fp8=fp8)
     for part in _in_turn(parts, progress):
         checkpoint.copy_into(part.name, part.target, part.cut)
+    if arch.tied_embeddings:
+        checkpoint.refuse_unequal(HEAD, EMBEDDING, shard.vocab_part(arch.vocab_size))
     used = {part.name for part in parts} | ({HEAD} if arch.tied_embeddings else set())
     checkpoint.refuse_extras(used)
     return weights

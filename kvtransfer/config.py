@@ -30,7 +30,7 @@ class SenderConfig:
     post_bytes: int = 8 * MIB  # most bytes of one post (and so of one Chunk)
     holding_cap_pages: int = 0  # `is_full` from here on; 0: no cap
     max_regrants: int = 5  # a transfer whose grant is lost more often fails
-    stuck_after_s: float = 3.0  # sends to a receiver are under way, and none was completed
+    stuck_after_s: float = 3.0  # sends to a receiver are under way, and nothing of them moved
 
     def __post_init__(self) -> None:
         assert self.stuck_after_s > 0
@@ -43,6 +43,7 @@ class ReceiverConfig:
 
     lease: LeaseConfig = LeaseConfig()
     queue_limit: int = 256  # reservations that wait for pages; Busy beyond
+    pass_looks: int = 8  # at so many behind a head without room, whether they find some
     quarantine_cap_pages: int = 0  # no reservation is granted from here on; 0: half the pool
     fence_after_s: float = 60.0  # a quarantine older than this asks for a fence below the cap too
     landing_timeout_s: float = 3.0  # DONE is here, bytes are not: revoke, so that they come again

@@ -48,6 +48,10 @@ class GrantBook:
         """Grants whose pages wait for proof."""
         return [grant for grant in self._of.values() if not grant.is_open]
 
+    def landings(self) -> list[Landing]:
+        """Where grants were made, of whatever peer. Some more than once."""
+        return [grant.landing for grant in self._of.values()]
+
     def open_generations(self) -> set[int]:
         return {number for number, grant in self._of.items() if grant.is_open}
 
@@ -112,7 +116,8 @@ class GrantBook:
 
     def on_sender_stopped(self, grant: InGrant) -> None:
         """The sender writes to the revoked grant no more: proof if nobody else does."""
-        self._settle(grant, is_proven=grant.landing.sender_writes)
+        is_proven = grant.landing.sender_writes  # guard: writer's proof
+        self._settle(grant, is_proven=is_proven)
 
     def _settle(self, grant: InGrant, *, is_proven: bool) -> None:
         if grant.life.state is not GrantState.REVOKED:

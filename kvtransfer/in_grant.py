@@ -111,7 +111,7 @@ class InGrant:
         first, n = chunk.first_page - len(self.skipped), chunk.n_pages
         if first < 0 or n < 1 or first + n > len(self.pages):
             return False
-        if self._announced[first : first + n].any():
+        if self._announced[first : first + n].any():  # guard: once
             return False
         if len(chunk.checksums) not in ((n,) if require_checksums else (0, n)):
             return False

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -83,10 +84,12 @@ class Inbound:
     def __init__(self, key: Key, start: InState, hub: InHub, now: float) -> None:
         self.key = key
         self.n_tokens = 0  # of the ASSIGN; 0 while parked
+        self._hashes: Sequence[bytes] | None = None  # of the row's full pages, by its ASSIGN
         self.reserve: transfer_pb2.Reserve | None = None
         self.grant: InGrant | None = None  # while GRANTED
         self.pages: list[int] = []  # once LANDED: of the whole row, one reference each is ours
         self.heard_at = now  # of the sender, about this key
+        self.n_passed_pages = 0  # granted to others behind it, while it was the head of the queue
         self._hub = hub
         self._life = Lifecycle(start, IN_MOVES)
         self._born_at = now
@@ -115,6 +118,15 @@ class Inbound:
         grant = self.grant
         return grant is not None and self._done is not None and grant.is_announced
 
+    @property
+    def n_pages(self) -> int:
+        """Of the whole row; its ASSIGN came."""
+        return math.ceil(self.n_tokens / self._hub.page_tokens)
+
+    def may_be_passed_by(self, other: Inbound) -> bool:
+        """All that pass it take together no more pages than it asks for itself."""
+        return self.n_passed_pages + other.n_pages <= self.n_pages  # guard: bounded pass
+
     def held_pages(self) -> list[int]:
         """Each page as often as a reference to it is held here."""
         return self.pages if self.grant is None else self.grant.skipped + self.grant.pages
@@ -127,9 +139,10 @@ class Inbound:
 
     # -- from the role ----------------------------------------------------------------------
 
-    def assign(self, n_tokens: int, now: float) -> None:
+    def assign(self, n_tokens: int, prefix_hashes: Sequence[bytes] | None, now: float) -> None:
         """The ASSIGN of an expected or parked transfer."""
         self.n_tokens = n_tokens
+        self._hashes = prefix_hashes
         if self.state is InState.PARKED:
             self._enqueue(now)
 
@@ -205,7 +218,7 @@ class Inbound:
         if grant is None:  # it does not know yet that this ticket is void
             revoke = transfer_pb2.Revoke(ticket=done.ticket, reason=reasons.GENERATION)
             self._hub.peers.say(self.key.sender_epoch, revoke=revoke)
-        elif done.n_bytes != len(grant.pages) * self._hub.page_bytes:
+        elif done.n_bytes != len(grant.pages) * self._hub.page_bytes:  # guard: whole
             self._hub.dropped[reasons.MALFORMED] += 1
         elif self._done is None:
             self._done = done
@@ -229,8 +242,7 @@ class Inbound:
         assert self.reserve is not None
         landing = self._hub.peers.landing_of(self.key.sender_epoch)
         assert landing is not None
-        n_pages = math.ceil(self.n_tokens / self._hub.page_tokens)
-        grant = self._hub.book.try_open(self.key, n_pages, self.reserve.prefix_hashes, landing)
+        grant = self._hub.book.try_open(self.key, self.n_pages, self.reserve.prefix_hashes, landing)
         if grant is None:
             return False
         self.grant = grant
@@ -277,10 +289,15 @@ class Inbound:
 
     def _enqueue(self, now: float) -> None:
         assert self.reserve is not None
-        if self.reserve.n_tokens != self.n_tokens:
+        if self.reserve.n_tokens != self.n_tokens or not self._is_of_row(self.reserve):
             self.die(reasons.MISMATCH, now)
         else:
             self._life.advance(InState.QUEUED)
+
+    def _is_of_row(self, reserve: transfer_pb2.Reserve) -> bool:
+        """Its hashes are the row's: else other pages would be skipped, or indexed as these."""
+        told = list(reserve.prefix_hashes)
+        return self._hashes is None or told == list(self._hashes[: len(told)])  # guard: hashes
 
     def _current_grant(self, ticket: transfer_pb2.Ticket) -> InGrant | None:
         if self.grant is None:

@@ -8,20 +8,20 @@ from twolane.v1 import transfer_pb2
 
 
 class Key(NamedTuple):
-    """Request, attempt and the incarnations of both workers. Never used for a second transfer."""
+    """Submission, attempt, incarnations of both workers. Never used for a second transfer."""
 
-    request_id: str
+    submission_id: str
     attempt: int
     sender_epoch: int
     receiver_epoch: int
 
     @classmethod
     def of(cls, key: transfer_pb2.TransferKey) -> Key:
-        return cls(key.request_id, key.attempt, key.sender_epoch, key.receiver_epoch)
+        return cls(key.submission_id, key.attempt, key.sender_epoch, key.receiver_epoch)
 
     def proto(self) -> transfer_pb2.TransferKey:
         return transfer_pb2.TransferKey(
-            request_id=self.request_id,
+            submission_id=self.submission_id,
             attempt=self.attempt,
             sender_epoch=self.sender_epoch,
             receiver_epoch=self.receiver_epoch,

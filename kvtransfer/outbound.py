@@ -322,7 +322,7 @@ class Outbound:
             self._life.advance(OutState.OVER)
             self._hub.pages.unpin(self.pages)
             self._hub.events.append(Released(self.key))
-            if self._farewell:
+            if self._farewell and self._hub.posts.knows(self.key.receiver_epoch):
                 generation = 0 if self.grant is None else self.grant.generation
                 self._hub.farewells.add(self.key, generation, self._farewell, now)
 

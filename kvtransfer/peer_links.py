@@ -56,6 +56,13 @@ class PeerLinks(Generic[OutT, InT, EventT]):
         )
         self._of[epoch] = _Open(link, how)
 
+    def has(self, epoch: int) -> bool:
+        return epoch in self._of
+
+    def close(self, epoch: int) -> None:
+        """Whoever reads it notices, and removes it."""
+        self._of[epoch].link.close()
+
     def remove(self, epoch: int, link: Link[OutT, InT]) -> bool:
         """False: it was not there, or another link took its place."""
         peer = self._of.get(epoch)

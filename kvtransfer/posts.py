@@ -29,7 +29,8 @@ class OutPeer:
     renew_at: float
     attached: bool = True
     in_flight_bytes: int = 0
-    moved_at: float = 0.0  # a send was completed, the first of several began, or pages of one came
+    moved_at: float = 0.0  # a send got on, the first of several began, or pages of one came
+    n_moved: int = 0  # by the outlet, when that was looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,10 @@ class PostBook:
         self._config = config
         self._posts: dict[int, Post] = {}
         self._last = 0
+
+    def knows(self, epoch: int) -> bool:
+        """Whether that receiver is attached, or was: it may have heard of us."""
+        return epoch in self.peers
 
     def is_attached(self, epoch: int) -> bool:
         return epoch in self.peers and self.peers[epoch].attached
@@ -91,6 +96,9 @@ class PostBook:
     def stuck(self, now: float) -> list[Outbound]:
         """Transfers with sends to receivers none of whose sends moved for too long, though they
         could: what is still being computed is not late."""
+        for peer in self.peers.values():
+            if peer.n_moved != (n_moved := peer.outlet.n_moved):
+                peer.n_moved, peer.moved_at = n_moved, now
         late = now - self._config.stuck_after_s
         epochs = {
             epoch

@@ -9,7 +9,7 @@ CANCELLED = "cancelled"
 FINISH = "finish"  # the first token ended the request
 RETARGETED = "retargeted"
 TOO_LARGE = "too_large"
-MISMATCH = "mismatch"  # RESERVE and ASSIGN disagree on the row's length
+MISMATCH = "mismatch"  # RESERVE and ASSIGN disagree on the row's length, or its prefix hashes
 LEASE = "lease"  # the other side was not heard of
 JUDGED = "judged"
 CORRUPT = "corrupt"  # a checksum differs
@@ -17,9 +17,10 @@ INCOMPLETE = "incomplete"  # DONE came, the bytes did not
 ABANDONED = "abandoned"
 REGRANTS = "regrants"  # spoilt too often
 BUSY = "busy"  # the receiver's queue is full
-STUCK = "stuck"  # sends were under way, and none of them was completed in time
+HELD = "held"  # the receiver grants nothing, and others wait for the pages that it is held in
+STUCK = "stuck"  # sends were under way, and nothing of them moved in time
 
-# Dropped messages, by reason
+# Dropped messages, by reason; EPOCH also of transfers to a receiver that is another by now
 EPOCH = "epoch"
 GENERATION = "generation"
 DUPLICATE = "duplicate"

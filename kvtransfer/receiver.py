@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kvtransfer import reasons
@@ -67,8 +67,11 @@ class Receiver:
 
     # -- what the decode role says ----------------------------------------------------------
 
-    def expect(self, key: Key, *, n_tokens: int, now: float) -> bool:
-        """Its ASSIGN came: n_tokens is the length of the row (len(token_ids)).
+    def expect(
+        self, key: Key, *, n_tokens: int, now: float, prefix_hashes: Sequence[bytes] | None = None
+    ) -> bool:
+        """Its ASSIGN came: n_tokens is the length of the row (len(token_ids)). `prefix_hashes` are
+        those of its full pages; a RESERVE with others is refused. None: they are not compared.
 
         False: the key was cancelled or abandoned before; drop the ASSIGN. A repeat changes nothing.
         """
@@ -80,7 +83,7 @@ class Receiver:
         if inbound is None:
             inbound = self._ins[key] = Inbound(key, InState.EXPECTED, self._hub, now)
         if not inbound.is_expected:
-            inbound.assign(n_tokens, now)
+            inbound.assign(n_tokens, prefix_hashes, now)
             self._forget_over()
             self._grant_waiting(now)
         return True
@@ -212,7 +215,9 @@ class Receiver:
 
     def poll(self, now: float) -> None:
         """Read what the landings report. Call when one of them wakes us."""
-        for landing in self._peers.landings():
+        # those of former transports, too: their word frees pages that were granted there
+        landings = [*self._peers.landings(), *self._book.landings()]
+        for landing in {id(landing): landing for landing in landings}.values():
             for event in landing.poll():
                 if isinstance(event, Checked):
                     grant = self._book.find(event.generation)
@@ -315,7 +320,7 @@ class Receiver:
     def _on_stray(self, key: Key, kind: str, now: float) -> None:
         """About a key that is over, or was never heard of."""
         if kind == "abandon":
-            if key not in self._tombstones:
+            if key not in self._tombstones:  # guard: tombstone
                 self._tombstones.bury(key, Ending(reasons.ABANDONED), now)
         elif not self._is_buried(key) and kind == "done":
             self._hub.refuse(key, reasons.UNKNOWN)
@@ -324,7 +329,7 @@ class Receiver:
         """The sender says that no write of its is under way or will start."""
         if kind == "drained":
             grant = self._book.find(body.ticket.generation)
-            if grant is None or grant.key != key:
+            if grant is None or grant.key != key:  # guard: whose grant
                 self.dropped[reasons.GENERATION] += 1
             else:
                 self._book.on_sender_stopped(grant)
@@ -347,14 +352,26 @@ class Receiver:
         return True
 
     def _grant_waiting(self, now: float) -> None:
-        """Strictly by priority, then age: nobody overtakes the head, so nobody starves."""
+        """By priority, then age. Some that find room may pass a head that does not, until they took
+        as many pages as it asks for: small ones need not wait for it, and it does not starve."""
         queued = [i for i in self._ins.values() if i.state is InState.QUEUED and i.reserve]
         queued.sort(key=lambda i: -(i.reserve.priority if i.reserve else 0))
+        head: Inbound | None = None
+        looks = self._config.pass_looks
         for inbound in queued:
             if self._peers.landing_of(inbound.key.sender_epoch) is None:
                 continue
-            if self._book.is_at_cap or not inbound.try_grant(now):
+            if self._book.is_at_cap:  # guard: quarantine cap
                 return
+            if head is None:
+                if not inbound.try_grant(now):
+                    head = inbound
+            elif head.may_be_passed_by(inbound):
+                if looks == 0:
+                    return
+                looks -= 1
+                if inbound.try_grant(now):
+                    head.n_passed_pages += inbound.n_pages
 
     def _judge_aloud(self, epoch: int, now: float) -> None:
         for verdict in self.judge(epoch, now):

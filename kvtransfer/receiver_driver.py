@@ -22,6 +22,8 @@ from kvtransfer.peer_links import PeerLinks
 from kvtransfer.receiver import Receiver
 from kvtransfer.transports.base import Landing
 from kvtransfer.wakeup import Wakeup
+from twolane.errors import TwolaneError
+from twolane.fault import Fault
 from twolane.rpc.link import Link, LinkBrokenError
 from twolane.v1 import transfer_pb2, worker_pb2
 
@@ -49,6 +51,7 @@ class ReceiverDriver:
             transfer_pb2.ConnectResponse, transfer_pb2.ConnectRequest, ReceiverEvent
         ] = PeerLinks(receiver, on_events)
         self._pidfds: dict[int, int] = {}  # sender epoch -> pidfd
+        self._fault = Fault()
 
     @property
     def transports(self) -> list[worker_pb2.PeerTransport]:
@@ -60,24 +63,37 @@ class ReceiverDriver:
         self._links.flush()
 
     async def run(self) -> None:
-        """Until cancelled."""
-        wakeup = Wakeup(asyncio.get_running_loop(), self._on_wake)
+        """Until cancelled, or a law of ours breaks, in whichever link or callback."""
+        wakeup = Wakeup(asyncio.get_running_loop(), self._on_wake, self._fault)
         for landing in self._landings.values():
             landing.set_wake(wakeup)
         try:
-            while True:
-                await asyncio.sleep(self._lease.retry_first_s)
-                self._receiver.tick(self._now())
-                self.flush()
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._fault.wait())
+                await self._tick_forever()
         finally:
             for epoch in list(self._pidfds):
                 self._unwatch(epoch)
 
     async def serve(self, link: PeerLink) -> None:
-        """Hello, then messages, until the link is over. Closes it."""
+        """Hello, then messages, until the link is over. Closes it. Raises `TwolaneError` for bytes
+        that are no message; what else it raises, `run` raises too."""
+        with self._fault.watch(TwolaneError):
+            await self._serve(link)
+
+    # -- inside -----------------------------------------------------------------------------
+
+    async def _tick_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self._lease.retry_first_s)
+            self._receiver.tick(self._now())
+            self.flush()
+
+    async def _serve(self, link: PeerLink) -> None:
         epoch = 0
         try:
-            hello = (await link.receive()).hello
+            async with asyncio.timeout(self._lease.lease_s):
+                hello = (await link.receive()).hello
             answer = self._identity.answer(hello, self._landings)
             if not hello.epoch or not self._watch(hello, answer.transport):
                 return
@@ -96,13 +112,13 @@ class ReceiverDriver:
                 self._on_wake()  # a landing that has nothing to wait for has answered already
         except LinkBrokenError as error:
             _log.info("link from sender %x is over: %s", epoch, error)
+        except TimeoutError:
+            _log.warning("a link said no hello within %g s", self._lease.lease_s)
         finally:
             link.close()
             if self._links.remove(epoch, link):  # else a newer link took its place
                 self._receiver.detach_peer(epoch, self._now())
                 self.flush()
-
-    # -- inside -----------------------------------------------------------------------------
 
     async def _wait_broken(self, link: PeerLink) -> None:
         """The refused sender hangs up once it has read why; it may take a heartbeat."""
@@ -128,9 +144,10 @@ class ReceiverDriver:
         os.close(pidfd)
 
     def _on_ended(self, epoch: int) -> None:
-        self._unwatch(epoch)
-        self._receiver.peer_gone(epoch, self._now())
-        self.flush()
+        with self._fault.watch():
+            self._unwatch(epoch)
+            self._receiver.peer_gone(epoch, self._now())
+            self.flush()
 
     def _on_wake(self) -> None:
         self._receiver.poll(self._now())

@@ -51,6 +51,7 @@ class Sender:
         self._outs: dict[Key, Outbound] = {}
         self._posts = PostBook(config)
         self._farewells = Farewells(config.lease)
+        self._barred: dict[int, str] = {}  # receivers that nothing can be sent to now, and why
         self._outbox: list[tuple[int, transfer_pb2.ConnectRequest]] = []
         self._events: list[SenderEvent] = []
         self._hub = OutHub(
@@ -74,7 +75,11 @@ class Sender:
         """
         n_pages = self._even.n_pages(n_tokens)
         row = OutRow(n_tokens, n_pages, tuple(prefix_hashes), self._hash_tokens, priority)
-        self._open(key, row, now)
+        out = self._open(key, row, now)
+        why = self._barred.get(key.receiver_epoch)
+        if why is not None and out.is_open:
+            out.fail(why, now)
+            self._forget_over([out])
 
     def offer(
         self,
@@ -116,12 +121,13 @@ class Sender:
             self._forget_over([out])
 
     def retarget(self, key: Key, new_key: Key, now: float) -> bool:
-        """Send the same pages under `new_key` (another receiver) instead. False: not held any more.
+        """Send the same pages under `new_key` (another receiver) instead. False: they are not held
+        any more, or nothing can be sent there.
 
         Further `offer` and `finish` calls use `new_key`. `Released(key)` comes for the old key too.
         """
         old = self._outs.get(key)
-        if old is None or not old.is_open:
+        if old is None or not old.is_open or new_key.receiver_epoch in self._barred:
             return False
         new = self._open(new_key, old.row, now)
         new.take_over(old, now)
@@ -192,6 +198,7 @@ class Sender:
         """
         peer = self._posts.peers.setdefault(epoch, OutPeer(outlet, paging or self._even, now))
         assert peer.outlet is outlet, "posts may be under way on the other outlet"
+        self._barred.pop(epoch, None)
         peer.attached = True
         peer.renew_at = now
         self._farewells.hurry(epoch, now)
@@ -205,7 +212,10 @@ class Sender:
             self._posts.peers[epoch].attached = False
 
     def fail_peer(self, epoch: int, reason: str, now: float) -> None:
-        """That receiver will never take anything from here (its hello says why)."""
+        """Nothing can be sent to that receiver (its hello says why, or no transport could be
+        opened): what is open fails now, what is opened fails at once, until `attach_peer` or
+        `forget_peer`."""
+        self._barred[epoch] = reason
         outs = [self._outs[key] for key in self.keys(epoch)]
         for out in outs:
             if out.is_open:
@@ -216,6 +226,7 @@ class Sender:
         """The caller closes that outlet. Only when no transfer to it is left."""
         assert not self.keys(epoch), "transfers to that receiver are under way"
         self._posts.peers.pop(epoch, None)
+        self._barred.pop(epoch, None)
 
     def poll(self, now: float) -> None:
         """Read what the outlets completed. Call when one of them wakes us."""

@@ -5,13 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from twolane.fault import Fault
+
 
 class Wakeup:
-    """Calls `handler` on the loop soon after `__call__`, once for many calls."""
+    """Calls `handler` on the loop soon after `__call__`, once for many calls. What the handler
+    raises goes to `fault`."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, handler: Callable[[], None]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, handler: Callable[[], None], fault: Fault
+    ) -> None:
         self._loop = loop
         self._handler = handler
+        self._fault = fault
         self._is_set = False
 
     def __call__(self) -> None:
@@ -22,4 +28,5 @@ class Wakeup:
 
     def _run(self) -> None:
         self._is_set = False  # before the handler: what comes from now on calls again
-        self._handler()
+        with self._fault.watch():
+            self._handler()

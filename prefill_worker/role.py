@@ -1,10 +1,10 @@
 """The prefill role: reads prompts in chunks, samples the first token, hands the row over.
 
     ASSIGN --> queue --- all prompt pages taken ---> started --- last chunk ---> held --> COMMIT
-                 |              RESERVE goes out        |   |                      |
-                 |                                      |   `-- adopted here       |
-                 `--> cancelled                         `--> failed, finished      `--> dead,
-                                                                                        cancelled
+                 |              RESERVE goes out        |   |                     | |
+                 |                                      |   `----- adopted here --' |
+                 `--> cancelled                         `--> failed, finished       `--> dead,
+                                                                                         cancelled
     chunk:      |---- 1 ----|---- 2 ----|-- 3 --|
     full pages: |--|--|--|--|--|--|--|--|--|--|-|   each chunk's go out while the next is computed
 
@@ -41,6 +41,7 @@ from worker.site import Site
 from worker.stop import GOES_ON
 
 _Kind = worker_pb2.RowEvent
+_LOOK_AT_HELD_S = 0.1
 
 
 class PrefillRole:
@@ -59,6 +60,8 @@ class PrefillRole:
         self._unsubmitted: deque[list[tuple[Row, int]]] = deque()  # of those: rows, ends of shares
         self._events: list[SenderEvent] = []
         self._look_again_s: float | None = None
+        self._look_at_held_s = 0.0
+        self._drop_after_s = config.drop_after_s * (1 + site.epoch % 1009 / 1009)
         self.lease = config.sender.lease
         self._out = Outgoing(site, config)
         self.sender = self._out.sender
@@ -86,13 +89,33 @@ class PrefillRole:
         row = self._rows.get(attempt)
         if row is None or self._is_local(row):
             return False
-        following = AttemptId(attempt.request_id, command.next_attempt)
-        if not self._out.retarget(row, following, command.decode, now):
+        following = AttemptId(attempt.submission_id, command.next_attempt)
+        if command.decode.epoch == self._site.epoch:
+            is_moved = self._try_keep(row, following, command.decode, now)
+        else:
+            is_moved = self._out.retarget(row, following, command.decode, now)
+        if not is_moved:
             return False
         del self._rows[attempt]
         self._rows[following] = row
         self._unplaced.discard(attempt)
         self._site.news.row(attempt, _Kind.KIND_RETARGETED, worker_pb2.ROLE_PREFILL)
+        if row.state is RowState.HELD and self._is_local(row):
+            self._adopt(row, now)
+        return True
+
+    def _try_keep(
+        self, row: Row, following: AttemptId, here: worker_pb2.WorkerAddress, now: float
+    ) -> bool:
+        """Decode a started row here instead of sending it away, as attempt `following`. False, and
+        no change: there is no decode role here, or it has no room."""
+        if self._adopter is None or row.state not in (RowState.COMPUTING, RowState.HELD):
+            return False
+        if not self._adopter.can_adopt(row, 0):
+            return False
+        self._out.abandon(row, reasons.RETARGETED, now)
+        row.attempt, row.decode = following, here
+        row.assign.roles.append(worker_pb2.ROLE_DECODE)
         return True
 
     # -- transfers --------------------------------------------------------------------------
@@ -108,7 +131,7 @@ class PrefillRole:
                 if (last_words := self._leaving.pop(event.key, None)) is not None:
                     self._site.news.event(last_words)
                 continue
-            row = self._rows.get(AttemptId(event.key.request_id, event.key.attempt))
+            row = self._rows.get(AttemptId(event.key.submission_id, event.key.attempt))
             if row is None or self._out.key(row) != event.key:
                 continue  # cancelled or retargeted meanwhile
             match event:
@@ -119,6 +142,7 @@ class PrefillRole:
                     self._tell_unplaced(row, event.reason)
                 case Failed():
                     self._end(row, _Kind.KIND_DEAD, reason=event.reason)
+        self._look_after_held(now)
 
     # -- steps ------------------------------------------------------------------------------
 
@@ -135,7 +159,6 @@ class PrefillRole:
         self._look_again_s = start.look_again_s
         for row in queue[: start.n_rows]:
             if not self._try_start(row, now):
-                self._report_holding(now)
                 break
         started = self._in_state(RowState.COMPUTING)
         shares = share_out([row.n_unplanned for row in started], n_tokens)
@@ -199,19 +222,25 @@ class PrefillRole:
         """The prompt is computed: tell the first token, and pass the row on unless it ends here."""
         publish(row, row.n_given, self._site.pages)
         finish = row.append(first.token)
+        row.first = first
         row.times.first_token_s = now
         self._site.news.token(row, first, worker_pb2.ROLE_PREFILL, finish)
         if finish != GOES_ON:
             self._give_up(row, _Kind.KIND_FINISHED, reasons.FINISH, now)
         elif self._is_local(row):
-            assert self._adopter is not None
-            del self._rows[row.attempt]
-            row.times.committed_s = now
-            self._site.news.event(self._describe(row, _Kind.KIND_HANDED_OVER))
-            self._adopter.adopt(row, first, now)
+            self._adopt(row, now)
         else:
             self._out.finish(row, first, now)
             row.advance(RowState.HELD)
+
+    def _adopt(self, row: Row, now: float) -> None:
+        """The decode role of this worker goes on with it."""
+        assert self._adopter is not None
+        assert row.first is not None
+        del self._rows[row.attempt]
+        row.times.committed_s = now
+        self._site.news.event(self._describe(row, _Kind.KIND_HANDED_OVER))
+        self._adopter.adopt(row, row.first, now)
 
     # -- endings ----------------------------------------------------------------------------
 
@@ -273,17 +302,27 @@ class PrefillRole:
             figures=figures,
         )
 
-    def _report_holding(self, now: float) -> None:
-        """No row can start for what is held: rows that nobody takes are to go elsewhere.
+    def _look_after_held(self, now: float) -> None:
+        """Rows that no decode worker grants pages for are to go elsewhere, and where the pages that
+        they hold are wanted, the last in turn is given up.
 
         Those that were granted pages are being taken.
         """
+        if now < self._look_at_held_s:
+            return
+        self._look_at_held_s = now + _LOOK_AT_HELD_S
+        drop_late = None
         for row in self._in_state(RowState.HELD):
             held_since_s = row.times.first_token_s
             assert held_since_s is not None
-            is_late = now >= held_since_s + self._config.unplaced_after_s
-            if is_late and not self.sender.is_granted(self._out.key(row)):
+            if self.sender.is_granted(self._out.key(row)):
+                continue
+            if now >= held_since_s + self._config.unplaced_after_s:
                 self._tell_unplaced(row, reasons.BUSY)
+            if now >= held_since_s + self._drop_after_s:
+                drop_late = row
+        if drop_late is not None and self._adopter is not None and self._adopter.lacks_pages:
+            self._give_up(drop_late, _Kind.KIND_DEAD, reasons.HELD, now)
 
     def _tell_unplaced(self, row: Row, reason: str) -> None:
         if row.attempt not in self._unplaced:
@@ -309,6 +348,11 @@ class PrefillRole:
     @property
     def rows(self) -> list[Row]:
         return list(self._rows.values())
+
+    def sends_to(self, epoch: int) -> bool:
+        return any(
+            row.decode.epoch == epoch and not self._is_local(row) for row in self._rows.values()
+        )
 
     def report(self, load: worker_pb2.LoadReport, now: float) -> None:
         waiting = self._in_state(RowState.WAITING)

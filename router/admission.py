@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from router.board import Board
-from router.drain_rate import DrainRate
 from router.endings import Endings
 from router.member import MemberState
 from router.request import Job, Request
 from twolane.errors import DeadlineError, OverloadedError, UnavailableError
 
 UNKNOWN_WAIT_S = 1.0  # for RetryInfo before anything was seen to drain
+MAX_PRIORITY = 1 << 31
+LOOK_S = 0.5  # how late it is noticed that no worker can hold a request any more
 
 
 class Admission:
@@ -19,31 +22,59 @@ class Admission:
         self._board = board
         self._endings = endings
         self._config = board.config.admission
-        self._drain_rate = DrainRate()
         self._last_servable: dict[str, float] = {}
 
     def check(self, job: Job, now: float) -> None:
-        """Raises `DeadlineError` or `OverloadedError`; else the job may be queued."""
-        if job.deadline is not None and now >= job.deadline:
+        """Raises `DeadlineError` or `OverloadedError`; else the job may be queued. If the queue is
+        full, the youngest of a lower priority has lost its place to it."""
+        left_s = None if job.deadline is None else job.deadline - now
+        self.check_room(job.model, job.priority, left_s, now)
+        if left_s is not None:
+            self._check_hope(job, left_s, now)
+        queue = self._board.queue
+        if len(queue) >= self._config.max_queued:
+            last = queue.last()
+            assert last is not None
+            self._board.counters["refused.evicted"] += 1
+            error = self._full(len(queue), last, now)
+            error.message = f"it gave its place to one of a higher priority: {error.message}"
+            self._endings.fail(last, error)
+
+    def check_room(self, model: str, priority: int, left_s: float | None, now: float) -> None:
+        """What can be said without the prompt, and so before it is looked at; an empty model stands
+        for the only one. Raises as `check`."""
+        if left_s is not None and left_s <= 0:
             self._board.counters["refused.deadline"] += 1
             raise DeadlineError(
                 "the deadline had passed when the request arrived",
-                metadata={"time_left_s": f"{job.deadline - now:.3f}"},
+                metadata={"time_left_s": f"{left_s:.3f}"},
             )
-        n_waiting = len(self._board.queue)
+        queue = self._board.queue
+        n_waiting = len(queue)
+        if not n_waiting:
+            return
         if n_waiting >= self._config.max_queued:
-            self._board.counters["refused.queue_full"] += 1
+            last = queue.last()
+            if last is None or last.job.priority >= priority:
+                self._board.counters["refused.queue_full"] += 1
+                raise self._full(n_waiting, None, now)
+        wait_s = self._wait_s(model, priority, now)
+        if wait_s is None:
+            return
+        if wait_s > self._config.max_wait_s:
+            self._board.counters["refused.queue_long"] += 1
             raise OverloadedError(
-                f"{n_waiting} requests are waiting; at most {self._config.max_queued} may",
-                retry_after_s=self._retry_after_s(n_waiting, now),
-                metadata={"value": str(n_waiting), "bound": str(self._config.max_queued)},
+                f"the estimated wait is {wait_s:.1f} s; at most {self._config.max_wait_s:g} s "
+                "may be waited",
+                retry_after_s=self._bounded_retry_s(wait_s),
+                metadata={"value": f"{wait_s:.1f}", "bound": f"{self._config.max_wait_s:g}"},
             )
-        if job.deadline is not None and n_waiting:
-            self._check_hope(job, job.deadline - now, now)
+        if left_s is not None and wait_s > left_s:
+            self._refuse_hopeless(left_s, wait_s, 0.0)
 
-    def note_dispatch(self, now: float) -> None:
+    def note_dispatch(self, request: Request, now: float) -> None:
         """A new request left the queue for a worker."""
-        self._drain_rate.note(now)
+        self._board.outlook.note_dispatch(request, now)
 
     def note_servable(self, models: set[str], now: float) -> None:
         """These models have live workers of both roles now."""
@@ -55,6 +86,10 @@ class Admission:
         if request.due is not None and now >= request.due:
             request.due = None
             self._board.queue.push(request)
+        late = self.late_error(request, now)
+        if late is not None:
+            self._endings.fail(request, late)
+            return
         waited_s = now - request.queued_since
         servable_at = self._last_servable.get(request.job.model, request.queued_since)
         unservable_s = now - max(servable_at, request.queued_since)
@@ -81,9 +116,21 @@ class Admission:
                 OverloadedError(
                     f"no worker had room for {waited_s:.1f} s; at most "
                     f"{self._config.queue_timeout_s} s may be waited",
-                    retry_after_s=self._retry_after_s(len(self._board.queue), now),
+                    retry_after_s=self._retry_after_s(
+                        request.job.model, len(self._board.queue), now
+                    ),
                 ),
             )
+
+    def next_look(self, request: Request, now: float) -> float:
+        """When `tick` may have something to do for a waiting request. Whether workers that could
+        hold it are there is looked at again now and then."""
+        often = min(LOOK_S, self._config.unavailable_after_s)
+        due = min(now + often, request.queued_since + self._config.queue_timeout_s)
+        late_at = self._late_at(request, now)
+        if late_at is not None:
+            due = min(due, late_at)
+        return due if request.due is None else min(due, request.due)
 
     def _why_unservable(self, model: str) -> str:
         """What has been so, to be followed by how long."""
@@ -105,17 +152,76 @@ class Admission:
         model = models.get(request.job.model)
         return model is not None and needed <= model.room.n_tokens
 
-    def _check_hope(self, job: Job, left_s: float, now: float) -> None:
-        """Refuse only what is far from possible: estimates are bad, and refusing is final."""
-        wait_s = self._drain_rate.wait_s(self._board.queue.n_ahead(job.priority), now)
-        if wait_s is not None and wait_s > self._config.hopeless_factor * left_s:
-            self._board.counters["refused.deadline_hopeless"] += 1
-            raise DeadlineError(
-                f"the deadline is {left_s:.3f} s away; the estimated wait is {wait_s:.3f} s",
-                metadata={"time_left_s": f"{left_s:.3f}", "estimated_wait_s": f"{wait_s:.3f}"},
-            )
+    def late_error(self, request: Request, now: float) -> DeadlineError | None:
+        """A waiting request that cannot be answered any more before its deadline, by what answers
+        took lately: no work is spent on it."""
+        late_at = self._late_at(request, now)
+        if late_at is None or now < late_at:
+            return None
+        assert request.job.deadline is not None
+        left_s, service_s = request.job.deadline - now, request.job.deadline - late_at
+        n_tokens = len(request.answer.tokens)
+        return DeadlineError(
+            f"the deadline is {left_s:.3f} s away; the answer would take an estimated "
+            f"{service_s:.3f} s",
+            metadata={
+                "time_left_s": f"{left_s:.3f}",
+                "estimated_service_s": f"{service_s:.3f}",
+                "output_tokens": str(n_tokens),
+            },
+        )
 
-    def _retry_after_s(self, n_waiting: int, now: float) -> float:
-        wait_s = self._drain_rate.wait_s(n_waiting, now)
-        wait_s = UNKNOWN_WAIT_S if wait_s is None else wait_s
+    def _late_at(self, request: Request, now: float) -> float | None:
+        """When a worker must have it at the latest, as far as can be told."""
+        deadline = request.job.deadline
+        if deadline is None:
+            return None
+        service_s = self._board.outlook.service_s(
+            request.job.model, request.n_tokens, request.remaining_tokens, now
+        )
+        return None if service_s is None else deadline - self._config.hopeless_factor * service_s
+
+    def _check_hope(self, job: Job, left_s: float, now: float) -> None:
+        """Refuse what the measured rates say would miss its deadline."""
+        wait_s = self._wait_s(job.model, job.priority, now) or 0.0
+        service_s = self._board.outlook.service_s(job.model, job.n_prompt, job.max_tokens, now)
+        estimate_s = wait_s + (service_s or 0.0)
+        if estimate_s * self._config.hopeless_factor > left_s:
+            self._refuse_hopeless(left_s, wait_s, service_s or 0.0)
+
+    def _refuse_hopeless(self, left_s: float, wait_s: float, service_s: float) -> NoReturn:
+        self._board.counters["refused.deadline_hopeless"] += 1
+        raise DeadlineError(
+            f"the deadline is {left_s:.3f} s away; the estimated wait is {wait_s:.3f} s"
+            + (f", and the answer takes {service_s:.3f} s more" if service_s else ""),
+            metadata={
+                "time_left_s": f"{left_s:.3f}",
+                "estimated_wait_s": f"{wait_s:.3f}",
+                "estimated_service_s": f"{service_s:.3f}",
+            },
+        )
+
+    def _wait_s(self, model: str, priority: int, now: float) -> float | None:
+        """Expected for a new request of that priority."""
+        queue = self._board.queue
+        models = queue.models()
+        if not model and len(models) == 1:
+            model = models[0]
+        return self._board.outlook.wait_s(model, queue.n_ahead(model, priority), priority, now)
+
+    def _full(self, n_waiting: int, evicted: Request | None, now: float) -> OverloadedError:
+        model = evicted.job.model if evicted is not None else ""
+        return OverloadedError(
+            f"{n_waiting} requests are waiting; at most {self._config.max_queued} may",
+            retry_after_s=self._retry_after_s(model, n_waiting, now),
+            metadata={"value": str(n_waiting), "bound": str(self._config.max_queued)},
+        )
+
+    def _retry_after_s(self, model: str, n_waiting: int, now: float) -> float:
+        models = self._board.queue.models()
+        model = model or (models[0] if models else "")
+        wait_s = self._board.outlook.wait_s(model, n_waiting, MAX_PRIORITY, now)
+        return self._bounded_retry_s(UNKNOWN_WAIT_S if wait_s is None else wait_s)
+
+    def _bounded_retry_s(self, wait_s: float) -> float:
         return min(max(wait_s, self._config.retry_after_min_s), self._config.retry_after_max_s)

@@ -59,6 +59,7 @@ class Attempt:
         "page_tokens",
         "prefill_epoch",
         "prefill_key",
+        "prefill_pages",
         "promised_tokens",
         "wants_move",
     )
@@ -75,6 +76,7 @@ class Attempt:
         page_tokens: int,
         now: float,
         moved_from: Attempt | None = None,
+        prefill_pages: int = 0,
     ) -> None:
         self.key = key
         self.prefill_epoch = prefill_epoch
@@ -84,6 +86,8 @@ class Attempt:
         self.growth_tokens = growth_tokens
         self.page_tokens = page_tokens  # of the decode worker
         self.promised_tokens = n_tokens + growth_tokens  # room there; grows with the row
+        # that the prompt takes at P from the rows that P decodes, until D has it; 0: P decodes none
+        self.prefill_pages = prefill_pages
         self.life = Lifecycle(S.MOVING if moved_from else S.PLACED, ATTEMPT_MOVES)
         # the lowest attempt number under which P may still speak of this row
         self.prefill_key: int = moved_from.prefill_key if moved_from else key.attempt
@@ -116,7 +120,7 @@ class Attempt:
 
         An event that names no role is taken for the only one that fits.
         """
-        is_mine = key.attempt == self.key.attempt
+        is_mine = key.attempt == self.key.attempt  # guard: old attempt
         may_prefill = epoch == self.prefill_epoch and (
             self.prefill_key <= key.attempt <= self.key.attempt
         )

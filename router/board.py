@@ -1,22 +1,24 @@
 """What the parts of the dispatcher share: the tables, the outbox, the counters. Decides nothing.
 
-A request is in `requests` from admission to its end, and under the epochs of its live attempt in
-`_at`. Nothing of it stays afterwards.
+A request is in `requests` by its submission id and in `labels` from admission to its end, in
+`states` by its state, in `queue` while it waits, and under the epochs of its live attempt in `_at`.
+Nothing of it stays afterwards, not even its prompt, which a client that reads slowly would keep.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from typing import Protocol
 
 from router.attempt import Attempt
 from router.config import RouterConfig
-from router.member import Member, MemberState
+from router.lazy_heap import LazyHeap
+from router.member import MemberState
 from router.membership import Membership
-from router.policy import WorkerView
-from router.request import Request
-from router.store import Store, Whereabouts
+from router.outlook import Outlook
+from router.request import WAITING, Label, Request, RequestState
+from router.roster import Roster
+from router.store import Store
 from router.tally import Tally
 from router.waiting import WaitingQueue
 from twolane.v1 import worker_pb2
@@ -53,11 +55,15 @@ class Board:
         self.observer = observer
         self.members = Membership(config.membership)
         self.queue = WaitingQueue()
-        self.requests: dict[str, Request] = {}
+        self.requests: dict[str, Request] = {}  # by submission id
+        self.labels: dict[Label, str] = {}  # submission ids
+        self.states: Counter[RequestState] = Counter()  # of `requests`
         self.counters: Counter[str] = Counter()
         self.now = 0.0  # of the latest tick; for memories that need no better
-        self.has_room_news = False  # something changed that may let the queue's head go
         self.tally = Tally()
+        self.outlook = Outlook()
+        self.roster = Roster(config.admission, self.members, self.tally)
+        self.alarms: LazyHeap[Request] = LazyHeap()  # by when each must be looked at
         self._at: dict[int, dict[str, Request]] = {}
         self._outbox: list[OutMessage] = []
         self._touched: list[Request] = []
@@ -70,7 +76,8 @@ class Board:
             return
         if command.HasField("cancel"):
             key = command.cancel.key
-            member.cancels[key.request_id, key.attempt] = self.now
+            member.cancels.pop((key.submission_id, key.attempt), None)  # the youngest are last
+            member.cancels[key.submission_id, key.attempt] = self.now
         if member.is_open:
             self._outbox.append((epoch, command))
 
@@ -90,18 +97,43 @@ class Board:
         """A message is not used. Counted, never silent."""
         self.counters[f"dropped.{reason}"] += 1
 
+    def add(self, request: Request) -> None:
+        """A new request, whose label is free, to be placed when it is its turn."""
+        job = request.job
+        assert job.submission_id not in self.requests
+        assert job.label not in self.labels
+        self.requests[job.submission_id] = request
+        self.labels[job.label] = job.submission_id
+        self.states[request.state] += 1
+        self.queue.push(request)
+        self.alarm(request, self.now)
+
+    def alarm(self, request: Request, due: float) -> None:
+        """Have it looked at then, if it is not earlier anyway."""
+        before = self.alarms.rank_of(request)
+        if before is None or due < before:
+            self.alarms.put(request, due)
+
+    def advance(self, request: Request, to: RequestState) -> None:
+        """Every move of a request's life is made here."""
+        before = request.state
+        request.life.advance(to)
+        self.states[before] -= 1
+        self.states[to] += 1
+        if before in WAITING and to not in WAITING:
+            self.queue.discard(request)
+
     def set_attempt(self, request: Request, attempt: Attempt | None) -> None:
         """Make `attempt` the live one, or none. The old one must be over."""
         if request.attempt is not None:
             assert request.attempt.is_over
             for epoch in request.attempt.epochs():
                 here = self._at[epoch]
-                del here[request.job.request_id]
+                del here[request.job.submission_id]
                 if not here:
                     del self._at[epoch]
             self.tally.remove(request.attempt)
         request.attempt = attempt
-        self.has_room_news = True
         if attempt is None:
             return
         self.tally.add(attempt)
@@ -111,16 +143,19 @@ class Board:
         request.n_attempts += 1
         self.counters["attempts"] += 1
         for epoch in attempt.epochs():
-            self._at.setdefault(epoch, {})[request.job.request_id] = request
-        where = Whereabouts(attempt.key.attempt, attempt.prefill_epoch, attempt.decode_epoch)
-        self.store.put_attempt(request.job.request_id, where)
+            self._at.setdefault(epoch, {})[request.job.submission_id] = request
 
     def remove(self, request: Request) -> None:
         """The request is over: take it out of every table."""
         assert request.is_over
         assert request.attempt is None
-        self.requests.pop(request.job.request_id, None)
-        self.store.release(request.job.request_id)
+        job = request.job
+        if self.requests.pop(job.submission_id, None) is not None:
+            self.states[request.state] -= 1
+            del self.labels[job.label]
+        self.alarms.discard(request)
+        self.store.release(job.label, job.submission_id)
+        request.drop_prompt()
 
     def attempts_at(self, epoch: int) -> list[tuple[Request, Attempt]]:
         """Live attempts that are known to that worker."""
@@ -130,58 +165,22 @@ class Board:
             if request.attempt is not None and not request.attempt.is_over
         ]
 
-    def views(self) -> list[WorkerView]:
-        """The policy's snapshot: workers that may get new work."""
-        admission = self.config.admission
-        return [
-            WorkerView(
-                epoch=member.epoch,
-                worker_id=member.worker_id,
-                fingerprint=member.announce.fingerprint,
-                prefills=member.prefills,
-                # a worker that wants a fence takes no reservations
-                decodes=member.decodes and not member.load.fence_wanted,
-                n_pages=member.announce.n_pages,
-                page_tokens=member.announce.page_tokens,
-                layout=member.announce.layout,
-                makes_dtypes=tuple(member.announce.makes_dtypes),
-                occupied_pages=self._occupied_pages(member),
-                rows=self.tally.of(member.epoch).rows,
-                max_rows=member.announce.decode_rows + admission.extra_rows,
-                backlog_tokens=max(
-                    self.tally.of(member.epoch).backlog_tokens, member.load.prefill_queue_tokens
-                ),
-                max_backlog_tokens=admission.max_prefill_backlog_tokens,
-            )
-            for member in self.members
-            if member.state is MemberState.ALIVE
-        ]
-
-    def model_of(self, views: Iterable[WorkerView], model: str) -> list[WorkerView]:
-        """Those of `views` that serve `model`."""
-        chosen = []
-        for view in views:
-            member = self.members.get(view.epoch)
-            if member is not None and member.announce.model == model:
-                chosen.append(view)
-        return chosen
-
-    def _occupied_pages(self, member: Member) -> int:
-        """Pages taken or promised: what we promised, or what the worker reports, if that is more
-        (other routers use it too)."""
-        pages = member.load.pages
-        taken = pages.used + pages.pinned + pages.quarantined + member.load.reserved_growth_pages
-        return max(self.tally.of(member.epoch).pages, taken)
-
     def check_integrity(self) -> None:
         """Every table speaks of the same requests and attempts."""
+        states = Counter(request.state for request in self.requests.values())
+        assert +self.states == states, f"counted {+self.states}, are {states}"
+        assert all(self.requests.get(r.job.submission_id) is r for r in self.queue)
+        assert all(request.state in WAITING for request in self.queue)
+        assert set(self.alarms) == set(self.requests.values())
+        names = {request.job.label: name for name, request in self.requests.items()}
+        assert self.labels == names, f"labels {self.labels}, are {names}"
         live = [request for request in self.requests.values() if request.attempt is not None]
         at = {epoch: set(here) for epoch, here in self._at.items()}
         expected: dict[int, set[str]] = {}
         for request in live:
             assert request.attempt is not None
             for epoch in request.attempt.epochs():
-                expected.setdefault(epoch, set()).add(request.job.request_id)
+                expected.setdefault(epoch, set()).add(request.job.submission_id)
         assert at == expected, f"indexed {at}, are {expected}"
         attempts = [request.attempt for request in live if request.attempt is not None]
         self.tally.check_integrity(attempt for attempt in attempts if not attempt.is_over)

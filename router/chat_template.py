@@ -18,6 +18,11 @@ import jinja2.sandbox
 
 from twolane.errors import InvalidRequestError
 
+# what a template can raise: the sandbox runs methods of strings, lists and dicts
+_REFUSALS = (
+    jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError
+)  # fmt: skip
+
 
 class _GenerationTag(jinja2.ext.Extension):
     """`{% generation %}` marks assistant text for training; here its body is simply rendered."""
@@ -58,7 +63,11 @@ class ChatTemplate:
                 add_generation_prompt=True,
                 **self._special_tokens,
             )
-        except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError) as error:
+        except RecursionError as error:
+            raise InvalidRequestError(
+                "the model's chat template calls itself without end", field="chat"
+            ) from error
+        except _REFUSALS as error:
             raise InvalidRequestError(
                 f"the model's chat template refuses these messages: {error}", field="chat"
             ) from error

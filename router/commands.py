@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
+
 from router.attempt import Attempt
 from router.member import Member
 from router.request import Request
+from twolane.attempt_number import fence_of
 from twolane.v1 import worker_pb2
+
+MAX_TIME_LEFT_MS = 10 * 365 * 86_400 * 1000
 
 
 def assigns(
@@ -15,13 +20,11 @@ def assigns(
     if attempt.is_colocated:
         roles = (worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE)
         return [(prefill.epoch, _assign(request, attempt, prefill, decode, roles, now))]
-    return [
-        (member.epoch, _assign(request, attempt, prefill, decode, (role,), now))
-        for member, role in (
-            (prefill, worker_pb2.ROLE_PREFILL),
-            (decode, worker_pb2.ROLE_DECODE),
-        )
-    ]
+    to_prefill = _assign(request, attempt, prefill, decode, (worker_pb2.ROLE_PREFILL,), now)
+    to_decode = worker_pb2.SessionRequest()
+    to_decode.CopyFrom(to_prefill)  # a long prompt's ids are turned into the message's once
+    to_decode.assign.roles[:] = (worker_pb2.ROLE_DECODE,)
+    return [(prefill.epoch, to_prefill), (decode.epoch, to_decode)]
 
 
 def assign_decode(
@@ -40,27 +43,38 @@ def _assign(
     now: float,
 ) -> worker_pb2.SessionRequest:
     job = request.job
-    time_left_ms = 0 if job.deadline is None else max(1, int((job.deadline - now) * 1000))
-    tokens = request.answer.tokens[: attempt.first_index]
-    return worker_pb2.SessionRequest(
+    command = worker_pb2.SessionRequest(
         assign=worker_pb2.Assign(
             key=attempt.key,
             roles=roles,
-            token_ids=[*job.token_ids, *tokens],
+            token_ids=job.token_ids,
             n_prompt=job.n_prompt,
             sampling=request.sampling,
             priority=job.priority,
-            time_left_ms=time_left_ms,
+            time_left_ms=time_left_ms(job.deadline, now),
             prefill=prefill.announce.worker,
             decode=decode.announce.worker,
             growth_tokens=attempt.growth_tokens,
             tenant=job.tenant,
+            request_id=job.request_id,
+            claim=job.claim,
+            fence=fence_of(attempt.key.attempt),
+            resume_hash=sha256(job.resume_token).digest(),
         )
     )
+    command.assign.token_ids.extend(request.answer.tokens[: attempt.first_index])
+    return command
 
 
-def cancel(request_id: str, attempt: int) -> worker_pb2.SessionRequest:
-    key = worker_pb2.AttemptKey(request_id=request_id, attempt=attempt)
+def time_left_ms(deadline: float | None, now: float) -> int:
+    """As workers are told it: 0 for none, at least 1 and at most ten years else."""
+    if deadline is None:
+        return 0
+    return int(min(max((deadline - now) * 1000, 1), MAX_TIME_LEFT_MS))
+
+
+def cancel(submission_id: str, attempt: int) -> worker_pb2.SessionRequest:
+    key = worker_pb2.AttemptKey(submission_id=submission_id, attempt=attempt)
     return worker_pb2.SessionRequest(cancel=worker_pb2.Cancel(key=key))
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from router.limits import LimitsConfig
+from router.model_defaults import ModelDefaults
+from twolane.rpc.call_gate import CallGateConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,11 +32,14 @@ class AdmissionConfig:
     growth_reserve_tokens: int = 64  # room for this much answer is reserved on the decode worker
     extra_rows: int = 8  # requests on a decode worker beyond its rows: those still in prefill
     max_prefill_backlog_tokens: int = 32_768  # a prefill worker with more gets nothing new
+    max_wait_s: float = 30.0  # what is expected to wait longer is refused at once
     queue_timeout_s: float = 120.0  # then OverloadedError
     unavailable_after_s: float = 10.0  # no worker could serve it for so long: UnavailableError
     retry_after_min_s: float = 0.1
     retry_after_max_s: float = 30.0
-    hopeless_factor: float = 4.0  # refuse at once if the estimated wait is so many times too long
+    # refuse at once if wait and answer, of which the estimate has a margin for what it was off
+    # lately, would take so many times the time left
+    hopeless_factor: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,17 +58,29 @@ class DispatchConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReadersConfig:
+    """How far behind its answer a client may be."""
+
+    unread_bytes: int = 256 << 10  # of one answer, in the router
+    pause_s: float = 1.0  # a write that takes less is never judged by bytes
+    unread_s: float = 30.0  # that one write may take
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RouterConfig:
-    """One router. `models` names models that may appear later: requests wait for their workers."""
+    """One router. `models` names models that may appear later: requests wait for their workers.
+    `defaults`, by name, are what requests take that say nothing else."""
 
     router_id: str = "router-0"
     models: tuple[str, ...] = ()
+    defaults: Mapping[str, ModelDefaults] = field(default_factory=dict)
     tick_s: float = 0.05
     inline_text_chars: int = 8_192  # longer prompts are tokenized off the event loop
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     membership: MembershipConfig = field(default_factory=MembershipConfig)
     admission: AdmissionConfig = field(default_factory=AdmissionConfig)
     dispatch: DispatchConfig = field(default_factory=DispatchConfig)
+    readers: ReadersConfig = field(default_factory=ReadersConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +90,23 @@ class HttpConfig:
     port: int = 0
     requests: int = 1024  # that run at once; more are answered 503 with `retry_after_s`
     retry_after_s: float = 1.0
-    connections: int = 8192  # idle ones too: far beyond, 503 in plain text
+    connections: int = 8192  # then the one that waits longest is closed for the one that comes
+    connections_per_peer: int = 1024  # of an address (IPv6: a /64); the loopback may be a proxy
+    bodies_bytes: int = 64 << 20  # of all unfinished bodies; then the oldest is refused
+    head_bytes: int = 65_536
+    head_timeout_s: float = 10.0  # from the connection, or the first byte, to the end of a head
     body_timeout_s: float = 30.0  # from a request's head to the end of its body
+    prompts: int = 128  # of one request; each is a request of its own at the router
     keep_alive_s: float = 75.0  # idle connections are closed after so long
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrpcDoorConfig:
+    """The gRPC door's bounds besides the limits of every door."""
+
+    connections: int = 8192  # more are closed at once
+    idle_s: float = 300.0  # connections without a call are closed after so long
+    calls: CallGateConfig = field(default_factory=CallGateConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,5 +123,6 @@ class ServerConfig:
     worker_host: str = "127.0.0.1"
     worker_port: int = 0
     metrics_port: int | None = 0
+    grpc: GrpcDoorConfig = field(default_factory=GrpcDoorConfig)
     http: HttpConfig | None = field(default_factory=HttpConfig)
     stop_grace_s: float = 5.0  # running answers get this long when the router stops

@@ -1,5 +1,7 @@
 """The dispatcher: admission, placement, time. Sans-IO: inputs are calls with `now`, outputs are
 `take_outbox` (commands by worker epoch) and `take_touched` (requests with news for their clients).
+Work is given to workers by `submit`, `tick` and `settle`: whoever calls anything else settles after
+it, once for several.
 
     submit ──> queue ──place──> attempt ──events──> answer ──> end
                  ^                 │
@@ -10,24 +12,22 @@ from __future__ import annotations
 
 from router import commands
 from router.admission import Admission
-from router.affinity import PrefixAffinity
 from router.answer import Answer
-from router.attempt import Attempt
 from router.board import Board, NullObserver, Observer, OutMessage
 from router.config import RouterConfig
 from router.detokenizer import Detokenizer
 from router.endings import Endings
 from router.events import Events
+from router.guard import Guard
 from router.membership import Membership
-from router.policy import Need, place
+from router.placing import Placing
 from router.recovery import Recovery
-from router.request import Job, Request, RequestState
+from router.request import Job, Request
+from router.request_clock import RequestClock
 from router.store import MemoryStore, Store
-from twolane.errors import DeadlineError, TwolaneError
+from twolane.errors import TwolaneError
 from twolane.rpc.params import params_to_proto
 from twolane.v1 import cluster_pb2, worker_pb2
-
-S = RequestState
 
 
 class Dispatcher:
@@ -42,7 +42,11 @@ class Dispatcher:
         self._recovery = Recovery(self.board, self._endings)
         self._events = Events(self.board, self._endings, self._recovery)
         self._admission = Admission(self.board, self._endings)
-        self._affinity = PrefixAffinity()
+        self._guard = Guard(self.board, self._endings)
+        self._placing = Placing(self.board, self._endings, self._admission, self._guard)
+        self._clock = RequestClock(
+            self.board, self._endings, self._recovery, self._admission, self._guard
+        )
         self._heartbeat_due = 0.0
 
     @property
@@ -51,26 +55,30 @@ class Dispatcher:
 
     # Clients
 
+    def check_room(
+        self, now: float, *, model: str = "", priority: int = 0, left_s: float | None = None
+    ) -> None:
+        """What can be said of a request before its prompt is looked at. Raises as `submit`."""
+        self._admission.check_room(model, priority, left_s, now)
+
     def submit(self, job: Job, detokenizer: Detokenizer | None, now: float) -> Request:
-        """Admit a job, or refuse it: `DeadlineError`, `OverloadedError`. The id is the caller's to
-        have claimed."""
-        assert job.request_id not in self.board.requests
+        """Admit a job, or refuse it: `DuplicateRequestError`, `DeadlineError`, `OverloadedError`.
+        Its label is the caller's to have claimed."""
+        if job.label in self.board.labels:
+            raise job.label.in_use_error()
         self._admission.check(job, now)
         answer = Answer(detokenizer, job.params.stop, job.params.min_tokens)
         request = Request(job, answer, params_to_proto(job.params))
-        self.board.requests[job.request_id] = request
-        self.board.queue.push(request)
-        self.board.has_room_news = True
-        self._place_waiting(now)
+        self.board.add(request)
+        self.settle(now)
         return request
 
-    def end(self, request_id: str, error: TwolaneError, now: float) -> bool:
+    def end(self, submission_id: str, error: TwolaneError, now: float) -> bool:
         """End a request with `error`. False: there is no such request (any more)."""
-        request = self.board.requests.get(request_id)
+        request = self.board.requests.get(submission_id)
         if request is None:
             return False
         self._endings.fail(request, error)
-        self._place_waiting(now)
         return True
 
     # Workers
@@ -79,9 +87,8 @@ class Dispatcher:
         self.members.opened(epoch, now)
         member = self.members.get(epoch)
         assert member is not None
+        self._look_after_lost(now)  # it may have taken the place of another incarnation
         self._recovery.session_opened(member)
-        self.board.has_room_news = True
-        self._place_waiting(now)
 
     def session_broken(self, epoch: int, now: float) -> None:
         if self.members.get(epoch) is not None:
@@ -113,7 +120,6 @@ class Dispatcher:
         if member is None:
             return False
         self.board.send(member.epoch, commands.drain(not undo))
-        self.board.has_room_news = True
         return True
 
     def on_message(self, epoch: int, message: worker_pb2.SessionResponse, now: float) -> None:
@@ -121,14 +127,12 @@ class Dispatcher:
         if self.members.get(epoch) is None:
             self.board.drop("unknown_worker")
             return
-        has_load = message.HasField("load")
-        self.members.heard(epoch, message.load if has_load else None, now)
+        self.members.heard(epoch, message.load if message.HasField("load") else None, now)
+        guard, events = self._guard, self._events
         for token in message.tokens:
-            self._events.token(epoch, token, now)
+            guard.run("told", token.key.submission_id, now, events.token, epoch, token, now)
         for row in message.rows:
-            self._events.row(epoch, row, now)
-        self.board.has_room_news |= has_load
-        self._place_waiting(now)
+            guard.run("told", row.key.submission_id, now, events.row, epoch, row, now)
 
     # Time
 
@@ -139,13 +143,17 @@ class Dispatcher:
         self._look_after_lost(now)
         if now >= self._heartbeat_due:
             self._heartbeat_due = now + self._config.membership.heartbeat_s
+            beat = commands.heartbeat()
             for member in self.members:
-                self.board.send(member.epoch, commands.heartbeat())
+                self.board.send(member.epoch, beat)
         self._admission.note_servable(self.members.servable_models(), now)
-        for request in list(self.board.requests.values()):
-            self._tick_request(request, now)
-        self.board.has_room_news = True
-        self._place_waiting(now)
+        self._clock.tick(now)
+        self.settle(now)
+
+    def settle(self, now: float) -> None:
+        """Give work to workers, if something has happened that lets them have more. Call it once
+        for all that has come in."""
+        self._placing.place_waiting(now)
 
     def take_outbox(self) -> list[OutMessage]:
         """Commands in order, by worker epoch; the session of each is open, or was a moment ago."""
@@ -156,75 +164,6 @@ class Dispatcher:
         return self.board.take_touched()
 
     def _look_after_lost(self, now: float) -> None:
-        for member in list(self.members):
+        for member in self.members.take_lost():
             if self.members.is_lost(member, now):
                 self._recovery.worker_lost(member, now)
-
-    def _tick_request(self, request: Request, now: float) -> None:
-        deadline = request.job.deadline
-        if request.state is S.ENDING:
-            if request.due is not None and now >= request.due:
-                self._endings.complete(request)
-        elif deadline is not None and now >= deadline:
-            n_tokens = len(request.answer.tokens)
-            self._endings.fail(
-                request,
-                DeadlineError(
-                    f"the deadline passed after {now - request.job.arrived:.3f} s and "
-                    f"{n_tokens} tokens",
-                    metadata={"output_tokens": str(n_tokens)},
-                ),
-            )
-        elif request.state is S.RUNNING:
-            self._recovery.tick(request, now)
-        else:
-            self._admission.tick(request, now)
-
-    def _place_waiting(self, now: float) -> None:
-        """Give work to workers, from the head of each model's queue, until the head must wait."""
-        if not self.board.has_room_news:
-            return
-        self.board.has_room_news = False
-        for model in self.board.queue.models():
-            while (head := self.board.queue.head(model)) is not None:
-                if not self._place(head, now):
-                    break
-                self.board.queue.pop(model)
-
-    def _place(self, request: Request, now: float) -> bool:
-        job = request.job
-        growth = request.growth_tokens(self._config.admission.growth_reserve_tokens)
-        need = Need(
-            n_tokens=request.n_tokens,
-            growth_tokens=growth,
-            cached_tokens=self._affinity.lookup(job.prefix_hashes),
-            avoid=request.avoid,
-        )
-        placement = place(need, self.board.model_of(self.board.views(), job.model))
-        if placement is None:
-            return False
-        number = request.last_attempt.key.attempt + 1 if request.last_attempt else 1
-        attempt = Attempt(
-            worker_pb2.AttemptKey(request_id=job.request_id, attempt=number),
-            prefill_epoch=placement.prefill.epoch,
-            decode_epoch=placement.decode.epoch,
-            n_tokens=request.n_tokens,
-            first_index=len(request.answer.tokens),
-            growth_tokens=growth,
-            page_tokens=placement.decode.page_tokens,
-            now=now,
-        )
-        prefill = self.members.get(attempt.prefill_epoch)
-        decode = self.members.get(attempt.decode_epoch)
-        assert prefill is not None
-        assert decode is not None
-        request.life.advance(S.RUNNING)
-        self.board.set_attempt(request, attempt)
-        for epoch, command in commands.assigns(request, attempt, prefill, decode, now):
-            self.board.send(epoch, command)
-        self._affinity.record(job.prefix_hashes, prefill.epoch)
-        if request.timeline.dispatched is None:
-            request.timeline.dispatched = now
-            self.board.observer.queued(now - job.arrived)
-            self._admission.note_dispatch(now)
-        return True

@@ -13,12 +13,12 @@ import grpc
 
 from router.router import Router
 from twolane.errors import InvalidRequestError, PermissionDeniedError
-from twolane.rpc.handlers import Context, unary, unary_stream
+from twolane.rpc.call_gate import CallGate, Context
+from twolane.rpc.handlers import unary, unary_stream
 from twolane.v1 import cluster_pb2, inference_pb2
 
 INFERENCE = "twolane.v1.InferenceService"
 ADMIN = "twolane.v1.AdminService"
-NO_DEADLINE_S = 10 * 365 * 86_400.0  # gRPC's "none" may come as a very long time
 
 
 class Door:
@@ -29,17 +29,18 @@ class Door:
         self._router = router
         self._http_endpoint = http_endpoint
 
-    def handlers(self) -> list[grpc.GenericRpcHandler]:
-        size = self._router.config.limits.message_bytes
+    def handlers(self, gate: CallGate) -> list[grpc.GenericRpcHandler]:
         services = {
             INFERENCE: {
-                "Generate": unary_stream(inference_pb2.GenerateRequest, self._generate, size),
-                "Cancel": unary(inference_pb2.CancelRequest, self._cancel, size),
-                "ListModels": unary(inference_pb2.ListModelsRequest, self._list_models, size),
+                "Generate": unary_stream(
+                    inference_pb2.GenerateRequest, self._generate, gate, check=self._check_room
+                ),
+                "Cancel": unary(inference_pb2.CancelRequest, self._cancel, gate),
+                "ListModels": unary(inference_pb2.ListModelsRequest, self._list_models, gate),
             },
             ADMIN: {
-                "GetStatus": unary(cluster_pb2.GetStatusRequest, self._get_status, size),
-                "DrainWorker": unary(cluster_pb2.DrainWorkerRequest, self._drain_worker, size),
+                "GetStatus": unary(cluster_pb2.GetStatusRequest, self._get_status, gate),
+                "DrainWorker": unary(cluster_pb2.DrainWorkerRequest, self._drain_worker, gate),
             },
         }
         return [
@@ -47,10 +48,11 @@ class Door:
             for name, methods in services.items()
         ]
 
+    def _check_room(self, context: Context) -> None:
+        self._router.check_room(time_left_s=context.time_remaining())
+
     async def _generate(self, request: inference_pb2.GenerateRequest, context: Context) -> None:
         time_left_s = context.time_remaining()
-        if time_left_s is not None and time_left_s > NO_DEADLINE_S:
-            time_left_s = None
         async with aclosing(self._router.generate(request, time_left_s=time_left_s)) as answer:
             async for response in answer:
                 await context.write(response)
@@ -58,9 +60,14 @@ class Door:
     async def _cancel(
         self, request: inference_pb2.CancelRequest, context: Context
     ) -> inference_pb2.CancelResponse:
-        if not request.request_id:
-            raise InvalidRequestError("request_id is empty; name a request", field="request_id")
-        return inference_pb2.CancelResponse(found=self._router.cancel(request.request_id))
+        if bool(request.request_id) == bool(request.submission_id):
+            text = "name a request by request_id or by submission_id, one of the two"
+            raise InvalidRequestError(text, field="request_id")
+        if request.submission_id:
+            found = self._router.cancel_submission(request.submission_id)
+        else:
+            found = self._router.cancel(request.request_id, tenant=request.tenant)
+        return inference_pb2.CancelResponse(found=found)
 
     async def _list_models(
         self, request: inference_pb2.ListModelsRequest, context: Context

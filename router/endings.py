@@ -26,12 +26,11 @@ class Endings:
         awaited for a moment, then the ledger goes out."""
         attempt = request.attempt
         assert attempt is not None
-        request.life.advance(S.ENDING)
+        self._board.advance(request, S.ENDING)
         request.finish_reason = reason
         request.answer.end()
         attempt.life.advance(AttemptState.OVER)
         self._board.tally.remove(attempt)  # the workers are free; only figures are awaited
-        self._board.has_room_news = True
         self._board.touch(request)
         prefill = self._board.members.get(attempt.prefill_epoch)
         if role == worker_pb2.ROLE_PREFILL:
@@ -44,6 +43,7 @@ class Endings:
         else:
             request.awaited_roles = frozenset({worker_pb2.ROLE_DECODE})
         request.due = now + self._board.config.dispatch.ledger_wait_s
+        self._board.alarm(request, request.due)
         self.complete_if_told(request)
 
     def stopped(
@@ -63,18 +63,19 @@ class Endings:
 
     def complete(self, request: Request) -> None:
         """ENDING -> FINISHED, with the figures that are there."""
-        request.life.advance(S.FINISHED)
+        self._board.advance(request, S.FINISHED)
         attempt = request.last_attempt
         assert attempt is not None
         request.ledger = make_ledger(
             request.timeline,
-            prompt_tokens=request.job.n_prompt,
+            prompt_tokens=request.n_prompt,
             output_tokens=len(request.answer.tokens),
             attempts=request.n_attempts,
             prefill_worker=self.worker_id(attempt.prefill_epoch),
             decode_worker=self.worker_id(attempt.decode_epoch),
         )
         self._board.counters["finished"] += 1
+        self._board.outlook.note_end(request, is_whole=True)
         self._leave(request)
 
     def fail(self, request: Request, error: errors.TwolaneError) -> None:
@@ -82,17 +83,31 @@ class Endings:
         is_cancel = isinstance(error, errors.CancelledError)
         request.error = error
         request.answer.end()
+        if isinstance(error, errors.DeadlineError):
+            self._board.outlook.note_end(request, is_whole=False)
         if request.attempt is not None and not request.attempt.is_over:
             self.cancel_attempt(request.attempt)
             request.attempt.life.advance(AttemptState.OVER)
-        request.life.advance(S.CANCELLED if is_cancel else S.FAILED)
+        self._board.advance(request, S.CANCELLED if is_cancel else S.FAILED)
         self._board.counters["cancelled" if is_cancel else f"failed.{error.reason}"] += 1
         self._leave(request)
+
+    def fail_of_bug(self, request: Request, what: str) -> None:
+        """An exception was met in `what` is done with this request. Whatever state that left it in,
+        it is out of every table afterwards."""
+        self._board.counters["bugs"] += 1
+        if not request.is_over:
+            error = errors.InternalError(
+                "a bug of twolane; the router's log has its trace", metadata={"while": what}
+            )
+            self.fail(request, error)
+        elif self._board.requests.get(request.job.submission_id) is request:
+            self._leave(request)
 
     def cancel_attempt(self, attempt: Attempt) -> None:
         """Tell everyone who may know of it, under every number that it may be known by."""
         for number in range(attempt.prefill_key, attempt.key.attempt):
-            command = commands.cancel(attempt.key.request_id, number)
+            command = commands.cancel(attempt.key.submission_id, number)
             self._board.send(attempt.prefill_epoch, command)
         for epoch in attempt.epochs():
             self._cancel_at(epoch, attempt)
@@ -102,7 +117,7 @@ class Endings:
         return member.worker_id if member is not None else ""
 
     def _cancel_at(self, epoch: int, attempt: Attempt) -> None:
-        self._board.send(epoch, commands.cancel(attempt.key.request_id, attempt.key.attempt))
+        self._board.send(epoch, commands.cancel(attempt.key.submission_id, attempt.key.attempt))
 
     def _leave(self, request: Request) -> None:
         self._board.set_attempt(request, None)

@@ -32,7 +32,7 @@ class Events:
         self._recovery = recovery
 
     def token(self, epoch: int, event: worker_pb2.TokenEvent, now: float) -> None:
-        request = self._board.requests.get(event.key.request_id)
+        request = self._board.requests.get(event.key.submission_id)
         if request is None:
             self._board.drop("unknown_request")
             return
@@ -43,7 +43,7 @@ class Events:
             return
         attempt.last_news = now
         if role == worker_pb2.ROLE_DECODE:
-            attempt.set_decoding()
+            self._decodes(attempt)
         if event.index != len(request.answer.tokens):  # guard: token index
             self._out_of_order(request, attempt, epoch, event, role, now)
             return
@@ -61,7 +61,6 @@ class Events:
         found = request.answer.add(event)
         if event.index == attempt.first_index:
             self._board.tally.through(attempt)
-            self._board.has_room_news = True  # one prompt less in the backlog
         if request.n_tokens > attempt.promised_tokens:
             self._board.tally.grow(attempt)
         self._board.touch(request)
@@ -77,6 +76,10 @@ class Events:
         elif request.remaining_tokens <= 0:
             self._endings.stopped(request, sampling_pb2.FINISH_REASON_LENGTH, role, now)
 
+    def _decodes(self, attempt: Attempt) -> None:
+        attempt.set_decoding()
+        self._board.tally.handed_over(attempt)
+
     def _out_of_order(
         self,
         request: Request,
@@ -91,6 +94,7 @@ class Events:
             self._board.drop("gap")
             if attempt.gap_due is None:
                 attempt.gap_due = now + self._board.config.dispatch.attach_wait_s
+                self._board.alarm(request, attempt.gap_due)
                 self._recovery.attach(request, epoch)
         elif event.index < 0 or tokens[event.index] != event.token_id:
             self._board.drop("disagreement")
@@ -99,7 +103,7 @@ class Events:
             self._board.drop("duplicate")
 
     def row(self, epoch: int, event: worker_pb2.RowEvent, now: float) -> None:
-        request = self._board.requests.get(event.key.request_id)
+        request = self._board.requests.get(event.key.submission_id)
         if request is None:
             if event.kind not in _QUIET_WHEN_UNKNOWN:
                 self._board.drop("unknown_request")
@@ -138,7 +142,7 @@ class Events:
         match event.kind:
             case K.KIND_HANDED_OVER | K.KIND_JOINED | K.KIND_LANDED:
                 if is_current:  # else P gave the row to the decode worker that is lost
-                    attempt.set_decoding()
+                    self._decodes(attempt)
             case K.KIND_UNPLACED:
                 if is_current:
                     self._recovery.unplaced(request, now)
@@ -149,7 +153,12 @@ class Events:
             case K.KIND_PREEMPTED:
                 self._recovery.preempted(request, now)
             case K.KIND_DEAD:
-                self._recovery.retry(request, event.reason or "dead", now)
+                if is_prefill:  # it could not give the row to that decode worker
+                    self._recovery.avoid(request, attempt.decode_epoch)
+                # held: others got the pages that it was held in, so somebody got on
+                self._recovery.retry(
+                    request, event.reason or "dead", now, is_failure=event.reason != "held"
+                )
             case K.KIND_FAILED:
                 self._endings.fail(
                     request,
@@ -175,7 +184,7 @@ def _role(
     """As whom this worker may speak of the attempt, if at all."""
     if attempt is None:
         return None
-    return attempt.role_of(event.key, epoch, getattr(event, "from"))  # a keyword in Python
+    return attempt.role_of(event.key, epoch, event.role)
 
 
 def _ends_attempt(attempt: Attempt, role: int, event: worker_pb2.RowEvent) -> bool:

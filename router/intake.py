@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -13,18 +15,32 @@ from router.config import RouterConfig
 from router.limits import check_shape, fit
 from router.membership import Membership
 from router.model import ModelFacts
+from router.model_defaults import NO_DEFAULTS
 from router.request import Job
 from router.text import TextCodec
 from twolane.errors import (
     DeadlineError,
+    InvalidParameterError,
     InvalidRequestError,
     UnavailableError,
     UnknownModelError,
 )
 from twolane.v1 import inference_pb2
 
+NO_DEADLINE_S = 10 * 365 * 86_400.0  # gRPC's "none" may come as a very long time
+
 ArgumentT = TypeVar("ArgumentT")
 ResultT = TypeVar("ResultT")
+
+
+def deadline_of(arrived: float, time_left_s: float | None) -> float | None:
+    """On the clock of `arrived`; None for none, which ten years are. Raises
+    `InvalidParameterError` for what is no number."""
+    if time_left_s is None or time_left_s > NO_DEADLINE_S:
+        return None
+    if math.isnan(time_left_s):
+        raise InvalidParameterError("timeout_s", time_left_s, "a number")
+    return arrived + time_left_s
 
 
 class Intake:
@@ -36,47 +52,54 @@ class Intake:
         self._text = text
 
     async def make_job(
-        self, message: inference_pb2.GenerateRequest, arrived: float, time_left_s: float | None
+        self,
+        message: inference_pb2.GenerateRequest,
+        arrived: float,
+        time_left_s: float | None,
+        *,
+        default_max_tokens: int | None = None,
     ) -> Job:
         """May wait: for a long text's ids (off the loop), and, up to `unavailable_after_s`, for
         workers of a model that is expected."""
         limits = self._config.limits
         params = check_shape(message, limits, has_text=self._text is not None)
-        deadline = None if time_left_s is None else arrived + time_left_s
+        deadline = deadline_of(arrived, time_left_s)
         token_ids = await self._token_ids(message)
         model = await self._model(message.model, deadline)
-        params = fit(
-            token_ids,
-            params,
-            model,
-            limits,
-            max_tokens_given=message.sampling.HasField("max_tokens"),
-        )
+        numbers = array("i", token_ids)
+        defaults = self._config.defaults.get(model.name, NO_DEFAULTS)
+        params = defaults.applied(params, message.sampling)
+        bounds = (default_max_tokens, defaults.max_tokens, limits.default_max_tokens)
+        if_unset = min(bound for bound in bounds if bound is not None)
+        params = fit(numbers, params, model, limits, if_unset=if_unset)
         if params.seed is None:
             params = replace(params, seed=secrets.randbits(63))
         return Job(
             request_id=message.request_id or secrets.token_hex(8),
             model=model.name,
-            token_ids=tuple(token_ids),
+            token_ids=token_ids,
             params=params,
             arrived=arrived,
             priority=message.priority,
             deadline=deadline,
             tenant=message.tenant,
-            prefix_hashes=prefix_hashes(token_ids),
+            prefix_hashes=prefix_hashes(numbers),
         )
 
-    async def _token_ids(self, message: inference_pb2.GenerateRequest) -> list[int]:
+    async def _token_ids(self, message: inference_pb2.GenerateRequest) -> Sequence[int]:
+        """As protobuf holds them: four bytes each, and copied into an Assign without a look."""
         if message.WhichOneof("prompt") == "token_ids":
-            return list(message.token_ids.ids)
+            return message.token_ids.ids
         assert self._text is not None, "check_shape refuses text without a tokenizer"
         if message.WhichOneof("prompt") == "text":
-            return await self._by_size(len(message.text), self._text.encode, message.text)
-        turns = [{"role": m.role, "content": m.content} for m in message.chat.messages]
-        n_chars = sum(len(turn["role"]) + len(turn["content"]) for turn in turns)
-        # what the template makes of them is longer still: it is measured again
-        rendered = await self._by_size(n_chars, self._text.render_chat, turns)
-        return await self._by_size(len(rendered), self._text.encode_rendered, rendered)
+            ids = await self._by_size(len(message.text), self._text.encode, message.text)
+        else:
+            turns = [{"role": m.role, "content": m.content} for m in message.chat.messages]
+            n_chars = sum(len(turn["role"]) + len(turn["content"]) for turn in turns)
+            # what the template makes of them is longer still: it is measured again
+            rendered = await self._by_size(n_chars, self._text.render_chat, turns)
+            ids = await self._by_size(len(rendered), self._text.encode_rendered, rendered)
+        return inference_pb2.TokenIds(ids=ids).ids
 
     async def _by_size(
         self, n_chars: int, work: Callable[[ArgumentT], ResultT], argument: ArgumentT

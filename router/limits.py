@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from google.protobuf.message import Message
+from google.protobuf.unknown_fields import UnknownFieldSet
+
 from router.model import ModelFacts, pages_for
 from twolane.errors import InvalidParameterError, InvalidRequestError, UnimplementedError
 from twolane.params import MAX_STOP_STRINGS, SamplingParams
@@ -19,16 +22,19 @@ RESERVED_FIELDS = ("adapter", "model_version", "constraint")
 MAX_REQUEST_ID_CHARS = 64
 MAX_TENANT_CHARS = 64
 MAX_ROLE_CHARS = 64
+NO_TOKENIZER = "the model's tokenizer.json, which is not there (tokenizer.model is not read)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitsConfig:
-    """The operator's caps, below those of the model."""
+    """The operator's caps, below those of the model. `default_max_tokens` is for requests that
+    leave max_tokens unset, as far as the context has so much room."""
 
     message_bytes: int = 4 * 1024 * 1024
     prompt_bytes: int = 1024 * 1024
     prompt_tokens: int = 131_072
     max_tokens: int = 131_072
+    default_max_tokens: int = 32_768
     stop_strings: int = MAX_STOP_STRINGS
     chat_messages: int = 1024
     priority: int = 100
@@ -41,6 +47,7 @@ def check_shape(
 
     Raises `InvalidRequestError`, or `UnimplementedError` naming a reserved field.
     """
+    _refuse_unknown(request)
     for name in RESERVED_FIELDS:
         if request.HasField("constraint") if name == "constraint" else getattr(request, name):
             raise UnimplementedError(
@@ -60,15 +67,31 @@ def check_shape(
         raise InvalidParameterError("priority", request.priority, bound)
     params = params_from_proto(request.sampling)
     _at_most("len(stop)", len(params.stop), limits.stop_strings)
-    if request.sampling.HasField("max_tokens"):
+    if params.max_tokens is not None:
         _at_most("max_tokens", params.max_tokens, limits.max_tokens)
     if params.stop and not has_text:
         raise InvalidRequestError(
-            "stop strings need a tokenizer, and the model has none; use stop_token_ids",
+            f"stop strings need {NO_TOKENIZER}; use stop_token_ids",
             field="stop",
         )
     _check_prompt(request, limits, has_text=has_text)
     return params
+
+
+def _refuse_unknown(request: inference_pb2.GenerateRequest) -> None:
+    """What a newer client says beyond our contract is not left out in silence."""
+    parts: list[tuple[str, Message]] = [("the request", request), ("sampling", request.sampling)]
+    if request.WhichOneof("prompt") == "chat":
+        parts.append(("chat", request.chat))
+        parts += [(f"chat.messages[{i}]", turn) for i, turn in enumerate(request.chat.messages)]
+    for where, part in parts:
+        unknown = UnknownFieldSet(part)
+        if len(unknown):
+            number = unknown[0].field_number
+            raise UnimplementedError(
+                f"{where} has field {number}, which this version does not know; leave it unset",
+                metadata={"field": where, "value": str(number)},
+            )
 
 
 def _check_prompt(
@@ -85,7 +108,7 @@ def _check_prompt(
         return
     if not has_text:
         raise InvalidRequestError(
-            f"a prompt of kind {kind} needs a tokenizer, and the model has none; send token_ids",
+            f"a prompt of kind {kind} needs {NO_TOKENIZER}; send token_ids",
             field=kind,
         )
     if kind == "text":
@@ -113,10 +136,11 @@ def fit(
     model: ModelFacts,
     limits: LimitsConfig,
     *,
-    max_tokens_given: bool,
+    if_unset: int,
 ) -> SamplingParams:
-    """Everything that depends on the model. Returns the options with `max_tokens` cut to what fits
-    if the client left it unset. Raises `InvalidRequestError` with figures."""
+    """Everything that depends on the model. Returns the options with `max_tokens` set: what the
+    client asked for, or `if_unset`, or less if less fits. Raises `InvalidRequestError` with
+    figures."""
     n_prompt = len(token_ids)
     if not n_prompt:
         raise InvalidRequestError("the prompt has no tokens; at least 1 is needed", field="prompt")
@@ -137,9 +161,10 @@ def fit(
         )
     if n_prompt + 1 > model.room.n_tokens:
         raise _too_many_pages("prompt", n_prompt, 1, model)
-    if not max_tokens_given:
-        fitting = min(params.max_tokens, room, limits.max_tokens, model.room.n_tokens - n_prompt)
-        params = replace(params, max_tokens=max(fitting, 1, params.min_tokens))
+    if params.max_tokens is None:
+        most = min(room, limits.max_tokens, model.room.n_tokens - n_prompt)
+        _at_most("min_tokens", params.min_tokens, most)
+        return replace(params, max_tokens=max(min(if_unset, most), params.min_tokens))
     if params.max_tokens > room:
         raise InvalidRequestError(
             f"prompt ({n_prompt} tokens) + max_tokens ({params.max_tokens}) is "

@@ -3,8 +3,8 @@
                  session opened            its load says so, or an operator
     JOINING ───────────────────> ALIVE <──────────────────────────> DRAINING
        │                          │  ^                                │  │
-       │                   broken,│  │ heard again                    │  │
-       │                   silent v  │                                │  │
+       │           broken, silent,│  │ heard again                    │  │
+       │           a step is late v  │                                │  │
        │                        SUSPECT <─────────────────────────────┘  │
        └───────────────────────────┴──> GONE <───────────────────────────┘
                         left, another epoch, proof, or too long unheard
@@ -54,6 +54,7 @@ class Member:
         self.was_refused = False  # the last dial failed
         self.drain_wanted = False  # by an operator
         self.last_heard = now
+        self.last_given = 0  # the number of the latest prompt that it was given
         self.gone_at: float | None = None
         # cancels of the last CANCEL_MEMORY_S, and those that wait for a session: a link that
         # breaks loses what was under way, so they are all said again when the next one opens
@@ -61,9 +62,20 @@ class Member:
 
     def forget_cancels(self, now: float) -> None:
         """Those that have surely arrived."""
-        if self.is_open:
-            recent = {k: at for k, at in self.cancels.items() if now - at < CANCEL_MEMORY_S}
-            self.cancels = recent
+        if not self.is_open:
+            return
+        old = []
+        for key, at in self.cancels.items():  # in the order of their times
+            if now - at < CANCEL_MEMORY_S:
+                break
+            old.append(key)
+        for key in old:
+            del self.cancels[key]
+
+    @property
+    def is_stuck(self) -> bool:
+        """Its latest report said that a step is late: its engine seems to hang."""
+        return self.load.step_age_s > self.load.step_bound_s > 0
 
     @property
     def state(self) -> MemberState:

@@ -72,15 +72,34 @@ def model_facts(name: str, announces: Iterable[cluster_pb2.AnnounceRequest]) -> 
 
 
 def _room(group: Sequence[cluster_pb2.AnnounceRequest]) -> Room | None:
-    """As `router.policy` places: where every prefill worker decodes too, one takes both sides."""
+    """As `router.policy` places: where every prefill worker decodes too, one takes both sides.
+    Pairs are looked for among kinds of workers: those of one layout feed alike."""
     prefill = [a for a in group if worker_pb2.ROLE_PREFILL in a.roles]
     decode = [a for a in group if worker_pb2.ROLE_DECODE in a.roles]
-    if prefill and all(a in decode for a in prefill):
+    if prefill and all(worker_pb2.ROLE_DECODE in a.roles for a in prefill):
         decode = prefill
-    pairs = [(p, d) for p in prefill for d in decode if feeds(p, d)]
+    givers, takers = _largest_by_kind(prefill), _largest_by_kind(decode)
+    pairs = [(p, d) for p in givers.values() for d in takers.values() if feeds(p, d)]
     if not pairs:
         return None
     return Room(_largest(p for p, _ in pairs), _largest(d for _, d in pairs))
+
+
+def _largest_by_kind(
+    workers: Iterable[cluster_pb2.AnnounceRequest],
+) -> dict[tuple[str, ...], cluster_pb2.AnnounceRequest]:
+    """Of each layout, and of those that make the same of it, the one with the largest pool."""
+    largest: dict[tuple[str, ...], cluster_pb2.AnnounceRequest] = {}
+    for worker in workers:
+        kind = (worker.layout, *worker.makes_dtypes)
+        rival = largest.get(kind)
+        if rival is None or _n_tokens(rival) < _n_tokens(worker):
+            largest[kind] = worker
+    return largest
+
+
+def _n_tokens(worker: cluster_pb2.AnnounceRequest) -> int:
+    return Pool(worker.n_pages, worker.page_tokens).n_tokens
 
 
 def feeds(prefill: cluster_pb2.AnnounceRequest, decode: cluster_pb2.AnnounceRequest) -> bool:

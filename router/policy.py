@@ -1,7 +1,8 @@
 """Which prefill and which decode worker: a pure function of a snapshot.
 
 The prefill worker is the one that would be through with the prompt first: least backlog plus what
-it would have to compute, where a prefix that it had lately counts as computed. The decode worker is
+it would have to compute, where a prefix that it had lately counts as computed. Of equals it is the
+one that was given work longest ago. The decode worker is
 one with room for the row and its growth: most free pages, then fewest rows. Both have the same
 model fingerprint, and the pages of the first can become pages of the second. If every prefill
 worker of a fingerprint decodes too, the cluster is colocated, and one worker takes both sides, so
@@ -51,6 +52,7 @@ class WorkerView:
     max_rows: int = 1
     backlog_tokens: int = 0  # prompts assigned and not yet through
     max_backlog_tokens: int = 1
+    last_given: int = 0  # the number of the latest prompt that it was given
 
     @property
     def free_pages(self) -> int:
@@ -60,6 +62,13 @@ class WorkerView:
         return self.rows < self.max_rows and self.free_pages >= pages_for(
             n_tokens, self.page_tokens
         )
+
+    def holds(self, n_tokens: int) -> bool:
+        """If nothing else was there."""
+        return pages_for(n_tokens, self.page_tokens) <= self.n_pages
+
+    def can_prefill(self, need: Need) -> bool:
+        return self.holds(need.n_tokens) and self.backlog_tokens < self.max_backlog_tokens
 
     @property
     def giver(self) -> Giver:
@@ -84,7 +93,7 @@ class Placement:
 
 def place(need: Need, workers: Sequence[WorkerView]) -> Placement | None:
     """The best pair, or None: nobody has room now."""
-    best: tuple[tuple[int, int, str], Placement] | None = None
+    best: tuple[tuple[int, int, int, str], Placement] | None = None
     for fingerprint in sorted({worker.fingerprint for worker in workers}):
         group = [worker for worker in workers if worker.fingerprint == fingerprint]
         placement = _place_within(need, group)
@@ -104,7 +113,7 @@ def place_decode(need: Need, workers: Iterable[WorkerView], giver: Giver) -> Wor
 def _place_within(need: Need, group: Sequence[WorkerView]) -> Placement | None:
     prefills = _without_avoided(need, [worker for worker in group if worker.prefills])
     decodes = [worker for worker in group if worker.decodes]
-    ready = [worker for worker in prefills if _can_prefill(need, worker)]
+    ready = [worker for worker in prefills if worker.can_prefill(need)]
     if prefills and all(worker.decodes for worker in prefills):
         n_tokens = need.n_tokens + need.growth_tokens
         decodes = _without_avoided(need, decodes)
@@ -127,20 +136,17 @@ def _without_avoided(need: Need, workers: list[WorkerView]) -> list[WorkerView]:
     return [worker for worker in workers if worker.epoch not in need.avoid] or workers
 
 
-def _can_prefill(need: Need, worker: WorkerView) -> bool:
-    fits = pages_for(need.n_tokens, worker.page_tokens) <= worker.n_pages
-    return fits and worker.backlog_tokens < worker.max_backlog_tokens
-
-
 def _best_decode(need: Need, workers: Sequence[WorkerView]) -> WorkerView | None:
     ready = [worker for worker in workers if worker.has_room(need.n_tokens + need.growth_tokens)]
     return min(ready, key=_decode_cost, default=None)
 
 
-def _prefill_cost(need: Need, worker: WorkerView) -> tuple[int, int, str]:
+def _prefill_cost(need: Need, worker: WorkerView) -> tuple[int, int, int, str]:
     to_compute = need.n_tokens - need.cached_tokens.get(worker.epoch, 0)
-    # a pure prefill worker before one that decodes too
-    return worker.backlog_tokens + to_compute, int(worker.decodes), worker.worker_id
+    # a pure prefill worker before one that decodes too; of equals the one that was given work
+    # longest ago, so that all caches fill
+    cost = worker.backlog_tokens + to_compute
+    return cost, int(worker.decodes), worker.last_given, worker.worker_id
 
 
 def _colocated_cost(need: Need, worker: WorkerView) -> tuple[int, float, int, str]:

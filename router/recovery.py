@@ -15,8 +15,9 @@ from router.attempt import Attempt, AttemptState
 from router.board import Board
 from router.endings import Endings
 from router.member import Member, MemberState
-from router.policy import Need, place_decode
+from router.policy import Need, WorkerView, place_decode
 from router.request import Request, RequestState
+from twolane.attempt_number import next_attempt
 from twolane.errors import UnavailableError
 from twolane.v1 import worker_pb2
 
@@ -59,21 +60,23 @@ class Recovery:
             return
         self._endings.cancel_attempt(attempt)
         attempt.life.advance(A.OVER)
-        request.life.advance(RequestState.RESUMING)
+        self._board.advance(request, RequestState.RESUMING)
         self._board.counters[f"resumes.{reason}"] += 1
         self._board.set_attempt(request, None)
         request.queued_since = now
         if is_failure and request.failures > 1:
             delay_s = config.retry_delay_s * 2 ** (request.failures - 2)
             request.due = now + min(delay_s, config.retry_delay_max_s)
+            self._board.alarm(request, request.due)
         else:
             self._board.queue.push(request)
+            self._board.alarm(request, now + config.retry_delay_s)
 
     def preempted(self, request: Request, now: float) -> None:
         """D took the pages for others. No failure, as long as the row gets ahead between two."""
         attempt = request.attempt
         assert attempt is not None
-        request.full_growth = True
+        request.n_preempted += 1
         got_ahead = len(request.answer.tokens) > attempt.first_index
         self.retry(request, "preempted", now, is_failure=not got_ahead)
 
@@ -91,13 +94,14 @@ class Recovery:
             elif attempt.state is A.PLACED:
                 attempt.life.advance(A.JUDGING)
                 attempt.due = now + self._board.config.dispatch.judge_wait_s
+                self._board.alarm(request, attempt.due)
                 to_judge.add(attempt.decode_epoch)
         for decode_epoch in sorted(to_judge):
             self._board.send(decode_epoch, commands.judge_peer(epoch))
 
     def retarget(self, request: Request, now: float) -> bool:
-        """Send the pages that P holds to another decode worker, without computing them again.
-        False if there is none with room, or P cannot be told."""
+        """Send the pages that P holds to another decode worker, or decode them at P if it can,
+        without computing them again. False if there is no room, or P cannot be told."""
         attempt = request.attempt
         assert attempt is not None
         prefill = self._board.members.get(attempt.prefill_epoch)
@@ -110,13 +114,17 @@ class Recovery:
             growth_tokens=attempt.growth_tokens,
             avoid=request.avoid | {attempt.decode_epoch, attempt.prefill_epoch},
         )
-        view = place_decode(need, self._board.views(), prefill.giver)
+        roster = self._board.roster
+        view = place_decode(need, roster.shortlist(need, request.job.model), prefill.giver)
+        if view is None:
+            view = _that_keeps(attempt, roster.view(attempt.prefill_epoch))
         decode = self._board.members.get(view.epoch) if view is not None else None
         if decode is None:
             return False
+        stays = decode is prefill
         moved = Attempt(
             worker_pb2.AttemptKey(
-                request_id=request.job.request_id, attempt=attempt.key.attempt + 1
+                submission_id=request.job.submission_id, attempt=next_attempt(attempt.key.attempt)
             ),
             prefill_epoch=attempt.prefill_epoch,
             decode_epoch=decode.epoch,
@@ -126,23 +134,28 @@ class Recovery:
             page_tokens=decode.announce.page_tokens,
             now=now,
             moved_from=attempt,
+            prefill_pages=0 if stays else attempt.prefill_pages,
         )
         moved.due = now + self._board.config.dispatch.retarget_wait_s
+        self._board.alarm(request, moved.due)
+        to_prefill = commands.retarget(attempt.key, moved.key.attempt, decode)
+        to_decode = None if stays else commands.assign_decode(request, moved, prefill, decode, now)
         self._board.send(
-            attempt.decode_epoch, commands.cancel(attempt.key.request_id, attempt.key.attempt)
+            attempt.decode_epoch, commands.cancel(attempt.key.submission_id, attempt.key.attempt)
         )
         attempt.life.advance(A.OVER)
         self._board.set_attempt(request, moved)
         self._board.counters["retargets"] += 1
-        self._board.send(prefill.epoch, commands.retarget(attempt.key, moved.key.attempt, decode))
-        self._board.send(decode.epoch, commands.assign_decode(request, moved, prefill, decode, now))
+        self._board.send(prefill.epoch, to_prefill)
+        if to_decode is not None:
+            self._board.send(decode.epoch, to_decode)
         return True
 
     def session_opened(self, member: Member) -> None:
         """After a cut nothing is known of what arrived: ask for everything again."""
         epoch = member.epoch
-        for request_id, number in list(member.cancels):
-            self._board.send(epoch, commands.cancel(request_id, number))
+        for submission_id, number in list(member.cancels):
+            self._board.send(epoch, commands.cancel(submission_id, number))
         if member.drain_wanted:
             self._board.send(epoch, commands.drain(True))
         for request, attempt in self._board.attempts_at(epoch):
@@ -150,7 +163,7 @@ class Recovery:
                 decode = self._board.members.get(attempt.decode_epoch)
                 if decode is not None:
                     old = worker_pb2.AttemptKey(
-                        request_id=attempt.key.request_id, attempt=attempt.key.attempt - 1
+                        submission_id=attempt.key.submission_id, attempt=attempt.key.attempt - 1
                     )
                     self._board.send(epoch, commands.retarget(old, attempt.key.attempt, decode))
             elif attempt.state is not A.DECODING or epoch == attempt.decode_epoch:
@@ -177,7 +190,16 @@ class Recovery:
                 moving = attempt.state is A.MOVING
                 self.retry(request, "not_retargeted" if moving else "prefill_worker_lost", now)
         elif now - attempt.last_news > config.stall_s:
+            self.avoid(request, attempt.prefill_epoch, attempt.decode_epoch)
             self.retry(request, "stalled", now)
+
+    def next_look(self, request: Request) -> float:
+        """When `tick` may have something to do for a RUNNING request."""
+        attempt = request.attempt
+        assert attempt is not None
+        stall_due = attempt.last_news + self._board.config.dispatch.stall_s
+        dues = (stall_due, attempt.gap_due, attempt.due)
+        return min(due for due in dues if due is not None)
 
     def unplaced(self, request: Request, now: float) -> None:
         """P cannot give the row away: another D may have room. If not now, maybe soon."""
@@ -187,11 +209,23 @@ class Recovery:
             return
         attempt.wants_move = True
         attempt.due = now + self._board.config.dispatch.move_pause_s
+        self._board.alarm(request, attempt.due)
         self.retarget(request, now)
+
+    def avoid(self, request: Request, *epochs: int) -> None:
+        """Place it on other workers from now on, if there are others."""
+        members = [self._board.members.get(avoided) for avoided in request.avoid]
+        alive = {m.epoch for m in members if m is not None and m.state is MemberState.ALIVE}
+        request.avoid = frozenset({*alive, *epochs})
 
     def refused(self, request: Request, epoch: int, reason: str, message: str, now: float) -> None:
         """A worker will not have the row: elsewhere, if there is an elsewhere."""
-        request.avoid |= {epoch}
-        alive = {m.epoch for m in self._board.members if m.state is MemberState.ALIVE}
-        request.avoid &= alive | {epoch}
+        self.avoid(request, epoch)
         self.retry(request, f"refused.{reason or 'unknown'}", now, detail=message)
+
+
+def _that_keeps(attempt: Attempt, view: WorkerView | None) -> WorkerView | None:
+    """Its prefill worker, if that decodes too, and the answer has room where the prompt is."""
+    if view is None or not view.decodes:
+        return None
+    return view if view.has_room(attempt.growth_tokens) else None

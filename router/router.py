@@ -8,6 +8,8 @@ news are woken.
 from __future__ import annotations
 
 import asyncio
+import logging
+import secrets
 from collections.abc import AsyncGenerator
 from types import TracebackType
 
@@ -19,14 +21,14 @@ from router.endings import Endings
 from router.intake import Intake
 from router.member import MemberState
 from router.model import ModelFacts
-from router.request import Job, Request
+from router.readers import Readers
+from router.request import Job, Label, Request
 from router.session import WorkerDialer, WorkerSession
 from router.status import make_status
 from router.store import MemoryStore, Store
 from router.text import TextCodec
 from twolane.errors import (
     CancelledError,
-    DuplicateRequestError,
     InvalidRequestError,
     UnavailableError,
 )
@@ -34,6 +36,8 @@ from twolane.rpc.link import LinkBrokenError
 from twolane.v1 import cluster_pb2, inference_pb2, worker_pb2
 
 LAST_WORDS_S = 0.1
+
+log = logging.getLogger(__name__)
 
 
 class Router:
@@ -60,8 +64,11 @@ class Router:
         self._sessions: dict[int, tuple[WorkerSession, asyncio.Task[None]]] = {}
         # by the very request: its id is free for another while its client still reads
         self._wakes: dict[Request, asyncio.Event] = {}
+        self._readers = Readers(config.readers)
         self._tasks = Background()
+        self._epoch = secrets.randbits(63) + 1  # of this process, among all of its router_id
         self._is_stopping = False
+        self._is_flush_due = False
         self._started = 0.0
 
     async def __aenter__(self) -> Router:
@@ -69,8 +76,6 @@ class Router:
         self._started = self._loop.time()
         await self._tasks.__aenter__()
         self._tasks.start(self._tick_forever(), name="router-tick")
-        for announce in self._store.workers():
-            self.announce(announce)
         return self
 
     async def __aexit__(
@@ -88,26 +93,36 @@ class Router:
     # Clients
 
     async def generate(
-        self, message: inference_pb2.GenerateRequest, *, time_left_s: float | None = None
+        self,
+        message: inference_pb2.GenerateRequest,
+        *,
+        time_left_s: float | None = None,
+        default_max_tokens: int | None = None,
     ) -> AsyncGenerator[inference_pb2.GenerateResponse, None]:
         """One answer. The first response tells id, seed, model and the prompt's length, as soon as
         the request is admitted; each later one everything that waited; the last one finish_reason
-        and ledger.
+        and ledger. `default_max_tokens` holds where the message sets none, as far as so many fit;
+        None: what fits.
 
         Raises a `TwolaneError` instead of the rest. Closing the iterator early (or cancelling its
         task) cancels the request at both workers.
         """
-        job = await self._admit(message, self._loop.time(), time_left_s)
+        job = await self._admit(message, time_left_s, default_max_tokens)
         request = self._submit(job)
+        del job  # with its prompt, which must not outlive the request
         wake = self._wakes[request] = asyncio.Event()
         wake.set()  # there may be news since it was submitted
         try:
+            self._readers.begin(request, self._loop.time())
             yield inference_pb2.GenerateResponse(
-                request_id=job.request_id,
-                seed=job.params.seed,
-                model=job.model,
-                prompt_tokens=job.n_prompt,
+                request_id=request.job.request_id,
+                submission_id=request.job.submission_id,
+                resume_token=request.job.resume_token,
+                seed=request.job.params.seed,
+                model=request.job.model,
+                prompt_tokens=request.n_prompt,
             )
+            self._readers.finish(request)
             is_over = False
             while not is_over:
                 await wake.wait()
@@ -119,29 +134,49 @@ class Router:
                     response.finish_reason = request.finish_reason
                     response.ledger.CopyFrom(request.ledger)
                 if response is not None:
+                    self._readers.begin(request, self._loop.time())
                     yield response
+                    self._readers.finish(request)
             if request.error is not None:
                 raise request.error
         finally:
             del self._wakes[request]
+            self._readers.forget(request)
             if not request.is_over:
                 left = CancelledError("the client left")
-                self._dispatcher.end(job.request_id, left, self._loop.time())
+                self._dispatcher.end(request.job.submission_id, left, self._loop.time())
                 self._flush()
 
-    def cancel(self, request_id: str) -> bool:
-        """End a running request with CANCELLED. False if there is none of that id."""
-        error = CancelledError(f"request {request_id} was cancelled by its id")
-        found = self._dispatcher.end(request_id, error, self._loop.time())
+    def check_room(self, *, priority: int | None = None, time_left_s: float | None = None) -> None:
+        """For doors, before they parse: raises `OverloadedError` or `DeadlineError` for what would
+        be refused whatever it is. `priority` None: not known yet."""
+        highest = self.config.limits.priority
+        priority = highest if priority is None else priority
+        now = self._loop.time()
+        self._dispatcher.check_room(now, priority=priority, left_s=time_left_s)
+
+    def cancel(self, request_id: str, *, tenant: str = "") -> bool:
+        """End the running request of that label with CANCELLED. False if there is none."""
+        submission_id = self._dispatcher.board.labels.get(Label(tenant, request_id))
+        return submission_id is not None and self._end_cancelled(submission_id, request_id)
+
+    def cancel_submission(self, submission_id: str) -> bool:
+        """The same, by the name that the router drew."""
+        return self._end_cancelled(submission_id, submission_id)
+
+    def _end_cancelled(self, submission_id: str, name: str) -> bool:
+        error = CancelledError(f"request {name} was cancelled by its id")
+        found = self._dispatcher.end(submission_id, error, self._loop.time())
         self._flush()
         return found
 
     def models(self) -> list[ModelFacts]:
         return list(self._dispatcher.members.models())
 
-    def token_text(self, token_id: int) -> str:
-        """A token's name for people; without a tokenizer as vLLM writes it, `token_id:7`."""
-        return self._text.token_text(token_id) if self._text else f"token_id:{token_id}"
+    def token_bytes(self, token_id: int) -> bytes:
+        """What a token adds to a text, which may be part of a character; without a tokenizer its
+        id as vLLM writes it, `token_id:7`."""
+        return self._text.token_bytes(token_id) if self._text else b"token_id:%d" % token_id
 
     def can_serve(self) -> bool:
         """Whether some model has a live pair of workers, and requests are accepted."""
@@ -153,11 +188,11 @@ class Router:
         """A worker exists (or leaves). The session to it is dialled from here."""
         epoch = announce.worker.epoch
         if self._dispatcher.announce(announce, self._loop.time()):
-            self._store.put_worker(announce)
             self._close_session(epoch)  # of a former life of this epoch: it was out of sight
             session = WorkerSession(
                 announce.worker,
                 self.config.router_id,
+                self._epoch,
                 self.config.membership,
                 self._dialer,
                 self,
@@ -179,9 +214,11 @@ class Router:
         self._dispatcher.report_gone(epoch, self._loop.time())
         self._flush()
 
-    def status(self) -> cluster_pb2.GetStatusResponse:
-        board = self._dispatcher.board
-        return make_status(board, Endings(board), started=self._started, now=self._loop.time())
+    def status(self, *, with_requests: bool = True) -> cluster_pb2.GetStatusResponse:
+        board, now = self._dispatcher.board, self._loop.time()
+        return make_status(
+            board, Endings(board), started=self._started, now=now, with_requests=with_requests
+        )
 
     def check_integrity(self) -> None:
         """Raises AssertionError if the router's tables disagree with each other."""
@@ -194,8 +231,8 @@ class Router:
     def end_answers(self) -> None:
         """Running ones get it now. May be called again."""
         now = self._loop.time()
-        for request_id in list(self._dispatcher.board.requests):
-            self._dispatcher.end(request_id, UnavailableError("the router is stopping"), now)
+        for submission_id in list(self._dispatcher.board.requests):
+            self._dispatcher.end(submission_id, UnavailableError("the router is stopping"), now)
         self._flush()
 
     # Sessions
@@ -219,28 +256,42 @@ class Router:
         self._flush()
 
     async def _admit(
-        self, message: inference_pb2.GenerateRequest, arrived: float, time_left_s: float | None
+        self,
+        message: inference_pb2.GenerateRequest,
+        time_left_s: float | None,
+        default_max_tokens: int | None,
     ) -> Job:
+        arrived = self._loop.time()
         if self._is_stopping:
             raise UnavailableError("the router is stopping")
-        job = await self._intake.make_job(message, arrived, time_left_s)
-        if not await self._store.claim(job.request_id, self.config.router_id):
-            raise DuplicateRequestError(
-                f"request id {job.request_id!r} is in use", metadata={"request_id": job.request_id}
-            )
+        self._dispatcher.check_room(
+            arrived, model=message.model, priority=message.priority, left_s=time_left_s
+        )
+        job = await self._intake.make_job(
+            message, arrived, time_left_s, default_max_tokens=default_max_tokens
+        )
+        if not await self._store.claim(job.label, job.submission_id):
+            raise job.label.in_use_error()
         return job
 
     def _submit(self, job: Job) -> Request:
-        detokenizer = self._text.detokenizer(job.token_ids[-8:]) if self._text else None
+        detokenizer = self._text.detokenizer(job.token_ids) if self._text else None
         try:
             return self._dispatcher.submit(job, detokenizer, self._loop.time())
         finally:
-            if job.request_id not in self._dispatcher.board.requests:
-                self._store.release(job.request_id)
+            if job.submission_id not in self._dispatcher.board.requests:
+                self._store.release(job.label, job.submission_id)
             self._flush()
 
     def _flush(self) -> None:
-        """Act on what the dispatcher decided."""
+        """Act on what the dispatcher decides, once for all that comes in this turn of the loop."""
+        if not self._is_flush_due:
+            self._is_flush_due = True
+            self._loop.call_soon(self._flush_now)
+
+    def _flush_now(self) -> None:
+        self._is_flush_due = False
+        self._dispatcher.settle(self._loop.time())
         for epoch, command in self._dispatcher.take_outbox():
             link = self._sessions[epoch][0].link if epoch in self._sessions else None
             if link is None:
@@ -258,16 +309,24 @@ class Router:
         while True:
             self._dispatcher.tick(self._loop.time())
             self._close_gone()
+            self._end_unread()
             self._flush()
             await asyncio.sleep(self.config.tick_s)
 
+    def _end_unread(self) -> None:
+        """End what its client does not read; it hears why when it reads on."""
+        for request, reason in self._readers.cut(self._loop.time()):
+            log.info("request %s ends: %s", request.job.request_id, reason.message)
+            if not request.is_over:
+                self._dispatcher.end(request.job.submission_id, reason, self._loop.time())
+            request.answer.take()  # and nobody gets it
+
     def _close_gone(self) -> None:
         """End the sessions of members that are no more."""
-        for epoch in list(self._sessions):
+        for epoch in self._dispatcher.members.take_gone():
             member = self._dispatcher.members.get(epoch)
             if member is None or member.state is MemberState.GONE:
                 self._close_session(epoch)
-                self._store.drop_worker(epoch)
 
     def _close_session(self, epoch: int) -> None:
         if epoch in self._sessions:

@@ -14,8 +14,7 @@ from functools import partial
 from types import TracebackType
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_health.v1 import health_pb2
 from prometheus_client import generate_latest
 
 from router.background import Background
@@ -29,8 +28,10 @@ from router.session import WorkerDialer
 from router.store import Store
 from router.text import TextCodec
 from router.worker_door import WorkerDoor
+from twolane.rpc.call_gate import CallGate
 from twolane.rpc.metrics_http import MetricsEndpoint
-from twolane.rpc.options import DOOR_SERVER_OPTIONS, INTERNAL_SERVER_OPTIONS
+from twolane.rpc.options import INTERNAL_SERVER_OPTIONS, door_server_options
+from twolane.rpc.standard_services import Health, standard_handlers
 
 PUBLISH_S = 0.5  # health and metrics lag behind by this much
 
@@ -59,7 +60,7 @@ class RouterServer:
         self.metrics_port = 0
         self.http_port = 0
         self._config = server_config
-        self._health = health.aio.HealthServicer()
+        self._health = Health()
         self._stop_wanted = asyncio.Event()
 
     @property
@@ -85,14 +86,15 @@ class RouterServer:
                 self.metrics_port = await _start(metrics, self._config)
             await stack.enter_async_context(self.router)
             await self._open_worker_door(stack)
-            server = grpc.aio.server(options=DOOR_SERVER_OPTIONS)
+            server = self._make_door()
             http = self._open_http()
             stack.push_async_callback(self._stop_doors, server, http)
+            gate = CallGate(self._config.grpc.calls)
             door = Door(self.router, http_endpoint=self.http_address)
-            server.add_generic_rpc_handlers(tuple(door.handlers()))
-            health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-            names = (INFERENCE, ADMIN, health.SERVICE_NAME, reflection.SERVICE_NAME)
-            reflection.enable_server_reflection(names, server)
+            server.add_generic_rpc_handlers(tuple(door.handlers(gate)))
+            server.add_generic_rpc_handlers(
+                standard_handlers(self._health, (INFERENCE, ADMIN), gate)
+            )
             self.port = server.add_insecure_port(f"{self._config.host}:{self._config.port}")
             await self._publish()
             await server.start()
@@ -118,6 +120,14 @@ class RouterServer:
     async def wait_stopped(self) -> None:
         await self._stop_wanted.wait()
 
+    def _make_door(self) -> grpc.aio.Server:
+        options = door_server_options(
+            message_bytes=self.router.config.limits.message_bytes,
+            connections=self._config.grpc.connections,
+            idle_s=self._config.grpc.idle_s,
+        )
+        return grpc.aio.server(options=options)
+
     async def _open_worker_door(self, stack: AsyncExitStack) -> None:
         server = grpc.aio.server(options=INTERNAL_SERVER_OPTIONS)
         stack.push_async_callback(server.stop, None)
@@ -130,7 +140,9 @@ class RouterServer:
         config = self._config
         if config.http is None:
             return None
-        http = HttpServer(make_app(self.router, config.http), config.http)
+        app = make_app(self.router, config.http)
+        max_bytes = self.router.config.limits.message_bytes
+        http = HttpServer(app, config.http, max_bytes=max_bytes)
         self.http_port = http.open(config.host)
         return http
 
@@ -149,7 +161,7 @@ class RouterServer:
             await self._publish()
 
     async def _publish(self) -> None:
-        self.metrics.publish(self.router.status())
+        self.metrics.publish(self.router.status(with_requests=False))
         serving, not_serving = (
             health_pb2.HealthCheckResponse.SERVING,
             health_pb2.HealthCheckResponse.NOT_SERVING,

@@ -46,13 +46,18 @@ class WorkerSession:
         self,
         address: worker_pb2.WorkerAddress,
         router_id: str,
+        router_epoch: int,
         config: MembershipConfig,
         dialer: WorkerDialer,
         listener: SessionListener,
     ) -> None:
         self.link: WorkerLink | None = None
         self._address = address
-        self._router_id = router_id
+        self._opening = worker_pb2.SessionRequest(
+            open=worker_pb2.Open(
+                router_id=router_id, router_epoch=router_epoch, worker_epoch=address.epoch
+            )
+        )
         self._config = config
         self._dialer = dialer
         self._listener = listener
@@ -80,7 +85,7 @@ class WorkerSession:
         try:
             async with asyncio.timeout(self._config.open_timeout_s):
                 link = await self._dialer.dial_worker(self._address)
-                link.send(_open(self._router_id, self._address.epoch))
+                link.send(self._opening)
                 first = await link.receive()
             if first.opened.worker.epoch != self._address.epoch:
                 return False
@@ -95,7 +100,3 @@ class WorkerSession:
             self.link = None
             if link is not None:
                 link.close()
-
-
-def _open(router_id: str, epoch: int) -> worker_pb2.SessionRequest:
-    return worker_pb2.SessionRequest(open=worker_pb2.Open(router_id=router_id, worker_epoch=epoch))

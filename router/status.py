@@ -7,17 +7,20 @@ from collections import Counter
 from router.board import Board
 from router.endings import Endings
 from router.request import Request
+from twolane.attempt_number import try_of
 from twolane.v1 import cluster_pb2
 
 
 def requests_by_state(board: Board) -> Counter[str]:
     """Live requests, by the lower-case name of their state."""
-    return Counter(request.state.name.lower() for request in board.requests.values())
+    return Counter({state.name.lower(): n for state, n in board.states.items() if n})
 
 
 def make_status(
-    board: Board, endings: Endings, *, started: float, now: float
+    board: Board, endings: Endings, *, started: float, now: float, with_requests: bool = True
 ) -> cluster_pb2.GetStatusResponse:
+    """Each request's own status is for those who ask for it: making it takes a while."""
+    requests = board.requests.values() if with_requests else ()
     return cluster_pb2.GetStatusResponse(
         router_id=board.config.router_id,
         uptime_s=now - started,
@@ -30,13 +33,13 @@ def make_status(
                 fingerprint=member.announce.fingerprint,
                 load=member.load,
                 last_heard_s=now - member.last_heard,
-                requests=len(board.attempts_at(member.epoch)),
+                requests=board.tally.of(member.epoch).attempts,
                 pool=member.announce.pool,
                 devices=member.announce.devices,
             )
             for member in board.members
         ],
-        requests=[_request_status(board, endings, r, now) for r in board.requests.values()],
+        requests=[_request_status(board, endings, r, now) for r in requests],
         requests_by_state=requests_by_state(board),
         counters=board.counters,
     )
@@ -47,15 +50,16 @@ def _request_status(
 ) -> cluster_pb2.RequestStatus:
     status = cluster_pb2.RequestStatus(
         request_id=request.job.request_id,
+        submission_id=request.job.submission_id,
         state=request.state.name.lower(),
-        prompt_tokens=request.job.n_prompt,
+        prompt_tokens=request.n_prompt,
         output_tokens=len(request.answer.tokens),
         age_s=now - request.job.arrived,
         priority=request.job.priority,
     )
-    where = board.store.attempt_of(request.job.request_id)
-    if where is not None:
-        status.attempt = where.attempt
-        status.prefill_worker = endings.worker_id(where.prefill_epoch)
-        status.decode_worker = endings.worker_id(where.decode_epoch)
+    attempt = request.last_attempt
+    if attempt is not None:
+        status.attempt = try_of(attempt.key.attempt)
+        status.prefill_worker = endings.worker_id(attempt.prefill_epoch)
+        status.decode_worker = endings.worker_id(attempt.decode_epoch)
     return status

@@ -1,80 +1,37 @@
 """What several routers of one cluster would have to share, and only that.
 
-A shared implementation may write behind and answer from a mirror: nothing here is needed for
-safety, which rests on epochs checked at the workers. `claim` alone needs a round trip.
+Nothing here is needed for safety: workers refuse a second row under a label that a live one holds.
+A shared implementation that cannot be reached may say yes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Protocol
 
-from twolane.v1 import cluster_pb2
-
-
-@dataclass(frozen=True, slots=True)
-class Whereabouts:
-    """Where a request is: what another router would need to ATTACH to it."""
-
-    attempt: int
-    prefill_epoch: int
-    decode_epoch: int
+from router.request import Label
 
 
 class Store(Protocol):
-    """Who is where, and which attempt a request is at."""
+    """Which submission runs under which label."""
 
-    async def claim(self, request_id: str, router_id: str) -> bool:
-        """Make the id this router's own. False: it is in use."""
+    async def claim(self, label: Label, submission_id: str) -> bool:
+        """Make the label this submission's. False: it is another's."""
         ...
 
-    def release(self, request_id: str) -> None:
-        """The request is over: its id is free, its whereabouts are forgotten."""
-        ...
-
-    def put_attempt(self, request_id: str, where: Whereabouts) -> None: ...
-
-    def attempt_of(self, request_id: str) -> Whereabouts | None: ...
-
-    def put_worker(self, announce: cluster_pb2.AnnounceRequest) -> None: ...
-
-    def drop_worker(self, epoch: int) -> None: ...
-
-    def workers(self) -> Iterable[cluster_pb2.AnnounceRequest]:
-        """Workers that some router knows: a router that starts dials them without waiting."""
+    def release(self, label: Label, submission_id: str) -> None:
+        """The submission is over. Changes nothing if the label is not its."""
         ...
 
 
 class MemoryStore:
-    """For one router."""
+    """For the routers of one process."""
 
     def __init__(self) -> None:
-        self._owners: dict[str, str] = {}
-        self._attempts: dict[str, Whereabouts] = {}
-        self._workers: dict[int, cluster_pb2.AnnounceRequest] = {}
+        self._holders: dict[Label, str] = {}
 
-    async def claim(self, request_id: str, router_id: str) -> bool:
-        if request_id in self._owners:
-            return False
-        self._owners[request_id] = router_id
-        return True
+    async def claim(self, label: Label, submission_id: str) -> bool:
+        return self._holders.setdefault(label, submission_id) == submission_id
 
-    def release(self, request_id: str) -> None:
-        self._owners.pop(request_id, None)
-        self._attempts.pop(request_id, None)
-
-    def put_attempt(self, request_id: str, where: Whereabouts) -> None:
-        self._attempts[request_id] = where
-
-    def attempt_of(self, request_id: str) -> Whereabouts | None:
-        return self._attempts.get(request_id)
-
-    def put_worker(self, announce: cluster_pb2.AnnounceRequest) -> None:
-        self._workers[announce.worker.epoch] = announce
-
-    def drop_worker(self, epoch: int) -> None:
-        self._workers.pop(epoch, None)
-
-    def workers(self) -> Iterable[cluster_pb2.AnnounceRequest]:
-        return list(self._workers.values())
+    def release(self, label: Label, submission_id: str) -> None:
+        if self._holders.get(label) == submission_id:
+            del self._holders[label]

@@ -1,68 +1,77 @@
 """Requests that wait for workers: bounded, by model, resumed ones first, then priority, then age.
 
 resumed requests, oldest first | priority 5, oldest first | 0, oldest first | -3, …
-^ head: only it is ever placed; nobody overtakes it because it needs less
+^ head: only it is ever placed; nobody overtakes it because it needs less      ^ last: evicted first
 """
 
 from __future__ import annotations
 
-import heapq
+from collections import Counter
 from collections.abc import Iterator
 
+from router.lazy_heap import LazyHeap
 from router.request import Request, RequestState
 
-Rank = tuple[int, int, int]
+_RESUMED = 1_000_000  # ranks above every priority
 
 
 class WaitingQueue:
-    """Holds QUEUED and RESUMING requests. One that ended meanwhile is skipped and forgotten."""
+    """Holds QUEUED and RESUMING requests. Whoever ends one, or gives it work, discards it here."""
 
     def __init__(self) -> None:
-        self._heaps: dict[str, list[tuple[Rank, Request]]] = {}
+        self._lines: dict[str, LazyHeap[Request]] = {}
+        self._new: LazyHeap[Request] = LazyHeap()  # of all models, what is evicted first ahead
+        self._n_of: dict[str, Counter[int]] = {}  # by model and priority, resumed ones apart
         self._n_pushed = 0
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
+        return sum(map(len, self._lines.values()))
 
     def __iter__(self) -> Iterator[Request]:
         """All that wait, in no order."""
-        for heap in self._heaps.values():
-            for _, request in heap:
-                if _is_waiting(request):
-                    yield request
+        for line in self._lines.values():
+            yield from line
 
     def push(self, request: Request) -> None:
+        """May be called again."""
+        self.discard(request)
         if not request.sequence:
             self._n_pushed += 1
             request.sequence = self._n_pushed
-        is_new = int(request.state is RequestState.QUEUED)
-        rank = (is_new, -request.job.priority if is_new else 0, request.sequence)
-        heapq.heappush(self._heaps.setdefault(request.job.model, []), (rank, request))
+        is_new = request.state is RequestState.QUEUED
+        priority = request.job.priority if is_new else _RESUMED
+        rank = (-priority, request.sequence)
+        model = request.job.model
+        self._lines.setdefault(model, LazyHeap()).put(request, rank)
+        self._n_of.setdefault(model, Counter())[priority] += 1
+        if is_new:
+            self._new.put(request, (priority, -request.sequence))
+
+    def discard(self, request: Request) -> None:
+        """It waits no more. It may be absent."""
+        model = request.job.model
+        line = self._lines.get(model)
+        rank = line.rank_of(request) if line is not None else None
+        if line is None or rank is None:
+            return
+        line.discard(request)
+        self._new.discard(request)
+        self._n_of[model][-rank[0]] -= 1
+        if not line:
+            del self._lines[model], self._n_of[model]
 
     def models(self) -> list[str]:
-        return list(self._heaps)
+        return list(self._lines)
 
     def head(self, model: str) -> Request | None:
-        heap = self._heaps.get(model, [])
-        while heap and not _is_waiting(heap[0][1]):
-            heapq.heappop(heap)
-        if not heap:
-            self._heaps.pop(model, None)
-            return None
-        return heap[0][1]
+        line = self._lines.get(model)
+        return line.first() if line is not None else None
 
-    def pop(self, model: str) -> None:
-        """Take the head away."""
-        heapq.heappop(self._heaps[model])
+    def last(self) -> Request | None:
+        """Of the least priority the youngest, of all models; never a resumed one."""
+        return self._new.first()
 
-    def n_ahead(self, priority: int) -> int:
+    def n_ahead(self, model: str, priority: int) -> int:
         """How many would go before a new request of this priority."""
-        return sum(
-            1
-            for request in self
-            if request.state is RequestState.RESUMING or request.job.priority >= priority
-        )
-
-
-def _is_waiting(request: Request) -> bool:
-    return request.state in (RequestState.QUEUED, RequestState.RESUMING)
+        counts = self._n_of.get(model, Counter[int]())
+        return sum(n for other, n in counts.items() if other >= priority)

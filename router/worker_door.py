@@ -6,7 +6,8 @@ import grpc
 
 from router.router import Router
 from twolane.errors import InvalidRequestError
-from twolane.rpc.handlers import Context, unary
+from twolane.rpc.call_gate import Context
+from twolane.rpc.handlers import unary
 from twolane.v1 import cluster_pb2
 
 MEMBERSHIP = "twolane.v1.MembershipService"

@@ -21,6 +21,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+MAX_TEXT_CHARS = 1000  # what a client sent is said back, but not all of it
+
+
+def short(text: str) -> str:
+    """Its beginning, where it is too long to be read."""
+    return text if len(text) <= MAX_TEXT_CHARS else text[: MAX_TEXT_CHARS - 1] + "…"
+
 
 class TwolaneError(Exception):
     """Root of the tree. `reason` is machine-readable; `metadata` holds the message's figures."""
@@ -28,9 +35,9 @@ class TwolaneError(Exception):
     reason = "TWOLANE_ERROR"
 
     def __init__(self, message: str, *, metadata: Mapping[str, str] | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.metadata: dict[str, str] = dict(metadata or {})
+        super().__init__(short(message))
+        self.message = short(message)
+        self.metadata: dict[str, str] = {n: short(text) for n, text in (metadata or {}).items()}
 
 
 class InvalidRequestError(TwolaneError):

@@ -29,6 +29,8 @@ NO_BIAS: Mapping[int, float] = MappingProxyType({})
 class SamplingParams:
     """One request's sampling options, with the names and meanings of vLLM and Hugging Face.
 
+    `max_tokens` None is what fits: the model's context without the prompt, within the router's
+    bound. `min_tokens` may then be as many.
     `temperature` 0 is greedy; then `top_k`, `top_p`, `min_p` and `seed` change nothing.
     `top_k` 0 keeps the whole vocabulary. Penalties see prompt and output as in vLLM:
     `repetition_penalty` both, `presence_penalty` and `frequency_penalty` the output alone.
@@ -40,7 +42,7 @@ class SamplingParams:
     and for `stop_token_ids`.
     """
 
-    max_tokens: int = 128
+    max_tokens: int | None = None
     min_tokens: int = 0
     temperature: float = 1.0
     top_k: int = 0
@@ -57,8 +59,10 @@ class SamplingParams:
     top_logprobs: int | None = None
 
     def __post_init__(self) -> None:
-        _integer("max_tokens", self.max_tokens, 1, MAX_INT)
-        _integer("min_tokens", self.min_tokens, 0, self.max_tokens)
+        if self.max_tokens is not None:
+            _integer("max_tokens", self.max_tokens, 1, MAX_INT)
+        most = MAX_INT if self.max_tokens is None else self.max_tokens
+        _integer("min_tokens", self.min_tokens, 0, most)
         _number("temperature", self.temperature, 0.0, 100.0)
         _integer("top_k", self.top_k, 0, MAX_INT)
         _number("top_p", self.top_p, 0.0, 1.0, but_not=0.0)

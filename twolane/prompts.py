@@ -12,18 +12,19 @@ from twolane.config import check_seconds
 from twolane.errors import InvalidParameterError, InvalidRequestError
 from twolane.params import MAX_INT, SamplingParams, check_text, is_integer
 from twolane.rpc.options import MAX_MESSAGE_BYTES
-from twolane.rpc.params import params_to_proto
-from twolane.v1 import inference_pb2
+from twolane.rpc.params import given_to_proto, params_to_proto
+from twolane.v1 import inference_pb2, sampling_pb2
 from twolane.values import Message
 
 CHAT_ROLES = ("system", "user", "assistant")
+MESSAGE_KEYS = ("role", "content")
 MAX_PRIORITY = 100
 
 
 class SamplingOptions(TypedDict, total=False):
     """The fields of `SamplingParams`, as keywords of a call."""
 
-    max_tokens: int
+    max_tokens: int | None
     min_tokens: int
     temperature: float
     top_k: int
@@ -43,8 +44,12 @@ class SamplingOptions(TypedDict, total=False):
 class RequestOptions(SamplingOptions, total=False):
     """Every keyword of `generate` and `stream`.
 
-    `token_ids` and `messages` are the other forms of a prompt. `params` are sampling options as a
-    value; single ones (`max_tokens=…`) override its fields. `model` may be left out where the
+    Sampling options that are left out are the model's own (its generation_config.json), where it
+    has some, else those of `SamplingParams`.
+
+    `token_ids` and `messages` are the other forms of a prompt. `params` are all sampling
+    options as a value, so that none is the model's; single ones (`max_tokens=…`) override its
+    fields. `model` may be left out where the
     cluster has one. `priority` -100 to 100, higher first. `request_id` is drawn if left out.
     After `timeout_s` the request is cancelled and `DeadlineError` raised.
     """
@@ -58,8 +63,8 @@ class RequestOptions(SamplingOptions, total=False):
     timeout_s: float | None
 
 
-def sampling_of(options: RequestOptions) -> SamplingParams:
-    """`params` (default: the defaults) with the single options on top.
+def sampling_of(options: RequestOptions) -> sampling_pb2.SamplingParams:
+    """`params` with the single options on top; without `params`, those alone.
 
     Raises `InvalidParameterError` for a value out of its bound.
     """
@@ -68,7 +73,9 @@ def sampling_of(options: RequestOptions) -> SamplingParams:
     params = options.get("params")
     if not isinstance(params, SamplingParams | None):
         raise InvalidParameterError("params", params, "a SamplingParams")
-    return dataclasses.replace(params or SamplingParams(), **changes)
+    if params is None:
+        return given_to_proto(changes)
+    return params_to_proto(dataclasses.replace(params, **changes))
 
 
 def build_request(prompt: str | None, options: RequestOptions) -> inference_pb2.GenerateRequest:
@@ -92,7 +99,7 @@ def build_request(prompt: str | None, options: RequestOptions) -> inference_pb2.
         request_id=_text_option(options, "request_id") or secrets.token_hex(8),
         model=_text_option(options, "model"),
         priority=_priority(options),
-        sampling=params_to_proto(sampling_of(options)),
+        sampling=sampling_of(options),
     )
     if prompt is not None:
         check_text("prompt", prompt, bound="text; a list of token ids goes into token_ids=")
@@ -118,7 +125,7 @@ def _check_names(options: RequestOptions) -> None:
     known = RequestOptions.__annotations__
     for name in options:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
             raise InvalidRequestError(f"there is no option {name}; {hint}", field=name)
 
@@ -159,7 +166,13 @@ def _messages(given: object) -> Iterator[Mapping[str, str]]:
         where = f"messages[{index}]"
         if not isinstance(message, Mapping):
             raise InvalidParameterError(where, message, 'like {"role": "user", "content": "…"}')
-        for name in ("role", "content"):
+        for name, value in message.items():
+            if name not in MESSAGE_KEYS and value is not None:
+                raise InvalidRequestError(
+                    f"{where} has {name!r}, which is not served; a message has role and content",
+                    field=f"{where}.{name}",
+                )
+        for name in MESSAGE_KEYS:
             if name not in message:
                 raise InvalidRequestError(f"{where} lacks {name!r}", field=where)
             check_text(f"{where}.{name}", message[name])

@@ -53,11 +53,18 @@ class WorkerInfo:
     rows: int
     requests: int
     step_s: float
+    step_age_s: float  # of the step under way
+    step_bound_s: float  # from this age on it is late: the engine seems to hang
     drained: bool
     last_heard_s: float
     pool: str = ""
     devices: tuple[str, ...] = ()  # one a rank: cpu, or a GPU as CUDA_VISIBLE_DEVICES names it
     transports: tuple[PeerTransport, ...] = ()
+
+    @property
+    def is_stuck(self) -> bool:
+        """A step has not ended for far longer than steps take there."""
+        return self.step_age_s > self.step_bound_s > 0
 
     @classmethod
     def from_proto(cls, message: cluster_pb2.WorkerStatus) -> WorkerInfo:
@@ -76,6 +83,8 @@ class WorkerInfo:
             rows=load.rows,
             requests=message.requests,
             step_s=load.step_s,
+            step_age_s=load.step_age_s,
+            step_bound_s=load.step_bound_s,
             drained=load.drained,
             last_heard_s=message.last_heard_s,
             pool=message.pool,
@@ -91,7 +100,8 @@ class WorkerInfo:
 class RequestInfo:
     """One request that the router holds."""
 
-    request_id: str
+    request_id: str  # the client's label
+    submission_id: str  # the name that workers know it by
     state: str
     attempt: int
     prefill_worker: str

@@ -10,6 +10,7 @@ queue_full   too many rows wait here
 from __future__ import annotations
 
 from engine.step import EngineSpec
+from twolane.attempt_number import try_of
 from twolane.errors import InvalidParameterError
 from twolane.params import SamplingParams
 from twolane.rpc.params import params_from_proto
@@ -19,8 +20,8 @@ from worker.errors import RowRefusedError
 
 def check_assign(assign: worker_pb2.Assign, spec: EngineSpec) -> SamplingParams:
     """The parameters of a sound ASSIGN; raises `RowRefusedError`. Knows nothing of load."""
-    if not assign.key.request_id or assign.key.attempt < 1:
-        raise RowRefusedError("invalid", "key: a request id and an attempt from 1 are needed")
+    if not assign.key.submission_id or not try_of(assign.key.attempt):
+        raise RowRefusedError("invalid", "key: a submission id and an attempt from 1 are needed")
     token_ids = assign.token_ids[:]
     n_tokens = len(token_ids)
     if not 1 <= assign.n_prompt <= n_tokens:
@@ -33,7 +34,7 @@ def check_assign(assign: worker_pb2.Assign, spec: EngineSpec) -> SamplingParams:
         raise RowRefusedError("invalid", error.message) from error
     if params.seed is None:
         raise RowRefusedError("invalid", "sampling.seed: the router draws one, none was set")
-    if n_tokens - assign.n_prompt >= params.max_tokens:
+    if params.max_tokens is not None and n_tokens - assign.n_prompt >= params.max_tokens:
         raise RowRefusedError("invalid", f"all {params.max_tokens} tokens are there already")
     if assign.growth_tokens < 0 or assign.sample < 0 or assign.time_left_ms < 0:
         raise RowRefusedError("invalid", "growth_tokens, sample, time_left_ms: below 0")

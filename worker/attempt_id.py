@@ -8,18 +8,18 @@ from twolane.v1 import worker_pb2
 
 
 class AttemptId(NamedTuple):
-    """`AttemptKey` in hashable form. Attempts of a request are numbered 1, 2, …"""
+    """`AttemptKey` in hashable form. A higher number is a later try at the same request."""
 
-    request_id: str
+    submission_id: str
     number: int
 
     @classmethod
     def of(cls, key: worker_pb2.AttemptKey) -> AttemptId:
-        return cls(key.request_id, key.attempt)
+        return cls(key.submission_id, key.attempt)
 
     @property
     def key(self) -> worker_pb2.AttemptKey:
-        return worker_pb2.AttemptKey(request_id=self.request_id, attempt=self.number)
+        return worker_pb2.AttemptKey(submission_id=self.submission_id, attempt=self.number)
 
     def __str__(self) -> str:
-        return f"{self.request_id}/{self.number}"
+        return f"{self.submission_id}/{self.number}"

@@ -74,7 +74,7 @@ class AttemptLog:
         if isinstance(item, worker_pb2.TokenEvent):
             self._tokens.append(item.SerializeToString())
             return
-        role = getattr(item, "from")
+        role = item.role
         self._latest[role] = item
         if item.kind == _Kind.KIND_HANDED_OVER:
             self._live.discard(role)

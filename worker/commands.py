@@ -138,15 +138,18 @@ class Commands:
 
     def _retarget(self, session: Session, command: worker_pb2.Retarget, now: float) -> None:
         attempt = AttemptId.of(command.key)
-        following = AttemptId(attempt.request_id, command.next_attempt)
+        following = AttemptId(attempt.submission_id, command.next_attempt)
         if self._registry.has_followed(attempt, following, command.decode.epoch):
             self._tell_retargeted(session, command, following, now)
             return
         prefill = self._roles.prefill
         if prefill is not None and self._registry.can_follow(attempt, following):
-            self._peers.connect(command.decode)
+            stays = command.decode.epoch == self._site.epoch
+            if not stays:
+                self._peers.connect(command.decode)
             if prefill.retarget(attempt, command, now):
-                self._registry.follow(attempt, following, command.decode.epoch)
+                roles = (_PREFILL, _DECODE) if stays else (_PREFILL,)
+                self._registry.follow(attempt, following, command.decode.epoch, roles)
                 return
         gone = worker_pb2.RowEvent(key=command.key, kind=_Kind.KIND_GONE)
         session.send(worker_pb2.SessionResponse(rows=[gone]), now)

@@ -22,15 +22,31 @@ class StepLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepWatchConfig:
+    """When a step that has not ended is late: routers take the worker's requests elsewhere, and the
+    launcher restarts it."""
+
+    late_s: float = 5.0  # at the earliest
+    late_factor: float = 20.0  # times the moving average of steps, if that is more
+    first_late_s: float = 60.0  # the first step of its kind: it may build kernels
+
+    def __post_init__(self) -> None:
+        assert 0 < self.late_s <= self.first_late_s
+        assert self.late_factor >= 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionConfig:
     """How a worker treats its routers."""
 
+    open_within_s: float = 5.0  # a stream that has not begun with Open by then is closed
     load_every_s: float = 1.0  # the longest silence on a stream: its load report is a heartbeat
     load_least_s: float = 0.1  # while steps run, no more than one load report in this time
     grace_s: float = 10.0  # rows outlive a lost router, and logs of ended rows are kept, so long
     tombstone_s: float = 6.0  # late messages of a cancelled attempt are refused for so long
 
     def __post_init__(self) -> None:
+        assert self.open_within_s > 0
         assert 0 < self.load_least_s <= self.load_every_s
         assert self.grace_s > 0
         assert self.tombstone_s > 0
@@ -51,6 +67,7 @@ class WorkerConfig:
     announce_every_s: float = 1.0
     drain_for_s: float = 30.0  # a stopping worker lets its rows finish for so long
     limits: StepLimits = field(default_factory=StepLimits)
+    step_watch: StepWatchConfig = field(default_factory=StepWatchConfig)
     sessions: SessionConfig = field(default_factory=SessionConfig)
 
     def __post_init__(self) -> None:

@@ -18,6 +18,7 @@ import os
 import torch
 
 from engine.cuda.driver import Context, export_memory, pin, unpin
+from engine.kernels.loading import load_kernels_once
 from engine.step import DevicePool
 from kvtransfer.device import Bytes
 from kvtransfer.host import start_ticks
@@ -49,6 +50,7 @@ class CudaMemory:
         self.device = torch.device("cuda", pool.device)
         self._exports = pool.exports
         self._context = Context(pool.device)
+        load_kernels_once()
         lane = self.open_lane()
         lane.warm_up()
         lane.close()

@@ -70,5 +70,5 @@ def row_event(
     event = worker_pb2.RowEvent(
         key=attempt.key, kind=kind, reason=reason, message=message, figures=figures
     )
-    setattr(event, "from", role)
+    event.role = role
     return event

@@ -80,7 +80,15 @@ class Peers:
             wire.makes_dtypes,
             memory=wire.memory,
         )
-        return SenderDriver(role.sender, hello, wire.dial, wire.open_outlet, on_events, role.lease)
+        return SenderDriver(
+            role.sender,
+            hello,
+            wire.dial,
+            wire.open_outlet,
+            on_events,
+            role.lease,
+            is_wanted=role.sends_to,
+        )
 
     def _open_in(self, site: Site, role: DecodeSide, wire: Wire) -> ReceiverDriver:
         def on_events(events: list[ReceiverEvent]) -> None:

@@ -59,10 +59,16 @@ class Registry:
         heir = self._logs.get(following)
         return heir is not None and heir.follows == (attempt, target_epoch)
 
-    def follow(self, attempt: AttemptId, following: AttemptId, target_epoch: int) -> None:
-        """The row goes to that worker under another attempt, heard by the same session."""
+    def follow(
+        self,
+        attempt: AttemptId,
+        following: AttemptId,
+        target_epoch: int,
+        roles: Iterable[worker_pb2.Role] = (worker_pb2.ROLE_PREFILL,),
+    ) -> None:
+        """The row goes to that worker (which may be this one: both roles are here then) under
+        another attempt, heard by the same session."""
         log = self._logs[attempt]
-        roles = [worker_pb2.ROLE_PREFILL]
         heir = AttemptLog(following, roles, log.session, deadline_s=log.deadline_s)
         heir.detached_s = log.detached_s
         heir.follows = (attempt, target_epoch)
@@ -93,7 +99,7 @@ class Registry:
         heard: dict[object, list[Item]] = {}
         for item in items:
             key = item.key
-            log = self._logs.get((key.request_id, key.attempt))
+            log = self._logs.get((key.submission_id, key.attempt))
             if log is None:  # a role speaks of a row that nobody assigned
                 raise AssertionError(f"news of an unknown attempt: {item}")
             log.record(item, now)

@@ -76,6 +76,10 @@ class PrefillSide(Role, Protocol):
         soon as the mark is passed. None: after its results. Works amid steps."""
         ...
 
+    def sends_to(self, epoch: int) -> bool:
+        """Whether a row here, started or not, is to go to that decode worker."""
+        ...
+
     def retarget(self, attempt: AttemptId, command: worker_pb2.Retarget, now: float) -> bool:
         """Send to another decode worker, under the next attempt. False when it is not here."""
         ...
@@ -111,7 +115,13 @@ class Adopter(Protocol):
         ...
 
     def adopt(self, row: Row, first: SampledToken, now: float) -> None:
-        """Take over a COMPUTING row with its pages: the prompt is in them, `first` is sampled."""
+        """Take over a COMPUTING or HELD row with its pages: the prompt is in them, `first` is
+        sampled."""
+        ...
+
+    @property
+    def lacks_pages(self) -> bool:
+        """Others wait for pages here."""
         ...
 
 

@@ -3,7 +3,7 @@
                PrefillRole                          DecodeRole
     WAITING -- pages taken --> COMPUTING
        |                           |-- first token, sent to a decode worker --> HELD --.
-       |                           |-- first token, adopted here -----.                |
+       |                           |-- first token, adopted here -----.<--- kept here --|
        |                           |                                  v                |
        `---- pages landed -----------------------------------------> RUNNING           |
        |                           |                                  |                |
@@ -29,7 +29,7 @@ from operator import attrgetter
 from typing import Final
 
 from engine.prefix import UNIT_TOKENS, chain_hashes
-from engine.step import EngineSpec, Page, RowWork
+from engine.step import EngineSpec, Page, RowWork, SampledToken
 from twolane.lifecycle import Lifecycle
 from twolane.params import SamplingParams
 from twolane.v1 import sampling_pb2, worker_pb2
@@ -51,7 +51,7 @@ class RowState(Enum):
 MOVES: dict[RowState, frozenset[RowState]] = {
     RowState.WAITING: frozenset({RowState.COMPUTING, RowState.RUNNING, RowState.OVER}),
     RowState.COMPUTING: frozenset({RowState.HELD, RowState.RUNNING, RowState.OVER}),
-    RowState.HELD: frozenset({RowState.OVER}),
+    RowState.HELD: frozenset({RowState.RUNNING, RowState.OVER}),
     RowState.RUNNING: frozenset({RowState.OVER}),
     RowState.OVER: frozenset(),
 }
@@ -80,6 +80,7 @@ class Row:
         self.n_given: Final = len(self.token_ids)  # prompt and resumed tokens
         # Sorts rows by who goes first: higher priority, then longest waiting.
         self.turn: Final = (-assign.priority, arrived_s, number)
+        self.first: SampledToken | None = None  # what the prefill role sampled
         self.pages: list[Page] = []
         self.n_computed = 0
         self.n_ahead = 0  # positions in steps that are on their way
@@ -157,7 +158,7 @@ class Row:
         blank = self._blank
         if blank is None or blank[0] is not self.attempt or blank[1] != role:
             event = worker_pb2.TokenEvent(key=self.attempt.key, sample=self._sample)
-            setattr(event, "from", role)  # a keyword in Python
+            event.role = role
             blank = self._blank = (self.attempt, role, event)
         return blank[2]
 

@@ -10,12 +10,13 @@ import logging
 from functools import partial
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_health.v1 import health_pb2
 from prometheus_client import generate_latest
 
+from twolane.rpc.call_gate import CallGate, CallGateConfig
 from twolane.rpc.metrics_http import MetricsEndpoint
 from twolane.rpc.options import INTERNAL_SERVER_OPTIONS
+from twolane.rpc.standard_services import Health, standard_handlers
 from worker.announcer import Announcer
 from worker.metrics import WorkerMetrics
 from worker.services import TRANSFER, WORKER, Services
@@ -45,10 +46,10 @@ class WorkerServer:
         """Serve until `stop`, or until the worker breaks: then raises what broke it."""
         config = self._worker.config
         server = grpc.aio.server(options=INTERNAL_SERVER_OPTIONS)
-        servicer = health.aio.HealthServicer()
+        servicer = Health()
         server.add_generic_rpc_handlers(Services(self._worker).handlers())
-        health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
-        reflection.enable_server_reflection((*SERVICES, reflection.SERVICE_NAME), server)
+        gate = CallGate(CallGateConfig())
+        server.add_generic_rpc_handlers(standard_handlers(servicer, SERVICES, gate))
         port = server.add_insecure_port(f"{config.host}:{config.port}")
         self._worker.endpoint = f"{config.advertise_host or config.host}:{port}"
         endpoint = MetricsEndpoint(partial(generate_latest, self._metrics.registry))
@@ -65,7 +66,7 @@ class WorkerServer:
             await server.stop(grace=0.2)
             await endpoint.close()
 
-    async def _serve(self, servicer: health.aio.HealthServicer) -> None:
+    async def _serve(self, servicer: Health) -> None:
         announcer = Announcer(self._worker, metrics_port=self.metrics_port)
         async with asyncio.TaskGroup() as tasks:
             life = tasks.create_task(self._worker.run(), name="worker")

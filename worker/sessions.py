@@ -62,9 +62,15 @@ class Sessions:
         """
         clock = asyncio.get_running_loop().time
         try:
-            first = await link.receive()
+            async with asyncio.timeout(self._config.open_within_s):
+                first = await link.receive()
         except LinkBrokenError:
             return
+        except TimeoutError:
+            within_s = self._config.open_within_s
+            raise InvalidRequestError(
+                f"a session begins with open, within {within_s:g} s", field="open"
+            ) from None
         session = self._admit(first, link, clock())
         try:
             while True:

@@ -31,16 +31,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.step import Mark, RowResult, RowWork
-from worker.config import StepLimits
+from worker.config import StepLimits, StepWatchConfig
 from worker.observer import Observer
 from worker.returns import PageReturns
 from worker.role import Roles
 from worker.step_runner import StepRunner
+from worker.step_watch import StepWatch
 
 log = logging.getLogger(__name__)
 
 Command = Callable[[float], None]
-_SMOOTHING = 0.1  # weight of the newest step in the moving average
 _LEAST_NAP_S = 0.001
 
 
@@ -50,7 +50,6 @@ class _Flight:
 
     work: list[RowWork]
     results: asyncio.Task[list[RowResult]]
-    submitted_s: float
 
 
 class StepLoop:
@@ -62,6 +61,7 @@ class StepLoop:
         runner: StepRunner,
         limits: StepLimits,
         *,
+        watch: StepWatch | None = None,
         returns: PageReturns,
         ship: Callable[[float], None],
         observer: Observer,
@@ -69,14 +69,12 @@ class StepLoop:
         self._roles = roles
         self._runner = runner
         self._limits = limits
+        self._watch = watch or StepWatch(StepWatchConfig())
         self._returns = returns
         self._ship = ship
         self._observer = observer
         self._commands: deque[Command] = deque()
         self._wake = asyncio.Event()
-        self._last_done_s = 0.0
-        self.step_s = 0.0  # moving average
-        self.n_steps = 0
 
     def submit(self, command: Command) -> None:
         """Run it between two steps, in order of submission, then look for work."""
@@ -99,7 +97,8 @@ class StepLoop:
                 if work:  # the device first: what was sampled is shipped while it is given the step
                     self._returns.on_submitted()
                     results = steps.create_task(self._run(work))
-                    flying.append(_Flight(work, results, loop.time()))
+                    self._watch.begin(work, loop.time())
+                    flying.append(_Flight(work, results))
                 self._ship(loop.time())
                 if flying and (not work or len(flying) > self._runner.steps_ahead):
                     await self._land(flying.popleft())
@@ -141,12 +140,7 @@ class StepLoop:
         by_number = {result.row: result for result in results}
         for role in self._roles.all:
             role.apply(by_number, now)
-        self.n_steps += 1
-        took_s = now - max(flight.submitted_s, self._last_done_s)
-        self._last_done_s = now
-        weight = _SMOOTHING if self.n_steps > 1 else 1.0
-        self.step_s += weight * (took_s - self.step_s)
-        self._observer.on_step(took_s, sum(row.n_new for row in work))
+        self._observer.on_step(self._watch.end(now), sum(row.n_new for row in work))
 
     async def _sleep(self) -> None:
         now = asyncio.get_running_loop().time()

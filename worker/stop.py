@@ -25,6 +25,8 @@ def end_ids(params: SamplingParams, spec: EngineSpec) -> frozenset[int]:
 
 def most_tokens(n_prompt: int, params: SamplingParams, spec: EngineSpec) -> int:
     """An answer ends at the latest when it has so many tokens, with the prompt."""
+    if params.max_tokens is None:
+        return spec.max_context_tokens
     return min(n_prompt + params.max_tokens, spec.max_context_tokens)
 
 
@@ -41,6 +43,6 @@ def finish_reason(
     is_eos = last_token in spec.eos_token_ids and not params.ignore_eos
     if may_end and (is_eos or last_token in params.stop_token_ids):
         return sampling_pb2.FINISH_REASON_STOP
-    if n_answer >= params.max_tokens or n_tokens >= spec.max_context_tokens:
+    if n_tokens >= most_tokens(n_tokens - n_answer, params, spec):
         return sampling_pb2.FINISH_REASON_LENGTH
     return GOES_ON

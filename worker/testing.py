@@ -126,7 +126,7 @@ class ScriptedRouter:
         return [
             Kind.Name(event.kind).removeprefix("KIND_")
             for event in self.rows[attempt]
-            if role is None or getattr(event, "from") == role
+            if role is None or event.role == role
         ]
 
     async def wait_for(self, condition: Callable[[], bool], within_s: float = 60.0) -> None:

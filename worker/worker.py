@@ -8,20 +8,25 @@
                         |                        ^
                       News <----------------- StepLoop --- StepRunner --- Engine
 
-`run` is its life. It ends when cancelled, and it raises when the engine or a law of ours breaks:
-the process is to end then, since its routers resume elsewhere what it had.
+`run` is its life. It ends when cancelled, and it raises when the engine or a law of ours breaks, in
+a step, in a wake-up of a transport, or in what a router or a peer said: the process is to end then,
+since its routers resume elsewhere what it had.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 
 from kvtransfer.receiver_driver import PeerLink
+from twolane.errors import TwolaneError
+from twolane.fault import Fault
 from twolane.v1 import worker_pb2
 from worker.audit import check_integrity
 from worker.commands import Commands
 from worker.config import WorkerConfig
+from worker.errors import StaleEpochError
 from worker.observer import Nobody, Observer
 from worker.peers import Peers
 from worker.registry import Registry
@@ -31,7 +36,10 @@ from worker.sessions import Sessions
 from worker.site import Site
 from worker.step_loop import StepLoop
 from worker.step_runner import StepRunner
+from worker.step_watch import StepWatch
 from worker.wire import Wire
+
+log = logging.getLogger(__name__)
 
 
 class Worker:
@@ -55,9 +63,17 @@ class Worker:
         self._runner = runner
         self._registry = Registry(config.sessions)
         self._drained = asyncio.Event()
+        self._fault = Fault()
         observer = observer or Nobody()
+        self._watch = StepWatch(config.step_watch)
         self._steps = StepLoop(
-            roles, runner, config.limits, returns=site.returns, ship=self._ship, observer=observer
+            roles,
+            runner,
+            config.limits,
+            watch=self._watch,
+            returns=site.returns,
+            ship=self._ship,
+            observer=observer,
         )
         self._peers = Peers(site, roles, wire, wake=self._steps.wake)
         self._commands = Commands(site, roles, self._registry, self._steps, self._peers)
@@ -79,13 +95,15 @@ class Worker:
                 tasks.create_task(self._steps.run(), name="steps")
                 tasks.create_task(self._peers.run(), name="peers")
                 tasks.create_task(self._beat(), name="beat")
+                tasks.create_task(self._fault.wait(), name="fault")
         finally:
             self._sessions.close()
             await self._runner.close()
 
     async def serve_session(self, link: SessionLink) -> None:
         """Serve a router's stream until it is over; see `Sessions.serve` for what it raises."""
-        await self._sessions.serve(link, self._commands)
+        with self._fault.watch(TwolaneError, StaleEpochError):
+            await self._sessions.serve(link, self._commands)
 
     async def serve_peer(self, link: PeerLink) -> bool:
         """Serve a prefill worker's stream until it is over. False: there is no decode role here."""
@@ -116,7 +134,12 @@ class Worker:
     @property
     def step_s(self) -> float:
         """Moving average of a step."""
-        return self._steps.step_s
+        return self._watch.step_s
+
+    @property
+    def step_age_s(self) -> float:
+        """Of the step that is under way; 0 when there is none."""
+        return self._watch.age_s(asyncio.get_running_loop().time())
 
     def load(self) -> worker_pb2.LoadReport:
         counts = self.site.pages.counts()
@@ -130,7 +153,9 @@ class Worker:
             ),
             draining=self._commands.is_draining,
             drained=self.is_drained,
-            step_s=self._steps.step_s,
+            step_s=self._watch.step_s,
+            step_age_s=self.step_age_s,
+            step_bound_s=self._watch.bound_s,
             transports=self._peers.transports,
         )
         now = asyncio.get_running_loop().time()
@@ -199,8 +224,13 @@ class Worker:
         It also wakes the step loop, in case pages came free of which no event told.
         """
         clock = asyncio.get_running_loop().time
+        was_late = False
         while True:
             await asyncio.sleep(self.config.sessions.load_every_s / 4)
+            is_late = self._watch.is_late(clock())
+            if is_late and not was_late:
+                log.error("a step has not ended for %.1f s: does the engine hang?", self.step_age_s)
+            was_late = is_late
             for attempt in self._registry.expire(clock()):
                 self._commands.cancel(attempt, clock())
             self._sessions.beat(clock(), self.config.sessions.load_every_s)

@@ -55,7 +55,10 @@ class ChunkAttention:
         n_pages, page_bytes = rows * pages, self._page_values * self._dtype.itemsize
         if n_pages * page_bytes > SCRATCH_BYTES:
             return None
-        tables = torch.arange(n_pages, dtype=torch.int32, device=inputs.tables.device)
+        device = inputs.tables.device
+        tables = torch.empty(n_pages, dtype=torch.int32, device=device)
+        if device.type != "meta":
+            torch.arange(n_pages, out=tables)
         return Scratch(self._wide_view(n_pages), tables.view(rows, pages))
 
     def __call__(

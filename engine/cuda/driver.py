@@ -165,9 +165,12 @@ class Copies:
     passes while others move (measured over NVLink, 1,024 pages of 768 KiB: 344 GB/s; one after the
     other 151, of 390). `side_streams` begin after what the stream was given, and it waits for them.
     A driver older than 13.0 takes them one by one.
+
+    Not for the default stream, which takes no batches: CUDA calls it an invalid value.
     """
 
     def __init__(self, stream: int, side_streams: Sequence[int] = ()) -> None:
+        assert all((stream, *side_streams)), "the default stream takes no batches of copies"
         driver = _driver()
         self._driver = driver
         self._streams = [ctypes.c_void_p(one) for one in (stream, *side_streams)]

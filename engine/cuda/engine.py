@@ -93,6 +93,14 @@ class CudaEngine:
     def submit(self, work: Sequence[RowWork]) -> Step:
         """See `engine.step.Engine.submit`. Returns once all is launched: a first step of a kind
         that the engine was not made ready for compiles kernels, which takes seconds."""
+        return self._submit(work)
+
+    def try_out(self, work: Sequence[RowWork]) -> list[RowResult]:
+        """As `run`, but through few layers: all that such a step loads is there then. Answers mean
+        nothing."""
+        return self._submit(work, few_layers=True).result()
+
+    def _submit(self, work: Sequence[RowWork], *, few_layers: bool = False) -> Step:
         assert self._memory is not None, "the engine is closed"
         errors = [self._complaint(row) for row in work]
         sound = [(nth, row) for nth, row in enumerate(work) if not errors[nth]]
@@ -102,7 +110,7 @@ class CudaEngine:
         assert len(sound) <= STEP_ROWS, f"{len(sound)} rows in a step; at most {STEP_ROWS}"
         outcomes = [Outcome(row.row, error) for row, error in zip(work, errors, strict=True)]
         with torch.inference_mode(), self._on_stream():
-            return self._launch(sound, outcomes)
+            return self._launch(sound, outcomes, few_layers)
 
     def capture(self, bucket: int) -> None:
         """Make a decode step of so many rows, none of which writes: its graph is there then."""
@@ -141,12 +149,14 @@ class CudaEngine:
 
     # -- inside -----------------------------------------------------------------------------
 
-    def _launch(self, sound: list[tuple[int, RowWork]], outcomes: list[Outcome]) -> Step:
+    def _launch(
+        self, sound: list[tuple[int, RowWork]], outcomes: list[Outcome], few_layers: bool
+    ) -> Step:
         places: dict[int, int] = {}
         tops: list[tuple[torch.Tensor, torch.Tensor]] = []
         n_sampled = n_top = 0
         for what in split_passes(sound, exact=self._exact, most_rows=MAX_ROWS):
-            inputs, logits, sampled, nths = self._run_pass(what)
+            inputs, logits, sampled, nths = self._run_pass(what, few_layers)
             with stage("refine", self._device):
                 self._sampler.refine(logits, inputs, self._fresh, sampled)
             n = len(sampled)
@@ -170,9 +180,11 @@ class CudaEngine:
         if self._stream is not None:
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record(self._stream)
-        return CudaStep(outcomes, host, tables, event)
+        return CudaStep(outcomes, host[:, :n_sampled], tables, event)
 
-    def _run_pass(self, what: Pass) -> tuple[DeviceInputs, torch.Tensor, list[Sampled], list[int]]:
+    def _run_pass(
+        self, what: Pass, few_layers: bool
+    ) -> tuple[DeviceInputs, torch.Tensor, list[Sampled], list[int]]:
         """Launch one pass: its inputs, logits, sampled rows, and their places in the step."""
         page_tokens, n_decode = self.spec.page_tokens, len(what.decode)
         if not what.chunks:
@@ -192,7 +204,7 @@ class CudaEngine:
             with stage("mixed", self._device):
                 inputs = DeviceInputs(packed.shape, self._device)
                 inputs.load(packed)
-                logits = self._model.forward(inputs, n_decode)
+                logits = self._model.forward(inputs, n_decode, few_layers=few_layers)
                 if len(logits):
                     self._sampler.draw(logits, inputs, self._fresh)
             wanted = [share for share in what.all if share.samples]
@@ -207,8 +219,8 @@ class CudaEngine:
             table_pages=self._table_pages, page_tokens=self.spec.page_tokens, pinned=self._pinned,
         )  # fmt: skip
 
-    def _decode(self, inputs: DeviceInputs) -> torch.Tensor:
-        logits = self._model.forward(inputs, inputs.shape.rows)
+    def _decode(self, inputs: DeviceInputs, *, few_layers: bool = False) -> torch.Tensor:
+        logits = self._model.forward(inputs, inputs.shape.rows, few_layers=few_layers)
         self._sampler.draw(logits, inputs, self._fresh)
         return logits
 

@@ -17,6 +17,7 @@ from engine.cuda.ready import ReadyPasses
 from engine.cuda.rehearsal import rehearse, tall_rows
 from engine.cuda.usual_steps import UsualSteps
 from engine.kernels.compile_ahead import CompileAhead, threads_here
+from engine.kernels.loading import load_kernels_once
 from engine.kernels.rehearsal import Card, Take, card_of
 from engine.progress import PASSES, Progress, Readied
 
@@ -30,6 +31,7 @@ class GettingReady:
     def __init__(
         self, blueprint: Blueprint, device: torch.device, progress: Progress | None
     ) -> None:
+        load_kernels_once()
         config = blueprint.config
         self._blueprint = blueprint
         self._progress = progress

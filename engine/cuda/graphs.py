@@ -1,7 +1,9 @@
 """Decode steps as CUDA graphs: one a bucket, captured when the bucket is first met.
 
-    first time   load inputs -> forward, kernel by kernel (compiles what is missing) -> capture
+    first time   load inputs -> forward of few layers, kernel by kernel -> capture -> replay
     afterwards   load inputs -> replay
+
+What a capture cannot hold, such as compiling a kernel, or loading one, is done by the few layers.
 
 Captures are recorded on a stream of their own. Whoever drops a pinned block, on any thread, makes
 torch record an event on the stream that had used it: amid a capture of that stream, such an event
@@ -13,14 +15,18 @@ logits hold until the next replay of any of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
 from engine.cuda.inputs import DeviceInputs, HostInputs
 
-Forward = Callable[[DeviceInputs], torch.Tensor]  # a whole step of decode rows: the logits
+
+class Forward(Protocol):
+    def __call__(self, inputs: DeviceInputs, *, few_layers: bool = False) -> torch.Tensor:
+        """A whole step of decode rows: the logits, which mean nothing if `few_layers`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +67,20 @@ class DecodeGraphs:
     def _first(self, bucket: int, host: HostInputs) -> tuple[DeviceInputs, torch.Tensor]:
         inputs = DeviceInputs(host.shape, self._device)
         inputs.load(host)
-        logits = self._forward(inputs)
-        graph, kept = None, logits
-        if self._has_graphs:
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.stream(self._captures):
-                # Other threads may use the device meanwhile: only this one must keep to what a
-                # graph can hold.
-                graph.capture_begin(pool=self._arena, capture_error_mode="thread_local")
-                try:
-                    kept = self._forward(inputs)
-                finally:
-                    graph.capture_end()
-        self._captured[bucket] = _Captured(inputs, graph, kept)
+        if not self._has_graphs:
+            logits = self._forward(inputs)
+            self._captured[bucket] = _Captured(inputs, None, logits)
+            return inputs, logits
+        self._forward(inputs, few_layers=True)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.stream(self._captures):
+            # Other threads may use the device meanwhile: only this one must keep to what a graph
+            # can hold.
+            graph.capture_begin(pool=self._arena, capture_error_mode="thread_local")
+            try:
+                logits = self._forward(inputs)
+            finally:
+                graph.capture_end()
+        self._captured[bucket] = _Captured(inputs, graph, logits)
+        graph.replay()
         return inputs, logits

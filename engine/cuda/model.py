@@ -59,20 +59,23 @@ class CudaModel:
         self._sums = sums
         self.view = view
         self.windows = tuple(sorted(set(arch.windows)))
+        self._n_few = n_few_layers(arch.windows)
         self.chunks = ChunkAttention(view, weights.embedding.dtype, exact=exact)
         self._products = products
         self._plans = plans
         self._latest = latest
         on_card = card_of(view.values.device) is not None
         self._overlap = overlap if on_card and not exact else APART
-        cos, sin = arch.rope.tables(max_context_tokens, arch.head_dim)
-        device = view.values.device
-        self._cos = torch.from_numpy(cos).to(device)
-        self._sin = torch.from_numpy(sin).to(device)
+        self._cos, self._sin = _rope_tables(arch, max_context_tokens, view.values.device)
 
-    def forward(self, inputs: DeviceInputs, n_decode: int) -> torch.Tensor:
+    def forward(
+        self, inputs: DeviceInputs, n_decode: int, *, few_layers: bool = False
+    ) -> torch.Tensor:
         """Write keys and values of all tokens into the pool; return the logits `[s, vocab]` of the
-        tokens that `inputs.wanted` names (all of them in a step of decode rows only)."""
+        tokens that `inputs.wanted` names (all of them in a step of decode rows only).
+
+        With `few_layers` the logits mean nothing: all kernels are launched, but for some layers.
+        """
         arch, n = self.arch, inputs.shape.tokens
         pdl = self._overlap if n == n_decode else APART
         plans = self._plan(inputs, n_decode)
@@ -83,7 +86,7 @@ class CudaModel:
         fp8 = isinstance(weights.layers[0].qkv, Fp8Rows)
         normed = self._products.rows_like(residual, arch.hidden_size, fp8=fp8)
         out: torch.Tensor | None = None  # of the part before, not yet added
-        for i, layer in enumerate(weights.layers):
+        for i, layer in enumerate(weights.layers[: self._n_few if few_layers else None]):
             self._add_norm(out, residual, layer.input_norm, normed, pdl)
             seen = self._attention(i, layer, normed, inputs, n_decode, plans, scratch, pdl)
             out = self._products(seen, layer.out, layer.out_bias, pdl=pdl)
@@ -96,7 +99,7 @@ class CudaModel:
         if n_decode < n:  # of a chunk, at most the last token is wanted
             out = out.index_select(0, inputs.wanted)
             residual = residual.index_select(0, inputs.wanted)
-        normed = torch.empty_like(residual)
+        normed = residual.new_empty(residual.shape)
         self._add_norm(out, residual, weights.norm, normed, pdl)
         logits = self._products(normed, weights.head, None, pdl=pdl)
         return logits if self._sums is None else self._sums.logits(logits, arch.vocab_size)
@@ -153,7 +156,7 @@ class CudaModel:
             queries=queries, bias=layer.qkv_bias, query_norm=layer.q_norm, key_norm=layer.k_norm,
             epsilon=arch.norm_eps, pdl=pdl,
         )  # fmt: skip
-        seen = torch.empty_like(queries)
+        seen = queries.new_empty(queries.shape)
         if n_decode:
             decode_attention(
                 queries[:n_decode], view, i, inputs.tables, plans[window],
@@ -167,3 +170,21 @@ class CudaModel:
                 out=seen[n_decode:], scale=scale, window=window,
             )  # fmt: skip
         return seen.view(n, -1)
+
+
+def n_few_layers(windows: tuple[int, ...]) -> int:
+    """The first that are of every kind: with each window, and one that adds what was before."""
+    return max(2, 1 + max(windows.index(window) for window in windows))
+
+
+def _rope_tables(
+    arch: Architecture, positions: int, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As `Rope.tables` has them, but computed by the device: 131,072 positions take a host a
+    second."""
+    if device.type == "meta":
+        shape = (positions, arch.head_dim)
+        return torch.empty(shape, device=device), torch.empty(shape, device=device)
+    angles = torch.from_numpy(arch.rope.angles(positions, arch.head_dim)).to(device).double()
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat([cos, cos], 1).float(), torch.cat([-sin, sin], 1).float()

@@ -13,7 +13,7 @@ from functools import partial
 from engine.cuda.engine import CudaEngine
 from engine.cuda.sampler import NOT_DRAWN
 from engine.cuda.usual_steps import PassKind, UsualSteps, mixed_kinds
-from engine.step import Page, RowWork
+from engine.step import Page, RowResult, RowWork
 from twolane.params import SamplingParams
 
 _GREEDY = SamplingParams(temperature=0.0, ignore_eos=True)
@@ -56,16 +56,17 @@ class ReadyPasses:
         pages = [Page(i) for i in range(-(-kind.chunk // self._engine.spec.page_tokens))]
         tokens = [0] * kind.chunk
         chunk = RowWork(kind.decode, tokens, 0, kind.chunk, pages, kind.chunk, _GREEDY, samples)
-        self._run([*rows, chunk])
+        self._check(self._engine.try_out([*rows, chunk]))
 
     def _decode(self, params: SamplingParams) -> None:
-        self._run([self._decode_row(0, params, True)])
+        self._check(self._engine.run([self._decode_row(0, params, True)]))
 
     def _decode_row(self, row: int, params: SamplingParams, samples: bool) -> RowWork:
         """The second token of an answer to a prompt of one. Such rows share a page, as nobody reads
         what they write."""
         return RowWork(row, [0, 0], 1, 1, [self._decode_page], 1, params, samples)
 
-    def _run(self, work: list[RowWork]) -> None:
-        errors = {result.error for result in self._engine.run(work)}
+    @staticmethod
+    def _check(results: list[RowResult]) -> None:
+        errors = {result.error for result in results}
         assert errors <= {"", NOT_DRAWN}, errors  # weights may be nonsense; that is not for here

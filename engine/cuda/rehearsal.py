@@ -14,6 +14,7 @@ import torch
 
 from engine.cuda.blueprint import Blueprint
 from engine.cuda.inputs import DeviceInputs, InputShape
+from engine.cuda.model import n_few_layers
 from engine.cuda.plans import STEP_ROWS
 from engine.cuda.products import TALL_ROWS
 from engine.cuda.sampler import DeviceSampler, Fresh
@@ -23,7 +24,7 @@ from engine.kernels.rank_sum import MAX_ROWS, MAX_WIDTH, PeerBuffers
 from engine.kernels.rehearsal import Card, Take, rehearsing
 from engine.kernels.sample import sample
 from engine.kernels.tall_plan import TILE_ROWS, plan_tall
-from engine.weights import Weights, allocate_weights
+from engine.weights import allocate_weights
 
 META = torch.device("meta")
 
@@ -64,7 +65,7 @@ class Stage:
         )
         with META:
             weights, _ = allocate_weights(arch, blueprint.dtype, blueprint.shard, fp8=blueprint.fp8)
-        weights = _few_layers(weights, arch.windows)
+        weights = replace(weights, layers=weights.layers[: n_few_layers(arch.windows)])
         self._model = blueprint.model(
             weights,
             torch.empty(blueprint.pool.page_bytes, dtype=torch.uint8, device=META),
@@ -112,12 +113,6 @@ class Stage:
             logits, inputs.temperatures, inputs.seeds, inputs.samples, inputs.index,
             tokens=self._fresh.tokens[:1], logprobs=self._fresh.logprobs[:1],
         )  # fmt: skip
-
-
-def _few_layers(weights: Weights, windows: tuple[int, ...]) -> Weights:
-    """The first that are of every kind: with each window, and one that adds what was before."""
-    last = max(windows.index(window) for window in windows)
-    return replace(weights, layers=weights.layers[: max(2, last + 1)])
 
 
 def _silent_sums(blueprint: Blueprint) -> RankSums | None:

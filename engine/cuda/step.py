@@ -32,8 +32,8 @@ class TopTables:
 
 
 class CudaStep:
-    """Implements `engine.step.Step`. `latest` [2, any] int32 on the host: tokens, log-probabilities
-    (their bits)."""
+    """Implements `engine.step.Step`. `latest` [2, sampled rows] int32 on the host: tokens, and
+    log-probabilities (their bits)."""
 
     def __init__(
         self,

@@ -2,7 +2,9 @@
 
 Threads do as well as processes (measured: 78 kernels of an 8B model take 14 s on one core, 8.7 s by
 two threads on two; 2 s are Python's own): the compilers run outside of the interpreter's lock, and
-what is compiled is in this process at once. Triton's cache on disk gets it, too.
+what is compiled is in this process at once. Triton's cache on disk gets it, too: what is launched,
+and not the stages before it. The lock changes hands often meanwhile, as a thread needs it after
+each file that it wrote and each tool that it called.
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -10,20 +12,22 @@ what is compiled is in this process at once. Triton's cache on disk gets it, too
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from types import TracebackType
 from typing import Any
 
-from triton import AsyncCompileMode
+from triton import AsyncCompileMode, knobs
 
 from engine.kernels.rehearsal import Take
 
 Rehearse = Callable[[Take], None]
 Context = Callable[[], AbstractContextManager[Any]]
 MAX_THREADS = 16  # more would wait for each other's Python
-_LOOK_EVERY_S = 0.1
+_LOOK_EVERY_S = 0.02
+_SWITCH_S = 100e-6  # with Python's 5 ms each of ten threads waits for all others
 
 
 class CompileAhead:
@@ -41,8 +45,13 @@ class CompileAhead:
         self._mode = AsyncCompileMode(_Loading(self._pool, around))
         self._director = ThreadPoolExecutor(1, "rehearsal")
         self._all: Future[None] | None = None
+        self._stack = ExitStack()
 
     def __enter__(self) -> CompileAhead:
+        self._stack.enter_context(knobs.compilation.scope())
+        knobs.compilation.store_binary_only = True
+        self._stack.callback(sys.setswitchinterval, sys.getswitchinterval())
+        sys.setswitchinterval(min(_SWITCH_S, sys.getswitchinterval()))
         self._all = self._director.submit(self._run)
         return self
 
@@ -54,8 +63,9 @@ class CompileAhead:
     ) -> None:
         if error is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
-        self._director.shutdown()
-        self._pool.shutdown()
+        with self._stack:
+            self._director.shutdown()
+            self._pool.shutdown()
 
     @property
     def counts(self) -> tuple[int, int]:

@@ -54,6 +54,11 @@ class Outlet(Protocol):
 
     def poll(self) -> list[Posted]: ...
 
+    @property
+    def n_moved(self) -> int:
+        """Grows as posts get on, by the pieces or bytes that this transport tells apart."""
+        ...
+
     def set_wake(self, wake: Wake) -> None: ...
 
     def close(self) -> None:

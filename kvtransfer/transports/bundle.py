@@ -27,6 +27,10 @@ class Bundle:
     def poll(self) -> list[Posted]:
         return [posted for outlet in self._outlets for posted in outlet.poll()]
 
+    @property
+    def n_moved(self) -> int:
+        return sum(outlet.n_moved for outlet in self._outlets)
+
     def set_wake(self, wake: Wake) -> None:
         for outlet in self._outlets:
             outlet.set_wake(wake)

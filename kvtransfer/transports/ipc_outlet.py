@@ -136,6 +136,7 @@ class IpcOutlet(TransportThread[Posted]):
         except DeviceError:
             oldest.job.ok = False
         self._slices.popleft()
+        self.n_moved += 1
         oldest.job.slices -= 1
         self._end_if_over(oldest.job)
         return True

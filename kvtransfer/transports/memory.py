@@ -145,6 +145,7 @@ class MemoryOutlet:
         self._address = address
         self._receiver_epoch = receiver_epoch
         self._landing = fabric.landing_at(address)  # whose pool a writing sender has mapped
+        self.n_moved = 0
         self._posts: dict[int, _MemoryPost] = {}
         self._news: list[Posted] = []
         self._wake: Wake = _nothing
@@ -230,6 +231,7 @@ class MemoryOutlet:
         if post is None or (post.cancelled and not post.is_given):
             return
         post.unread -= 1
+        self.n_moved += 1
         pool, (page,) = self._source.take(post.plan.src[i : i + 1])
         copies = self._fabric.carry(pool[page].copy())
         if self._fabric.sender_writes:
@@ -248,6 +250,7 @@ class MemoryOutlet:
 
     def _write(self, name: int, page: int, content: Pool) -> None:
         self._landing.pool[page] = content
+        self.n_moved += 1
         post = self._posts[name]
         post.left -= 1
         self._finish_if_over(post)

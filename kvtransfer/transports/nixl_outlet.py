@@ -188,6 +188,7 @@ class NixlOutlet(TransportThread[Posted]):
         self._parts.popleft()
         self._agent.release(write)
         self._source.release(part)
+        self.n_moved += 1
         job.n_under_way -= 1
         self._end_if_over(job)
         if not any(job.is_called_back for job, _, _ in self._parts):

@@ -70,6 +70,7 @@ class ShmOutlet(OutletThread):
             if self._is_summing:
                 sums += [digest(flat[i * size : (i + 1) * size]) for i in range(s, s + n)]
             self._remote[t : t + n] = pool[s : s + n]
+            self.n_moved += n
         return True
 
     def _call_back(self) -> None:

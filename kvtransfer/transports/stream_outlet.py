@@ -110,6 +110,7 @@ class StreamOutlet(OutletThread):
             except BlockingIOError:
                 self._wait_open(stream)
                 continue
+            self.n_moved += sent
             while sent:
                 if sent < len(views[at]):
                     views[at] = views[at][sent:]

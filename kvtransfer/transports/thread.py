@@ -30,6 +30,7 @@ class TransportThread(ABC, Generic[NewsT]):
     """
 
     def __init__(self, name: str) -> None:
+        self.n_moved = 0  # see `Outlet`; the thread counts
         self._mailbox: Mailbox[NewsT] = Mailbox()
         self._is_closing = False  # as the thread knows
         self._is_asked_to_close = False

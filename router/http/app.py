@@ -1,39 +1,49 @@
-"""The HTTP door as an ASGI application: completions, models, health."""
+"""The HTTP door as an ASGI application: completions, chat, models, health."""
 
 from __future__ import annotations
 
 import time
+from functools import partial
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
 from router.config import HttpConfig
 from router.http.answering import Answering
-from router.http.body import read_json
+from router.http.call_id import take_call_id
+from router.http.chat import ChatMessage
+from router.http.chat_request import parse_chat
+from router.http.completion import Completion
+from router.http.completion_request import parse_completion
 from router.http.crowd import Crowd
 from router.http.errors import on_bug, on_disconnect, on_http_error, on_twolane_error
-from router.http.request import parse_request
 from router.model import ModelFacts
 from router.router import Router
 from twolane.errors import TwolaneError, UnknownModelError
 
 
 def make_app(router: Router, config: HttpConfig) -> Starlette:
-    """Everything goes through `router`, whose limits, admission and errors are those of gRPC."""
+    """Everything goes through `router`, whose limits, admission and errors are those of gRPC. The
+    connection (`router.http.connection`) has checked heads, and brings whole bodies within bounds.
+    """
     started = int(time.time())
-    max_bytes = router.config.limits.message_bytes
 
     async def completions(request: Request) -> ASGIApp:
-        body = await read_json(request, max_bytes=max_bytes, within_s=config.body_timeout_s)
-        return Answering(router, parse_request(body))
+        call_id = take_call_id(request)
+        router.check_room(priority=0)
+        asked = parse_completion(await request.body(), max_prompts=config.prompts)
+        return Answering(router, asked, call_id, partial(Completion, asked, router.token_bytes))
 
-    async def chat(request: Request) -> Response:
-        raise HTTPException(404, "chat is not served here: POST /v1/completions is; `twolane chat`")
+    async def chat(request: Request) -> ASGIApp:
+        call_id = take_call_id(request)
+        router.check_room(priority=0)
+        asked = parse_chat(await request.body())
+        return Answering(router, asked, call_id, partial(ChatMessage, asked, router.token_bytes))
 
     async def models(request: Request) -> Response:
         shown = [_model(model, started) for model in router.models()]
@@ -54,18 +64,19 @@ def make_app(router: Router, config: HttpConfig) -> Starlette:
 
     return Starlette(
         routes=[
-            Route(
-                "/v1/completions",
-                completions,
-                methods=["POST"],
+            Route("/health", health),
+            Route("/v1/models", models),
+            Route("/v1/models/{name:path}", model),
+            Mount(
+                "/v1",
+                routes=[
+                    Route("/completions", completions, methods=["POST"]),
+                    Route("/chat/completions", chat, methods=["POST"]),
+                ],
                 middleware=[
                     Middleware(Crowd, most=config.requests, retry_after_s=config.retry_after_s)
                 ],
             ),
-            Route("/v1/chat/completions", chat, methods=["POST"]),
-            Route("/v1/models", models),
-            Route("/v1/models/{name:path}", model),
-            Route("/health", health),
         ],
         exception_handlers={
             TwolaneError: on_twolane_error,

@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
+from router.http.call_id import call_id_header
 from twolane import errors
 
 CLIENT_LEFT = 499  # as nginx has it: nobody reads this, or an operator cancelled the request
@@ -30,16 +31,6 @@ _STATUS_OF: dict[type[errors.TwolaneError], int] = {
 }
 _TYPE_OF = {403: "permission_error", 429: "rate_limit_error"}
 _CODE_OF = {errors.UnknownModelError.reason: "model_not_found"}
-# The router's names for what is `prompt` here.
-_PARAM_OF = {
-    "text": "prompt",
-    "token_ids": "prompt",
-    "len(prompt tokens)": "prompt",
-    "len(text) in bytes": "prompt",
-    "len(stop)": "stop",
-    "len(stop string)": "stop",
-    "top_logprobs": "logprobs",
-}
 
 
 def error_body(error: errors.TwolaneError) -> dict[str, Any]:
@@ -50,22 +41,21 @@ def error_body(error: errors.TwolaneError) -> dict[str, Any]:
     elif isinstance(error, errors.UnknownModelError):
         field = "model"
     code = _CODE_OF.get(error.reason, error.reason.lower())
-    param = _PARAM_OF.get(field, field) or None
-    return _body(error.message, _STATUS_OF[type(error)], param, code)
+    return _body(error.message, _STATUS_OF[type(error)], field or None, code)
 
 
 async def on_twolane_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, errors.TwolaneError)
-    headers: dict[str, str] = {}
+    headers = call_id_header(request)
     if isinstance(error, errors.OverloadedError):
-        headers = _retry_after(error.retry_after_s)
+        headers |= retry_after(error.retry_after_s)
     return JSONResponse(error_body(error), _STATUS_OF[type(error)], headers)
 
 
 def crowded(message: str, retry_after_s: float) -> Response:
     """The door itself has no room. 429, in contrast, says that the router's queue has none."""
-    body = _body(message, 503, None, "overloaded")
-    return JSONResponse(body, 503, _retry_after(retry_after_s))
+    body = plain_error(503, message)
+    return JSONResponse(body, 503, retry_after(retry_after_s))
 
 
 async def on_http_error(request: Request, error: Exception) -> Response:
@@ -73,7 +63,8 @@ async def on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code = HTTPStatus(error.status_code).name.lower()
     body = _body(error.detail, error.status_code, None, code)
-    return JSONResponse(body, error.status_code, error.headers)
+    headers = {**call_id_header(request), **(error.headers or {})}
+    return JSONResponse(body, error.status_code, headers)
 
 
 async def on_disconnect(request: Request, error: Exception) -> Response:
@@ -83,10 +74,17 @@ async def on_disconnect(request: Request, error: Exception) -> Response:
 
 async def on_bug(request: Request, error: Exception) -> Response:
     """The server logs it; what is in it is not for strangers."""
-    return JSONResponse(_body("a bug of twolane; see the router's log", 500, None, "internal"), 500)
+    body = _body("a bug of twolane; see the router's log", 500, None, "internal")
+    return JSONResponse(body, 500, call_id_header(request))
 
 
-def _retry_after(seconds: float) -> dict[str, str]:
+def plain_error(status: int, message: str) -> dict[str, Any]:
+    """The body of what HTTP itself is about."""
+    code = "overloaded" if status == 503 else HTTPStatus(status).name.lower()
+    return _body(message, status, None, code)
+
+
+def retry_after(seconds: float) -> dict[str, str]:
     return {
         "Retry-After": str(max(1, math.ceil(seconds))),
         "Retry-After-Ms": str(math.ceil(seconds * 1000)),  # OpenAI's clients

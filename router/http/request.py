@@ -1,4 +1,4 @@
-"""What a client may ask at /v1/completions, and the same as a message for the router.
+"""What every call for an answer may say beside its prompt, and the same for the router.
 
 Names and meanings are OpenAI's; those below "ours" are vLLM's, but for `timeout_s`. A field that is
 not here is refused by name, as is one that asks for what there is not yet.
@@ -7,27 +7,31 @@ not here is refused by name, as is one that asks for what there is not yet.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Any
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
-from twolane.errors import InvalidParameterError, InvalidRequestError, UnimplementedError
-from twolane.params import MAX_INT, SamplingParams, check_text
-from twolane.rpc.params import params_to_proto
+from twolane.errors import (
+    InvalidParameterError,
+    InvalidRequestError,
+    TwolaneError,
+    UnimplementedError,
+    short,
+)
+from twolane.rpc.params import given_to_proto
 from twolane.v1 import inference_pb2
-
-DEFAULT_MAX_TOKENS = 16  # OpenAI's
-Prompt = str | list[int | str | list[int]]
 
 _SAMPLING = (
     "max_tokens", "min_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty",
     "presence_penalty", "frequency_penalty", "logit_bias", "seed", "stop", "stop_token_ids",
     "ignore_eos",
 )  # fmt: skip
-_ONLY = {"n": 1, "best_of": 1, "echo": False, "suffix": ""}  # null goes, too
 _WHERE = re.compile(r" - at `\$\.?([^`]*)`$")
 _NAMED = re.compile(r"field `([^`]*)`")
+_FIRST_WORD = re.compile(r"(?:len\()?(\w*)")
 
 
 class StreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,10 +41,17 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     continuous_usage_stats: bool = False
 
 
-class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One body. Types are checked here, values by `SamplingParams` and the router's limits."""
 
-    prompt: Prompt
+    # Fields that are known and have one value, or null, that asks for nothing beyond one plain
+    # answer; any other value is refused.
+    plain: ClassVar[Mapping[str, Any]] = {}
+    # The router's names of fields that are called otherwise here.
+    own_names: ClassVar[Mapping[str, str]] = {}
+    # As many as fit, up to so many, where `max_tokens` is not given. None: the router's bound.
+    default_max_tokens: ClassVar[int | None] = None
+
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -50,15 +61,9 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     logit_bias: dict[int, float] | None = None
-    logprobs: int | None = None
     seed: int | None = None
     stop: str | list[str] | None = None
     user: str | None = None  # of no consequence here
-    # known, and refused if they ask for more than one plain answer
-    n: int | None = None
-    best_of: int | None = None
-    echo: bool | None = None
-    suffix: str | None = None
     # ours
     ignore_eos: bool | None = None
     min_tokens: int | None = None
@@ -73,22 +78,48 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     def usage(self) -> StreamOptions:
         return self.stream_options or StreamOptions()
 
+    @abstractmethod
+    def messages_to_router(self) -> list[inference_pb2.GenerateRequest]:
+        """One for each answer that is wanted. Raises as `parse` does."""
 
-_DECODER = msgspec.json.Decoder(CompletionRequest)
+    @contextmanager
+    def naming_fields(self, at: int = 0) -> Iterator[None]:
+        """Errors about answer `at` that come through here name the field as this request does."""
+        try:
+            yield
+        except InvalidRequestError as error:
+            error.field = self._own_name(error.field, at)
+            raise
+
+    def _own_name(self, field: str, at: int) -> str:
+        """`len(chat.messages)` is about `chat`, which may be `messages` here."""
+        found = _FIRST_WORD.match(field)
+        name = found[1] if found else field
+        return self.own_names.get(name, name)
+
+    def _to_router(self, **more: Any) -> inference_pb2.GenerateRequest:
+        """Everything but the prompt; `more` are sampling options that have no such name here."""
+        given = {name: getattr(self, name) for name in _SAMPLING} | more
+        given = {name: value for name, value in given.items() if value is not None}
+        if given.get("top_k") == -1:
+            given["top_k"] = 0  # both are "all"
+        return inference_pb2.GenerateRequest(sampling=given_to_proto(given), model=self.model or "")
 
 
-def parse_request(body: bytes) -> CompletionRequest:
+RequestT = TypeVar("RequestT", bound=Request)
+
+
+def parse(decoder: msgspec.json.Decoder[RequestT], body: bytes) -> RequestT:
     """Raises `InvalidRequestError` or `UnimplementedError`, naming the field where there is one."""
     try:
-        request = _DECODER.decode(body)
+        request = decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise _refusal(str(error)) from error
-    for name, only in _ONLY.items():
+    for name, only in request.plain.items():
         value = getattr(request, name)
-        if value not in (None, only):
-            raise UnimplementedError(
-                f"{name} is {value!r}; only {only!r} is served", metadata={"field": name}
-            )
+        if value is not None and value != only:
+            text = f"{name}: only {only!r} is served yet"
+            raise UnimplementedError(text, metadata={"field": name})
     if request.stream_options is not None and not request.stream:
         raise InvalidRequestError("stream_options need stream", field="stream_options")
     if request.timeout_s is not None and not request.timeout_s > 0:
@@ -96,53 +127,12 @@ def parse_request(body: bytes) -> CompletionRequest:
     return request
 
 
-def to_message(request: CompletionRequest) -> inference_pb2.GenerateRequest:
-    """The same for `Router.generate`. Raises as `parse_request` does."""
-    given: dict[str, Any] = {name: getattr(request, name) for name in _SAMPLING}
-    given = {name: value for name, value in given.items() if value is not None}
-    given.setdefault("max_tokens", DEFAULT_MAX_TOKENS)
-    if request.top_k == -1:
-        given["top_k"] = 0  # both are "all"
-    message = inference_pb2.GenerateRequest(
-        sampling=params_to_proto(SamplingParams(top_logprobs=request.logprobs, **given))
-    )
-    if request.model:
-        check_text("model", request.model)
-        message.model = request.model
-    _set_prompt(message, request.prompt)
-    return message
-
-
-def _set_prompt(message: inference_pb2.GenerateRequest, prompt: Prompt | list[int]) -> None:
-    if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
-        if len(prompt) > 1:
-            raise UnimplementedError(
-                f"prompt is a list of {len(prompt)} prompts; send one a request",
-                metadata={"field": "prompt", "value": str(len(prompt)), "bound": "1"},
-            )
-        return _set_prompt(message, prompt[0])
-    if isinstance(prompt, str):
-        check_text("prompt", prompt)
-        message.text = prompt
-        return None
-    message.token_ids.SetInParent()  # also if there are none
-    message.token_ids.ids.extend(_token_ids(prompt))
-    return None
-
-
-def _token_ids(prompt: Sequence[Any]) -> list[int]:
-    if not {type(token) for token in prompt} <= {int}:
-        raise InvalidRequestError(
-            "prompt mixes kinds; it must be a text, or a list of token ids", field="prompt"
-        )
-    for token in (min(prompt), max(prompt)) if prompt else ():
-        if not 0 <= token <= MAX_INT:
-            raise InvalidParameterError("prompt", token, "a token id")
-    return list(prompt)
-
-
-def _refusal(text: str) -> InvalidRequestError:
-    """msgspec says where: "Expected `int`, got `str` - at `$.seed`"."""
+def _refusal(text: str) -> TwolaneError:
+    """msgspec says where: "Expected `int`, got `str` - at `$.seed`". Only what is not served yet
+    must be null."""
     where, named = _WHERE.search(text), _NAMED.search(text)
     parts = [found[1] for found in (where, named) if found]
-    return InvalidRequestError(text, field=".".join(part for part in parts if part))
+    field = short(".".join(part for part in parts if part))
+    if text.startswith("Expected `null`"):
+        return UnimplementedError(f"{field} is not served yet", metadata={"field": field})
+    return InvalidRequestError(text, field=field)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.applications import Starlette
+from starlette.routing import BaseRoute, Mount, Route
 
 from router.config import HttpConfig
+from router.http.connection import Connection
+from router.http.room import Room
 
 # Accepted connections inherit these from the listener. A client whose machine is gone shows after
 # 10 + 3 seconds, as at the gRPC door. Events go out at once: asyncio turns Nagle's algorithm off
@@ -26,14 +30,20 @@ _OPTIONS = (
     (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", 13_000),
 )
 _LAST_WORDS_S = 1.0
+# asyncio takes as many connections as this in one turn of its loop, and goes on so when there is no
+# descriptor left, with a log record for each; the system's queue is longer.
+_ACCEPTS_AT_ONCE = 64
+_BACKLOG = 1024
 
 
 class HttpServer:
     """`open` once, then `stop` once."""
 
-    def __init__(self, app: ASGIApp, config: HttpConfig) -> None:
+    def __init__(self, app: Starlette, config: HttpConfig, *, max_bytes: int) -> None:
+        """`max_bytes`: of one body."""
         self._app = app
         self._config = config
+        self._max_bytes = max_bytes
 
     def open(self, host: str) -> int:
         """Serve from now on, in a task. Returns the port. Raises OSError."""
@@ -42,19 +52,28 @@ class HttpServer:
         self._server = _Server(
             uvicorn.Config(
                 self._app,
-                http="httptools",
+                http=self._protocol(),
                 ws="none",
                 lifespan="off",
                 log_config=None,
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
-                limit_concurrency=self._config.connections,
-                timeout_keep_alive=math.ceil(self._config.keep_alive_s),
+                backlog=_ACCEPTS_AT_ONCE,
             )
         )
         self._serving = asyncio.create_task(self._server.serve([listener]), name="http-door")
         return port
+
+    def _protocol(self) -> Any:
+        """What uvicorn takes for a class."""
+        return partial(
+            Connection,
+            door=self._config,
+            room=Room(self._config),
+            post_paths=frozenset(_post_paths(self._app.routes)),
+            max_bytes=self._max_bytes,
+        )
 
     async def stop(self, grace_s: float, end_answers: Callable[[], None]) -> None:
         """Take no more; running answers get the grace; what is left then is ended by `end_answers`,
@@ -74,6 +93,11 @@ class _Server(uvicorn.Server):
         """Signals are the process's business."""
         yield
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listener in sockets or []:
+            listener.listen(_BACKLOG)
+
     def drop(self) -> None:
         """Whatever still runs ends here."""
         self.force_exit = True
@@ -84,9 +108,18 @@ class _Server(uvicorn.Server):
 
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.create_server((host, port), family=family, backlog=1024)
+    listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
     listener.setblocking(False)
     for level, option, value in _OPTIONS:
         if hasattr(socket, option):
             listener.setsockopt(level, getattr(socket, option), value)
     return listener
+
+
+def _post_paths(routes: Iterable[BaseRoute], prefix: str = "") -> Iterator[str]:
+    """The paths that take a body."""
+    for route in routes:
+        if isinstance(route, Mount):
+            yield from _post_paths(route.routes, prefix + route.path)
+        elif isinstance(route, Route) and "POST" in (route.methods or ()):
+            yield prefix + route.path

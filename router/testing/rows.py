@@ -38,7 +38,7 @@ class ScriptedRow:
 
     @property
     def key(self) -> tuple[str, int]:
-        return self.assign.key.request_id, self.assign.key.attempt
+        return self.assign.key.submission_id, self.assign.key.attempt
 
     @property
     def index(self) -> int:
@@ -48,7 +48,7 @@ class ScriptedRow:
     def is_role(self, role: int) -> bool:
         return role in self.assign.roles
 
-    def append(self, token: int, role: int) -> worker_pb2.TokenEvent:
+    def append(self, token: int, role: worker_pb2.Role) -> worker_pb2.TokenEvent:
         """The next token of the answer, logged; with its finish reason if it is the last."""
         event = self.event_at(self.index, token, role)
         self.tokens.append(token)
@@ -59,24 +59,24 @@ class ScriptedRow:
         self.log.append(event)
         return event
 
-    def event_at(self, index: int, token: int, role: int) -> worker_pb2.TokenEvent:
+    def event_at(self, index: int, token: int, role: worker_pb2.Role) -> worker_pb2.TokenEvent:
         event = worker_pb2.TokenEvent(key=self.assign.key, index=index, token_id=token)
-        setattr(event, "from", role)
+        event.role = role
         return event
 
     def row_event(
         self,
         kind: worker_pb2.RowEvent.Kind,
-        role: int,
+        role: worker_pb2.Role,
         reason: str = "",
         *,
         attempt: int | None = None,
     ) -> worker_pb2.RowEvent:
         key = worker_pb2.AttemptKey(
-            request_id=self.assign.key.request_id, attempt=attempt or self.assign.key.attempt
+            submission_id=self.assign.key.submission_id, attempt=attempt or self.assign.key.attempt
         )
         self.news = worker_pb2.RowEvent(key=key, kind=kind, reason=reason, message=reason)
-        setattr(self.news, "from", role)
+        self.news.role = role
         self.news.figures.CopyFrom(_figures(role))
         return self.news
 

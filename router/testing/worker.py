@@ -49,9 +49,9 @@ class ScriptedWorker:
         self.refuses = ""  # reason for every Assign
         self.fails = ""  # reason for every row
         self.wrong_at = -1  # as a decode worker it says a wrong token at this index
-        self.preempt_at: dict[
-            str, int
-        ] = {}  # request id -> index before which it is preempted once
+        # request id -> index before which it is preempted once
+        self.preempt_at: dict[str, int] = {}
+        self.echoes = False  # answers are the prompt again, not hashes
         self.repeats = 1  # how often each token event is sent
         self.loses: Callable[[worker_pb2.SessionResponse], bool] = lambda message: False
         self.judges = True
@@ -194,7 +194,7 @@ class ScriptedWorker:
             self.later(self.prefill_s, self._prefilled, row)
 
     def _on_cancel(self, cancel: worker_pb2.Cancel) -> None:
-        key = cancel.key.request_id, cancel.key.attempt
+        key = cancel.key.submission_id, cancel.key.attempt
         self._tombstones.add(key)
         row = self.rows.get(key)
         if row is not None:
@@ -202,7 +202,7 @@ class ScriptedWorker:
             self._end(row, K.KIND_FINISHED, role)
 
     def _on_retarget(self, retarget: worker_pb2.Retarget) -> None:
-        key = retarget.key.request_id, retarget.key.attempt
+        key = retarget.key.submission_id, retarget.key.attempt
         row = self.rows.pop(key, None)
         if row is None or row.phase not in ("prefill", "holding"):
             self._say_gone(retarget.key, PREFILL)
@@ -215,7 +215,7 @@ class ScriptedWorker:
             self.later(self.transfer_s, self._transferred, row, row.key)
 
     def _on_attach(self, attach: worker_pb2.Attach) -> None:
-        key = attach.key.request_id, attach.key.attempt
+        key = attach.key.submission_id, attach.key.attempt
         row = self.rows.get(key) or self.ended.get(key)
         if row is None:
             self._say_gone(attach.key, DECODE if DECODE in self.roles else PREFILL)
@@ -233,10 +233,15 @@ class ScriptedWorker:
 
     # What rows do
 
+    def _next_token(self, row: ScriptedRow) -> int:
+        if not self.echoes:
+            return next_token(row.tokens)
+        return row.assign.token_ids[row.index % row.assign.n_prompt]
+
     def _prefilled(self, row: ScriptedRow) -> None:
         if row.phase != "prefill":
             return
-        event = row.append(next_token(row.tokens), PREFILL)
+        event = row.append(self._next_token(row), PREFILL)
         row.phase = "holding"
         if event.finish_reason:
             self.say(tokens=[event])
@@ -254,6 +259,9 @@ class ScriptedWorker:
         if row.phase != "holding" or row.key != key:
             return
         peer = self.cluster.peer(row.assign.decode)
+        if peer is self:  # it was told to keep the row
+            self.join(row, row.tokens[-1])
+            return
         if peer is None or peer.is_frozen:
             self.later(0.05, self._transferred, row, key)  # until the router says where to
             return
@@ -282,11 +290,11 @@ class ScriptedWorker:
     def _step(self, row: ScriptedRow) -> None:
         if row.phase != "decode":
             return
-        if self.preempt_at.get(row.key[0]) == row.index:
-            del self.preempt_at[row.key[0]]
+        if self.preempt_at.get(row.assign.request_id) == row.index:
+            del self.preempt_at[row.assign.request_id]
             self._end(row, K.KIND_PREEMPTED, DECODE)
             return
-        event = row.append(next_token(row.tokens), DECODE)
+        event = row.append(self._next_token(row), DECODE)
         if self.wrong_at == event.index:
             event.token_id += 1
         self.say(tokens=[event])
@@ -295,13 +303,13 @@ class ScriptedWorker:
         else:
             self.later(self.step_s, self._step, row)
 
-    def _end(self, row: ScriptedRow, kind: worker_pb2.RowEvent.Kind, role: int) -> None:
+    def _end(self, row: ScriptedRow, kind: worker_pb2.RowEvent.Kind, role: worker_pb2.Role) -> None:
         row.phase = "ended"
         if self.rows.pop(row.key, None) is not None:
             self.ended[row.key] = row
         self.say(rows=[row.row_event(kind, role)])
 
-    def _say_gone(self, key: worker_pb2.AttemptKey, role: int) -> None:
+    def _say_gone(self, key: worker_pb2.AttemptKey, role: worker_pb2.Role) -> None:
         event = worker_pb2.RowEvent(key=key, kind=K.KIND_GONE)
-        setattr(event, "from", role)
+        event.role = role
         self.say(rows=[event])

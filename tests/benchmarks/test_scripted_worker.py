@@ -57,7 +57,7 @@ async def router() -> AsyncIterator[ScriptedRouter]:
 
 def _assign(name: str, max_tokens: int) -> Any:
     assign = worker_pb2.Assign(
-        key=worker_pb2.AttemptKey(request_id=name, attempt=1), token_ids=[1, 2, 3], n_prompt=3
+        key=worker_pb2.AttemptKey(submission_id=name, attempt=1), token_ids=[1, 2, 3], n_prompt=3
     )
     assign.sampling.max_tokens = max_tokens
     return worker_pb2.SessionRequest(assign=assign)
@@ -98,7 +98,7 @@ async def test_a_step_tells_a_token_of_every_row_in_one_message(router: Scripted
         while len((await decode.read()).tokens) < 3:
             pass
         message = await decode.read()
-    assert [token.key.request_id for token in message.tokens] == ["a", "b", "c"]
+    assert [token.key.submission_id for token in message.tokens] == ["a", "b", "c"]
 
 
 async def test_a_cancelled_row_is_told_no_more(router: ScriptedRouter) -> None:
@@ -106,8 +106,8 @@ async def test_a_cancelled_row_is_told_no_more(router: ScriptedRouter) -> None:
     for name in ("gone", "stays"):
         await prefill.write(_assign(name, 100_000))
     await _read(decode, 10)
-    key = worker_pb2.AttemptKey(request_id="gone", attempt=1)
+    key = worker_pb2.AttemptKey(submission_id="gone", attempt=1)
     await decode.write(worker_pb2.SessionRequest(cancel=worker_pb2.Cancel(key=key)))
     async with asyncio.timeout(10):
-        while {token.key.request_id for token in (await decode.read()).tokens} != {"stays"}:
+        while {token.key.submission_id for token in (await decode.read()).tokens} != {"stays"}:
             pass

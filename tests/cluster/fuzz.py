@@ -119,18 +119,20 @@ def play(seed: int, *, checks_tables: bool) -> None:
     async def main() -> None:
         async with virtual_cluster(fuzz.shape, seed) as cluster:
             before = lengths(cluster.router, *_workers(cluster)) if checks_tables else {}
+            launcher = asyncio.create_task(cluster.replace_hung())
             trouble = asyncio.create_task(_bad_luck(cluster, fuzz))
             async with asyncio.TaskGroup() as clients:
                 for asks in fuzz.clients:
                     clients.create_task(_client(cluster, asks))
             trouble.cancel()
             await asyncio.wait([trouble])
-            await _all_well(cluster)
+            _end_trouble(cluster)
             await cluster.settle(within_s=20.0)
             if checks_tables:
                 await asyncio.sleep(QUIET_S)
                 after = lengths(cluster.router, *_workers(cluster))
                 _check_tables(before, after, most_peers=len(cluster.lives) ** 2)
+            launcher.cancel()
 
     with virtual_time_runner() as runner:
         runner.run(main())
@@ -232,13 +234,14 @@ def _reset(cluster: VirtualCluster, fuzz: Fuzz) -> None:
 
 def _hang(cluster: VirtualCluster, fuzz: Fuzz) -> None:
     """Its steps end no more. The launcher, which watches, kills it once the router says so."""
-    cluster.hang(fuzz.dice.choice(sorted(cluster.lives)))
+    cluster.hung.add(fuzz.dice.choice(sorted(cluster.lives)))
 
 
 def _refuse_opens(cluster: VirtualCluster, fuzz: Fuzz) -> None:
     """The next transports to be opened are not; links to them break, so that there are some."""
     name = fuzz.dice.choice(sorted(cluster.lives))
-    cluster.failing_opens += fuzz.dice.randint(1, 3)
+    cluster.opens_to_fail[name] += fuzz.dice.randint(1, 3)
+    cluster.dials_to_fail[fuzz.dice.choice(sorted(cluster.lives))] += fuzz.dice.randint(0, 2)
     cluster.reset_streams(name)
 
 
@@ -248,8 +251,6 @@ def _stall(cluster: VirtualCluster, fuzz: Fuzz) -> None:
     asyncio.get_running_loop().call_later(fuzz.dice.uniform(0.1, 10.0), cluster.resume, name)
 
 
-async def _all_well(cluster: VirtualCluster) -> None:
-    """What was stalled moves again, what hung has been replaced."""
+def _end_trouble(cluster: VirtualCluster) -> None:
     for name in sorted(cluster.stalled):
         cluster.resume(name)
-    await cluster.replace_hung()

@@ -51,5 +51,5 @@ def left_over(looks: Sequence[worker_pb2.InspectResponse]) -> list[str]:
             left.append(
                 f"{name}: {pages.used} used, {pages.pinned} pinned, {pages.quarantined} quarantined"
             )
-        left += [f"{name}: row {row.key.request_id} {row.state}" for row in look.rows]
+        left += [f"{name}: row {row.key.submission_id} {row.state}" for row in look.rows]
     return left

@@ -1,4 +1,4 @@
-"""OpenAI's own client, and bare sockets, at the HTTP door of a real cluster."""
+"""OpenAI's own client, and bare sockets, at the completions of a real cluster."""
 
 from __future__ import annotations
 

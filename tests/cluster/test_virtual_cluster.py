@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import pytest
 
@@ -50,7 +51,7 @@ def make_jobs(n: int, seed: int, *, most_tokens: int = 60) -> list[Job]:
 
 def expected(job: Job) -> list[int]:
     prompt, params = job
-    return expected_answer(prompt, params, params.max_tokens)
+    return expected_answer(prompt, params, params.max_tokens or 0)
 
 
 def ids(tokens: list[Token]) -> list[int]:
@@ -89,6 +90,35 @@ def test_a_crowd_that_outgrows_the_pool_is_preempted_and_still_answered(
         await cluster.settle()
 
     play(Shape(roles=roles, n_pages=40, steps_ahead=steps_ahead), scene)
+
+
+def test_answers_without_max_tokens_that_are_preempted_do_not_wait_for_an_empty_pool() -> None:
+    """They end by themselves after 100 tokens or so, of the 1,000 that they may have."""
+
+    def engine(n_pages: int) -> FakeEngine:
+        config = FakeEngineConfig(n_pages=n_pages, eos_token_ids=(2,), eos_every_tokens=100)
+        return FakeEngine(config)
+
+    async def scene(cluster: VirtualCluster, most_tokens: int | None, took_s: list[float]) -> None:
+        source, clock = random.Random(5), asyncio.get_running_loop().time
+        jobs = [
+            (
+                [source.randrange(3, 256) for _ in range(40)],
+                SamplingParams(max_tokens=most_tokens, seed=n),
+            )
+            for n in range(32)
+        ]
+        begun = clock()
+        outcomes = await asyncio.gather(*(cluster.outcome(*job) for job in jobs))
+        took_s.append(clock() - begun)
+        assert sum(one.ledger.attempts for one in outcomes) > len(jobs), "none was preempted"
+        await cluster.settle()
+
+    took_s: list[float] = []
+    for most_tokens in (200, None):
+        shape = Shape(roles=("p", "d"), n_pages=64, make_engine=engine)
+        play(shape, partial(scene, most_tokens=most_tokens, took_s=took_s))
+    assert took_s[1] < 1.3 * took_s[0], took_s
 
 
 def test_lossy_corrupting_transfers_cost_attempts_and_never_a_token() -> None:

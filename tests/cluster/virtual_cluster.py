@@ -11,6 +11,7 @@ import asyncio
 import errno
 import itertools
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,7 @@ from typing import Any
 from decode_worker.config import DecodeConfig
 from decode_worker.role import DecodeRole
 from engine.fake import FakeEngine, FakeEngineConfig
-from engine.step import RowWork
+from engine.step import RowResult, RowWork
 from kvtransfer.config import LeaseConfig
 from kvtransfer.sources import PageMaker
 from kvtransfer.transports.memory import Faults, MemoryFabric, MemoryOutlet
@@ -31,17 +32,16 @@ from twolane.params import SamplingParams
 from twolane.rpc.link import LinkBrokenError
 from twolane.rpc.params import params_to_proto
 from twolane.testing.links import MemoryLink, link_pair
-from twolane.v1 import cluster_pb2, inference_pb2, transfer_pb2, worker_pb2
+from twolane.v1 import cluster_pb2, inference_pb2, sampling_pb2, transfer_pb2, worker_pb2
 from worker.announcer import Announcer
 from worker.config import SessionConfig, StepLimits, WorkerConfig
 from worker.errors import StaleEpochError
 from worker.role import Roles
 from worker.site import Site
-from worker.step_runner import TimedEngine, TimedStepRunner
+from worker.step_runner import OnSubmitted, TimedEngine, TimedStepRunner
 from worker.wire import Wire
 from worker.worker import Worker
 
-FOR_EVER_S = 1e6
 LEASE = LeaseConfig(lease_s=3.0, heartbeat_s=0.5, retry_first_s=0.05, retry_most_s=0.4)
 
 
@@ -62,6 +62,16 @@ class Shape:
     transfer_faults: Faults = field(default_factory=Faults)
     sender_writes: bool = False
     steps_ahead: int = 0
+    dispatch: DispatchConfig = field(default_factory=lambda: DispatchConfig(max_failures=40))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One request, as its client saw it."""
+
+    tokens: list[int]
+    ledger: sampling_pb2.Ledger
+    took_s: float
 
 
 @dataclass
@@ -74,18 +84,18 @@ class Life:
     links: list[MemoryLink[Any, Any]] = field(default_factory=list)
 
 
-class _Hangable:
-    """An engine whose steps take for ever while `is_hung()`."""
+class _HangingRunner(TimedStepRunner):
+    """Steps that begin while the device hangs never end."""
 
-    def __init__(self, engine: TimedEngine, is_hung: Callable[[], bool]) -> None:
-        self._engine = engine
+    def __init__(self, engine: TimedEngine, steps_ahead: int, is_hung: Callable[[], bool]) -> None:
+        super().__init__(engine, steps_ahead=steps_ahead)
         self._is_hung = is_hung
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
-
-    def step_time_s(self, work: Sequence[RowWork]) -> float:
-        return FOR_EVER_S if self._is_hung() else self._engine.step_time_s(work)
+    async def run(self, work: Sequence[RowWork], on_submitted: OnSubmitted) -> list[RowResult]:
+        if self._is_hung():
+            on_submitted(None)
+            await asyncio.Event().wait()
+        return await super().run(work, on_submitted)
 
 
 class VirtualCluster:
@@ -98,8 +108,9 @@ class VirtualCluster:
         self.kills = 0
         self.outlets: dict[tuple[str, str], MemoryOutlet] = {}  # (from, to): the latest
         self.stalled: set[str] = set()  # bytes to these workers do not move
-        self.failing_opens = 0  # so many of the next transports to be opened are not
-        self.hung: set[str] = set()  # their steps end no more
+        self.hung: set[str] = set()  # steps of these workers do not end
+        self.dials_to_fail: Counter[str] = Counter()  # so many of other workers, by worker
+        self.opens_to_fail: Counter[str] = Counter()  # of transports, by receiver
         self._tasks = tasks
         self._epochs = itertools.count(1000 * (seed + 1))
         self._fabric = MemoryFabric(
@@ -111,7 +122,7 @@ class VirtualCluster:
         self.router = Router(
             RouterConfig(
                 membership=MembershipConfig(gone_after_s=10.0),
-                dispatch=DispatchConfig(max_failures=40),
+                dispatch=shape.dispatch,
             ),
             self,
         )
@@ -162,15 +173,18 @@ class VirtualCluster:
                 if receiver == worker_id:
                     outlet.resume()
 
-    def hang(self, worker_id: str) -> None:
-        """The step that it begins next never ends; the process and its streams live on."""
-        self.hung.add(worker_id)
-
     async def replace_hung(self) -> None:
-        """What the launcher does with such a worker: kill it, prove its end, start another."""
-        for name in sorted(self.hung):
-            self.router.report_gone(await self.kill(name))
-            self.start(name, name.rstrip("0123456789"))
+        """What the launcher does, each second: a worker of which the status says that a step is
+        late is killed, its end is proven, and another is started. Until cancelled."""
+        while True:
+            await asyncio.sleep(1.0)
+            for told in self.status().workers:
+                name, load = told.worker.worker_id, told.load
+                here = self.lives.get(name)
+                is_same = here is not None and here.worker.site.epoch == told.worker.epoch
+                if is_same and load.step_age_s > load.step_bound_s > 0:
+                    self.router.report_gone(await self.kill(name))
+                    self.start(name, name.rstrip("0123456789"))
 
     async def random_misfortune(self) -> None:
         """Kills and resets now and then; the launcher restarts what was killed and proves its end.
@@ -192,6 +206,9 @@ class VirtualCluster:
         return self._dial(address.endpoint, lambda worker, link: worker.serve_session(link))
 
     async def _dial_peer(self, endpoint: str) -> MemoryLink[Any, Any]:
+        if self.dials_to_fail[endpoint]:
+            self.dials_to_fail[endpoint] -= 1
+            raise LinkBrokenError("a packet was lost")
         return self._dial(endpoint, lambda worker, link: worker.serve_peer(link))
 
     def _dial(
@@ -228,9 +245,6 @@ class VirtualCluster:
         )
         make = self.shape.make_decode_engine if roles == "d" else None
         engine = (make or self.shape.make_engine)(self.shape.n_pages)
-        runner = TimedStepRunner(
-            _Hangable(engine, lambda: worker_id in self.hung), steps_ahead=self.shape.steps_ahead
-        )
         site = Site(config, engine, epoch=next(self._epochs))
         decode, prefill = DecodeConfig(), PrefillConfig()
         decode = replace(decode, receiver=replace(decode.receiver, lease=LEASE))
@@ -240,9 +254,9 @@ class VirtualCluster:
         maker = PageMaker(engine.pool, engine.spec.layout)
 
         def open_outlet(hello: transfer_pb2.ReceiverHello) -> MemoryOutlet:
-            if self.failing_opens:
-                self.failing_opens -= 1
-                raise OSError(errno.EMFILE, "no descriptor is left")
+            if self.opens_to_fail[hello.worker_id]:
+                self.opens_to_fail[hello.worker_id] -= 1
+                raise OSError(errno.EMFILE, "Too many open files")
             source = maker.source_for(hello.layout)
             outlet = self._fabric.outlet(site.epoch, source, hello.transport_address)
             self.outlets[worker_id, hello.worker_id] = outlet
@@ -257,6 +271,7 @@ class VirtualCluster:
             transports=("memory",),
             makes_dtypes=maker.makes_dtypes,
         )
+        runner = _HangingRunner(engine, self.shape.steps_ahead, lambda: worker_id in self.hung)
         return Worker(config, site, Roles(decode_role, prefill_role), runner, wire)
 
     async def _announce(self, worker: Worker) -> None:
@@ -268,10 +283,33 @@ class VirtualCluster:
     # -- clients ----------------------------------------------------------------------------
 
     async def ask(
-        self, prompt: Sequence[int], params: SamplingParams, *, priority: int = 0
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        *,
+        priority: int = 0,
+        request_id: str = "",
     ) -> list[inference_pb2.Token]:
         """The answer's tokens, as a client gets them. Raises what the client would see."""
+        tokens, _ = await self._generate(prompt, params, priority, request_id)
+        return tokens
+
+    async def outcome(self, prompt: Sequence[int], params: SamplingParams) -> Outcome:
+        """As `ask`, and what it took."""
+        clock = asyncio.get_running_loop().time
+        begun = clock()
+        tokens, ledger = await self._generate(prompt, params)
+        return Outcome([token.token_id for token in tokens], ledger, clock() - begun)
+
+    async def _generate(
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        priority: int = 0,
+        request_id: str = "",
+    ) -> tuple[list[inference_pb2.Token], sampling_pb2.Ledger]:
         request = inference_pb2.GenerateRequest(
+            request_id=request_id,
             token_ids=inference_pb2.TokenIds(ids=prompt),
             sampling=params_to_proto(params),
             priority=priority,
@@ -282,7 +320,7 @@ class VirtualCluster:
                 assert token.index == len(tokens), "a token was lost or came twice"
                 tokens.append(token)
         assert response.finish_reason, "an answer ended without saying why"
-        return tokens
+        return tokens, response.ledger
 
     # -- audits -----------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ def running(site: Site, role: DecodeRole, n_tokens: int) -> Row:
     """A row that another role has computed: its next token is at position n_tokens."""
     number = site.next_number()
     assign = worker_pb2.Assign(
-        key=worker_pb2.AttemptKey(request_id=f"r{number}", attempt=1),
+        key=worker_pb2.AttemptKey(submission_id=f"r{number}", attempt=1),
         token_ids=[number] * n_tokens,
         n_prompt=n_tokens,
         growth_tokens=1,

@@ -15,7 +15,7 @@ SPEC = FakeEngine(FakeEngineConfig(n_pages=4)).spec
 
 def row(number: int, priority: int, arrived_s: float) -> Row:
     assign = worker_pb2.Assign(
-        key=worker_pb2.AttemptKey(request_id=f"r{number}", attempt=1),
+        key=worker_pb2.AttemptKey(submission_id=f"r{number}", attempt=1),
         token_ids=[1],
         n_prompt=1,
         priority=priority,

@@ -28,7 +28,7 @@ def site() -> Site:
 def row(site: Site, n_tokens: int = 16, *, priority: int = 0, growth_tokens: int = 0) -> Row:
     number = site.next_number()
     assign = worker_pb2.Assign(
-        key=worker_pb2.AttemptKey(request_id=f"r{number}", attempt=1),
+        key=worker_pb2.AttemptKey(submission_id=f"r{number}", attempt=1),
         token_ids=[(i + 20 * number) % 256 for i in range(n_tokens)],
         n_prompt=n_tokens,
         priority=priority,
@@ -159,7 +159,7 @@ def test_a_row_is_planned_again_while_its_token_is_being_sampled(site: Site) -> 
 def test_a_row_whose_token_ends_it_by_length_is_not_planned_again(site: Site) -> None:
     role = DecodeRole(site)
     one = hand_over(site, role, row(site))
-    while one.n_tokens - one.n_prompt < PARAMS.max_tokens - 1:
+    while one.n_tokens - one.n_prompt < (PARAMS.max_tokens or 0) - 1:
         step(site, role)
     assert len(role.plan(64, 0.0)) == 1
     assert role.plan(64, 0.0) == []

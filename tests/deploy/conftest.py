@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import resource
 import sys
 from collections.abc import Iterator
 
@@ -13,7 +14,9 @@ import pytest
 def process_as_before() -> Iterator[None]:
     interval_s, threshold = sys.getswitchinterval(), gc.get_threshold()
     assert gc.get_freeze_count() == 0, "another test has left its heap frozen"
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     gc.unfreeze()
     gc.set_threshold(*threshold)
     sys.setswitchinterval(interval_s)

@@ -6,11 +6,15 @@ The test's own process is what serves; `conftest` gives it back as it was.
 from __future__ import annotations
 
 import gc
+import resource
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from deploy.bundled import model_path
+from deploy.descriptors import MOST
 from deploy.launcher import StartError
 from deploy.serving import serving
 from deploy.spec import ModelSpec, ProcessSpec, RouterSpec, WorkerSpec
@@ -40,6 +44,16 @@ async def test_threads_of_a_served_process_wait_a_small_part_of_a_step_for_each_
         assert sys.getswitchinterval() <= 0.0005
 
 
+@pytest.mark.parametrize("spec", [ROUTER, WORKER], ids=["router", "worker"])
+async def test_what_serves_may_open_as_many_descriptors_as_the_system_allows(
+    spec: ProcessSpec,
+) -> None:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    async with serving(spec):
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (min(hard, MOST), hard)
+
+
 async def test_a_process_that_cannot_start_freezes_nothing() -> None:
     nowhere = WorkerSpec(
         worker_id="w", epoch=1, roles=("prefill",), model=MODEL, routers=(), host="192.0.2.1"
@@ -48,3 +62,12 @@ async def test_a_process_that_cannot_start_freezes_nothing() -> None:
         async with serving(nowhere):
             pass
     assert gc.get_freeze_count() == 0
+
+
+async def test_a_router_whose_tokenizer_is_damaged_says_so_in_a_line(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("{}")
+    model = replace(MODEL, model_dir=str(tmp_path))
+    with pytest.raises(StartError, match=r"tokenizer\.json is not a tokenizer: .*$") as caught:
+        async with serving(replace(ROUTER, model=model)):
+            pass
+    assert "\n" not in str(caught.value)

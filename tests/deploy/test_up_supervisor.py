@@ -38,6 +38,8 @@ class Admin(
     def __init__(self) -> None:
         self.members: dict[int, str] = {}
         self.fence_wanted: set[int] = set()
+        self.wanted_by_the_gone: set[int] = set()  # in last reports, which are old
+        self.step_age_s: dict[int, float] = {}
         self.gone: list[int] = []
         self.is_serving = True
         self.fails: grpc.StatusCode | None = None  # of every call
@@ -54,7 +56,11 @@ class Admin(
         for epoch, state in self.members.items():
             member = response.workers.add(state=state)
             member.worker.epoch = epoch
-            member.load.fence_wanted.extend(self.fence_wanted)
+            is_gone = state == "gone"
+            member.load.fence_wanted.extend(
+                self.wanted_by_the_gone if is_gone else self.fence_wanted
+            )
+            member.load.step_age_s, member.load.step_bound_s = self.step_age_s.get(epoch, 0.0), 5.0
         return response
 
     async def ReportGone(
@@ -318,3 +324,25 @@ async def test_hurry_does_not_wait_for_the_grace(
     async with scene.up():
         scene.hurry.set()
     assert scene.launcher.is_closed
+
+
+async def test_worker_whose_step_does_not_end_is_killed_loudly_and_comes_back(scene: Scene) -> None:
+    async with scene.up():
+        _, old = scene.launcher.running("prefill-0")[0]
+        scene.admin.step_age_s[old.epoch] = 7.0  # late, and it may end yet
+        await asyncio.sleep(0.1)
+        assert not scene.told(Kind.FENCED, "prefill-0")
+        scene.admin.step_age_s[old.epoch] = 10.5
+        await scene.until(lambda: scene.admin.gone == [old.epoch])
+        (fenced,) = scene.told(Kind.FENCED, "prefill-0")
+        assert fenced.text == "its step has not ended for 10 s"
+        await scene.until(lambda: bool(scene.launcher.running("prefill-0")))
+
+
+async def test_nobody_is_killed_on_the_word_of_a_worker_that_is_gone(scene: Scene) -> None:
+    async with scene.up():
+        _, healthy = scene.launcher.running("prefill-0")[0]
+        scene.admin.members[999] = "gone"
+        scene.admin.wanted_by_the_gone.add(healthy.epoch)
+        await asyncio.sleep(0.1)
+        assert not scene.told(Kind.FENCED, "prefill-0")

@@ -20,9 +20,10 @@ def test_another_thread_may_drop_pinned_memory_amid_a_capture() -> None:
     held = [torch.empty(1 << 16, dtype=torch.uint8, pin_memory=True)]
     n_calls = 0
 
-    def forward(inputs: DeviceInputs) -> torch.Tensor:
+    def forward(inputs: DeviceInputs, *, few_layers: bool = False) -> torch.Tensor:
         nonlocal n_calls
         n_calls += 1
+        assert few_layers == (n_calls == 1)
         if n_calls == 2:  # the capture
             other.submit(held.clear).result()
         return inputs.ids + 1

@@ -54,6 +54,7 @@ class HandOutlet:
         self.posts: list[tuple[int, int, CopyPlan]] = []
         self.cancelled: list[int] = []
         self.news: list[Posted] = []
+        self.n_moved = 0
 
     def post(self, post: int, generation: int, plan: CopyPlan) -> None:
         self.posts.append((post, generation, plan))
@@ -166,7 +167,7 @@ class Pair:
 
     @staticmethod
     def content(key: Key, page: int) -> npt.NDArray[np.uint8]:
-        seed = [key.attempt, page, *key.request_id.encode()]
+        seed = [key.attempt, page, *key.submission_id.encode()]
         return np.random.default_rng(seed).integers(0, 256, PAGE_BYTES, dtype=np.uint8)
 
     def to_receiver(self) -> list[transfer_pb2.ConnectRequest]:

@@ -157,11 +157,11 @@ class Receiving:
                 continue
             pages = self.receiver.try_commit(event.key, asyncio.get_running_loop().time())
             assert pages is not None
-            expected = row_content(event.key.request_id, self.row_pages)
+            expected = row_content(event.key.submission_id, self.row_pages)
             assert (self.pool[np.asarray(pages)] == expected).all(), "not the bytes that were sent"
             self.pages.release([Page(page) for page in pages])
             self.used |= {peer.worker_id: peer.transport for peer in self.driver.transports}
-            self.landed.append(event.key.request_id)
+            self.landed.append(event.key.submission_id)
 
     async def wait_until(self, what: str, condition: Any) -> None:
         for _ in range(1000):

@@ -58,18 +58,18 @@ class Roles(Stage):
         for prefill in self.prefills:
             held = prefill.sender.keys()
             for key in held:
-                if key.request_id == request.name:
+                if key.submission_id == request.name:
                     self._later_at(prefill, self._abandon, prefill, key, reasons.CANCELLED)
         is_heard = self.random.random() < 0.7  # else P alone hears it, and D hears it from P
         for decode in self.decodes if is_heard else ():
             for key in {*decode.receiver.keys(), *decode.open_keys}:
-                if key.request_id == request.name:
+                if key.submission_id == request.name:
                     self._later_at(decode, self._drop, decode, key)
 
     def _retarget(self, request: Request) -> None:
         for prefill in self.prefills:
             held = prefill.sender.keys()
-            keys = [key for key in held if key.request_id == request.name]
+            keys = [key for key in held if key.submission_id == request.name]
             for key in keys[:1]:
                 other = self._pick(self.decodes)
                 if not prefill.is_alive or prefill.is_stopped:
@@ -192,7 +192,7 @@ class Roles(Stage):
         if pages is None:
             self.outcome["given up when landed"] += 1
             return  # the event behind it ends the row
-        request = next(r for r in self.requests if r.name == landed.key.request_id)
+        request = next(r for r in self.requests if r.name == landed.key.submission_id)
         decode.open_keys.remove(landed.key)
         assert tuple(pages) == landed.pages
         assert landed.first == FirstToken(len(request.name))

@@ -66,7 +66,7 @@ async def main(
     def on_events(events: list[SenderEvent]) -> None:
         for event in events:
             if isinstance(event, Committed):
-                print(f"committed {event.key.request_id}", flush=True)
+                print(f"committed {event.key.submission_id}", flush=True)
             if isinstance(event, Released):
                 released.set()
 

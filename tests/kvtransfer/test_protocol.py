@@ -118,7 +118,7 @@ def test_grants_go_by_priority_then_age_and_nobody_overtakes_the_head() -> None:
     for i in range(4):
         pair.d_pages.release(hold[4 * i : 4 * i + 4])
         pair.run(0.3)
-        order += [event.key.request_id for event in landed_of(pair)[i:]]
+        order += [event.key.submission_id for event in landed_of(pair)[i:]]
     assert order == ["urgent", "old", "young", "low"]
 
 
@@ -132,7 +132,7 @@ def test_full_queue_says_busy_and_the_transfer_is_placed_when_there_is_room() ->
     assert pair.p_events == [Unplaced(pair.key("b"), "busy")], "told once"
     pair.d_pages.release(hold)
     pair.run(3.0)
-    assert {event.key.request_id for event in landed_of(pair)} == {"a", "b"}
+    assert {event.key.submission_id for event in landed_of(pair)} == {"a", "b"}
 
 
 def test_policy_keeps_pages_back() -> None:

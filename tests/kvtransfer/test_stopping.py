@@ -12,7 +12,7 @@ from kvtransfer.sources import Source
 from kvtransfer.transports.bundle import Bundle
 from kvtransfer.transports.memory import MemoryOutlet
 from tests.kvtransfer.device_pair import device_pair
-from tests.kvtransfer.test_drivers import Two, play
+from tests.kvtransfer.two_drivers import Two, play
 
 
 class Hanging(MemoryOutlet):

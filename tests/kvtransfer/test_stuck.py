@@ -119,6 +119,20 @@ def test_receiver_that_takes_a_little_at_a_time_is_not_stuck() -> None:
     assert not pair.sender.take_events()
 
 
+def test_post_that_moves_a_little_at_a_time_is_not_stuck_until_it_moves_no_more() -> None:
+    pair, outlet = with_hand_outlet()
+    key = pair.key()
+    pair.open(key, 2, expect=False)
+    grant(pair, key, 2)
+    for _ in range(6):  # a link of a few Mbit/s
+        pass_time(pair, STUCK_S - 0.2)
+        outlet.n_moved += 1000
+    pass_time(pair, STUCK_S - 0.2)
+    assert not outlet.cancelled
+    pass_time(pair, 0.4)
+    assert outlet.cancelled == [1]
+
+
 def test_pause_between_chunks_is_not_taken_for_being_stuck() -> None:
     pair, outlet = with_hand_outlet()
     key = pair.key()

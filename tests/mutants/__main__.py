@@ -17,7 +17,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.mutants.mutants import MUTANTS, REQUIRED, Mutant
+from tests.mutants.mutant import Mutant
+from tests.mutants.mutants import MUTANTS, REQUIRED
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -7,19 +7,8 @@ indentation and comment; `replace` is what the line becomes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True, slots=True)
-class Mutant:
-    """One guard, gone."""
-
-    guard: str
-    file: str
-    find: str  # must occur exactly once, followed by the `# guard:` comment
-    replace: str
-    tests: tuple[str, ...]  # pytest ids; each must fail
-
+from tests.mutants.grants import GRANTS
+from tests.mutants.mutant import Mutant
 
 REQUIRED = ("generation", "epoch", "checksum", "drain wait", "pin", "tombstone", "token index")
 _GUARDS = "tests/kvtransfer/test_guards.py::"
@@ -27,11 +16,14 @@ _DEVICES = "tests/kvtransfer/test_device_transports.py::"
 _NIXL = "tests/kvtransfer/test_nixl.py::"
 _MARKS = "tests/kvtransfer/test_marks.py::"
 _MARK_BOOKS = "tests/kvtransfer/test_mark_books.py::"
+_STORM = "tests/worker/test_chaos.py::test_storm_changes_no_answer_and_leaves_nothing_behind"
+_LOADING = "tests/engine/kernels/test_loading.py::"
 _SIDE_BY_SIDE = (
     "tests/engine/cuda/test_driver.py::test_copies_side_by_side_come_after_what_was_given_"
 )
 
 MUTANTS = (
+    *GRANTS,
     Mutant(
         "generation",
         "kvtransfer/inbound.py",
@@ -86,7 +78,7 @@ MUTANTS = (
         "kvtransfer/in_grant.py",
         "if differs.any():",
         "if False:",
-        (_GUARDS + "test_page_with_a_wrong_checksum_never_lands",),
+        (_GUARDS + "test_page_with_a_wrong_checksum_never_lands", _STORM),
     ),
     Mutant(
         "drain wait",
@@ -189,6 +181,7 @@ MUTANTS = (
             "test_pages_wait_for_the_last_step_that_was_submitted_before",
             "tests/decode_worker/test_role.py::"
             "test_pages_of_a_row_cancelled_amid_a_step_stay_until_that_step_is_done",
+            _STORM,
         ),
     ),
     Mutant(
@@ -331,5 +324,19 @@ MUTANTS = (
             "tests/engine/cuda/test_driver.py::"
             "test_copies_before_one_that_is_refused_are_waited_for",
         ),
+    ),
+    Mutant(
+        "one import of a launcher",
+        "engine/kernels/loading.py",
+        "with _one_import:",
+        "if True:",
+        (_LOADING + "test_no_thread_imports_a_launcher_while_another_one_is_taken",),
+    ),
+    Mutant(
+        "one load",
+        "engine/kernels/loading.py",
+        'with kernel.__dict__.setdefault("_one_load", threading.Lock()):',
+        "if True:",
+        (_LOADING + "test_a_thread_that_meets_a_half_loaded_kernel_waits_for_the_rest",),
     ),
 )

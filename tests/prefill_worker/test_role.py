@@ -25,7 +25,7 @@ def site() -> Site:
 def row(site: Site, n_tokens: int, *, salt: int = 0) -> Row:
     number = site.next_number()
     assign = worker_pb2.Assign(
-        key=worker_pb2.AttemptKey(request_id=f"r{number}", attempt=1),
+        key=worker_pb2.AttemptKey(submission_id=f"r{number}", attempt=1),
         roles=[worker_pb2.ROLE_PREFILL],
         token_ids=[(i + salt) % 256 for i in range(n_tokens)],
         n_prompt=n_tokens,

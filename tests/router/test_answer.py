@@ -1,5 +1,6 @@
 """Tokens to text to responses, with stop strings across token borders."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,8 +9,9 @@ from router.answer import Answer
 from router.router import Router
 from router.testing.client import ask, message, play
 from router.testing.cluster import ScriptedCluster
-from router.testing.rows import expected_answer
+from router.testing.rows import EOS, expected_answer
 from router.text import TextCodec
+from tests.router.tokenizer_kinds import KINDS, write_tokenizer
 from twolane.v1 import inference_pb2, sampling_pb2, worker_pb2
 
 
@@ -135,3 +137,51 @@ def test_worker_that_overshoots_max_tokens_is_stopped() -> None:
         assert outcome.finish_reason == sampling_pb2.FINISH_REASON_LENGTH
 
     play(script)
+
+
+def test_half_a_character_never_overtakes_text_held_for_a_stop_string(codec: TextCodec) -> None:
+    ids = [*ids_of(codec, "Hi"), codec._tokenizer.token_to_id("ð"), EOS]
+    for finish_reason in (sampling_pb2.FINISH_REASON_STOP, sampling_pb2.FINISH_REASON_LENGTH):
+        for stops in ([], ["Hi and more"]):
+            answer = answer_of(codec, stops)
+            assert not feed(answer, ids, finish_reason)
+            answer.end()
+            assert taken(answer).text == "Hi\ufffd"
+
+
+def test_half_a_character_comes_out_where_no_worker_says_which_token_is_the_last(
+    codec: TextCodec,
+) -> None:
+    answer = answer_of(codec, ["Hi and more"])
+    feed(answer, [*ids_of(codec, "Hi"), codec._tokenizer.token_to_id("ð")])
+    answer.end()
+    assert taken(answer).text == "Hi\ufffd"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_stop_strings_are_found_at_every_border_of_tokens_and_characters(
+    kind: str, tmp_path: Path
+) -> None:
+    tokenizer = write_tokenizer(tmp_path, kind)
+    codec = TextCodec.load(tmp_path)
+    assert codec is not None
+    context = codec.encode("Once")
+    for text in [
+        "a 👍👍 b",
+        "你好，世界！",
+        "한국어 ok",
+        "👋🏽!\nNext",
+        "x\n\ny",
+        "caf\u00e9s ñandú",
+    ]:
+        ids = tokenizer.encode(text, add_special_tokens=False).ids
+        plain = Answer(codec.detokenizer(context), (), 0)
+        feed(plain, ids, sampling_pb2.FINISH_REASON_LENGTH)
+        whole = taken(plain).text
+        spans = [(a, b) for a in range(len(whole)) for b in range(a + 1, len(whole) + 1)]
+        for start, end in spans:
+            stop = whole[start:end]
+            answer = Answer(codec.detokenizer(context), [stop], 0)
+            assert feed(answer, ids, sampling_pb2.FINISH_REASON_LENGTH), (whole, stop)
+            answer.end()
+            assert taken(answer).text == whole[: whole.index(stop)]

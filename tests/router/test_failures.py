@@ -236,3 +236,18 @@ def test_cancel_reaches_a_worker_whose_session_is_cut_as_soon_as_it_is_back() ->
         await task
 
     play(script, ("p0", "d0"), clean_after_s=0.5)
+
+
+def test_attempt_that_stands_still_is_made_again_on_two_other_workers() -> None:
+    async def script(router: Router, cluster: ScriptedCluster) -> None:
+        asked = asyncio.create_task(ask(router, message(PROMPT, max_tokens=N)))
+        await asyncio.sleep(0.1)
+        (status,) = router.status().requests
+        first = {status.prefill_worker, status.decode_worker}
+        cluster.workers[status.decode_worker].step_s = 1e6  # it goes on to report its load
+        outcome = await asked
+        assert outcome.tokens == expected_answer(PROMPT, N)
+        assert counters(router)["resumes.stalled"] == 1
+        assert not first & {outcome.ledger.prefill_worker, outcome.ledger.decode_worker}
+
+    play(script, TWO_BY_TWO, config=RouterConfig(dispatch=DispatchConfig(stall_s=2.0)))

@@ -93,6 +93,22 @@ def test_reserved_field_is_unimplemented_and_named(fields: Any, name: Any) -> No
     assert name in caught.value.message
 
 
+@pytest.mark.parametrize("where", ["the request", "sampling", "chat", "chat.messages[1]"])
+def test_a_field_of_a_newer_contract_is_refused_with_its_number(where: str) -> None:
+    request = chat(("user", "a"), ("assistant", "b"))
+    part = {
+        "the request": request,
+        "sampling": request.sampling,
+        "chat": request.chat,
+        "chat.messages[1]": request.chat.messages[1],
+    }[where]
+    part.MergeFromString(b"\xba\x3e\x01x")  # field 999: "x"
+    request.sampling.SetInParent()
+    with pytest.raises(UnimplementedError, match=r"has field 999, which this version") as caught:
+        check_shape(request, LIMITS, has_text=True)
+    assert caught.value.message.startswith(where)
+
+
 def test_tenant_is_accepted_as_a_label() -> None:
     request = inference_pb2.GenerateRequest(text="a", n=1, tenant="blue")
     assert check_shape(request, LIMITS, has_text=True) == SamplingParams()
@@ -125,20 +141,34 @@ def test_what_does_not_fit_the_model_is_refused_with_figures(
     ids: Any, params: Any, field: Any, words: Any
 ) -> None:
     with pytest.raises(InvalidRequestError) as caught:
-        fit(ids, SamplingParams(**params), MODEL, LIMITS, max_tokens_given=True)
+        fit(ids, SamplingParams(**params), MODEL, LIMITS, if_unset=128)
     assert caught.value.field == field
     assert words in caught.value.message
 
 
 def test_what_just_fits_is_served_as_asked() -> None:
     params = SamplingParams(max_tokens=11)  # resumed after 10, P prefills 40 tokens: 10 pages
-    assert fit([1] * 30, params, MODEL, LIMITS, max_tokens_given=True) == params
+    assert fit([1] * 30, params, MODEL, LIMITS, if_unset=128) == params
 
 
 @pytest.mark.parametrize(("n_prompt", "expected"), [(1, 40), (30, 11), (40, 1)])
-def test_unset_max_tokens_is_cut_to_what_fits(n_prompt: Any, expected: Any) -> None:
-    params = fit([1] * n_prompt, SamplingParams(), MODEL, LIMITS, max_tokens_given=False)
+def test_unset_max_tokens_is_what_fits(n_prompt: Any, expected: Any) -> None:
+    params = fit([1] * n_prompt, SamplingParams(), MODEL, LIMITS, if_unset=128)
     assert params.max_tokens == expected
+
+
+@pytest.mark.parametrize(("if_unset", "min_tokens", "expected"), [(16, 0, 16), (16, 20, 20)])
+def test_unset_max_tokens_is_the_default_and_never_below_min_tokens(
+    if_unset: int, min_tokens: int, expected: int
+) -> None:
+    params = SamplingParams(min_tokens=min_tokens)
+    assert fit([1], params, MODEL, LIMITS, if_unset=if_unset).max_tokens == expected
+
+
+def test_min_tokens_beyond_what_fits_are_refused_by_their_name() -> None:
+    with pytest.raises(InvalidRequestError, match="min_tokens is 12; it must be at most 11") as e:
+        fit([1] * 30, SamplingParams(min_tokens=12), MODEL, LIMITS, if_unset=128)
+    assert e.value.field == "min_tokens"
 
 
 def test_prompt_that_leaves_no_room_for_an_answer_is_refused() -> None:
@@ -150,4 +180,4 @@ def test_prompt_that_leaves_no_room_for_an_answer_is_refused() -> None:
         room=Room(Pool(10, 4), Pool(12, 4)),
     )
     with pytest.raises(InvalidRequestError, match="context of 20"):
-        fit([1] * 20, SamplingParams(), small, LIMITS, max_tokens_given=False)
+        fit([1] * 20, SamplingParams(), small, LIMITS, if_unset=128)

@@ -93,12 +93,28 @@ def test_broken_session_alone_does_not_lose_a_worker_but_a_refused_dial_does(
     assert not is_lost(members, 1, 0.2)
 
 
-def test_new_epoch_ends_the_old_one_for_good(members: Membership) -> None:
+def test_new_epoch_that_answers_ends_the_old_one_for_good(members: Membership) -> None:
     assert members.announce(announce(epoch=2), 1.0) is not None
+    assert state(members, 1) is MemberState.ALIVE, "an announce may be late"
+    members.opened(2, 1.0)
     assert state(members, 1) is MemberState.GONE
     assert is_lost(members, 1, 1.0)
     assert members.announce(announce(epoch=1), 2.0) is None
-    assert state(members, 2) is MemberState.JOINING
+    assert state(members, 2) is MemberState.ALIVE
+
+
+def test_late_announce_of_a_former_incarnation_ends_nobody() -> None:
+    members = Membership(CONFIG)  # of a router that has just started
+    members.announce(announce(epoch=2), 0.0)
+    members.opened(2, 0.1)
+    assert members.announce(announce(epoch=1), 0.2) is not None, "it may be the newer one"
+    members.refused(1)
+    assert state(members, 2) is MemberState.ALIVE
+    for second in range(1, 40):
+        members.heard(2, None, float(second))
+        members.tick(float(second))
+    assert state(members, 1) is MemberState.GONE, "it never answered"
+    assert state(members, 2) is MemberState.ALIVE
 
 
 def test_epoch_that_was_only_out_of_sight_may_come_back(members: Membership) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from router.affinity import BLOCK_TOKENS, PrefixAffinity, prefix_hashes
 from router.policy import Need, Placement, WorkerView, place, place_decode
 
 
@@ -39,6 +38,12 @@ TABLE = [
     (
         "least backlog",
         [worker("p0", backlog_tokens=50), worker("p1", backlog_tokens=49), worker("d0")],
+        SMALL,
+        ("p1", "d0"),
+    ),
+    (
+        "of equals the one given work longest ago",
+        [worker("p0", last_given=9), worker("p1", last_given=4), worker("d0")],
         SMALL,
         ("p1", "d0"),
     ),
@@ -200,27 +205,3 @@ def test_prefill_worker_that_no_decode_worker_has_room_for_is_passed_over() -> N
     full, free = laid_out("d0"), laid_out("d1", page_tokens=64)
     full = replace(full, occupied_pages=100)
     assert place(Need(**SMALL), [first, second, full, free]) == Placement(second, free)
-
-
-def test_affinity_finds_the_longest_beginning_that_a_worker_had() -> None:
-    affinity = PrefixAffinity()
-    prompt = list(range(1000, 1000 + 3 * BLOCK_TOKENS))
-    affinity.record(prefix_hashes(prompt), 7)
-    assert affinity.lookup(prefix_hashes(prompt)) == {7: 3 * BLOCK_TOKENS}
-    other = prompt[: 2 * BLOCK_TOKENS] + [1] * BLOCK_TOKENS
-    assert affinity.lookup(prefix_hashes(other)) == {7: 2 * BLOCK_TOKENS}
-    affinity.record(prefix_hashes(prompt[:BLOCK_TOKENS]), 8)
-    assert affinity.lookup(prefix_hashes(other)) == {8: BLOCK_TOKENS, 7: 2 * BLOCK_TOKENS}
-    assert affinity.lookup(prefix_hashes([1, 2, 3])) == {}
-
-
-def test_affinity_forgets_the_oldest() -> None:
-    affinity = PrefixAffinity(max_entries=2)
-    prompts = [[n] * BLOCK_TOKENS for n in (1, 2, 3)]
-    for n, prompt in enumerate(prompts):
-        affinity.record(prefix_hashes(prompt), n)
-    assert [affinity.lookup(prefix_hashes(prompt)) for prompt in prompts] == [
-        {},
-        {1: BLOCK_TOKENS},
-        {2: BLOCK_TOKENS},
-    ]

@@ -55,7 +55,9 @@ def fault(rng: random.Random, cluster: ScriptedCluster) -> None:
         worker.later(0.2, setattr, worker, "loses", lambda response: False)
         worker.later(0.2, worker.cut)
     elif worker.rows:
-        worker.preempt_at[rng.choice(list(worker.rows))[0]] = rng.randrange(1, 30)
+        worker.preempt_at[rng.choice(list(worker.rows.values())).assign.request_id] = rng.randrange(
+            1, 30
+        )
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -101,8 +103,9 @@ def test_every_request_ends_exact_or_with_one_typed_error(seed: Any) -> None:
         assert not board._at
         assert not len(board.queue)
         assert not router._wakes
+        assert not board.labels
         assert isinstance(router._store, MemoryStore)
-        assert not router._store._owners
+        assert not router._store._holders
         await asyncio.sleep(6)  # the frozen thaw, the killed are back
         outcome = await ask(router, message([1, 2, 3], max_tokens=5))
         assert outcome.tokens == expected_answer([1, 2, 3], 5), "the cluster works as before"

@@ -6,11 +6,11 @@ import pytest
 
 from router.answer import Answer
 from router.ledger import Timeline, make_ledger
-from router.request import Job, Request, RequestState
-from router.store import MemoryStore, Whereabouts
+from router.request import Job, Label, Request, RequestState
+from router.store import MemoryStore
 from router.waiting import WaitingQueue
 from twolane.params import SamplingParams
-from twolane.v1 import cluster_pb2, sampling_pb2, worker_pb2
+from twolane.v1 import sampling_pb2, worker_pb2
 
 P, D = worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE
 
@@ -30,7 +30,7 @@ def request(name: str, priority: int = 0, model: str = "m") -> Request:
 def drain(queue: WaitingQueue, model: str = "m") -> list[str]:
     names = []
     while (head := queue.head(model)) is not None:
-        queue.pop(model)
+        queue.discard(head)
         names.append(head.job.request_id)
     return names
 
@@ -44,8 +44,9 @@ def test_queue_is_by_priority_then_age_with_resumed_ones_ahead() -> None:
     resumed.life.advance(RequestState.RESUMING)
     queue.push(resumed)
     assert len(queue) == 5
-    assert queue.n_ahead(5) == 3
-    assert queue.n_ahead(0) == 5
+    assert queue.n_ahead("m", 5) == 3
+    assert queue.n_ahead("m", 0) == 5
+    assert queue.n_ahead("other", 0) == 0
     assert drain(queue) == ["r", "b", "d", "a", "c"]
     assert len(queue) == 0
     assert queue.models() == []
@@ -57,8 +58,28 @@ def test_queue_forgets_what_ended_while_it_waited() -> None:
     queue.push(first)
     queue.push(second)
     first.life.advance(RequestState.CANCELLED)
+    queue.discard(first)
+    queue.discard(first)
     assert len(queue) == 1
+    assert queue.n_ahead("m", 0) == 1
     assert drain(queue) == ["b"]
+
+
+def test_queue_evicts_the_youngest_of_the_least_priority_and_never_a_resumed_one() -> None:
+    queue = WaitingQueue()
+    resumed = request("r", -9)
+    resumed.life.advance(RequestState.RUNNING)
+    resumed.life.advance(RequestState.RESUMING)
+    queue.push(resumed)
+    assert queue.last() is None
+    for name, priority, model in [("a", 0, "m"), ("b", -5, "n"), ("c", -5, "m"), ("d", 5, "m")]:
+        queue.push(request(name, priority, model))
+    names = []
+    while (last := queue.last()) is not None:
+        queue.discard(last)
+        names.append(last.job.request_id)
+    assert names == ["c", "b", "a", "d"]
+    assert drain(queue) == ["r"]
 
 
 def test_queue_keeps_models_apart() -> None:
@@ -69,26 +90,16 @@ def test_queue_keeps_models_apart() -> None:
     assert drain(queue, "m") == ["a"]
 
 
-async def test_store_lets_one_claim_an_id_until_it_is_released() -> None:
-    store = MemoryStore()
-    assert await store.claim("x", "router-0")
-    assert not await store.claim("x", "router-0")
-    assert not await store.claim("x", "router-1")
-    store.put_attempt("x", Whereabouts(1, 10, 20))
-    assert store.attempt_of("x") == Whereabouts(1, 10, 20)
-    store.release("x")
-    assert store.attempt_of("x") is None
-    assert await store.claim("x", "router-1")
-
-
-def test_store_remembers_workers_for_a_router_that_starts() -> None:
-    store = MemoryStore()
-    announce = cluster_pb2.AnnounceRequest(worker=worker_pb2.WorkerAddress(epoch=5))
-    store.put_worker(announce)
-    store.put_worker(announce)
-    assert list(store.workers()) == [announce]
-    store.drop_worker(5)
-    assert list(store.workers()) == []
+async def test_store_lets_one_submission_hold_a_label_until_it_is_released() -> None:
+    store, label = MemoryStore(), Label("", "x")
+    assert await store.claim(label, "first")
+    assert await store.claim(label, "first")
+    assert not await store.claim(label, "second")
+    store.release(label, "second")
+    assert not await store.claim(label, "second"), "it was not the second's to release"
+    assert await store.claim(Label("other tenant", "x"), "second")
+    store.release(label, "first")
+    assert await store.claim(label, "second")
 
 
 def test_ledger_sums_what_was_spent_over_attempts_and_keeps_the_routers_own_clock() -> None:
@@ -116,13 +127,15 @@ def test_ledger_sums_what_was_spent_over_attempts_and_keeps_the_routers_own_cloc
     assert (ledger.attempts, ledger.prefill_worker, ledger.decode_worker) == (2, "p", "d")
 
 
-def test_growth_is_the_reserve_at_first_and_all_that_may_come_after_a_preemption() -> None:
+def test_growth_is_the_reserve_at_first_and_more_after_each_preemption() -> None:
     row = request("a")
     assert row.growth_tokens(4) == 4
     assert row.growth_tokens(64) == 10
     row.answer.tokens += [1, 2, 3]
-    row.full_growth = True
-    assert row.growth_tokens(4) == 7
+    row.n_preempted = 1
+    assert row.growth_tokens(1) == 4
+    row.n_preempted = 2
+    assert row.growth_tokens(1) == 7, "all that may still come"
     assert row.n_tokens == 4
 
 

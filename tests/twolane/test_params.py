@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from twolane.errors import InvalidParameterError
 from twolane.params import SamplingParams
-from twolane.rpc.params import params_from_proto, params_to_proto
+from twolane.rpc.params import given_to_proto, params_from_proto, params_to_proto
 from twolane.v1.sampling_pb2 import SamplingParams as Message
 
 
@@ -17,7 +17,6 @@ from twolane.v1.sampling_pb2 import SamplingParams as Message
         ("max_tokens", 0),
         ("max_tokens", -5),
         ("min_tokens", -1),
-        ("min_tokens", 129),
         ("temperature", -0.1),
         ("temperature", math.nan),
         ("temperature", math.inf),
@@ -60,7 +59,7 @@ def test_a_value_out_of_bounds_is_refused_with_its_field(field: str, value: Any)
 
 
 @given(
-    max_tokens=st.integers(1, 10_000),
+    max_tokens=st.none() | st.integers(1, 10_000),
     temperature=st.floats(0, 100),
     top_k=st.integers(0, 1000),
     top_p=st.floats(0.01, 1),
@@ -74,6 +73,22 @@ def test_params_survive_the_wire(bias: dict[int, float], **given_params: Any) ->
     params = SamplingParams(logit_bias=bias, **given_params)
     wire = params_to_proto(params).SerializeToString()
     assert params_from_proto(Message.FromString(wire)) == params
+
+
+def test_min_tokens_are_at_most_max_tokens_where_these_are_set() -> None:
+    with pytest.raises(InvalidParameterError, match="min_tokens is 9; it must be 0 to 8"):
+        SamplingParams(max_tokens=8, min_tokens=9)
+    assert SamplingParams(min_tokens=200).max_tokens is None
+
+
+def test_fields_that_are_not_given_stay_open_on_the_wire() -> None:
+    message = given_to_proto({"top_k": 0, "seed": None, "stop": "x"})
+    assert [field.name for field, _ in message.ListFields()] == ["top_k", "stop"]
+    assert {field.name for field, _ in params_to_proto(SamplingParams()).ListFields()} == {
+        "temperature", "top_k", "top_p", "min_p", "repetition_penalty"
+    }  # fmt: skip
+    with pytest.raises(InvalidParameterError, match="top_p"):
+        given_to_proto({"top_p": 2.0})
 
 
 def test_an_empty_message_means_the_defaults() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from twolane.config import ClientConfig
 from twolane.errors import InvalidParameterError, InvalidRequestError
+from twolane.params import SamplingParams
 from twolane.prompts import build_request
 from twolane.rpc.options import MAX_MESSAGE_BYTES
 
@@ -36,6 +37,18 @@ from twolane.rpc.options import MAX_MESSAGE_BYTES
         (None, {"messages": [{"role": "user"}]}, "messages[0]", "lacks 'content'"),
         (
             None,
+            {"messages": [{"role": "assistant", "content": "x", "tool_calls": [{"id": "1"}]}]},
+            "messages[0].tool_calls",
+            "has 'tool_calls', which is not served",
+        ),
+        (
+            None,
+            {"messages": [{"role": "user", "content": "x", "name": "Ann"}]},
+            "messages[0].name",
+            "a message has role and content",
+        ),
+        (
+            None,
             {"messages": [{"role": "user", "content": None}]},
             "messages[0].content",
             "it must be text",
@@ -55,6 +68,52 @@ def test_what_is_wrong_with_a_request_is_told_with_its_field(
         build_request(prompt, options)
     assert caught.value.field == field
     assert message in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "tools", "tool_choice", "chat_template_kwargs", "continue_final_message",
+        "skip_special_tokens", "include_stop_str_in_output", "n", "best_of", "echo",
+        "prompt_logprobs", "bad_words", "allowed_token_ids", "response_format", "guided_json",
+        "guided_regex", "truncate_prompt_tokens", "add_special_tokens",
+    ],
+)  # fmt: skip
+def test_options_of_vllm_that_are_not_served_are_refused_by_name(name: str) -> None:
+    options: Any = {name: 1}
+    with pytest.raises(InvalidRequestError, match=f"there is no option {name};") as e:
+        build_request("a", options)
+    assert e.value.field == name
+
+
+@pytest.mark.parametrize(
+    ("turn", "field"),
+    [
+        ({"role": "tool", "content": "x"}, "messages[0].role"),
+        ({"role": "user", "content": [{"type": "text", "text": "x"}]}, "messages[0].content"),
+        ({"role": "assistant", "content": "x", "reasoning_content": "y"},
+         "messages[0].reasoning_content"),
+    ],
+)  # fmt: skip
+def test_turns_that_are_not_served_are_refused_by_name(turn: Any, field: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        build_request(None, {"messages": [turn]})
+    assert caught.value.field == field
+
+
+def test_keys_of_a_message_that_say_nothing_are_passed_over() -> None:
+    messages: Any = [{"role": "user", "content": "x", "tool_calls": None, "refusal": None}]
+    (sent,) = build_request(None, {"messages": messages}).chat.messages
+    assert (sent.role, sent.content) == ("user", "x")
+
+
+def test_only_options_that_are_given_are_sent_and_params_are_complete() -> None:
+    given = build_request("a", {"temperature": 1.0, "max_tokens": None}).sampling
+    assert [field.name for field, _ in given.ListFields()] == ["temperature"]
+    complete = build_request("a", {"params": SamplingParams(top_k=5), "top_p": 0.5}).sampling
+    assert (complete.top_k, complete.top_p, complete.temperature) == (5, 0.5, 1.0)
+    assert complete.HasField("min_p")
+    assert not complete.HasField("max_tokens")
 
 
 def test_a_prompt_that_fits_no_message_is_refused_with_both_figures() -> None:

@@ -174,11 +174,12 @@ class Crowd:
 
     def _is_over(self, attempt: AttemptId) -> bool:
         kinds = self.town.router.kinds(attempt)
-        lost = {"PREEMPTED", "DEAD", "FAILED", "REFUSED"} & set(kinds)
+        assert "FAILED" not in kinds, f"{attempt} failed in an engine"  # a router does not retry it
+        lost = {"PREEMPTED", "DEAD", "REFUSED"} & set(kinds)
         return bool(lost or self.town.router.finish_of(attempt))
 
     def _assign(self, attempt: AttemptId, known: list[int], growth_tokens: int | None) -> None:
-        prompt = self.jobs[attempt.request_id]
+        prompt = self.jobs[attempt.submission_id]
         self.town.router.assign(
             attempt,
             prompt + known,

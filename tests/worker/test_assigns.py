@@ -18,7 +18,7 @@ SPEC = FakeEngine(
 
 def assign(**changes: Any) -> worker_pb2.Assign:
     fields: dict[str, Any] = {
-        "key": worker_pb2.AttemptKey(request_id="r", attempt=1),
+        "key": worker_pb2.AttemptKey(submission_id="r", attempt=1),
         "token_ids": [1, 2, 3],
         "n_prompt": 3,
         "sampling": sampling_pb2.SamplingParams(seed=1, max_tokens=5),
@@ -34,7 +34,7 @@ def test_sound_assign_gives_its_parameters() -> None:
     ("changes", "reason", "says"),
     [
         ({"key": worker_pb2.AttemptKey(attempt=1)}, "invalid", "key"),
-        ({"key": worker_pb2.AttemptKey(request_id="r")}, "invalid", "key"),
+        ({"key": worker_pb2.AttemptKey(submission_id="r")}, "invalid", "key"),
         ({"token_ids": []}, "invalid", "n_prompt"),
         ({"n_prompt": 0}, "invalid", "n_prompt"),
         ({"n_prompt": 4}, "invalid", "n_prompt"),

@@ -22,7 +22,7 @@ from worker.worker import Worker
 
 PARAMS = SamplingParams(max_tokens=30, seed=7)
 LIMITS = StepLimits(step_tokens=48, decode_rows=6)
-ENGINE = FakeEngineConfig(n_pages=24)
+ENGINE = FakeEngineConfig(n_pages=16)
 
 
 async def disturb(

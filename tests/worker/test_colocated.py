@@ -113,7 +113,7 @@ def test_higher_priority_goes_first_and_equals_in_order_of_arrival(play: Play) -
                 priority=priority,
             )
         await town.router.wait_for(lambda: len(town.router.tokens) == 5)
-        order = [attempt.request_id for attempt in town.router.tokens]
+        order = [attempt.submission_id for attempt in town.router.tokens]
         assert order == ["block", "high", "first", "second", "low"]
 
     play(scene)

@@ -62,7 +62,7 @@ def test_first_token_is_told_by_prefill_and_repeated_by_decode(play: Play) -> No
         p, d = town.add("p", "p"), town.add("d", "d")
         start(town, p, d)
         await town.router.wait_for(lambda: "FINISHED" in town.router.kinds(A))
-        told = [(event.index, getattr(event, "from")) for event in town.router.tokens[A]]
+        told = [(event.index, event.role) for event in town.router.tokens[A]]
         assert told == [(0, PREFILL), *((i, DECODE) for i in range(20))]
 
     play(scene)

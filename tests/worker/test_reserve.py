@@ -14,7 +14,7 @@ SPEC = FakeEngine(FakeEngineConfig(n_pages=10, page_tokens=16)).spec
 
 def row(number: int, n_given: int = 16) -> Row:
     assign = worker_pb2.Assign(
-        key=worker_pb2.AttemptKey(request_id=f"r{number}", attempt=1),
+        key=worker_pb2.AttemptKey(submission_id=f"r{number}", attempt=1),
         token_ids=range(n_given),
         n_prompt=n_given,
     )

@@ -22,7 +22,7 @@ P, D = worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE
 
 
 def row(params: SamplingParams, n_prompt: int = 4) -> Row:
-    key = worker_pb2.AttemptKey(request_id="r", attempt=1)
+    key = worker_pb2.AttemptKey(submission_id="r", attempt=1)
     assign = worker_pb2.Assign(key=key, token_ids=[1] * n_prompt, n_prompt=n_prompt, sample=3)
     return Row(assign, params, SPEC, number=1, arrived_s=0.0)
 
@@ -37,7 +37,7 @@ def row(params: SamplingParams, n_prompt: int = 4) -> Row:
     ],
 )
 def test_row_ends_where_the_rule_says(params: SamplingParams, last: int) -> None:
-    for n_before in range(params.max_tokens):
+    for n_before in range(params.max_tokens or 0):
         one = row(params)
         said = [one.append(5) for _ in range(n_before)]
         if any(said):
@@ -59,7 +59,7 @@ def test_each_token_is_told_under_the_attempt_that_the_row_has_then() -> None:
     news.token(one, SampledToken(7), D, GOES_ON)
     told = [event for event in news.take() if isinstance(event, worker_pb2.TokenEvent)]
     assert [event.key.attempt for event in told] == [1, 2, 2]
-    assert [getattr(event, "from") for event in told] == [P, D, D]
+    assert [event.role for event in told] == [P, D, D]
     assert [(event.index, event.token_id, event.sample) for event in told] == [
         (0, 5, 3),
         (1, 6, 3),

@@ -26,7 +26,7 @@ def row(
     number: int = 1,
 ) -> Row:
     assign = worker_pb2.Assign(
-        key=worker_pb2.AttemptKey(request_id="r", attempt=1),
+        key=worker_pb2.AttemptKey(submission_id="r", attempt=1),
         token_ids=range(n_given),
         n_prompt=n_given if n_prompt is None else n_prompt,
         priority=priority,
@@ -42,6 +42,7 @@ ALLOWED = {
     ("COMPUTING", "HELD"),
     ("COMPUTING", "RUNNING"),
     ("COMPUTING", "OVER"),
+    ("HELD", "RUNNING"),
     ("HELD", "OVER"),
     ("RUNNING", "OVER"),
 }

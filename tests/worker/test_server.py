@@ -41,7 +41,7 @@ InT = TypeVar("InT")
 
 PROMPT = list(range(100))
 PARAMS = SamplingParams(max_tokens=20, seed=5)
-KEY = worker_pb2.AttemptKey(request_id="r", attempt=1)
+KEY = worker_pb2.AttemptKey(submission_id="r", attempt=1)
 
 
 class Membership(cluster_pb2_grpc.MembershipServiceServicer):
@@ -346,7 +346,7 @@ async def test_stopping_worker_finishes_its_rows_and_takes_no_new_ones() -> None
         server.stop()
         while not worker.load().draining:
             await asyncio.sleep(0.001)
-        late = worker_pb2.AttemptKey(request_id="late", attempt=1)
+        late = worker_pb2.AttemptKey(submission_id="late", attempt=1)
         client.assign(BOTH, worker, worker, key=late)
         await client.hear(worker_pb2.RowEvent.KIND_REFUSED)
         assert (client.rows[-1].key, client.rows[-1].reason) == (late, "draining")

@@ -65,6 +65,19 @@ def test_stream_for_another_incarnation_is_refused(play: Play) -> None:
     play(scene)
 
 
+def test_stream_on_which_nobody_speaks_is_closed_within_seconds(play: Play) -> None:
+    async def scene(town: Town) -> None:
+        worker = town.add("w", "pd", open_stream=False)
+        _, there = session_pair()
+        async with asyncio.timeout(6.0):
+            with pytest.raises(InvalidRequestError, match="within 5 s"):
+                await worker.serve_session(there)
+        town.router.open(worker)
+        await town.router.wait_for(lambda: "w" in town.router.loads, within_s=1.0)
+
+    play(scene)
+
+
 def test_stream_that_does_not_begin_with_open_is_refused(play: Play) -> None:
     async def scene(town: Town) -> None:
         worker = town.add("w", "pd", open_stream=False)
@@ -114,7 +127,7 @@ def test_busy_worker_sends_one_message_a_step(play: Play) -> None:
             start(town, worker, a)
         before = town.router.n_messages
         await town.router.wait_for(lambda: all(town.router.finish_of(a) for a in attempts))
-        assert town.router.n_messages - before <= worker._steps.n_steps + 2
+        assert town.router.n_messages - before <= worker._watch.n_steps + 2
 
     play(scene)
 

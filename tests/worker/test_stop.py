@@ -35,6 +35,8 @@ TABLE = [
     ({}, EOS, 20, 30, FINISH_REASON_STOP),
     ({}, PLAIN, 10, 49, FINISH_REASON_UNSPECIFIED),
     ({}, PLAIN, 11, 50, FINISH_REASON_LENGTH),
+    ({"max_tokens": None}, PLAIN, 48, 49, FINISH_REASON_UNSPECIFIED),
+    ({"max_tokens": None}, PLAIN, 49, 50, FINISH_REASON_LENGTH),
 ]
 
 
@@ -42,7 +44,7 @@ TABLE = [
 def test_answer_ends_by_the_first_rule_that_applies(
     options: dict[str, Any], token: int, n_answer: int, n_tokens: int, reason: FinishReason
 ) -> None:
-    params = SamplingParams(max_tokens=20, stop_token_ids=(STOP_ID,), **options)
+    params = SamplingParams(**{"max_tokens": 20, "stop_token_ids": (STOP_ID,), **options})
     found = finish_reason(
         last_token=token, n_answer=n_answer, n_tokens=n_tokens, params=params, spec=SPEC
     )

@@ -18,8 +18,10 @@ endpoint_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="For programs.")
 
 _SAMPLING_OPTIONS = [
-    click.option("--max-tokens", type=int, help="[default: 128]"),
-    click.option("--temperature", type=float, help="0 is greedy.  [default: 1]"),
+    click.option("--max-tokens", type=int, help="[default: what fits]"),
+    click.option(
+        "--temperature", type=float, help="0 is greedy.  [default: the model's own, or 1]"
+    ),
     click.option("--top-p", type=float),
     click.option("--top-k", type=int),
     click.option("--seed", type=int, help="The same seed gives the same answer."),

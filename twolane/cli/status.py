@@ -72,7 +72,7 @@ def _workers(workers: Sequence[WorkerInfo]) -> Table:
         table.add_row(
             worker.worker_id,
             "+".join(worker.roles),
-            Text(worker.state, style=_STATE_STYLE.get(worker.state, "")),
+            Text(_state(worker), style=_STATE_STYLE.get(worker.state, "")),
             f"{worker.epoch:016x}"[:_EPOCH_SHOWN],
             str(worker.prefill_queue + worker.decode_queue),
             str(worker.rows),
@@ -80,6 +80,13 @@ def _workers(workers: Sequence[WorkerInfo]) -> Table:
             f"{worker.step_s * 1000:.1f}",
         )
     return table
+
+
+def _state(worker: WorkerInfo) -> str:
+    """alive · suspect: a step of 12 s"""
+    return (
+        f"{worker.state}: a step of {worker.step_age_s:.0f} s" if worker.is_stuck else worker.state
+    )
 
 
 def _places(workers: Sequence[WorkerInfo]) -> Table:

@@ -6,6 +6,7 @@ field for invalid requests, RetryInfo for overload.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, NoReturn, cast
 
 import grpc
@@ -53,8 +54,14 @@ def to_status(error: errors.TwolaneError) -> status_pb2.Status:
 async def abort(
     context: grpc.aio.ServicerContext[Any, Any], error: errors.TwolaneError
 ) -> NoReturn:
-    """End the call of `context` with the status of `error`. Never returns."""
-    await context.abort_with_status(rpc_status.to_status(to_status(error)))
+    """End the call of `context` with the status of `error`. Never returns.
+
+    A client that has left by then cannot be told: that is a cancelled call, not a failure of ours.
+    """
+    try:
+        await context.abort_with_status(rpc_status.to_status(to_status(error)))
+    except grpc.aio.InternalError as lost:
+        raise asyncio.CancelledError from lost
 
 
 def from_rpc_error(error: grpc.RpcError) -> errors.TwolaneError:

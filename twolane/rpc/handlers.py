@@ -1,7 +1,8 @@
-"""gRPC handlers that parse their request themselves, so that malformed bytes get an answer.
+"""gRPC handlers that read and parse their request themselves, so that all that comes is answered.
 
-grpc answers bytes that its deserializer refuses with UNKNOWN and a class name. Here the handler is
-given the raw bytes, and answers INVALID_ARGUMENT with details. In place of a generated
+grpc answers bytes that its deserializer refuses with UNKNOWN and a class name, and waits for a
+message as long as its sender likes. Here a `CallGate` bounds the wait, and malformed bytes are
+INVALID_ARGUMENT with details. In place of a generated
 `add_…Servicer_to_server`:
 
     methods = {
@@ -17,65 +18,73 @@ A handler is called with the message (`streams`: with nothing but the context, o
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from twolane.errors import InvalidParameterError, InvalidRequestError, TwolaneError
+from twolane.errors import InvalidRequestError, TwolaneError
 from twolane.rpc import errors as rpc_errors
-from twolane.rpc.options import MAX_MESSAGE_BYTES
+from twolane.rpc.call_gate import CallGate, CallGateConfig, Context
 
 RequestT = TypeVar("RequestT", bound=Message)
-Context = Any  # grpc.aio.ServicerContext; the stubs leave half of it out
-UnaryHandler = Callable[[Any, Context], Awaitable[Message]]
-StreamHandler = Callable[[Any, Context], Awaitable[None]]
 StreamsHandler = Callable[[Context], Awaitable[None]]
+
+_INNER_GATE = CallGate(CallGateConfig())  # between our own processes
 
 
 def unary(
-    request_type: type[Message], handler: UnaryHandler, max_bytes: int = MAX_MESSAGE_BYTES
-) -> grpc.RpcMethodHandler[bytes, Any]:
+    request_type: type[RequestT],
+    handler: Callable[[RequestT, Context], Awaitable[Message]],
+    gate: CallGate = _INNER_GATE,
+) -> grpc.RpcMethodHandler[Any, Any]:
     """One message in, one out."""
 
-    async def handle(raw: bytes, context: Context) -> Message:
-        try:
-            return await handler(parse(request_type, raw, max_bytes), context)
-        except TwolaneError as error:
-            await rpc_errors.abort(context, error)
+    async def answer(request: RequestT, context: Context) -> None:
+        await context.write(await handler(request, context))
 
-    return grpc.unary_unary_rpc_method_handler(
-        handle,
-        response_serializer=_serialize,
-    )
+    return unary_stream(request_type, answer, gate)
 
 
 def unary_stream(
-    request_type: type[Message], handler: StreamHandler, max_bytes: int = MAX_MESSAGE_BYTES
-) -> grpc.RpcMethodHandler[bytes, Any]:
-    """One message in, many out, written by `handler` to the context."""
+    request_type: type[RequestT],
+    handler: Callable[[RequestT, Context], Awaitable[None]],
+    gate: CallGate = _INNER_GATE,
+    *,
+    check: Callable[[Context], None] = lambda context: None,
+) -> grpc.RpcMethodHandler[Any, Any]:
+    """One message in, many out, written by `handler` to the context. `check` may refuse a call
+    before its message is read and parsed.
 
-    async def handle(raw: bytes, context: Context) -> None:
+    To gRPC it is a stream of messages either way, so the first is read when `gate` says so.
+    """
+
+    async def handle(requests: object, context: Context) -> None:
         try:
-            await handler(parse(request_type, raw, max_bytes), context)
+            async with gate.entered(context):
+                check(context)
+                raw = await gate.try_read(context)
+                if raw is None:
+                    raise InvalidRequestError("this call ended without a message")
+                await handler(parse(request_type, raw), context)
         except TwolaneError as error:
             await rpc_errors.abort(context, error)
+        except grpc.aio.InternalError as lost:  # written to a client that has left
+            raise asyncio.CancelledError from lost
 
-    return grpc.unary_stream_rpc_method_handler(
-        handle,
-        response_serializer=_serialize,
-    )
+    return grpc.stream_stream_rpc_method_handler(handle, response_serializer=_serialize)
 
 
 def streams(
-    request_type: type[Message], handler: StreamsHandler, max_bytes: int = MAX_MESSAGE_BYTES
+    request_type: type[Message], handler: StreamsHandler
 ) -> grpc.RpcMethodHandler[Any, Any]:
     """Many in, many out. Reading malformed bytes from the context (or from a link over it) raises
     `InvalidRequestError`; a handler that lets it pass ends the stream with that status."""
 
     def read(raw: bytes) -> Message:
-        return parse(request_type, raw, max_bytes)
+        return parse(request_type, raw)
 
     async def handle(requests: object, context: Context) -> None:
         try:
@@ -90,10 +99,8 @@ def streams(
     )
 
 
-def parse(request_type: type[RequestT], raw: bytes, max_bytes: int) -> RequestT:
-    """Raises `InvalidRequestError`: too large, or not a message of that type."""
-    if len(raw) > max_bytes:
-        raise InvalidParameterError("message size in bytes", len(raw), f"at most {max_bytes}")
+def parse(request_type: type[RequestT], raw: bytes) -> RequestT:
+    """Raises `InvalidRequestError` if these bytes are no message of that type."""
     try:
         return request_type.FromString(raw)
     except DecodeError as error:

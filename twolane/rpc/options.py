@@ -26,9 +26,15 @@ CHANNEL_OPTIONS: list[tuple[str, int]] = [
     ("grpc.use_local_subchannel_pool", 1),
 ]
 
+# Streams and pending calls are bounded by handlers, with a reason that clients understand. gRPC's
+# own bounds reset a stream or cancel a call without one, so they are out of reach here.
 _SERVER: list[tuple[str, int]] = [
     *_KEEPALIVE,
-    ("grpc.max_concurrent_streams", 1_000),
+    ("grpc.max_concurrent_streams", 100_000),
+    ("grpc.server.max_pending_requests", 100_000),
+    ("grpc.server.max_pending_requests_hard_limit", 200_000),
+    ("grpc.compression_enabled_algorithms_bitset", 1),  # none: a small message cannot inflate
+    ("grpc.http2.settings_timeout", 10_000),  # from the first byte to the end of the hellos
     ("grpc.so_reuseport", 0),
 ]
 
@@ -45,3 +51,19 @@ DOOR_SERVER_OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_connection_age_ms", 3_600_000),
     ("grpc.max_connection_age_grace_ms", 600_000),
 ]
+
+
+def door_server_options(
+    *, message_bytes: int, connections: int, idle_s: float
+) -> list[tuple[str, int]]:
+    """`message_bytes` bounds what a client may send; what we send keeps its own bound."""
+    return [
+        *(
+            option
+            for option in DOOR_SERVER_OPTIONS
+            if option[0] != "grpc.max_receive_message_length"
+        ),
+        ("grpc.max_receive_message_length", message_bytes),
+        ("grpc.max_allowed_incoming_connections", connections),
+        ("grpc.max_connection_idle_ms", int(idle_s * 1000)),
+    ]

@@ -109,7 +109,7 @@ class WorkerStatus(_message.Message):
     def __init__(self, worker: _Optional[_Union[_worker_pb2.WorkerAddress, _Mapping]] = ..., roles: _Optional[_Iterable[_Union[_worker_pb2.Role, str]]] = ..., state: _Optional[str] = ..., model: _Optional[str] = ..., fingerprint: _Optional[str] = ..., load: _Optional[_Union[_worker_pb2.LoadReport, _Mapping]] = ..., last_heard_s: _Optional[float] = ..., requests: _Optional[int] = ..., pool: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RequestStatus(_message.Message):
-    __slots__ = ("request_id", "state", "attempt", "prefill_worker", "decode_worker", "prompt_tokens", "output_tokens", "age_s", "priority")
+    __slots__ = ("request_id", "state", "attempt", "prefill_worker", "decode_worker", "prompt_tokens", "output_tokens", "age_s", "priority", "submission_id")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -119,6 +119,7 @@ class RequestStatus(_message.Message):
     OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     AGE_S_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     state: str
     attempt: int
@@ -128,7 +129,8 @@ class RequestStatus(_message.Message):
     output_tokens: int
     age_s: float
     priority: int
-    def __init__(self, request_id: _Optional[str] = ..., state: _Optional[str] = ..., attempt: _Optional[int] = ..., prefill_worker: _Optional[str] = ..., decode_worker: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., age_s: _Optional[float] = ..., priority: _Optional[int] = ...) -> None: ...
+    submission_id: str
+    def __init__(self, request_id: _Optional[str] = ..., state: _Optional[str] = ..., attempt: _Optional[int] = ..., prefill_worker: _Optional[str] = ..., decode_worker: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., age_s: _Optional[float] = ..., priority: _Optional[int] = ..., submission_id: _Optional[str] = ...) -> None: ...
 
 class DrainWorkerRequest(_message.Message):
     __slots__ = ("worker_id", "undo")

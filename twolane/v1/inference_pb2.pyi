@@ -77,7 +77,7 @@ class Token(_message.Message):
     def __init__(self, index: _Optional[int] = ..., token_id: _Optional[int] = ..., logprob: _Optional[float] = ..., top_logprobs: _Optional[_Iterable[_Union[_sampling_pb2.TopLogprob, _Mapping]]] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
-    __slots__ = ("request_id", "seed", "sample", "tokens", "text", "finish_reason", "ledger", "model", "prompt_tokens")
+    __slots__ = ("request_id", "seed", "sample", "tokens", "text", "finish_reason", "ledger", "model", "prompt_tokens", "submission_id", "resume_token")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_FIELD_NUMBER: _ClassVar[int]
@@ -87,6 +87,8 @@ class GenerateResponse(_message.Message):
     LEDGER_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
+    RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     seed: int
     sample: int
@@ -96,13 +98,19 @@ class GenerateResponse(_message.Message):
     ledger: _sampling_pb2.Ledger
     model: str
     prompt_tokens: int
-    def __init__(self, request_id: _Optional[str] = ..., seed: _Optional[int] = ..., sample: _Optional[int] = ..., tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., text: _Optional[str] = ..., finish_reason: _Optional[_Union[_sampling_pb2.FinishReason, str]] = ..., ledger: _Optional[_Union[_sampling_pb2.Ledger, _Mapping]] = ..., model: _Optional[str] = ..., prompt_tokens: _Optional[int] = ...) -> None: ...
+    submission_id: str
+    resume_token: bytes
+    def __init__(self, request_id: _Optional[str] = ..., seed: _Optional[int] = ..., sample: _Optional[int] = ..., tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., text: _Optional[str] = ..., finish_reason: _Optional[_Union[_sampling_pb2.FinishReason, str]] = ..., ledger: _Optional[_Union[_sampling_pb2.Ledger, _Mapping]] = ..., model: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., submission_id: _Optional[str] = ..., resume_token: _Optional[bytes] = ...) -> None: ...
 
 class CancelRequest(_message.Message):
-    __slots__ = ("request_id",)
+    __slots__ = ("request_id", "submission_id", "tenant")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
     request_id: str
-    def __init__(self, request_id: _Optional[str] = ...) -> None: ...
+    submission_id: str
+    tenant: str
+    def __init__(self, request_id: _Optional[str] = ..., submission_id: _Optional[str] = ..., tenant: _Optional[str] = ...) -> None: ...
 
 class CancelResponse(_message.Message):
     __slots__ = ("found",)

@@ -59,7 +59,7 @@ class InferenceServiceServicer(object):
     """
 
     def Generate(self, request, context):
-        """Streams one answer. The first message tells the request's id and seed; the last one carries
+        """Streams one answer. The first message tells the request's ids and seed; the last one carries
         finish_reason and ledger. Cancelling the call frees everything within a second.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -67,7 +67,7 @@ class InferenceServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Cancel(self, request, context):
-        """Cancels a running request by id, from any connection. Its stream ends with CANCELLED.
+        """Cancels a running request by either of its ids, from any connection. Its stream ends with CANCELLED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -6,16 +6,16 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class TransferKey(_message.Message):
-    __slots__ = ("request_id", "attempt", "sender_epoch", "receiver_epoch")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("submission_id", "attempt", "sender_epoch", "receiver_epoch")
+    SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     SENDER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     RECEIVER_EPOCH_FIELD_NUMBER: _ClassVar[int]
-    request_id: str
+    submission_id: str
     attempt: int
     sender_epoch: int
     receiver_epoch: int
-    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., sender_epoch: _Optional[int] = ..., receiver_epoch: _Optional[int] = ...) -> None: ...
+    def __init__(self, submission_id: _Optional[str] = ..., attempt: _Optional[int] = ..., sender_epoch: _Optional[int] = ..., receiver_epoch: _Optional[int] = ...) -> None: ...
 
 class Ticket(_message.Message):
     __slots__ = ("key", "generation")

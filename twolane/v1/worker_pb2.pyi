@@ -17,12 +17,12 @@ ROLE_PREFILL: Role
 ROLE_DECODE: Role
 
 class AttemptKey(_message.Message):
-    __slots__ = ("request_id", "attempt")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("submission_id", "attempt")
+    SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
-    request_id: str
+    submission_id: str
     attempt: int
-    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ...) -> None: ...
+    def __init__(self, submission_id: _Optional[str] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class WorkerAddress(_message.Message):
     __slots__ = ("worker_id", "epoch", "endpoint")
@@ -57,15 +57,17 @@ class SessionRequest(_message.Message):
     def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., assign: _Optional[_Union[Assign, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., retarget: _Optional[_Union[Retarget, _Mapping]] = ..., attach: _Optional[_Union[Attach, _Mapping]] = ..., judge_peer: _Optional[_Union[JudgePeer, _Mapping]] = ..., peer_gone: _Optional[_Union[PeerGone, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("router_id", "worker_epoch")
+    __slots__ = ("router_id", "worker_epoch", "router_epoch")
     ROUTER_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ROUTER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     router_id: str
     worker_epoch: int
-    def __init__(self, router_id: _Optional[str] = ..., worker_epoch: _Optional[int] = ...) -> None: ...
+    router_epoch: int
+    def __init__(self, router_id: _Optional[str] = ..., worker_epoch: _Optional[int] = ..., router_epoch: _Optional[int] = ...) -> None: ...
 
 class Assign(_message.Message):
-    __slots__ = ("key", "roles", "token_ids", "n_prompt", "sampling", "priority", "time_left_ms", "prefill", "decode", "growth_tokens", "sample", "tenant", "adapter")
+    __slots__ = ("key", "roles", "token_ids", "n_prompt", "sampling", "priority", "time_left_ms", "prefill", "decode", "growth_tokens", "sample", "tenant", "adapter", "request_id", "claim", "fence", "resume_hash")
     KEY_FIELD_NUMBER: _ClassVar[int]
     ROLES_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -79,6 +81,10 @@ class Assign(_message.Message):
     SAMPLE_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
     ADAPTER_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    CLAIM_FIELD_NUMBER: _ClassVar[int]
+    FENCE_FIELD_NUMBER: _ClassVar[int]
+    RESUME_HASH_FIELD_NUMBER: _ClassVar[int]
     key: AttemptKey
     roles: _containers.RepeatedScalarFieldContainer[Role]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -92,7 +98,11 @@ class Assign(_message.Message):
     sample: int
     tenant: str
     adapter: str
-    def __init__(self, key: _Optional[_Union[AttemptKey, _Mapping]] = ..., roles: _Optional[_Iterable[_Union[Role, str]]] = ..., token_ids: _Optional[_Iterable[int]] = ..., n_prompt: _Optional[int] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., priority: _Optional[int] = ..., time_left_ms: _Optional[int] = ..., prefill: _Optional[_Union[WorkerAddress, _Mapping]] = ..., decode: _Optional[_Union[WorkerAddress, _Mapping]] = ..., growth_tokens: _Optional[int] = ..., sample: _Optional[int] = ..., tenant: _Optional[str] = ..., adapter: _Optional[str] = ...) -> None: ...
+    request_id: str
+    claim: int
+    fence: int
+    resume_hash: bytes
+    def __init__(self, key: _Optional[_Union[AttemptKey, _Mapping]] = ..., roles: _Optional[_Iterable[_Union[Role, str]]] = ..., token_ids: _Optional[_Iterable[int]] = ..., n_prompt: _Optional[int] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., priority: _Optional[int] = ..., time_left_ms: _Optional[int] = ..., prefill: _Optional[_Union[WorkerAddress, _Mapping]] = ..., decode: _Optional[_Union[WorkerAddress, _Mapping]] = ..., growth_tokens: _Optional[int] = ..., sample: _Optional[int] = ..., tenant: _Optional[str] = ..., adapter: _Optional[str] = ..., request_id: _Optional[str] = ..., claim: _Optional[int] = ..., fence: _Optional[int] = ..., resume_hash: _Optional[bytes] = ...) -> None: ...
 
 class Cancel(_message.Message):
     __slots__ = ("key",)
@@ -159,7 +169,7 @@ class Opened(_message.Message):
     def __init__(self, worker: _Optional[_Union[WorkerAddress, _Mapping]] = ...) -> None: ...
 
 class TokenEvent(_message.Message):
-    __slots__ = ("key", "sample", "index", "token_id", "logprob", "top_logprobs", "finish_reason")
+    __slots__ = ("key", "sample", "index", "token_id", "logprob", "top_logprobs", "finish_reason", "role")
     KEY_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -167,7 +177,7 @@ class TokenEvent(_message.Message):
     LOGPROB_FIELD_NUMBER: _ClassVar[int]
     TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
-    FROM_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
     key: AttemptKey
     sample: int
     index: int
@@ -175,10 +185,11 @@ class TokenEvent(_message.Message):
     logprob: float
     top_logprobs: _containers.RepeatedCompositeFieldContainer[_sampling_pb2.TopLogprob]
     finish_reason: _sampling_pb2.FinishReason
-    def __init__(self, key: _Optional[_Union[AttemptKey, _Mapping]] = ..., sample: _Optional[int] = ..., index: _Optional[int] = ..., token_id: _Optional[int] = ..., logprob: _Optional[float] = ..., top_logprobs: _Optional[_Iterable[_Union[_sampling_pb2.TopLogprob, _Mapping]]] = ..., finish_reason: _Optional[_Union[_sampling_pb2.FinishReason, str]] = ..., **kwargs) -> None: ...
+    role: Role
+    def __init__(self, key: _Optional[_Union[AttemptKey, _Mapping]] = ..., sample: _Optional[int] = ..., index: _Optional[int] = ..., token_id: _Optional[int] = ..., logprob: _Optional[float] = ..., top_logprobs: _Optional[_Iterable[_Union[_sampling_pb2.TopLogprob, _Mapping]]] = ..., finish_reason: _Optional[_Union[_sampling_pb2.FinishReason, str]] = ..., role: _Optional[_Union[Role, str]] = ...) -> None: ...
 
 class RowEvent(_message.Message):
-    __slots__ = ("key", "kind", "reason", "message", "figures")
+    __slots__ = ("key", "kind", "reason", "message", "figures", "role")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         KIND_UNSPECIFIED: _ClassVar[RowEvent.Kind]
@@ -210,13 +221,14 @@ class RowEvent(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     FIGURES_FIELD_NUMBER: _ClassVar[int]
-    FROM_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
     key: AttemptKey
     kind: RowEvent.Kind
     reason: str
     message: str
     figures: RowFigures
-    def __init__(self, key: _Optional[_Union[AttemptKey, _Mapping]] = ..., kind: _Optional[_Union[RowEvent.Kind, str]] = ..., reason: _Optional[str] = ..., message: _Optional[str] = ..., figures: _Optional[_Union[RowFigures, _Mapping]] = ..., **kwargs) -> None: ...
+    role: Role
+    def __init__(self, key: _Optional[_Union[AttemptKey, _Mapping]] = ..., kind: _Optional[_Union[RowEvent.Kind, str]] = ..., reason: _Optional[str] = ..., message: _Optional[str] = ..., figures: _Optional[_Union[RowFigures, _Mapping]] = ..., role: _Optional[_Union[Role, str]] = ...) -> None: ...
 
 class RowFigures(_message.Message):
     __slots__ = ("prefill_wait_s", "prefill_s", "transfer_s", "decode_wait_s", "decode_s", "cached_tokens", "transfer_pages", "transfer_bytes")
@@ -253,7 +265,7 @@ class PageCounts(_message.Message):
     def __init__(self, quarantined: _Optional[int] = ..., used: _Optional[int] = ..., pinned: _Optional[int] = ..., cached: _Optional[int] = ..., free: _Optional[int] = ...) -> None: ...
 
 class LoadReport(_message.Message):
-    __slots__ = ("pages", "prefill_queue", "prefill_queue_tokens", "decode_queue", "rows", "reserved_growth_pages", "draining", "drained", "step_s", "fence_wanted", "transports")
+    __slots__ = ("pages", "prefill_queue", "prefill_queue_tokens", "decode_queue", "rows", "reserved_growth_pages", "draining", "drained", "step_s", "fence_wanted", "step_age_s", "step_bound_s", "transports")
     PAGES_FIELD_NUMBER: _ClassVar[int]
     PREFILL_QUEUE_FIELD_NUMBER: _ClassVar[int]
     PREFILL_QUEUE_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -264,6 +276,8 @@ class LoadReport(_message.Message):
     DRAINED_FIELD_NUMBER: _ClassVar[int]
     STEP_S_FIELD_NUMBER: _ClassVar[int]
     FENCE_WANTED_FIELD_NUMBER: _ClassVar[int]
+    STEP_AGE_S_FIELD_NUMBER: _ClassVar[int]
+    STEP_BOUND_S_FIELD_NUMBER: _ClassVar[int]
     TRANSPORTS_FIELD_NUMBER: _ClassVar[int]
     pages: PageCounts
     prefill_queue: int
@@ -275,8 +289,10 @@ class LoadReport(_message.Message):
     drained: bool
     step_s: float
     fence_wanted: _containers.RepeatedScalarFieldContainer[int]
+    step_age_s: float
+    step_bound_s: float
     transports: _containers.RepeatedCompositeFieldContainer[PeerTransport]
-    def __init__(self, pages: _Optional[_Union[PageCounts, _Mapping]] = ..., prefill_queue: _Optional[int] = ..., prefill_queue_tokens: _Optional[int] = ..., decode_queue: _Optional[int] = ..., rows: _Optional[int] = ..., reserved_growth_pages: _Optional[int] = ..., draining: bool = ..., drained: bool = ..., step_s: _Optional[float] = ..., fence_wanted: _Optional[_Iterable[int]] = ..., transports: _Optional[_Iterable[_Union[PeerTransport, _Mapping]]] = ...) -> None: ...
+    def __init__(self, pages: _Optional[_Union[PageCounts, _Mapping]] = ..., prefill_queue: _Optional[int] = ..., prefill_queue_tokens: _Optional[int] = ..., decode_queue: _Optional[int] = ..., rows: _Optional[int] = ..., reserved_growth_pages: _Optional[int] = ..., draining: bool = ..., drained: bool = ..., step_s: _Optional[float] = ..., fence_wanted: _Optional[_Iterable[int]] = ..., step_age_s: _Optional[float] = ..., step_bound_s: _Optional[float] = ..., transports: _Optional[_Iterable[_Union[PeerTransport, _Mapping]]] = ...) -> None: ...
 
 class PeerTransport(_message.Message):
     __slots__ = ("worker_id", "transport", "instead_of")

@@ -2,7 +2,7 @@
 variants of kernels; there is no card either, tensors are on `meta`.
 
     python rehearsed.py            JSON by engine: kernels rehearsed, and those that random steps
-                                   ask for besides
+                                   ask for besides; and whether rehearsals import sympy
     python rehearsed.py compiled   JSON: kernels compiled ahead, and those compiled by random steps
                                    afterwards, for a small engine
 """
@@ -203,11 +203,14 @@ def main() -> None:
     if sys.argv[1:] == ["compiled"]:
         print(json.dumps(compiled()))
         return
+    for made in (blueprint(*engine) for engine in ENGINES.values()):
+        rehearse(made, USUALLY, H200, lambda *arguments, **options: None)
+    imports_sympy = "sympy" in sys.modules
     report = {name: coverage(name) for name in ENGINES}
     fewer = tuple(n for n in usual_steps.CLASSES if n != 32)
     with mock.patch.object(usual_steps, "CLASSES", fewer):
         report[FORGOTTEN] = coverage("llama")
-    print(json.dumps(report))
+    print(json.dumps({"imports_sympy": imports_sympy, "engines": report}))
 
 
 if __name__ == "__main__":

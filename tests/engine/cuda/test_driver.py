@@ -40,6 +40,7 @@ class FakeDriver:
             targets, sources, sizes, count, attributes, first, n_attributes, stream = args
             assert (n_attributes.value, first._obj.value) == (1, 0)
             assert attributes._obj.order == 1, "sources are read when the stream is there"
+            assert stream.value, "the default stream takes no batches"
             columns = [
                 ctypes.cast(column, ctypes.POINTER(ctypes.c_uint64))[: count.value]
                 for column in (targets, sources, sizes)
@@ -203,3 +204,10 @@ def test_no_copies_are_no_work() -> None:
     scene = Scene(FakeDriver(), n=0)
     scene.give()
     assert not any(scene.fake.queues.values())
+
+
+def test_the_default_stream_which_takes_no_batches_is_refused_at_once() -> None:
+    with mock.patch.object(driver, "_driver", return_value=FakeDriver()):
+        for streams in ((0, []), (MAIN, [0])):
+            with pytest.raises(AssertionError, match="default stream"):
+                Copies(*streams)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -153,3 +154,12 @@ def test_exact_mode_replays_an_answer_one_by_one(model_dir: Callable[[str], Path
         found.append(result.tokens[0])
     (resumed,) = engine.run([row(2, tokens[:23], 0, 23, [2], n_prompt=20, params=params)])
     assert resumed.tokens[0] == found[3]
+
+
+def test_results_are_as_many_values_as_rows_were_sampled(model_dir: Callable[[str], Path]) -> None:
+    engine = cuda_engine(model_dir("llama"))
+    work = [row(i, PROMPT[:5], 0, 5, [i], n_prompt=5) for i in range(3)]
+    unfinished = row(3, PROMPT[:9], 0, 5, [3], n_prompt=9)
+    step: Any = engine.submit([*work, unfinished])
+    assert step._latest.shape == (2, 3)
+    assert [len(result.tokens) for result in step.result()] == [1, 1, 1, 0]

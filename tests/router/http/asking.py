@@ -16,6 +16,7 @@ from router.testing.served import serve_cluster
 from router.text import TextCodec
 
 PATH = "/v1/completions"
+CHAT_PATH = "/v1/chat/completions"
 
 
 @asynccontextmanager
@@ -41,8 +42,16 @@ async def http_cluster(
 
 
 async def events(client: httpx2.AsyncClient, **fields: Any) -> list[Any]:
-    """The events of one stream, decoded; `[DONE]` as it is."""
-    async with client.stream("POST", PATH, json={"stream": True, **fields}) as response:
+    """The events of one stream of completions, decoded; `[DONE]` as it is."""
+    return await events_of(client, PATH, fields)
+
+
+async def chat_events(client: httpx2.AsyncClient, **fields: Any) -> list[Any]:
+    return await events_of(client, CHAT_PATH, fields)
+
+
+async def events_of(client: httpx2.AsyncClient, path: str, fields: dict[str, Any]) -> list[Any]:
+    async with client.stream("POST", path, json={"stream": True, **fields}) as response:
         assert response.status_code == 200, await response.aread()
         assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
         return [decoded(line) async for line in response.aiter_lines() if line]

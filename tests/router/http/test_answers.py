@@ -98,10 +98,14 @@ async def test_a_stop_string_ends_the_text_before_it(codec: TextCodec) -> None:
 
 async def test_log_probabilities_stand_beside_the_texts_of_their_tokens(codec: TextCodec) -> None:
     async with http_cluster(text=codec) as (client, _, _):
-        asked = {"prompt": "Once upon", "max_tokens": 6, "logprobs": 0, "return_token_ids": True}
+        asked = {
+            "prompt": "Once upon", "max_tokens": 6, "seed": 7, "logprobs": 0,
+            "return_token_ids": True,
+        }  # fmt: skip
         (choice,) = (await client.post(PATH, json=asked)).json()["choices"]
         shown = choice["logprobs"]
-        assert shown["tokens"] == [codec.token_text(token) for token in choice["token_ids"]]
+        spelled = b"".join(codec.token_bytes(token) for token in choice["token_ids"])
+        assert "".join(shown["tokens"]) == spelled.decode(errors="replace")
         assert shown["text_offset"] == [
             len("".join(shown["tokens"][:n])) for n in range(len(shown["tokens"]))
         ]
@@ -110,6 +114,16 @@ async def test_log_probabilities_stand_beside_the_texts_of_their_tokens(codec: T
         offsets = [n for chunk in chunks for n in chunk["choices"][0]["logprobs"]["text_offset"]]
         assert offsets == sorted(offsets)
         assert len(offsets) == 6
+
+
+@pytest.mark.parametrize("timeout_s", ["1e308", "9.3e15", "3e8"])
+async def test_deadline_in_ten_years_and_more_is_none(timeout_s: str) -> None:
+    async with http_cluster() as (client, _, _):
+        body = f'{{"prompt": [1, 2], "max_tokens": 5, "timeout_s": {timeout_s}}}'
+        kind = {"Content-Type": "application/json"}
+        response = await client.post(PATH, content=body, headers=kind)
+        assert response.status_code == 200
+        assert response.json()["usage"]["completion_tokens"] == 5
 
 
 async def test_without_a_tokenizer_tokens_are_named_by_their_ids() -> None:
@@ -156,7 +170,8 @@ async def test_every_bad_request_gets_its_status_and_field_and_serving_goes_on(
     ("method", "path", "kind", "status", "code"),
     [
         ("GET", "/nope", "application/json", 404, "not_found"),
-        ("POST", "/v1/chat/completions", "application/json", 404, "not_found"),
+        ("POST", "/v1/nope", "application/json", 404, "not_found"),
+        ("GET", "/v1/chat/completions", "application/json", 405, "method_not_allowed"),
         ("GET", PATH, "application/json", 405, "method_not_allowed"),
         ("POST", PATH, "text/plain", 415, "unsupported_media_type"),
         ("POST", PATH, "application/json; charset=utf-8", 400, "invalid_request"),

@@ -10,14 +10,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from router.http.completion_request import CompletionRequest, parse_completion
 from router.http.errors import error_body
-from router.http.request import CompletionRequest, parse_request, to_message
 from twolane.errors import InvalidRequestError, TwolaneError, UnimplementedError
 from twolane.v1 import inference_pb2, sampling_pb2
 
 
+def messages(raw: bytes) -> list[inference_pb2.GenerateRequest]:
+    return parse_completion(raw, max_prompts=4).messages_to_router()
+
+
 def message(**fields: Any) -> inference_pb2.GenerateRequest:
-    return to_message(parse_request(json.dumps(fields).encode()))
+    (only,) = messages(json.dumps(fields).encode())
+    return only
 
 
 def sampling(**fields: Any) -> sampling_pb2.SamplingParams:
@@ -26,7 +31,7 @@ def sampling(**fields: Any) -> sampling_pb2.SamplingParams:
 
 def refusal(raw: bytes) -> dict[str, Any]:
     with pytest.raises((InvalidRequestError, UnimplementedError)) as caught:
-        to_message(parse_request(raw))
+        messages(raw)
     error: dict[str, Any] = error_body(caught.value)["error"]
     return error
 
@@ -43,12 +48,8 @@ def test_every_sampling_field_arrives() -> None:
     assert (dict(got.logit_bias), got.top_logprobs) == ({7: -2.0}, 3)
 
 
-def test_what_is_not_given_is_openais_default() -> None:
-    got = sampling()
-    assert (got.max_tokens, got.temperature, got.top_p) == (16, 1.0, 1.0)
-    assert not got.HasField("seed")
-    assert not got.HasField("top_logprobs")
-    assert not got.stop
+def test_what_is_not_given_is_left_open() -> None:
+    assert sampling() == sampling_pb2.SamplingParams()
 
 
 def test_null_is_not_given() -> None:
@@ -71,6 +72,18 @@ def test_a_prompt_of_text_may_be_the_only_one_of_a_list(prompt: Any) -> None:
     assert message(prompt=prompt).text == "a text"
 
 
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [(["a", "b", "a"], ["a", "b", "a"]), ([[1, 2], [3]], [[1, 2], [3]]), ([[1], []], [[1], []])],
+)
+def test_several_prompts_are_a_request_each_with_the_same_options(
+    prompt: Any, expected: Any
+) -> None:
+    got = messages(json.dumps({"prompt": prompt, "seed": 3, "max_tokens": 7}).encode())
+    assert [m.text if m.HasField("text") else list(m.token_ids.ids) for m in got] == expected
+    assert {(m.sampling.seed, m.sampling.max_tokens) for m in got} == {(3, 7)}
+
+
 def test_fields_that_ask_for_what_one_plain_answer_is_are_taken() -> None:
     assert message(prompt="a", n=1, best_of=1, echo=False, suffix="", user="me").text == "a"
 
@@ -81,8 +94,11 @@ def test_fields_that_ask_for_what_one_plain_answer_is_are_taken() -> None:
         ({}, "prompt"),
         ({"prompt": None}, "prompt"),
         ({"prompt": {}}, "prompt"),
-        ({"prompt": ["a", "b"]}, "prompt"),
-        ({"prompt": [[1], [2]]}, "prompt"),
+        ({"prompt": ["a"] * 5}, "prompt"),
+        ({"prompt": [[1]] * 5}, "prompt"),
+        ({"prompt": [[1], 2]}, "prompt"),
+        ({"prompt": [[1], "a"]}, "prompt"),
+        ({"prompt": [[1], [-2]]}, "prompt[1]"),
         ({"prompt": [1, "a"]}, "prompt"),
         ({"prompt": [1, True]}, "prompt[1]"),
         ({"prompt": [1.5]}, "prompt[0]"),
@@ -101,7 +117,7 @@ def test_fields_that_ask_for_what_one_plain_answer_is_are_taken() -> None:
         ({"prompt": "a", "max_tokens": "9"}, "max_tokens"),
         ({"prompt": "a", "max_tokens": 0}, "max_tokens"),
         ({"prompt": "a", "max_tokens": 2**70}, "max_tokens"),
-        ({"prompt": "a", "min_tokens": 17}, "min_tokens"),
+        ({"prompt": "a", "max_tokens": 16, "min_tokens": 17}, "min_tokens"),
         ({"prompt": "a", "temperature": -1}, "temperature"),
         ({"prompt": "a", "top_p": 0}, "top_p"),
         ({"prompt": "a", "seed": -1}, "seed"),
@@ -131,6 +147,9 @@ def test_what_is_refused_is_named(fields: dict[str, Any], param: str) -> None:
         b'{"prompt": NaN}',
         b'{"prompt": "a", "temperature": 1e999}',
         b'{"prompt": "\\ud800"}',
+        b'{"prompt": "a\\udc00"}',
+        b'{"prompt": "\xed\xa0\x80"}',
+        b'{"prompt": "a", "model": "\\ud800"}',
         b'{"prompt": "\xff"}',
         b"[" * 100_000,
         b'{"prompt": ' + b"[" * 100_000,
@@ -140,6 +159,12 @@ def test_what_is_refused_is_named(fields: dict[str, Any], param: str) -> None:
 )
 def test_what_is_no_such_json_is_an_invalid_request(raw: bytes) -> None:
     assert refusal(raw)["code"] == "invalid_request"
+
+
+def test_a_field_of_endless_name_is_refused_in_few_words() -> None:
+    error = refusal(json.dumps({"prompt": "a", "x" * 100_000: 1}).encode())
+    assert error["param"].startswith("xxx")
+    assert len(error["param"]) + len(error["message"]) < 3000
 
 
 _VALUES = st.recursive(
@@ -156,7 +181,7 @@ _NAMES = st.sampled_from([*CompletionRequest.__struct_fields__, "tools"])
 def test_whatever_comes_is_taken_or_refused(fields: dict[str, Any], prompt: Any) -> None:
     raw = json.dumps({"prompt": prompt, **fields}).encode()
     with contextlib.suppress(InvalidRequestError, UnimplementedError):
-        assert to_message(parse_request(raw)).WhichOneof("prompt")
+        assert all(message.WhichOneof("prompt") for message in messages(raw))
 
 
 def test_every_error_of_the_tree_has_a_body() -> None:

@@ -8,7 +8,7 @@ import socket
 from typing import Any
 
 import pytest
-from starlette.types import Receive, Scope, Send
+from starlette.applications import Starlette
 
 from router.config import HttpConfig, RouterConfig, ServerConfig
 from router.http.server import HttpServer
@@ -146,17 +146,6 @@ async def test_a_request_that_fails_makes_room_again() -> None:
             assert (await client.post(PATH, json=IDS)).status_code == 200
 
 
-async def test_more_connections_than_allowed_are_answered_503() -> None:
-    place = ServerConfig(stop_grace_s=0.2, metrics_port=None, http=HttpConfig(connections=3))
-    async with http_cluster(server_config=place) as (client, server, _):
-        idle = [await connect(server) for _ in range(3)]
-        assert (await client.post(PATH, json=IDS)).status_code == 503
-        for _, writer in idle:
-            writer.close()
-        await asyncio.sleep(0.05)
-        assert (await client.post(PATH, json=IDS)).status_code == 200
-
-
 async def test_answers_get_the_grace_of_a_stop_and_then_one_typed_error() -> None:
     place = ServerConfig(stop_grace_s=0.5, metrics_port=None)
     async with http_cluster(step_s=0.05, server_config=place) as (client, server, _):
@@ -209,10 +198,7 @@ async def test_a_router_without_the_door_has_no_http_address() -> None:
 
 
 async def test_events_go_out_at_once_and_do_not_wait_for_acknowledgements() -> None:
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        """Never asked anything."""
-
-    door = HttpServer(app, HttpConfig(port=0))
+    door = HttpServer(Starlette(), HttpConfig(port=0), max_bytes=1000)  # never asked anything
     port = door.open("127.0.0.1")
     _, writer = await asyncio.open_connection("127.0.0.1", port)
     async with asyncio.timeout(5.0):

@@ -1,0 +1,54 @@
+"""How many files and sockets this process may have open, and how a router shares them out.
+
+limit ──> open now │ workers and files │ gRPC connections │ HTTP connections
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from dataclasses import dataclass
+
+LEAST = 32  # an idle router has about 28 open
+MOST = 65_536  # more than all bounds together; some programs walk through all numbers
+_RESERVE = 1024  # for workers' sessions and files, or a quarter of what is left where that is less
+
+
+class TooFewDescriptorsError(Exception):
+    """This process could not even load its modules."""
+
+
+def raise_limit() -> int:
+    """Raise the soft limit to the hard one. Returns it. Raises `TooFewDescriptorsError`."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        soft = wanted
+    limit = MOST if soft == resource.RLIM_INFINITY else soft
+    if limit < LEAST:
+        raise TooFewDescriptorsError(
+            f"too few descriptors: this process may open {limit} files and sockets, and needs at "
+            f"least {LEAST}; see `ulimit -n`"
+        )
+    return limit
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Connections at a router's doors."""
+
+    grpc: int
+    http: int
+
+
+def share(limit: int, n_open: int) -> Shares:
+    """What the doors of a router may have at most, of `limit` descriptors; at least one each."""
+    left = max(0, limit - n_open)
+    left -= min(_RESERVE, left // 4)
+    return Shares(grpc=max(1, left // 2), http=max(1, left - left // 2))
+
+
+def count_open() -> int:
+    """Descriptors of this process that are open now."""
+    return len(os.listdir("/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"))

@@ -1,0 +1,94 @@
+"""The room that all connections of the HTTP door share, and who gives way when it is full.
+
+    accepted ──> waits (for a head, a body, its next request) ──> answered ──┐
+                   ▲                                                         │
+                   └─────────────────────────────────────────────────────────┘
+
+Who waits longest gives way to who comes: idle connections and unfinished bodies keep nobody out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from ipaddress import IPv6Address, ip_address, ip_network
+from typing import Protocol
+
+from router.config import HttpConfig
+
+
+class Guest(Protocol):
+    """A connection of the door."""
+
+    peer: str  # who is counted: an address, or the network of one; empty for the loopback
+
+    def give_way(self) -> None:
+        """End now, with a reason if a request had begun."""
+        ...
+
+
+class Room:
+    """Counts connections and the bytes of unfinished bodies."""
+
+    def __init__(self, config: HttpConfig) -> None:
+        self._config = config
+        self._n_connections = 0
+        self._of_peer: Counter[str] = Counter()
+        self._waiting: dict[Guest, None] = {}  # longest first
+        self._bodies: dict[Guest, int] = {}  # bytes, of those that wait
+        self._body_bytes = 0
+
+    def try_enter(self, guest: Guest) -> bool:
+        """Take one more, which waits from now on. False: close it."""
+        config = self._config
+        if guest.peer and self._of_peer[guest.peer] >= config.connections_per_peer:
+            return False
+        if self._n_connections >= config.connections:
+            if not self._waiting:
+                return False
+            next(iter(self._waiting)).give_way()
+        self._n_connections += 1
+        self._of_peer[guest.peer] += 1
+        self.wait(guest)
+        return True
+
+    def leave(self, guest: Guest) -> None:
+        """Once, of a guest that has entered; its connection is closed."""
+        self.stop_waiting(guest)
+        self._n_connections -= 1
+        self._of_peer[guest.peer] -= 1
+        if not self._of_peer[guest.peer]:
+            del self._of_peer[guest.peer]
+
+    def wait(self, guest: Guest) -> None:
+        """It waits, from now on."""
+        self.stop_waiting(guest)
+        self._waiting[guest] = None
+
+    def stop_waiting(self, guest: Guest) -> None:
+        """Its request is complete, or it gives way already. May be called twice."""
+        self._waiting.pop(guest, None)
+        self._body_bytes -= self._bodies.pop(guest, 0)
+
+    def hold(self, guest: Guest, n_bytes: int) -> None:
+        """So many bytes more of its unfinished body; the oldest bodies give way if all together
+        are too large."""
+        self._bodies[guest] = self._bodies.get(guest, 0) + n_bytes
+        self._body_bytes += n_bytes
+        while self._body_bytes > self._config.bodies_bytes:
+            next(iter(self._bodies)).give_way()
+
+
+def peer_of(host: str) -> str:
+    """Who is counted as one: an IPv4 address, a /64 of IPv6. Empty for the loopback, where a proxy
+    may stand for many."""
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return ""  # a Unix socket
+    if isinstance(address, IPv6Address):
+        address = address.ipv4_mapped or address
+    if address.is_loopback:
+        return ""
+    if isinstance(address, IPv6Address):
+        return str(ip_network((address, 64), strict=False))
+    return str(address)

@@ -1,0 +1,175 @@
+"""No wait without a way out: what stands still is noticed, and the request goes on elsewhere.
+
+Every test states the bound that no request outlives, in seconds of virtual time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+
+import pytest
+
+from engine.fake import FakeEngine, FakeEngineConfig, expected_answer
+from kvtransfer.transports.memory import Faults
+from router.config import DispatchConfig
+from tests.cluster.virtual_cluster import Outcome, Shape, VirtualCluster, virtual_cluster
+from twolane.params import SamplingParams
+from twolane.testing.virtual_time import virtual_time_runner
+
+Scene = Callable[[VirtualCluster], Awaitable[None]]
+
+
+def play(shape: Shape, scene: Scene) -> None:
+    async def main() -> None:
+        async with virtual_cluster(shape) as cluster:
+            await scene(cluster)
+
+    with virtual_time_runner() as runner:
+        runner.run(main())
+
+
+async def answer(
+    cluster: VirtualCluster, n_prompt: int, n_answer: int, *, seed: int, after_s: float = 0.0
+) -> Outcome:
+    """A random prompt, and its right answer."""
+    source = random.Random(seed)
+    prompt = [source.randrange(256) for _ in range(n_prompt)]
+    params = SamplingParams(max_tokens=n_answer, seed=seed)
+    await asyncio.sleep(after_s)
+    outcome = await cluster.outcome(prompt, params)
+    assert outcome.tokens == expected_answer(prompt, params, n_answer)
+    return outcome
+
+
+async def answers(
+    cluster: VirtualCluster, sizes: Sequence[int], n_answer: int = 8, *, every_s: float = 0.0
+) -> list[Outcome]:
+    """Prompts of these sizes, one every so often."""
+    asked = [answer(cluster, n, n_answer, seed=i, after_s=i * every_s) for i, n in enumerate(sizes)]
+    return await asyncio.gather(*asked)
+
+
+def resumes(cluster: VirtualCluster) -> dict[str, int]:
+    counters = cluster.status().counters
+    return {name: n for name, n in counters.items() if name.startswith("resumes.")}
+
+
+LONG = (3000,) * 6  # more than a prefill worker computes at once: some wait in its queue
+
+
+def test_dial_that_fails_while_rows_wait_for_their_turn_costs_no_attempt() -> None:
+    async def scene(cluster: VirtualCluster) -> None:
+        cluster.dials_to_fail["d2"] = 2
+        outcomes = await answers(cluster, LONG)
+        assert max(o.took_s for o in outcomes) < 1.0
+        assert not resumes(cluster)
+
+    play(Shape(roles=("p", "d", "d"), n_pages=2048), scene)
+
+
+def test_stream_that_is_reset_while_rows_wait_for_their_turn_costs_no_attempt() -> None:
+    async def scene(cluster: VirtualCluster) -> None:
+        asked = asyncio.create_task(answers(cluster, LONG))
+        await asyncio.sleep(0.02)
+        cluster.reset_streams("d2")
+        outcomes = await asked
+        assert max(o.took_s for o in outcomes) < 1.0
+        assert not resumes(cluster)
+
+    play(Shape(roles=("p", "d", "d"), n_pages=2048), scene)
+
+
+@pytest.mark.parametrize("n_failures", [1, 3])
+def test_transport_that_fails_to_open_costs_a_moment_and_not_the_pair(n_failures: int) -> None:
+    async def scene(cluster: VirtualCluster) -> None:
+        cluster.opens_to_fail["d1"] = n_failures
+        outcomes = await answers(cluster, (20,) * 60, every_s=0.1)
+        assert max(o.took_s for o in outcomes) < 2.0
+        late = outcomes[30:]
+        assert all(o.ledger.attempts == 1 for o in late)
+        await cluster.settle()
+
+    play(Shape(dispatch=DispatchConfig()), scene)
+
+
+def test_pair_without_a_transport_sends_its_requests_elsewhere() -> None:
+    async def scene(cluster: VirtualCluster) -> None:
+        cluster.opens_to_fail["d1"] = 1_000_000
+        outcomes = await answers(cluster, (20,) * 20, every_s=0.1)
+        assert max(o.took_s for o in outcomes) < 2.0
+        assert {o.ledger.decode_worker for o in outcomes} == {"d2"}
+
+    play(Shape(roles=("p", "d", "d"), dispatch=DispatchConfig()), scene)
+
+
+MIXED = Shape(roles=("pd", "pd", "p"), dispatch=DispatchConfig())
+
+
+@pytest.fixture(params=[True, False], ids=["foreseen", "unforeseen"])
+def foresight(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the router counts the pages that prompts hold where they are computed. It cannot
+    count those of other routers: then workers have to find a way out themselves."""
+    if not request.param:
+        monkeypatch.setattr("router.dispatch._pages_at_prefill", lambda placement, n_tokens: 0)
+
+
+@pytest.mark.usefixtures("foresight")
+def test_two_workers_that_each_hold_a_prompt_for_the_other_go_on_within_seconds() -> None:
+    async def scene(cluster: VirtualCluster) -> None:
+        outcomes = await answers(cluster, (1000, 2000, 2100))
+        assert max(o.took_s for o in outcomes) < 10.0
+        await cluster.settle()
+
+    play(MIXED, scene)
+
+
+@pytest.mark.usefixtures("foresight")
+@pytest.mark.parametrize(
+    "draw", [*range(6), *(pytest.param(n, marks=pytest.mark.soak) for n in range(6, 40))]
+)
+def test_prompts_of_any_sizes_go_through_mixed_pools_within_seconds(draw: int) -> None:
+    async def scene(cluster: VirtualCluster) -> None:
+        source = random.Random(draw)
+        outcomes = await answers(cluster, [source.randrange(200, 2500) for _ in range(8)])
+        assert max(o.took_s for o in outcomes) < 20.0
+        await cluster.settle()
+
+    play(MIXED, scene)
+
+
+@pytest.mark.usefixtures("foresight")
+@pytest.mark.parametrize("other", [1500, 2200])
+def test_small_request_does_not_wait_behind_large_ones_that_hold_each_others_pages(
+    other: int,
+) -> None:
+    sizes = iter((256, 256, 16))
+
+    def make_engine(n_pages: int) -> FakeEngine:
+        return FakeEngine(FakeEngineConfig(n_pages=next(sizes)))
+
+    async def scene(cluster: VirtualCluster) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(answer(cluster, 16, 40, seed=1))
+            large = [
+                tasks.create_task(answer(cluster, n, 8, seed=n, after_s=0.02))
+                for n in (2000, other)
+            ]
+            small = tasks.create_task(answer(cluster, 40, 8, seed=2, after_s=0.3))
+        assert small.result().took_s < 1.0
+        assert max(task.result().took_s for task in large) < 10.0
+        await cluster.settle()
+
+    play(Shape(roles=MIXED.roles, make_engine=make_engine, dispatch=DispatchConfig()), scene)
+
+
+def test_slow_link_on_which_bytes_move_carries_its_pages_at_the_first_try() -> None:
+    async def scene(cluster: VirtualCluster) -> None:
+        outcome = await answer(cluster, 1500, 8, seed=1)  # one post, and it takes five seconds
+        assert 5.0 < outcome.took_s < 15.0
+        assert outcome.ledger.attempts == 1
+
+    slow = Faults(delay_s=(0.1, 2.8))  # of each hop of a page, side by side
+    shape = Shape(sender_writes=True, transfer_faults=slow, dispatch=DispatchConfig())
+    play(shape, scene)

@@ -1,0 +1,134 @@
+"""Receivers that pages cannot go to now: what waits for them fails at once, and they are tried
+again."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kvtransfer.events import Committed, Failed, Released
+from tests.kvtransfer.two_drivers import D_EPOCH, Two, play
+from twolane.rpc.link import LinkBrokenError
+
+
+def test_transport_that_could_not_be_opened_once_is_opened_a_moment_later() -> None:
+    async def scene(two: Two) -> None:
+        two.broken = {"memory"}
+        first = two.move("a", 1)
+        await asyncio.sleep(0.02)
+        second = two.move("b", 1)
+        await asyncio.sleep(0.02)
+        failures = [event for event in two.p_events if isinstance(event, Failed)]
+        why = "memory: memory is broken"
+        assert failures == [Failed(first, why), Failed(second, why)], "at once"
+        two.broken.clear()
+        for i in range(20):  # requests keep coming: the pair is never idle
+            two.move(f"c{i}", 1)
+            await asyncio.sleep(0.05)
+        committed = [event for event in two.p_events if isinstance(event, Committed)]
+        assert len(committed) >= 17, "all but those of the first tenth of a second"
+
+    play(scene)
+
+
+def test_pauses_grow_while_a_transport_cannot_be_opened_and_no_transfer_waits_for_it() -> None:
+    async def scene(two: Two) -> None:
+        two.broken = {"memory"}
+        for i in range(200):
+            key = two.move(f"r{i}", 1)
+            await asyncio.sleep(0.05)
+            assert two.p_events[-1] == Released(key)
+        assert 10 <= two.n_dials <= 20, "in ten seconds"
+        await asyncio.sleep(10.0)
+        n_dials = two.n_dials
+        await asyncio.sleep(10.0)
+        assert two.n_dials == n_dials, "nobody asks for it any more"
+
+    play(scene)
+
+
+def test_better_transport_is_tried_again_when_nothing_is_under_way() -> None:
+    async def scene(two: Two) -> None:
+        two.broken = {"shm"}
+        two.move("a")
+        await asyncio.sleep(1.0)
+        two.broken.clear()
+        for i in range(150):
+            two.move(f"b{i}", 1)
+            await asyncio.sleep(0.5)
+            assert [how.transport for how in two.p_driver.transports] in (["tcp"], ["shm"], [])
+        (how,) = two.p_driver.transports
+        assert (how.transport, how.instead_of) == ("shm", "")
+        assert len([e for e in two.p_events if isinstance(e, Committed)]) == 151
+
+    play(scene, transports=("shm", "tcp"))
+
+
+def test_link_that_breaks_while_pages_travel_by_the_second_best_comes_back_with_the_same() -> None:
+    async def scene(two: Two) -> None:
+        two.broken = {"shm"}
+        two.move("a")
+        await asyncio.sleep(1.0)
+        two.broken.clear()
+        await asyncio.sleep(58.0)  # the better one may be tried again soon
+        two.move("b")
+        await asyncio.sleep(0.0015)
+        two.links[-1].break_now("cut")
+        await asyncio.sleep(1.0)
+        assert [how.transport for how in two.d_driver.transports] == ["tcp"]
+        assert len([e for e in two.p_events if isinstance(e, Committed)]) == 2
+
+    play(scene, transports=("shm", "tcp"))
+
+
+@pytest.mark.parametrize("rows_wait", [True, False])
+def test_receiver_is_dialled_again_while_rows_wait_for_their_turn(rows_wait: bool) -> None:
+    async def scene(two: Two) -> None:
+        two.is_reachable = False
+        two.rows_wait = rows_wait
+        two.p_driver.connect(D_EPOCH, "there")
+        await asyncio.sleep(0.05)
+        two.is_reachable = True
+        await asyncio.sleep(2.0)
+        assert bool(two.p_driver.transports) is rows_wait
+        assert two.n_dials == 1 + rows_wait
+
+    play(scene)
+
+
+def test_farewell_to_a_receiver_that_was_never_reached_keeps_nothing_open() -> None:
+    async def scene(two: Two) -> None:
+        two.is_reachable = False
+        key = two.move("r")
+        await asyncio.sleep(0.5)
+        two.sender.abandon(key, "cancelled", asyncio.get_running_loop().time())
+        assert two.sender.is_idle(D_EPOCH), "it has not heard of the row"
+
+    play(scene)
+
+
+def test_link_that_says_no_hello_is_closed_within_a_lease() -> None:
+    async def scene(two: Two) -> None:
+        link = await two.dial("there")
+        async with asyncio.timeout(7.0):
+            with pytest.raises(LinkBrokenError):
+                await link.receive()
+
+    play(scene)
+
+
+def test_receiver_that_says_no_hello_is_dialled_again() -> None:
+    async def scene(two: Two) -> None:
+        two.is_mute = True
+        two.rows_wait = True
+        two.p_driver.connect(D_EPOCH, "there")
+        await asyncio.sleep(1.0)
+        two.is_mute = False
+        await asyncio.sleep(6.0)
+        two.move("r")
+        await asyncio.sleep(0.1)
+        assert [type(event) for event in two.p_events] == [Committed, Released]
+        assert two.n_dials == 2
+
+    play(scene)

@@ -1,0 +1,79 @@
+"""Guards of grants: whose word frees pages, and which words a receiver believes."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+_GRANTS = "tests/kvtransfer/test_grant_guards.py::"
+
+GRANTS = (
+    Mutant(
+        "hashes",
+        "kvtransfer/inbound.py",
+        "return self._hashes is None or told == list(self._hashes[: len(told)])",
+        "return True",
+        (
+            "tests/worker/test_wrong_hashes.py::"
+            "test_reserve_with_the_hashes_of_another_prompt_fails_its_row_alone",
+        ),
+    ),
+    Mutant(
+        "writer's proof",
+        "kvtransfer/grant_book.py",
+        "is_proven = grant.landing.sender_writes",
+        "is_proven = True",
+        (_GRANTS + "test_the_senders_word_does_not_free_pages_that_this_process_may_still_write",),
+    ),
+    Mutant(
+        "whose grant",
+        "kvtransfer/receiver.py",
+        "if grant is None or grant.key != key:",
+        "if grant is None:",
+        (_GRANTS + "test_drained_of_another_transfer_does_not_free_the_pages_of_this_one",),
+    ),
+    Mutant(
+        "quarantine cap",
+        "kvtransfer/receiver.py",
+        "if self._book.is_at_cap:",
+        "if False:",
+        (_GRANTS + "test_reservation_that_was_queued_before_the_quarantine_was_full_waits_too",),
+    ),
+    Mutant(
+        "tombstone",
+        "kvtransfer/receiver.py",
+        "if key not in self._tombstones:",
+        "if False:",
+        (_GRANTS + "test_assign_and_reserve_that_come_after_abandon_get_no_pages",),
+    ),
+    Mutant(
+        "once",
+        "kvtransfer/in_grant.py",
+        "if self._announced[first : first + n].any():",
+        "if False:",
+        (_GRANTS + "test_page_that_is_announced_twice_keeps_the_checksum_of_the_first",),
+    ),
+    Mutant(
+        "whole",
+        "kvtransfer/inbound.py",
+        "elif done.n_bytes != len(grant.pages) * self._hub.page_bytes:",
+        "elif False:",
+        (_GRANTS + "test_done_of_another_number_of_bytes_lands_nothing",),
+    ),
+    Mutant(
+        "bounded pass",
+        "kvtransfer/inbound.py",
+        "return self.n_passed_pages + other.n_pages <= self.n_pages",
+        "return True",
+        (_GRANTS + "test_those_that_pass_a_head_take_no_more_pages_than_it_asks_for",),
+    ),
+    Mutant(
+        "old attempt",
+        "router/attempt.py",
+        "is_mine = key.attempt == self.key.attempt",
+        "is_mine = True",
+        (
+            "tests/router/test_attempt.py::"
+            "test_decode_worker_does_not_speak_of_the_attempt_under_an_earlier_number",
+        ),
+    ),
+)

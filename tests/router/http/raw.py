@@ -1,0 +1,65 @@
+"""Clients of the HTTP door that behave as no library would."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from router.server import RouterServer
+from tests.router.http.asking import PATH
+
+
+class Raw:
+    """One connection, byte by byte."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    def send(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    async def head(self) -> tuple[int, dict[str, str]]:
+        """Status and headers of the next answer."""
+        async with asyncio.timeout(20.0):
+            head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        first, *lines = head.strip().split("\r\n")
+        named = dict(line.split(": ", 1) for line in lines)
+        return int(first.split()[1]), {name.lower(): value for name, value in named.items()}
+
+    async def answer(self) -> tuple[int, Any]:
+        """Status and JSON of the next answer, which is not a stream."""
+        status, headers = await self.head()
+        async with asyncio.timeout(20.0):
+            raw = await self.reader.readexactly(int(headers["content-length"]))
+        return status, json.loads(raw) if raw else None
+
+    async def is_closed(self) -> bool:
+        """Whether the other side hangs up now, or has."""
+        try:
+            async with asyncio.timeout(10.0):
+                return await self.reader.read() == b""
+        except ConnectionError:
+            return True
+
+    def close(self) -> None:
+        self.writer.transport.abort()
+
+
+async def connect(server: RouterServer) -> Raw:
+    return Raw(*await asyncio.open_connection("127.0.0.1", server.http_port, limit=1 << 24))
+
+
+def request(
+    fields: Any,
+    *,
+    path: str = PATH,
+    method: str = "POST",
+    headers: str = "Content-Type: application/json\r\n",
+    version: str = "HTTP/1.1",
+) -> bytes:
+    """A whole one; `fields` is encoded unless it is bytes."""
+    body = fields if isinstance(fields, bytes) else json.dumps(fields).encode()
+    head = f"{method} {path} {version}\r\nHost: x\r\n{headers}Content-Length: {len(body)}\r\n\r\n"
+    return head.encode("latin-1") + body

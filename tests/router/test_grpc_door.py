@@ -1,0 +1,129 @@
+"""The gRPC door towards clients that send what no client of ours would."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from router.config import RouterConfig
+from router.limits import LimitsConfig
+from router.testing.client import message
+from router.testing.served import serve_cluster
+from twolane.aclient import AsyncClient
+from twolane.errors import InvalidRequestError
+from twolane.v1 import inference_pb2_grpc
+
+CODE = grpc.StatusCode
+FOREIGN = {  # methods that are not ours, by whether they take a stream of messages
+    "/grpc.health.v1.Health/Check": False,
+    "/grpc.health.v1.Health/List": False,
+    "/grpc.health.v1.Health/Watch": False,
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": True,
+}
+OK_OR_REFUSED = {CODE.OK, CODE.NOT_FOUND, CODE.INVALID_ARGUMENT}
+
+
+async def code_of(channel: Any, method: str, raw: bytes, is_stream: bool) -> grpc.StatusCode:
+    kind = channel.stream_stream if is_stream else channel.unary_stream
+    call = kind(method)(iter([raw]) if is_stream else raw)
+    try:
+        while await call.read() is not grpc.aio.EOF:
+            if method.endswith("Watch"):
+                call.cancel()  # it would go on for ever
+                break
+        return CODE.OK
+    except grpc.aio.AioRpcError as error:
+        return error.code()
+
+
+async def fuzz(n_messages: int) -> Counter[tuple[str, grpc.StatusCode]]:
+    rng, codes = random.Random(9), Counter[tuple[str, grpc.StatusCode]]()
+    whole = health_pb2.HealthCheckRequest(service="twolane.v1.InferenceService").SerializeToString()
+    async with (
+        serve_cluster() as (server, _),
+        grpc.aio.insecure_channel(server.address) as channel,
+    ):
+        for number in range(n_messages):
+            method, is_stream = list(FOREIGN.items())[number % len(FOREIGN)]
+            raw = bytearray(rng.randbytes(rng.randrange(1, 40)) if rng.random() < 0.5 else whole)
+            raw[0] = rng.choice([0x0A, 0x12, 0x1A, 0x22, 0x2A, 0x32, 0x3A, rng.randrange(256)])
+            codes[method, await code_of(channel, method, bytes(raw), is_stream)] += 1
+    return codes
+
+
+async def test_malformed_bytes_for_health_and_reflection_are_refused_without_a_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    codes = await fuzz(400)
+    assert {code for _, code in codes} <= OK_OR_REFUSED, codes
+    for method in FOREIGN:
+        assert codes[method, CODE.INVALID_ARGUMENT] > 10, codes
+    assert [record.getMessage() for record in caplog.records] == []
+
+
+@pytest.mark.soak
+async def test_thousands_of_malformed_messages_are_refused_without_a_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    codes = await fuzz(20_000)
+    assert {code for _, code in codes} <= OK_OR_REFUSED, codes
+    assert [record.getMessage() for record in caplog.records] == []
+
+
+async def test_health_lists_all_services() -> None:
+    async with (
+        serve_cluster() as (server, _),
+        grpc.aio.insecure_channel(server.address) as channel,
+    ):
+        pb2: Any = health_pb2
+        stub: Any = health_pb2_grpc.HealthStub(channel)
+        statuses = (await stub.List(pb2.HealthListRequest())).statuses
+    serving, not_serving = (
+        health_pb2.HealthCheckResponse.SERVING,
+        health_pb2.HealthCheckResponse.NOT_SERVING,
+    )
+    assert {name: answer.status for name, answer in statuses.items()} == {
+        "": not_serving,
+        "twolane.v1.InferenceService": not_serving,
+        "twolane.v1.AdminService": serving,
+    }
+
+
+async def test_a_message_beyond_the_limit_is_refused_before_it_is_read() -> None:
+    config = RouterConfig(limits=LimitsConfig(message_bytes=20_000))
+    async with (
+        serve_cluster("p0", "d0", config=config) as (server, _),
+        grpc.aio.insecure_channel(server.address) as channel,
+        AsyncClient(server.address) as client,
+    ):
+        call = inference_pb2_grpc.InferenceServiceStub(channel).Generate(message("x" * 30_000))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call.read()
+        assert caught.value.code() is CODE.RESOURCE_EXHAUSTED
+        assert "larger than max (30015 vs. 20000)" in str(caught.value.details())
+        with pytest.raises(InvalidRequestError, match="larger than max"):
+            await client.generate("x" * 30_000)
+        assert (await client.generate(token_ids=[1], max_tokens=2)).token_ids
+
+
+async def test_a_compressed_request_is_refused_and_its_connection_goes_on() -> None:
+    async with (
+        serve_cluster("p0", "d0") as (server, _),
+        grpc.aio.insecure_channel(server.address) as channel,
+    ):
+        stub = inference_pb2_grpc.InferenceServiceStub(channel)
+        bombs = [
+            stub.Generate(message("a" * 15_000_000), compression=grpc.Compression.Gzip)
+            for _ in range(5)
+        ]
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await asyncio.gather(*(bomb.read() for bomb in bombs))
+        assert caught.value.code() is CODE.UNIMPLEMENTED
+        good = [response async for response in stub.Generate(message([1], max_tokens=2))]
+        assert good[-1].finish_reason

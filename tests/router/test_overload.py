@@ -1,0 +1,189 @@
+"""More than can be served: who is refused, how soon, and on what work is spent."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from router.config import AdmissionConfig, RouterConfig
+from router.drain_rate import DrainRate
+from router.intake import Intake
+from router.pace import Pace
+from router.router import Router
+from router.testing.client import Outcome, ask, message, play
+from router.testing.cluster import ScriptedCluster
+from router.testing.rows import expected_answer
+from twolane.errors import DeadlineError, OverloadedError
+
+PROMPT = [5, 6, 7, 8]
+Script = Callable[[Router, ScriptedCluster], Awaitable[None]]
+
+
+def play_with_rows(script: Script, decode_rows: int, **admission: Any) -> None:
+    """One prefill worker, and one decode worker of so many rows."""
+
+    async def with_rows(router: Router, cluster: ScriptedCluster) -> None:
+        cluster.start_worker("d0", decode_rows=decode_rows)
+        await asyncio.sleep(0.1)
+        await script(router, cluster)
+
+    config = RouterConfig(admission=AdmissionConfig(extra_rows=0, **admission))
+    play(with_rows, ("p0",), config=config)
+
+
+def start(router: Router, n: int, **options: Any) -> asyncio.Task[Outcome]:
+    return asyncio.create_task(ask(router, message([n + 1, 2], max_tokens=30), **options))
+
+
+def test_full_queue_evicts_the_youngest_of_the_lowest_priority_for_a_higher_one() -> None:
+    async def script(router: Router, cluster: ScriptedCluster) -> None:
+        tasks = {}
+        for name, priority in [("runs", 0), ("old", -10), ("young", -10), ("mid", 0)]:
+            asked = message(PROMPT, request_id=name, priority=priority, max_tokens=30)
+            tasks[name] = asyncio.create_task(ask(router, asked))
+            await asyncio.sleep(0.001)
+        high = await ask(router, message(PROMPT, priority=100, max_tokens=30))
+        assert high.tokens == expected_answer(PROMPT, 30)
+        evicted = await tasks["young"]
+        assert isinstance(evicted.error, OverloadedError)
+        assert "gave its place" in evicted.error.message
+        assert evicted.error.retry_after_s > 0
+        for name in ("runs", "old", "mid"):
+            assert (await tasks[name]).tokens == expected_answer(PROMPT, 30)
+        assert router.status().counters["refused.evicted"] == 1
+
+    play_with_rows(script, decode_rows=1, max_queued=3)
+
+
+def test_full_queue_refuses_one_of_equal_or_lower_priority() -> None:
+    async def script(router: Router, cluster: ScriptedCluster) -> None:
+        tasks = [start(router, n) for n in range(4)]
+        await asyncio.sleep(0.001)
+        for priority in (0, -10):
+            outcome = await ask(router, message(PROMPT, priority=priority))
+            assert isinstance(outcome.error, OverloadedError)
+        assert all(outcome.error is None for outcome in await asyncio.gather(*tasks))
+
+    play_with_rows(script, decode_rows=1, max_queued=3)
+
+
+def test_refusal_comes_before_the_prompt_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def script(router: Router, cluster: ScriptedCluster) -> None:
+        tasks = [start(router, n) for n in range(4)]
+        await asyncio.sleep(0.001)
+        with monkeypatch.context() as patch:
+            patch.setattr(Intake, "make_job", None)
+            assert isinstance((await ask(router, message(PROMPT))).error, OverloadedError)
+            late = await ask(router, message(PROMPT), time_left_s=-1.0)
+            assert isinstance(late.error, DeadlineError)
+            with pytest.raises(OverloadedError):
+                router.check_room(priority=0)
+            with pytest.raises(DeadlineError):
+                router.check_room(time_left_s=0.0)
+            router.check_room()  # of a priority that is not known yet, and may be the highest
+        await asyncio.gather(*tasks)
+
+    play_with_rows(script, decode_rows=1, max_queued=3)
+
+
+def test_queue_is_bounded_by_the_expected_wait_and_higher_priorities_wait_less() -> None:
+    async def script(router: Router, cluster: ScriptedCluster) -> None:
+        tasks = [start(router, n) for n in range(20)]
+        await asyncio.sleep(3.6)  # 0.35 s each, one after the other: the rate is known
+        while True:  # fill it
+            outcome = start(router, 1)
+            await asyncio.sleep(0.001)
+            if outcome.done():
+                break
+            tasks.append(outcome)
+        refused = (await outcome).error
+        assert isinstance(refused, OverloadedError)
+        assert refused.retry_after_s > 4.0
+        assert refused.metadata["bound"] == "5"
+        assert 10 <= router.status().requests_by_state["queued"] <= 17
+        assert router.status().counters["refused.queue_long"] == 1
+        high = await ask(router, message(PROMPT, priority=1, max_tokens=30))
+        assert high.error is None
+        assert all(outcome.error is None for outcome in await asyncio.gather(*tasks))
+
+    play_with_rows(script, decode_rows=1, max_wait_s=5.0)
+
+
+def test_deadline_that_the_measured_pace_cannot_meet_is_refused_at_once() -> None:
+    async def script(router: Router, cluster: ScriptedCluster) -> None:
+        for n in range(10):
+            await start(router, n)  # takes 0.35 s
+        started = asyncio.get_running_loop().time()
+        outcome = await start(router, 1, time_left_s=0.25)
+        assert isinstance(outcome.error, DeadlineError)
+        assert outcome.ended_at == started
+        assert float(outcome.error.metadata["estimated_service_s"]) == pytest.approx(0.35, rel=0.2)
+        n_assigns = len(cluster.workers["p0"].commands)
+        assert (await start(router, 1, time_left_s=0.5)).error is None
+        short = await ask(router, message(PROMPT, max_tokens=3), time_left_s=0.25)
+        assert short.error is None, "fewer tokens take less"
+        assert len(cluster.workers["p0"].commands) > n_assigns
+
+    play_with_rows(script, decode_rows=4)
+
+
+def test_no_work_is_spent_on_what_has_waited_too_long_to_meet_its_deadline() -> None:
+    async def script(router: Router, cluster: ScriptedCluster) -> None:
+        for n in range(10):
+            await start(router, n)
+        worker = cluster.workers["p0"]
+        long = asyncio.create_task(ask(router, message(PROMPT, max_tokens=200)))  # 2 s
+        await asyncio.sleep(0.01)
+        started = asyncio.get_running_loop().time()
+        waiting = start(router, 1, time_left_s=1.5)
+        await asyncio.sleep(0.01)
+        n_commands = len([c for c in worker.commands if c.HasField("assign")])
+        outcome = await waiting
+        assert isinstance(outcome.error, DeadlineError)
+        assert outcome.ended_at - started == pytest.approx(1.5 - 0.35, abs=0.1)
+        assert "answer would take" in outcome.error.message
+        assert not (await long).error
+        assert len([c for c in worker.commands if c.HasField("assign")]) == n_commands
+
+    play_with_rows(script, decode_rows=1)
+
+
+def test_wait_of_a_low_priority_counts_what_goes_to_higher_ones() -> None:
+    rate = DrainRate()
+    for n in range(40):
+        rate.note(n * 0.05, priority=10)
+    high, low = rate.wait_s(10, 2.0, 10), rate.wait_s(10, 2.0, 0)
+    assert high == pytest.approx(0.5, rel=0.05)
+    assert low == pytest.approx(8 * 0.5, rel=0.05)
+    assert rate.wait_s(0, 2.0, 0) == 0.0, "nobody is ahead"
+
+
+def test_pace_is_that_of_the_latest_answers_with_a_margin_for_what_it_was_off() -> None:
+    pace = Pace()
+
+    def note(n_tokens: int, gap_s: float, now: float) -> None:
+        pace.note(
+            prompt_tokens=100,
+            first_s=0.2,
+            n_tokens=n_tokens,
+            tokens_s=gap_s * (n_tokens - 1),
+            max_tokens=100,
+            is_whole=True,
+            now=now,
+        )
+
+    for n in range(7):
+        note(50, 0.01, n)
+    assert pace.service_s(100, 100, 7.0) is None, "too few say nothing"
+    for n in range(7, 20):
+        note(50, 0.01, n)
+    steady = pace.service_s(100, 100, 20.0)
+    assert steady == pytest.approx(0.2 + 49 * 0.01, rel=0.01), "answers have half of max_tokens"
+    assert pace.service_s(200, 100, 20.0) == pytest.approx(0.4 + 49 * 0.01, rel=0.01)
+    for n in range(20, 100):
+        note(50, 0.04 if n % 2 else 0.01, n)
+    uneven = pace.service_s(100, 100, 100.0)
+    assert uneven is not None
+    assert uneven > 1.2 * (0.2 + 49 * 0.025), "with a margin"
+    assert pace.service_s(100, 100, 200.0) is None, "old news say nothing"

@@ -1,0 +1,115 @@
+"""What is wrong with one request ends that request, never the router."""
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from router import commands
+from router.answer import Answer
+from router.config import AdmissionConfig, RouterConfig
+from router.intake import NO_DEADLINE_S, deadline_of
+from router.recovery import Recovery
+from router.router import Router
+from router.testing.client import Outcome, ask, message, play
+from router.testing.cluster import ScriptedCluster
+from router.testing.rows import expected_answer
+from twolane.errors import InternalError, InvalidParameterError
+
+ONE_ROW = RouterConfig(admission=AdmissionConfig(extra_rows=0))
+BAD = [7, 7, 7]  # the prompt that the injected bug meets
+GOOD = [1, 2, 3]
+
+
+@pytest.mark.parametrize("time_left_s", [1e308, math.inf, 9.3e15, NO_DEADLINE_S * 1.01])
+def test_deadline_beyond_ten_years_is_none(time_left_s: float) -> None:
+    async def script(router: Router, cluster: ScriptedCluster) -> None:
+        outcome = await ask(router, message(GOOD, max_tokens=5), time_left_s=time_left_s)
+        assert outcome.tokens == expected_answer(GOOD, 5)
+        assigns = [c.assign for c in cluster.workers["p0"].commands if c.HasField("assign")]
+        assert [assign.time_left_ms for assign in assigns] == [0]
+
+    assert deadline_of(5.0, time_left_s) is None
+    play(script)
+
+
+def test_deadline_that_is_no_number_is_refused_by_its_name() -> None:
+    with pytest.raises(InvalidParameterError, match="timeout_s is nan"):
+        deadline_of(5.0, math.nan)
+    assert deadline_of(5.0, None) is None
+    assert deadline_of(5.0, 2.5) == 7.5
+
+
+@pytest.mark.parametrize(
+    ("deadline", "time_left_ms"),
+    [(None, 0), (0.5, 1), (3.0, 2_000), (math.inf, commands.MAX_TIME_LEFT_MS), (1e300, None)],
+)
+def test_time_left_for_workers_is_whole_and_bounded(deadline: Any, time_left_ms: Any) -> None:
+    expected = commands.MAX_TIME_LEFT_MS if time_left_ms is None else time_left_ms
+    assert commands.time_left_ms(deadline, 1.0) == expected
+
+
+def placing(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = commands.assigns
+
+    def assigns(request: Any, *args: Any) -> Any:
+        if list(request.job.token_ids) == BAD:
+            raise OverflowError("injected")
+        return real(request, *args)
+
+    monkeypatch.setattr(commands, "assigns", assigns)
+
+
+def ticking(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Recovery.tick
+
+    def tick(self: Recovery, request: Any, now: float) -> None:
+        if list(request.job.token_ids) == BAD:
+            raise ZeroDivisionError("injected")
+        real(self, request, now)
+
+    monkeypatch.setattr(Recovery, "tick", tick)
+
+
+def telling(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Answer.add
+
+    def add(self: Answer, event: Any) -> bool:
+        if len(self.tokens) == 3 and event.token_id == expected_answer(BAD, 4)[3]:
+            raise IndexError("injected")
+        return real(self, event)
+
+    monkeypatch.setattr(Answer, "add", add)
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+@pytest.mark.parametrize("inject", [placing, ticking, telling])
+def test_bug_met_by_one_request_fails_it_alone(
+    inject: Callable[[pytest.MonkeyPatch], None],
+    is_busy: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    inject(monkeypatch)
+
+    async def script(router: Router, cluster: ScriptedCluster) -> None:
+        cluster.start_worker("d0", decode_rows=1)
+        await asyncio.sleep(0.1)
+        before = [asyncio.create_task(ask(router, message(GOOD, max_tokens=20)))] * is_busy
+        await asyncio.sleep(0.01)
+        bad = asyncio.create_task(ask(router, message(BAD, max_tokens=400), time_left_s=3.0))
+        await asyncio.sleep(0.01)
+        after = asyncio.create_task(ask(router, message(GOOD, max_tokens=9)))
+        assert isinstance((await bad).error, InternalError)
+        done: list[Outcome] = await asyncio.gather(*before, after)
+        for outcome, n_tokens in zip(reversed(done), (9, 20), strict=False):
+            assert outcome.tokens == expected_answer(GOOD, n_tokens)
+        assert (await ask(router, message(GOOD, max_tokens=3))).error is None
+
+    with caplog.at_level(logging.ERROR, logger="router"):
+        play(script, ("p0",), config=ONE_ROW)
+    assert "injected" in caplog.text
+    assert "Traceback" in caplog.text

@@ -1,0 +1,17 @@
+"""What git leaves in place of a large file that it has not fetched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_BEGINS = b"version https://git-lfs"
+
+
+def is_lfs_pointer(path: Path) -> bool:
+    """Whether the file is such a note. Raises OSError."""
+    with path.open("rb") as file:
+        return file.read(len(_BEGINS)) == _BEGINS
+
+
+def lfs_complaint(path: Path) -> str:
+    return f"{path} is a git-lfs pointer, not the file itself: run `git lfs pull` there"

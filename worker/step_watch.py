@@ -1,0 +1,63 @@
+"""How long steps take, and from when on one that is under way is late.
+
+    step k      |== under way ==|                       took: from its own start, or from the end
+    step k + 1       |==========|== under way ==|       of the one before it, if that is later
+
+An engine that hangs raises nothing, and heartbeats go on: the age of the step under way is all that
+tells. What is late is the worker's to say, since it knows how long its steps take: the first step
+of a kind may build kernels, and is given more time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+
+from engine.step import RowWork
+from worker.config import StepWatchConfig
+
+_SMOOTHING = 0.1  # weight of the newest step in the moving average
+Kind = tuple[bool, bool]  # whether any row has one new position, and whether any has more
+
+
+class StepWatch:
+    """`begin` when a step is submitted, `end` when the oldest one's results are there."""
+
+    def __init__(self, config: StepWatchConfig) -> None:
+        self._config = config
+        self._flying: deque[tuple[Kind, float]] = deque()
+        self._seen: set[Kind] = set()  # of steps that ended
+        self._last_end_s = -math.inf
+        self.step_s = 0.0  # moving average
+        self.n_steps = 0  # that ended
+
+    def begin(self, work: Sequence[RowWork], now: float) -> None:
+        kind = (any(row.n_new == 1 for row in work), any(row.n_new > 1 for row in work))
+        self._flying.append((kind, now))
+
+    def end(self, now: float) -> float:
+        """Returns what it took, in seconds."""
+        took_s = self.age_s(now)
+        kind, _ = self._flying.popleft()
+        self._seen.add(kind)
+        self._last_end_s = now
+        self.n_steps += 1
+        weight = _SMOOTHING if self.n_steps > 1 else 1.0
+        self.step_s += weight * (took_s - self.step_s)
+        return took_s
+
+    def age_s(self, now: float) -> float:
+        """Of the oldest step that is under way; 0 when there is none."""
+        return now - max(self._flying[0][1], self._last_end_s) if self._flying else 0.0
+
+    @property
+    def bound_s(self) -> float:
+        """The oldest step that is under way is late from this age on."""
+        config = self._config
+        is_first = bool(self._flying) and self._flying[0][0] not in self._seen
+        least_s = config.first_late_s if is_first else config.late_s
+        return max(least_s, config.late_factor * self.step_s)
+
+    def is_late(self, now: float) -> bool:
+        return self.age_s(now) > self.bound_s

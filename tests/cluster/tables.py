@@ -19,7 +19,11 @@ _MEMORIES = frozenset(
         "RouterMetrics",
         "Counter",
         "Membership._retired",  # epochs that may not come back
-        "Admission._last_servable",  # by model
+        "Admission._last_servable",  # by model, as is the next
+        "Outlook",
+        "Membership.changed",  # until somebody asks for a worker
+        "StepWatch._seen",  # kinds of steps
+        "LazyHeap._heap",  # some of it may be dead, in bounds that tests of its own hold
         # doubles
         "FakeEngine",
         "MemoryFabric",
@@ -29,15 +33,20 @@ _MEMORIES = frozenset(
         "_JumpingSelector",
     }
 )
-# By connected peer, of which there are as many as there are workers.
+# By worker, or by connected peer, of which there are as many as there are workers.
 BY_PEER = frozenset(
     {
         "InPeers.of",
         "PeerLinks._of",
         "PostBook.peers",
         "ReceiverDriver._pidfds",
+        "Roster._kinds",
+        "Roster._model_of",
+        "Roster._views",
+        "SenderDriver._asked",
         "SenderDriver._endpoints",
         "SenderDriver._outlets",
+        "Tally.changed",
     }
 )
 

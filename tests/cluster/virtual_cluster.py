@@ -34,7 +34,7 @@ from twolane.rpc.params import params_to_proto
 from twolane.testing.links import MemoryLink, link_pair
 from twolane.v1 import cluster_pb2, inference_pb2, sampling_pb2, transfer_pb2, worker_pb2
 from worker.announcer import Announcer
-from worker.config import SessionConfig, StepLimits, WorkerConfig
+from worker.config import SessionConfig, StepLimits, StepWatchConfig, WorkerConfig
 from worker.errors import StaleEpochError
 from worker.role import Roles
 from worker.site import Site
@@ -242,6 +242,7 @@ class VirtualCluster:
                 step_tokens=self.shape.step_tokens, decode_rows=self.shape.decode_rows
             ),
             sessions=SessionConfig(grace_s=4.0, tombstone_s=3.0),
+            step_watch=StepWatchConfig(first_late_s=10.0),
         )
         make = self.shape.make_decode_engine if roles == "d" else None
         engine = (make or self.shape.make_engine)(self.shape.n_pages)

@@ -2,12 +2,14 @@
 # What two GPUs serve within an SLO, split and colocated, beside vLLM's figures. A step is over in ten
 # minutes; one that was cut short goes on where it was when it is run again.
 #
-#   benchmarks/goodput_h200.sh starts|idle|split|colocated|lengths [FOLDER, else build/goodput]
+#   benchmarks/goodput_h200.sh starts|trace|idle|split|colocated|lengths [FOLDER, else build/goodput]
 #
 # Expected on two H200s, from measured steps (1 x 1,024 prefilled in 23 ms, 64 / 128 / 256 rows of
 # 1,024 decoded in 6 / 9 / 15 ms) and queueing (M/D/1), before any run:
 #
 #   starts      none of 20 fails; ready after 14 s with an empty kernel cache, 7 s with a full one
+#   trace       at 18: hops from applied to received 2 to 4 ms in all, most of it link and writing;
+#               2 % of steps late by 3 ms, writing and shipping the worst; no pause of a collector
 #   idle        first token split / colocated 1.01 to 1.04; first gap at most a step and 1 ms more
 #   split       300/15: 26 to 30 a second, bound by decode (230 rows take 14 ms a step);
 #               300/20 and 500/30: 34 to 38, bound by prefill (0.85 to 0.95 busy);
@@ -16,7 +18,7 @@
 #               500/30: 14 to 24
 #   lengths     128x512: colocated ahead (the prefill card idles); 4096x64: colocated ahead on rate
 #               (prefill is all the work, and split has one card for it), split on gaps
-step=${1:?starts, idle, split, colocated or lengths}
+step=${1:?starts, trace, idle, split, colocated or lengths}
 cd "$(dirname "$0")/.." || exit 2
 out=${2:-build/goodput}
 model=build/shape_8b
@@ -42,6 +44,11 @@ starts)
     python3 -m benchmarks.starts --set model="$model" --name starts_h200 --folder "$out" \
         --contenders benchmarks/contenders/two_h200.toml --only split --cold 20 --warm 3 \
         --time-limit-s 540 ${COMMIT:+--commit "$COMMIT"}
+    ;;
+trace)
+    python3 -m benchmarks.gap_trace --set model="$model" --name gap_trace_h200 --folder "$out" \
+        --contenders benchmarks/contenders/two_h200.toml --only split --rate 18 --rate 24 \
+        --requests 500 ${COMMIT:+--commit "$COMMIT"}
     ;;
 idle)
     python3 -m benchmarks.idle --set model="$model" --name idle_h200 --folder "$out" \

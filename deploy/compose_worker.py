@@ -31,7 +31,7 @@ from worker.worker import Worker
 # A card of today reads 2,048 tokens in 50 ms, nearly at its best rate: no answer waits longer.
 GPU_STEP_LIMITS = StepLimits(step_tokens=2048, decode_rows=256)
 _LEAST_REATTACH_S, _LEAST_LANDING_S, _LEAST_STUCK_S = 0.2, 0.5, 1.0
-_LEAST_LATE_S = 1.0
+_LEAST_LATE_S, _GPU_FIRST_LATE_S = 2.0, 60.0
 
 
 def build_worker(
@@ -117,7 +117,7 @@ def worker_config(spec: WorkerSpec, *, on_gpu: bool = False) -> WorkerConfig:
         announce_every_s=timing.heartbeat_s,
         drain_for_s=timing.stop_grace_s,
         limits=step_limits(spec.limits, GPU_STEP_LIMITS if on_gpu else StepLimits()),
-        step_watch=step_watch_config(timing),
+        step_watch=step_watch_config(timing, on_gpu=on_gpu),
         sessions=SessionConfig(
             load_every_s=timing.heartbeat_s,
             load_least_s=min(SessionConfig().load_least_s, timing.heartbeat_s),
@@ -127,11 +127,14 @@ def worker_config(spec: WorkerSpec, *, on_gpu: bool = False) -> WorkerConfig:
     )
 
 
-def step_watch_config(timing: TimingSpec) -> StepWatchConfig:
-    """How long to wait for a step follows from how long to wait for a word."""
+def step_watch_config(timing: TimingSpec, *, on_gpu: bool = False) -> StepWatchConfig:
+    """How long to wait for a step follows from how long to wait for a word. A GPU's kernels are
+    ready before it serves, but for steps beyond the limits: those may build some."""
     usual = StepWatchConfig()
     scale = timing.suspicion_s / TimingSpec().suspicion_s
-    return replace(usual, late_s=min(usual.first_late_s, max(_LEAST_LATE_S, usual.late_s * scale)))
+    late_s = max(_LEAST_LATE_S, usual.late_s * scale)
+    first_late_s = _GPU_FIRST_LATE_S if on_gpu else usual.first_late_s
+    return replace(usual, late_s=late_s, first_late_s=max(late_s, first_late_s))
 
 
 def _devices(spec: WorkerSpec, *, on_gpu: bool) -> tuple[str, ...]:

@@ -153,8 +153,8 @@ class Events:
             case K.KIND_PREEMPTED:
                 self._recovery.preempted(request, now)
             case K.KIND_DEAD:
-                if is_prefill:  # it could not give the row to that decode worker
-                    self._recovery.avoid(request, attempt.decode_epoch)
+                if is_prefill:
+                    self._recovery.undelivered(request)
                 # held: others got the pages that it was held in, so somebody got on
                 self._recovery.retry(
                     request, event.reason or "dead", now, is_failure=event.reason != "held"

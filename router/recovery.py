@@ -212,6 +212,14 @@ class Recovery:
         self._board.alarm(request, attempt.due)
         self.retarget(request, now)
 
+    def undelivered(self, request: Request) -> None:
+        """P could not give the row to D. It goes to another D next; once it has failed before, to
+        another P, too."""
+        attempt = request.attempt
+        assert attempt is not None
+        both = (attempt.decode_epoch, attempt.prefill_epoch)
+        self.avoid(request, *both[: 1 + bool(request.failures)])
+
     def avoid(self, request: Request, *epochs: int) -> None:
         """Place it on other workers from now on, if there are others."""
         members = [self._board.members.get(avoided) for avoided in request.avoid]

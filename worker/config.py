@@ -28,7 +28,7 @@ class StepWatchConfig:
 
     late_s: float = 5.0  # at the earliest
     late_factor: float = 20.0  # times the moving average of steps, if that is more
-    first_late_s: float = 60.0  # the first step of its kind: it may build kernels
+    first_late_s: float = 15.0  # the first step of its kind: memory is touched, kernels are built
 
     def __post_init__(self) -> None:
         assert 0 < self.late_s <= self.first_late_s

@@ -227,6 +227,7 @@ class Worker:
         was_late = False
         while True:
             await asyncio.sleep(self.config.sessions.load_every_s / 4)
+            self._watch.look(clock())
             is_late = self._watch.is_late(clock())
             if is_late and not was_late:
                 log.error("a step has not ended for %.1f s: does the engine hang?", self.step_age_s)

@@ -3,8 +3,10 @@
 Threads do as well as processes (measured: 78 kernels of an 8B model take 14 s on one core, 8.7 s by
 two threads on two; 2 s are Python's own): the compilers run outside of the interpreter's lock, and
 what is compiled is in this process at once. Triton's cache on disk gets it, too: what is launched,
-and not the stages before it. The lock changes hands often meanwhile, as a thread needs it after
-each file that it wrote and each tool that it called.
+and not the stages before it.
+
+Compiling begins when all kernels are known: the thread that tells of them has half a second of
+Python to go through, and beside sixteen that compile it took ten, while most of those were idle.
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -12,7 +14,7 @@ each file that it wrote and each tool that it called.
 from __future__ import annotations
 
 import os
-import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -27,7 +29,6 @@ Rehearse = Callable[[Take], None]
 Context = Callable[[], AbstractContextManager[Any]]
 MAX_THREADS = 16  # more would wait for each other's Python
 _LOOK_EVERY_S = 0.02
-_SWITCH_S = 100e-6  # with Python's 5 ms each of ten threads waits for all others
 
 
 class CompileAhead:
@@ -42,7 +43,8 @@ class CompileAhead:
         self._rehearse = rehearse
         self._around = around
         self._pool = ThreadPoolExecutor(threads, "compile")
-        self._mode = AsyncCompileMode(_Loading(self._pool, around))
+        self._all_known = threading.Event()
+        self._mode = AsyncCompileMode(_Loading(self._pool, around, self._all_known))
         self._director = ThreadPoolExecutor(1, "rehearsal")
         self._all: Future[None] | None = None
         self._stack = ExitStack()
@@ -50,8 +52,6 @@ class CompileAhead:
     def __enter__(self) -> CompileAhead:
         self._stack.enter_context(knobs.compilation.scope())
         knobs.compilation.store_binary_only = True
-        self._stack.callback(sys.setswitchinterval, sys.getswitchinterval())
-        sys.setswitchinterval(min(_SWITCH_S, sys.getswitchinterval()))
         self._all = self._director.submit(self._run)
         return self
 
@@ -83,20 +83,25 @@ class CompileAhead:
 
     def _run(self) -> None:
         with self._around(), self._mode:  # leaving the mode waits for all
-            self._rehearse(_compile)
+            try:
+                self._rehearse(_compile)
+            finally:
+                self._all_known.set()
 
 
 class _Loading(Executor):
     """Has a kernel loaded where it is compiled: some versions call a C compiler only then."""
 
-    def __init__(self, pool: Executor, around: Context) -> None:
+    def __init__(self, pool: Executor, around: Context, begin: threading.Event) -> None:
         self._pool = pool
         self._around = around
+        self._begin = begin
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
         return self._pool.submit(self._compile, fn)
 
     def _compile(self, compile_one: Callable[[], Any]) -> Any:
+        self._begin.wait()
         with self._around():
             kernel = compile_one()
             _ = kernel.run

@@ -96,6 +96,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self.cycle = None  # type: ignore[assignment]  # it refers to us, and has the body
         if self._has_entered:
             self._room.leave(self)
         if self._timer is not None:
@@ -332,6 +333,8 @@ class Connection(HttpToolsProtocol):
         self.transport.write_eof()
 
     def _write(self, refusal: Refusal) -> None:
+        if self.cycle is not None:
+            self.cycle.body.clear()
         body = msgspec.json.encode(plain_error(refusal.status, refusal.message))
         head = [
             STATUS_LINE[refusal.status],

@@ -211,7 +211,12 @@ class ScriptedWorker:
         row.assign.decode.CopyFrom(retarget.decode)
         self.rows[row.key] = row
         self.say(rows=[row.row_event(K.KIND_RETARGETED, PREFILL, attempt=key[1])])
-        if row.phase == "holding":
+        stays = retarget.decode.epoch == self.epoch
+        if stays:
+            row.assign.roles.append(DECODE)
+        if row.phase == "holding" and stays:
+            self.join(row, row.tokens[-1])
+        elif row.phase == "holding":
             self.later(self.transfer_s, self._transferred, row, row.key)
 
     def _on_attach(self, attach: worker_pb2.Attach) -> None:

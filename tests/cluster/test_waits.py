@@ -7,54 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from engine.fake import FakeEngine, FakeEngineConfig, expected_answer
+from engine.fake import FakeEngine, FakeEngineConfig
 from kvtransfer.transports.memory import Faults
 from router.config import DispatchConfig
-from tests.cluster.virtual_cluster import Outcome, Shape, VirtualCluster, virtual_cluster
-from twolane.params import SamplingParams
-from twolane.testing.virtual_time import virtual_time_runner
-
-Scene = Callable[[VirtualCluster], Awaitable[None]]
-
-
-def play(shape: Shape, scene: Scene) -> None:
-    async def main() -> None:
-        async with virtual_cluster(shape) as cluster:
-            await scene(cluster)
-
-    with virtual_time_runner() as runner:
-        runner.run(main())
-
-
-async def answer(
-    cluster: VirtualCluster, n_prompt: int, n_answer: int, *, seed: int, after_s: float = 0.0
-) -> Outcome:
-    """A random prompt, and its right answer."""
-    source = random.Random(seed)
-    prompt = [source.randrange(256) for _ in range(n_prompt)]
-    params = SamplingParams(max_tokens=n_answer, seed=seed)
-    await asyncio.sleep(after_s)
-    outcome = await cluster.outcome(prompt, params)
-    assert outcome.tokens == expected_answer(prompt, params, n_answer)
-    return outcome
-
-
-async def answers(
-    cluster: VirtualCluster, sizes: Sequence[int], n_answer: int = 8, *, every_s: float = 0.0
-) -> list[Outcome]:
-    """Prompts of these sizes, one every so often."""
-    asked = [answer(cluster, n, n_answer, seed=i, after_s=i * every_s) for i, n in enumerate(sizes)]
-    return await asyncio.gather(*asked)
-
-
-def resumes(cluster: VirtualCluster) -> dict[str, int]:
-    counters = cluster.status().counters
-    return {name: n for name, n in counters.items() if name.startswith("resumes.")}
-
+from tests.cluster.virtual_cluster import Shape, VirtualCluster
+from tests.cluster.waiting import answer, answers, play, resumes
 
 LONG = (3000,) * 6  # more than a prefill worker computes at once: some wait in its queue
 
@@ -102,6 +62,17 @@ def test_pair_without_a_transport_sends_its_requests_elsewhere() -> None:
         assert {o.ledger.decode_worker for o in outcomes} == {"d2"}
 
     play(Shape(roles=("p", "d", "d"), dispatch=DispatchConfig()), scene)
+
+
+def test_prefill_worker_that_can_open_nothing_costs_two_attempts_and_no_request() -> None:
+    async def scene(cluster: VirtualCluster) -> None:
+        cluster.opens_to_fail["p0"] = 1_000_000
+        outcomes = await answers(cluster, (20,) * 20, every_s=0.1)
+        assert max(o.took_s for o in outcomes) < 2.0
+        assert {o.ledger.prefill_worker for o in outcomes} == {"p1"}
+        assert max(o.ledger.attempts for o in outcomes) <= 3
+
+    play(Shape(roles=("p", "p", "d", "d"), dispatch=DispatchConfig()), scene)
 
 
 MIXED = Shape(roles=("pd", "pd", "p"), dispatch=DispatchConfig())

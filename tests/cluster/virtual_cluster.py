@@ -110,7 +110,7 @@ class VirtualCluster:
         self.stalled: set[str] = set()  # bytes to these workers do not move
         self.hung: set[str] = set()  # steps of these workers do not end
         self.dials_to_fail: Counter[str] = Counter()  # so many of other workers, by worker
-        self.opens_to_fail: Counter[str] = Counter()  # of transports, by receiver
+        self.opens_to_fail: Counter[str] = Counter()  # of transports, by either worker
         self._tasks = tasks
         self._epochs = itertools.count(1000 * (seed + 1))
         self._fabric = MemoryFabric(
@@ -255,9 +255,10 @@ class VirtualCluster:
         maker = PageMaker(engine.pool, engine.spec.layout)
 
         def open_outlet(hello: transfer_pb2.ReceiverHello) -> MemoryOutlet:
-            if self.opens_to_fail[hello.worker_id]:
-                self.opens_to_fail[hello.worker_id] -= 1
-                raise OSError(errno.EMFILE, "Too many open files")
+            for name in (worker_id, hello.worker_id):
+                if self.opens_to_fail[name]:
+                    self.opens_to_fail[name] -= 1
+                    raise OSError(errno.EMFILE, "Too many open files")
             source = maker.source_for(hello.layout)
             outlet = self._fabric.outlet(site.epoch, source, hello.transport_address)
             self.outlets[worker_id, hello.worker_id] = outlet

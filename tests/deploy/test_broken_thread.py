@@ -21,3 +21,10 @@ def test_a_transport_thread_that_breaks_ends_its_process_and_says_why(
     said = log.read_text()
     assert "thread landing broke" in said
     assert "ZeroDivisionError: no such luck" in said
+
+
+def test_a_law_that_breaks_when_a_transport_wakes_a_worker_ends_it_and_says_why() -> None:
+    command = [sys.executable, "-m", "tests.deploy.broken_law_process"]
+    ended = subprocess.run(command, capture_output=True, timeout=30, text=True, check=False)
+    assert ended.returncode == 1
+    assert "AssertionError: page 7 was released more often than it was taken" in ended.stderr

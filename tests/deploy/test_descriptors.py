@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import resource
+import socket
 import subprocess
 import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import asdict
+from pathlib import Path
 
+import psutil
 import pytest
 
 from deploy.compose_router import grpc_door_config, http_config
@@ -13,6 +21,7 @@ from deploy.descriptors import LEAST, Shares, share
 from deploy.spec import ModelSpec, RouterSpec
 from router.config import GrpcDoorConfig, HttpConfig
 
+ROUTER = ["router", "--engine", "fake", "--port", "0", "--worker-port", "0", "--http-port", "0"]
 SPEC = RouterSpec(router_id="r", model=ModelSpec(model_dir="", name="m"), http_port=0)
 
 
@@ -55,3 +64,48 @@ def test_too_few_descriptors_are_one_clear_line(module: str) -> None:
         f"too few descriptors: this process may open 16 files and sockets, and needs at least "
         f"{LEAST}; see `ulimit -n`"
     )
+
+
+@pytest.fixture
+def router(tmp_path: Path) -> Iterator[tuple[psutil.Process, str, Path]]:
+    """A router in a process of its own: the process, host:port of HTTP, its log."""
+    log = tmp_path / "log"
+    with log.open("w") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "deploy", *ROUTER],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+    with process:
+        assert process.stdout is not None
+        http = next(line for line in process.stdout if "speaks HTTP at" in line).split()[-1]
+        yield psutil.Process(process.pid), http, log
+        process.kill()
+
+
+def test_a_router_out_of_descriptors_neither_spins_nor_floods_its_log_and_comes_back(
+    router: tuple[psutil.Process, str, Path],
+) -> None:
+    process, http, log = router
+    host, _, port = http.rpartition(":")
+    hard = process.rlimit(resource.RLIMIT_NOFILE)[1]
+    process.rlimit(resource.RLIMIT_NOFILE, (process.num_fds() + 20, hard))  # it counts on more
+    cpu_s = sum(process.cpu_times()[:2])
+    with ExitStack() as stack:
+        for _ in range(100):
+            client = stack.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex((host, int(port)))
+        time.sleep(1.5)  # in which it tries to take more, once a second
+        assert sum(process.cpu_times()[:2]) - cpu_s < 0.5
+        text = log.read_text()
+        assert "out of system resource" in text  # it was so
+        assert len(text) < 50_000
+    end_s = time.monotonic() + 10.0
+    while True:  # the next time that it looks
+        try:
+            urllib.request.urlopen(f"http://{http}/v1/models", timeout=0.5).close()
+            break
+        except OSError:
+            assert time.monotonic() < end_s

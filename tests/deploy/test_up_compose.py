@@ -20,6 +20,7 @@ from deploy.compose_worker import (
     ready_limits,
     receiver_config,
     step_limits,
+    step_watch_config,
     worker_config,
 )
 from deploy.engines import Powerhouse, open_engine
@@ -30,7 +31,7 @@ from engine.config import EngineConfig
 from engine.fake import FakeEngine, FakeEngineConfig
 from kvtransfer.config import ReceiverConfig
 from tests.deploy.clusters import cluster_with
-from worker.config import StepLimits
+from worker.config import StepLimits, StepWatchConfig
 from worker.links import PeerDialer
 from worker.metrics import WorkerMetrics
 
@@ -263,3 +264,12 @@ def test_a_gpu_that_is_not_there_is_refused() -> None:
         open_engine(gpu, name="w", is_shared=False),
     ):
         pass
+
+
+def test_how_long_a_step_may_take_follows_suspicion_and_gpus_may_build_kernels() -> None:
+    assert step_watch_config(TimingSpec()) == StepWatchConfig()
+    assert step_watch_config(TimingSpec(suspicion_s=6.0)).late_s == 2 * StepWatchConfig().late_s
+    assert step_watch_config(TimingSpec(suspicion_s=0.3, heartbeat_s=0.1)).late_s == 2.0
+    assert step_watch_config(TimingSpec(), on_gpu=True).first_late_s == 60.0
+    patient = step_watch_config(TimingSpec(suspicion_s=600.0))
+    assert patient.late_s == patient.first_late_s == 1000.0

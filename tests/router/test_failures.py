@@ -251,3 +251,18 @@ def test_attempt_that_stands_still_is_made_again_on_two_other_workers() -> None:
         assert not first & {outcome.ledger.prefill_worker, outcome.ledger.decode_worker}
 
     play(script, TWO_BY_TWO, config=RouterConfig(dispatch=DispatchConfig(stall_s=2.0)))
+
+
+def test_row_that_was_given_up_for_others_pages_is_no_failure_of_its_request() -> None:
+    def fault(router: Router, cluster: ScriptedCluster, p: str, d: str) -> None:
+        worker = cluster.workers[p]
+        (row,) = worker.rows.values()
+        worker.rows.clear()
+        worker.say(rows=[row.row_event(row_kinds.KIND_DEAD, worker_pb2.ROLE_PREFILL, "held")])
+
+    def check(router: Router, cluster: ScriptedCluster) -> None:
+        assert counters(router)["resumes.held"] == 1
+
+    row_kinds = worker_pb2.RowEvent
+    config = RouterConfig(dispatch=DispatchConfig(max_failures=0))
+    scenario(0.025, fault, knobs={"transfer_s": 0.05}, check=check, config=config)

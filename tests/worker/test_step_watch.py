@@ -39,16 +39,23 @@ def after(*took_s: float) -> StepWatch:
     return watch
 
 
+def is_late(watch: StepWatch, since_s: float, seconds: float) -> bool:
+    """So long after `since_s`, when it was looked at ten times a second."""
+    for i in range(round(10 * seconds)):
+        watch.look(since_s + i / 10)
+    return watch.is_late(since_s + seconds)
+
+
 def test_worker_that_rests_is_never_late() -> None:
     assert StepWatch(CONFIG).age_s(1000.0) == 0.0
     assert not StepWatch(CONFIG).is_late(1000.0)
 
 
 def test_quick_steps_are_late_after_the_least_time_and_slow_ones_by_their_average() -> None:
-    assert not after(0.01).is_late(4.9)
-    assert after(0.01).is_late(5.1)
-    assert not after(2.0, 2.0).is_late(39.0)
-    assert after(2.0, 2.0).is_late(41.0)
+    assert not is_late(after(0.01), 0.0, 4.9)
+    assert is_late(after(0.01), 0.0, 5.1)
+    assert not is_late(after(2.0, 2.0), 0.0, 39.0)
+    assert is_late(after(2.0, 2.0), 0.0, 41.0)
 
 
 def test_first_step_of_each_kind_has_more_time() -> None:
@@ -56,18 +63,28 @@ def test_first_step_of_each_kind_has_more_time() -> None:
     watch.end(now)
     for work in (rows(7), rows(1, 7)):
         watch.begin(work, now)
-        assert not watch.is_late(now + 59.0)
-        assert watch.is_late(now + 61.0)
-        watch.end(now + 0.01)
-        watch.begin(work, now + 0.01)
-        assert watch.is_late(now + 6.0)
-        now += 0.02
+        assert not is_late(watch, now, 59.0)
+        assert is_late(watch, now + 59.0, 2.0)
+        now += 61.0
         watch.end(now)
+        watch.step_s = 0.01  # as it was
+        watch.begin(work, now)
+        assert is_late(watch, now, 6.0)
+        now += 6.0
+        watch.end(now)
+        watch.step_s = 0.01
 
 
 def test_step_that_was_submitted_ahead_is_as_old_as_the_end_of_the_one_before_it() -> None:
     watch = after(0.01)
     watch.begin(rows(1), 0.1)
-    assert watch.age_s(1.0) == 1.0
+    assert watch.age_s(0.7) == pytest.approx(0.7)
     assert watch.end(4.0) == pytest.approx(4.0)
-    assert watch.age_s(6.0) == pytest.approx(2.0)
+    assert watch.age_s(4.5) == pytest.approx(0.5)
+
+
+def test_time_in_which_the_process_was_stopped_counts_little() -> None:
+    watch = after(0.01)
+    assert not is_late(watch, 0.0, 2.0)
+    assert not watch.is_late(100.0), "nobody looked for long: this process did not run either"
+    assert is_late(watch, 100.0, 4.0), "now it runs, and the step does not end"

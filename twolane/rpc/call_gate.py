@@ -28,7 +28,7 @@ SLOW_S = 1.0  # a message that takes longer is a slow one
 class CallGateConfig:
     """Bounds of one server. Retries are asked for after `retry_after_s`."""
 
-    calls_per_connection: int = 4096  # that are open at once
+    calls_per_connection: int = 2048  # that are open at once, 45 kB each
     unread_calls: int = 1024  # whose message has not come whole; more are refused
     slow_messages: int = 32  # that may take longer than a second to come
     message_s: float = 10.0  # from a call's start to the end of its message

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
+import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -108,6 +111,27 @@ async def test_two_thousand_calls_at_once_on_one_connection_are_all_answered() -
     ):
         answers = await asyncio.gather(*(outcome(channel) for _ in range(2000)))
     assert set(answers) == {1}
+
+
+async def test_calls_that_come_while_the_loop_is_busy_are_answered_late_and_not_cancelled() -> None:
+    """gRPC's core would cancel some of those beyond a thousand, without a word."""
+    served = Served(CallGateConfig())
+    served.go.set()
+
+    def call_all() -> Counter[grpc.StatusCode]:
+        with grpc.insecure_channel(f"127.0.0.1:{port}", options=CHANNEL_OPTIONS) as channel:
+            grpc.channel_ready_future(channel).result(5.0)
+            is_ready.set()
+            call: Any = channel.unary_unary(PATH)
+            futures = [call.future(REQUEST.SerializeToString()) for _ in range(2500)]
+            return Counter(future.code() for future in futures)
+
+    is_ready = threading.Event()
+    async with served.at() as port:
+        calling = asyncio.create_task(asyncio.to_thread(call_all))
+        await asyncio.to_thread(is_ready.wait)
+        time.sleep(1.0)  # noqa: ASYNC251 - the busy loop
+        assert await calling == {grpc.StatusCode.OK: 2500}
 
 
 async def test_calls_beyond_those_whose_message_is_awaited_are_refused_and_room_comes_back() -> (

@@ -1,0 +1,118 @@
+"""What an attack on a running cluster costs it: memory of the router, and what others feel."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from twolane.errors import TwolaneError
+from twolane.testing import LocalCluster
+
+MIB = 1 << 20
+
+
+@dataclass
+class Harm:
+    """Filled while an attack runs. Seconds of others' requests by door; memory in MiB."""
+
+    before_mib: float = 0.0
+    peak_mib: float = 0.0
+    after_mib: float = 0.0
+    cpu_s: float = 0.0
+    grpc_s: list[float] = field(default_factory=list)
+    http_s: list[float] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    log_bytes: int = 0
+
+    def __str__(self) -> str:
+        return (
+            f"RSS {self.before_mib:.0f} -> {self.peak_mib:.0f} -> {self.after_mib:.0f} MiB, "
+            f"CPU {self.cpu_s:.1f} s, log {self.log_bytes} B; others: gRPC {_show(self.grpc_s)}, "
+            f"HTTP {_show(self.http_s)}, failed {len(self.failed)} {self.failed[:2]}"
+        )
+
+
+def router_of(cluster: LocalCluster) -> psutil.Process:
+    return psutil.Process(cluster.pid("router-0"))
+
+
+@asynccontextmanager
+async def harm(cluster: LocalCluster, log: Path) -> AsyncIterator[Harm]:
+    """Measure while the block runs, and two seconds after it."""
+    router, seen = router_of(cluster), Harm()
+    seen.before_mib = router.memory_info().rss / MIB
+    cpu_s, log_bytes = sum(router.cpu_times()[:2]), _size(log)
+    async with asyncio.TaskGroup() as tasks:
+        watch = tasks.create_task(_watch(router, seen))
+        probes = [
+            tasks.create_task(_ask_grpc(cluster, seen)),
+            tasks.create_task(_ask_http(cluster, seen)),
+        ]
+        yield seen
+        for probe in probes:
+            probe.cancel()
+        seen.cpu_s = sum(router.cpu_times()[:2]) - cpu_s
+        seen.log_bytes = _size(log) - log_bytes
+        await asyncio.sleep(2.0)
+        watch.cancel()
+    seen.after_mib = router.memory_info().rss / MIB
+
+
+async def _watch(router: psutil.Process, seen: Harm) -> None:
+    while True:
+        seen.peak_mib = max(seen.peak_mib, router.memory_info().rss / MIB)
+        await asyncio.sleep(0.02)
+
+
+async def _ask_grpc(cluster: LocalCluster, seen: Harm) -> None:
+    while True:
+        began = time.monotonic()
+        try:
+            async with cluster.aclient() as client:  # a new connection, too
+                await client.generate("Once", max_tokens=8, ignore_eos=True, timeout_s=5.0)
+            seen.grpc_s.append(time.monotonic() - began)
+        except TwolaneError as error:
+            seen.failed.append(f"gRPC {error}"[:120])
+        await asyncio.sleep(0.1)
+
+
+async def _ask_http(cluster: LocalCluster, seen: Harm) -> None:
+    while True:
+        began = time.monotonic()
+        try:
+            await asyncio.to_thread(_post, cluster.http_endpoint)
+            seen.http_s.append(time.monotonic() - began)
+        except (OSError, urllib.error.URLError) as error:
+            seen.failed.append(f"HTTP {error}"[:120])
+        await asyncio.sleep(0.1)
+
+
+def _post(endpoint: str) -> None:
+    asked = urllib.request.Request(
+        f"http://{endpoint}/v1/completions",
+        json.dumps({"prompt": "a", "max_tokens": 4}).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(asked, timeout=5.0) as answer:
+        answer.read()
+
+
+def _size(log: Path) -> int:
+    return log.stat().st_size
+
+
+def _show(seconds: list[float]) -> str:
+    if not seconds:
+        return "none answered"
+    ordered = sorted(seconds)
+    p50_ms, max_ms = 1000 * ordered[len(ordered) // 2], 1000 * ordered[-1]
+    return f"{len(seconds)} answered, p50 {p50_ms:.0f} max {max_ms:.0f} ms"

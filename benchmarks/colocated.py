@@ -62,18 +62,15 @@ async def answer_all(
     decode = DecodeRole(site)
     queue = PrefillConfig(queue_limit=max(1, len(jobs)))
     prefill = PrefillRole(site, queue, adopter=decode)
-    said: list[dict[int, int]] = [{} for _ in jobs]
     left = len(jobs)
     over = asyncio.Event()
 
     def ship(now: float) -> None:
         nonlocal left
         for item in site.news.take():
-            if isinstance(item, worker_pb2.TokenEvent):
-                said[int(item.key.submission_id)][item.index] = item.token_id
-            elif item.kind not in _GOES_WELL or item.message:
+            if item.kind not in _GOES_WELL or item.message:
                 raise RuntimeError(f"request {item.key.submission_id} ended early: {item}")
-            elif item.kind == _Kind.KIND_FINISHED:
+            if item.kind == _Kind.KIND_FINISHED:
                 left -= 1
         if not left:
             over.set()
@@ -84,8 +81,9 @@ async def answer_all(
         returns=site.returns, ship=ship, observer=steps or Steps(),
     )  # fmt: skip
     now = asyncio.get_running_loop().time()
-    for nth, job in enumerate(jobs):
-        prefill.accept(_row(site, nth, job, now), now)
+    rows = [_row(site, nth, job, now) for nth, job in enumerate(jobs)]
+    for row in rows:
+        prefill.accept(row, now)
     try:
         async with asyncio.TaskGroup() as group:
             life = group.create_task(loop.run())
@@ -93,7 +91,7 @@ async def answer_all(
             life.cancel()
     finally:
         await runner.close()
-    return [[tokens[index] for index in sorted(tokens)] for tokens in said]
+    return [row.token_ids[row.n_prompt :] for row in rows]
 
 
 def _row(site: Site, nth: int, job: Job, now: float) -> Row:

@@ -9,8 +9,9 @@
     writing      told -> written             the last of the step's tokens
     receiving    written -> received         by the client that is last
 
-A step is late when its last token reaches its client so much later than one step after the last
-token of the step before. The hop that took most beyond its median is the one that made it late.
+Writing that lasts beyond the next message is cut there. A step is late when its last token reaches
+its client so much later than one step after the last token of the step before. The hop that took
+most beyond its median is the one that made it late.
 """
 
 from __future__ import annotations
@@ -57,13 +58,12 @@ def step_times(processes: Mapping[str, Rows]) -> Times:
     if not (read[is_its][:n, 1] == shipped[:n, 1]).all():
         raise StampError("the router has read other messages than the worker has shipped")
     ends = [shipped[:n, 3], read[is_its][:n, 3], told[told[:, 2] == epoch][:n, 3]]
-    so_far = np.cumsum(read[:, 1])[is_its][:n]  # tokens of all workers, up to each message
+    # What is written and received until the next message is read is this one's: not every token
+    # that is read is written, as a decode worker repeats the first.
+    until = np.append(read[is_its][1:n, 3], np.iinfo(np.int64).max)
     everyone = np.concatenate([*processes.values()])
     for rows in (of_stage(router, "written"), of_stage(everyone, "received")):
-        if not len(rows):
-            rows = np.stack([told[-1]])
-        nth = np.searchsorted(np.cumsum(rows[:, 1]), so_far)
-        ends.append(rows[np.minimum(nth, len(rows) - 1), 3])
+        ends.append(np.maximum(ends[-1], _last_before(rows[:, 3], until)))
     marks = [_last_before(of_stage(worker, "applied")[:, 3], ends[0])]
     for stage in ("landed", "sampled"):
         marks.insert(0, _last_before(of_stage(worker, stage)[:, 3], marks[0]))

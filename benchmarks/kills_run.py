@@ -124,7 +124,7 @@ class KillsRun:
         target = await ask("kills", [self._cluster.endpoint])
         self._vocab_size = target.vocab_size
         async with self._cluster.aclient() as client:
-            before = (await client.status()).counters
+            before = (await asyncio.to_thread(self._cluster.status)).counters
             self._began_s = time.monotonic()
             async with asyncio.TaskGroup() as tasks:
                 load = tasks.create_task(self._load(client, outcome.answers, None))
@@ -139,7 +139,7 @@ class KillsRun:
                 self._is_over = True
                 await load
             outcome.load_s = time.monotonic() - self._began_s
-            after = (await client.status()).counters
+            after = (await asyncio.to_thread(self._cluster.status)).counters
             outcome.resumes = sum(
                 after[name] - before.get(name, 0) for name in after if name.startswith("resumes.")
             )
@@ -228,7 +228,7 @@ class KillsRun:
     async def _victim(self, client: AsyncClient, role: str) -> WorkerInfo:
         async with asyncio.timeout(self._config.back_s):
             while True:
-                status = await client.status()
+                status = await asyncio.to_thread(self._cluster.status)
                 alive = [w for w in status.workers if w.state == "alive" and role in w.roles]
                 busy = [worker for worker in alive if worker.requests]
                 if len(alive) >= 2 and busy:
@@ -238,7 +238,7 @@ class KillsRun:
     async def _until_back(self, client: AsyncClient, victim: WorkerInfo) -> None:
         async with asyncio.timeout(self._config.back_s):
             while True:
-                for worker in (await client.status()).workers:
+                for worker in (await asyncio.to_thread(self._cluster.status)).workers:
                     is_new = worker.epoch != victim.epoch and worker.state == "alive"
                     if worker.worker_id == victim.worker_id and is_new:
                         return
@@ -249,7 +249,7 @@ class KillsRun:
     async def _settle(self, client: AsyncClient, within_s: float = 30.0) -> list[str]:
         end_s = time.monotonic() + within_s
         while True:
-            left = left_over(await client.status())
+            left = left_over(await asyncio.to_thread(self._cluster.status))
             if not left or time.monotonic() > end_s:
                 return left
             await asyncio.sleep(_POLL_S)

@@ -8,10 +8,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from tempfile import NamedTemporaryFile
 
 import psutil
 
 from benchmarks.scripted_row import ScriptConfig
+from twolane.rpc.secret import new_secret
 
 MODEL = "bundled"
 _ROUTER = ("deploy", "router", "--engine", "fake", "--port", "0", "--worker-port", "0")
@@ -39,8 +41,20 @@ class RouterProcess:
 @contextmanager
 def start_router(step_s: float) -> Iterator[RouterProcess]:
     """A router, and one prefill and one decode worker that compute nothing, each step `step_s`."""
-    with _start(_ROUTER, hears_workers=True) as router:
-        config = ScriptConfig(router=router.worker_endpoint, model=MODEL, step_s=step_s)
+    with NamedTemporaryFile("w", prefix="twolane-secret-") as file:
+        secret = new_secret()
+        file.write(secret)
+        file.flush()
+        with _started_router(file.name, secret, step_s) as router:
+            yield router
+
+
+@contextmanager
+def _started_router(secret_file: str, secret: str, step_s: float) -> Iterator[RouterProcess]:
+    with _start((*_ROUTER, "--secret-file", secret_file), hears_workers=True) as router:
+        config = ScriptConfig(
+            router=router.worker_endpoint, model=MODEL, step_s=step_s, secret=secret
+        )
         command = [sys.executable, "-m", "benchmarks.scripted_worker"]
         with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as workers:
             try:

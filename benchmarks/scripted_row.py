@@ -6,6 +6,7 @@ import json
 import zlib
 from dataclasses import asdict, dataclass
 
+from twolane.rpc.columns import ColumnWriter
 from twolane.v1 import sampling_pb2, worker_pb2
 
 CONTEXT_TOKENS = 65_536
@@ -17,6 +18,7 @@ class ScriptConfig:
 
     router: str
     model: str
+    secret: str = ""  # the cluster's
     step_s: float = 0.0
     first_token: int = 16
     vocab_size: int = 256
@@ -32,17 +34,17 @@ class ScriptedRow:
     """One answer on its way: `index` is that of the next token to tell."""
 
     key: worker_pb2.AttemptKey
+    number: int  # under which its tokens are told
     index: int
     end: int  # one more than the index of the last token
     is_new: bool = True
 
-    def next_token(self, role: worker_pb2.Role, config: ScriptConfig) -> worker_pb2.TokenEvent:
-        """Depends on request and index alone, so that both workers tell the same."""
+    def tell(self, columns: ColumnWriter, config: ScriptConfig) -> None:
+        """Add the next token: it depends on request and index alone, so that both workers tell the
+        same."""
         name = zlib.crc32(self.key.submission_id.encode())
         span = config.vocab_size - config.first_token
         token_id = config.first_token + (name + 7_919 * self.index) % span
-        event = worker_pb2.TokenEvent(key=self.key, index=self.index, token_id=token_id)
+        columns.add(self.number, self.index, [token_id])
         if self.index == self.end - 1:
-            event.finish_reason = sampling_pb2.FINISH_REASON_LENGTH
-        event.role = role
-        return event
+            columns.end(sampling_pb2.FINISH_REASON_LENGTH)

@@ -22,7 +22,9 @@ import grpc
 from grpc.aio import EOF
 
 from benchmarks.scripted_row import ScriptConfig, ScriptedRow
+from twolane.rpc.columns import ColumnWriter
 from twolane.rpc.options import CHANNEL_OPTIONS, INTERNAL_SERVER_OPTIONS
+from twolane.rpc.secret import shown
 from twolane.v1 import cluster_pb2, cluster_pb2_grpc, worker_pb2, worker_pb2_grpc
 
 ANNOUNCE_S = 0.5
@@ -40,6 +42,7 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
         self.address = worker_pb2.WorkerAddress(
             worker_id=f"scripted-{self.name}", epoch=secrets.randbits(63) | 1
         )
+        self.columns = ColumnWriter(role)
         self.wake = asyncio.Event()
 
     async def Session(self, _: Any, context: Any) -> None:
@@ -53,7 +56,8 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
                     case "assign":
                         self.assign(request.assign)
                     case "cancel":
-                        self.cancel(request.cancel.key)
+                        for key in request.cancel.keys:
+                            self.cancel(key)
             writer.cancel()
 
     async def _write(self, context: Any) -> None:
@@ -131,7 +135,7 @@ class ScriptedPrefill(ScriptedWorker):
 
     def assign(self, assign: worker_pb2.Assign) -> None:
         index = len(assign.token_ids) - assign.n_prompt
-        row = ScriptedRow(assign.key, index, assign.sampling.max_tokens)
+        row = ScriptedRow(assign.key, assign.row, index, assign.sampling.max_tokens)
         self._prompts.append(_Prompt(row, asyncio.get_running_loop().time()))
         self.wake.set()
 
@@ -143,10 +147,12 @@ class ScriptedPrefill(ScriptedWorker):
         now = asyncio.get_running_loop().time()
         for prompt in self._prompts:
             row = prompt.row
-            response.tokens.append(row.next_token(self.role, self.config))
+            row.tell(self.columns, self.config)
             figures = worker_pb2.RowFigures(prefill_s=now - prompt.assigned_s)
             response.rows.append(self.row_event(row.key, _Kind.KIND_HANDED_OVER, figures))
             self._decode.join(row)
+        if self._prompts:
+            response.tokens.append(self.columns.take())
         self._prompts.clear()
         self.wake.clear()
         return response
@@ -176,10 +182,12 @@ class ScriptedDecode(ScriptedWorker):
             if row.is_new:
                 row.is_new = False
                 response.rows.append(self.row_event(row.key, _Kind.KIND_JOINED))
-            response.tokens.append(row.next_token(self.role, self.config))
+            row.tell(self.columns, self.config)
             row.index += 1
             if row.index == row.end:
                 response.rows.append(self.row_event(row.key, _Kind.KIND_FINISHED))
+        if self._rows:
+            response.tokens.append(self.columns.take())
         self._rows = [row for row in self._rows if row.index < row.end]
         if not self._rows:
             self.wake.clear()
@@ -202,7 +210,12 @@ async def serve(config: ScriptConfig) -> None:
         try:
             while True:
                 for worker in workers:
-                    await stub.Announce(worker.announcement(), wait_for_ready=True, timeout=30)
+                    await stub.Announce(
+                        worker.announcement(),
+                        wait_for_ready=True,
+                        timeout=30,
+                        metadata=shown(config.secret),
+                    )
                 await asyncio.sleep(ANNOUNCE_S)
         finally:
             for server in servers:

@@ -52,7 +52,7 @@ class Peer:
 
     async def run(self, n_rows: int) -> None:
         """Until killed."""
-        opening = worker_pb2.Open(router_id="router", worker_epoch=self._epoch)
+        opening = worker_pb2.Open(router_id="router", router_epoch=1, worker_epoch=self._epoch)
         self._session.send(worker_pb2.SessionRequest(open=opening))
         hello = sender_hello("prefill-0", self._mine, self._fingerprint, self._layout, (TRANSPORT,))
         self._lane.send(transfer_pb2.ConnectRequest(hello=hello))
@@ -73,6 +73,7 @@ class Peer:
         n_answer = self._answer_tokens if number > 128 else self._answer_tokens * number // 128 + 9
         assign = worker_pb2.Assign(
             key=worker_pb2.AttemptKey(submission_id=key.submission_id, attempt=1),
+            row=number,
             token_ids=tokens,
             n_prompt=len(tokens),
             roles=[worker_pb2.ROLE_DECODE],

@@ -32,6 +32,7 @@ from worker.site import Site
 from worker.stop import GOES_ON
 
 _Kind = worker_pb2.RowEvent
+_DECODE = worker_pb2.ROLE_DECODE
 
 
 class DecodeRole:
@@ -43,6 +44,8 @@ class DecodeRole:
         self._waiting: dict[AttemptId, Row] = {}
         self._running: dict[AttemptId, Row] = {}
         self._order: tuple[Row, ...] | None = None  # of those that run, in turn
+        self._unstarted: set[Row] = set()  # of those: were in no step yet
+        self._applied_s = 0.0  # when those that run got their newest tokens
         self._planned: deque[list[Row]] = deque()  # of steps on their way
         self._events: list[ReceiverEvent] = []
         self.lease = self._config.receiver.lease
@@ -163,10 +166,11 @@ class DecodeRole:
         """The row joins the batch: prompt in pages, first token appended, which is told again."""
         row.advance(RowState.RUNNING)
         self._running[row.attempt] = row
+        self._unstarted.add(row)
         self._order = None
         row.times.last_token_s = now
         self._tell(row, _Kind.KIND_JOINED)
-        self._site.news.token(row, first, worker_pb2.ROLE_DECODE, finish)
+        row.log.first_token(_DECODE, row.next_index - 1, first, finish)
 
     # -- steps ------------------------------------------------------------------------------
 
@@ -174,12 +178,17 @@ class DecodeRole:
         assert n_tokens >= len(self._running), "more rows than the step has room for"
         planned: list[Row] = []
         work: list[RowWork] = []
+        page_tokens, running = self._site.spec.page_tokens, RowState.RUNNING
         for row in self._in_turn():
-            if row.may_go_on and self._grow(row):
+            has_room = len(row.token_ids) + row.n_ahead <= len(row.pages) * page_tokens
+            # it may have given way amid this plan
+            is_ready = row.state is running if has_room else self._grow(row)
+            if is_ready and row.may_go_on:
                 planned.append(row)
                 work.append(row.work(1))
                 row.n_ahead += 1
-                if row.times.joined_s is None:
+                if self._unstarted and row in self._unstarted:
+                    self._unstarted.remove(row)
                     row.times.joined_s = now
         if planned:
             self._planned.append(planned)
@@ -188,29 +197,21 @@ class DecodeRole:
     def apply(self, results: Mapping[int, RowResult], now: float) -> None:
         if not self._planned or self._planned[0][0].number not in results:
             return  # no row of this role was in that step
+        running, self._applied_s = RowState.RUNNING, now
         for row in self._planned.popleft():
             result = results[row.number]
             row.n_ahead -= 1
-            if row.state is not RowState.RUNNING:
+            if row.state is not running:
                 continue  # it ended while this step was on its way
             if result.error:
                 self._end(row, _Kind.KIND_FAILED, reason="engine", message=result.error)
-            else:
-                self._take(row, result.tokens, now)
-
-    def _take(self, row: Row, tokens: Sequence[SampledToken], now: float) -> None:
-        """Append what was sampled, up to the token that ends the answer."""
-        finish = GOES_ON
-        for sampled in tokens:
-            finish = row.append(sampled.token)
-            row.n_computed = row.n_tokens - 1
-            self._site.news.token(row, sampled, worker_pb2.ROLE_DECODE, finish)
-            if finish != GOES_ON:
-                break
-        row.check()
-        row.times.last_token_s = now
-        if finish != GOES_ON:
-            self._end(row, _Kind.KIND_FINISHED)
+                continue
+            for sampled in result.tokens:  # up to the one that ends the answer
+                finish = row.take(sampled.token)
+                row.log.token(_DECODE, row.n_computed - row.n_prompt, sampled, finish)
+                if finish:
+                    self._end(row, _Kind.KIND_FINISHED)
+                    break
 
     def _in_turn(self) -> Sequence[Row]:
         """What runs. Sorted again only when a row came or went."""
@@ -221,8 +222,6 @@ class DecodeRole:
     def _grow(self, row: Row) -> bool:
         """Pages for the row's next position. False: not now, or the row itself had to give way."""
         n_tokens = len(row.token_ids) + row.n_ahead
-        if n_tokens <= row.n_positions:
-            return row.state is RowState.RUNNING  # or it gave way amid this plan
         n_missing = row.pages_for(n_tokens) - len(row.pages)
         while row.state is RowState.RUNNING:
             if self._site.reserve.try_grow(row, n_missing):
@@ -250,7 +249,7 @@ class DecodeRole:
         return Key(*row.attempt, row.assign.prefill.epoch, self._site.epoch)
 
     def _tell(self, row: Row, kind: worker_pb2.RowEvent.Kind) -> None:
-        self._site.news.row(row.attempt, kind, worker_pb2.ROLE_DECODE)
+        self._site.news.row(row.attempt, kind, _DECODE)
 
     def _end(
         self,
@@ -263,17 +262,20 @@ class DecodeRole:
         """The row is over here: its pages and its promise go back, its last words go out."""
         self._waiting.pop(row.attempt, None)
         if self._running.pop(row.attempt, None) is not None:
+            self._unstarted.discard(row)
             self._order = None
         is_sound = kind != _Kind.KIND_FAILED and row.n_computed > row.n_given
         if is_sound and self._config.index_answers:
             publish(row, row.n_computed, self._site.pages)
+        if row.times.joined_s is not None and row.n_computed > row.n_given:
+            row.times.last_token_s = self._applied_s
         row.advance(RowState.OVER)
         self._site.reserve.forget(row)
         self._site.returns.give_back(row.pages)
         self._site.news.row(
             row.attempt,
             kind,
-            worker_pb2.ROLE_DECODE,
+            _DECODE,
             reason=reason,
             message=message,
             figures=row.times.decode_figures(),

@@ -9,13 +9,16 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Iterator
 from dataclasses import asdict
 
 from deploy.handshake import Ready, send_failure, send_ready
 from deploy.launcher import StartError
 from deploy.log_limit import limit_records
-from deploy.serving import serving
+from deploy.serving import Where, serving
 from deploy.spec import ProcessSpec
+
+log = logging.getLogger(__name__)
 
 
 def run_process(spec: ProcessSpec, ready_fd: int | None) -> None:
@@ -23,24 +26,26 @@ def run_process(spec: ProcessSpec, ready_fd: int | None) -> None:
     to `ready_fd`. An exception that nobody foresaw, in whichever thread, ends the process with its
     traceback."""
     end_with_threads()
-    log_to_stderr()
+    log_to_stderr(spec.log_level)
+    is_ready = threading.Event()
     try:
-        asyncio.run(_serve(spec, ready_fd))
+        asyncio.run(_serve(spec, ready_fd, is_ready))
     except StartError as error:
-        if ready_fd is not None:
+        if ready_fd is not None and not is_ready.is_set():
             send_failure(ready_fd, str(error))
         raise SystemExit(f"{spec.name}: {error}") from error
 
 
-def log_to_stderr() -> None:
-    """Our own lines from INFO on; those of libraries from WARNING on. No kind of them floods."""
+def log_to_stderr(level: str = "info") -> None:
+    """Our own lines from that level on; those of libraries from WARNING on. No kind of them
+    floods."""
     form = "%(asctime)s %(levelname).1s %(name)s: %(message)s"
     handler = logging.StreamHandler()
     limit_records(handler)
     logging.basicConfig(level=logging.WARNING, format=form, handlers=[handler])
     workers = ("worker", "prefill_worker", "decode_worker")
-    for package in ("deploy", "router", *workers, "kvtransfer", "engine"):
-        logging.getLogger(package).setLevel(logging.INFO)
+    for package in ("deploy", "router", *workers, "kvtransfer", "engine", "twolane"):
+        logging.getLogger(package).setLevel(level.upper())
 
 
 def end_with_threads() -> None:
@@ -57,19 +62,32 @@ def _end_process(thrown: threading.ExceptHookArgs) -> None:
     os._exit(1)
 
 
-async def _serve(spec: ProcessSpec, ready_fd: int | None) -> None:
+async def _serve(spec: ProcessSpec, ready_fd: int | None, is_ready: threading.Event) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with serving(spec) as where:
+        is_ready.set()
+        for line in doors_in_words(spec.name, where):
+            log.info("%s", line)
         if ready_fd is None:
-            runs_on = f" ({where.runs_on})" if where.runs_on else ""
-            print(f"{spec.name} serves at {where.endpoint}{runs_on}", flush=True)
-            if where.worker_endpoint:
-                print(f"{spec.name} hears workers at {where.worker_endpoint}", flush=True)
-            if where.http_endpoint:
-                print(f"{spec.name} speaks HTTP at {where.http_endpoint}", flush=True)
+            for line in doors_in_words(spec.name, where):
+                print(line, flush=True)
         else:
             send_ready(ready_fd, Ready(**asdict(where), pid=os.getpid()))
         await stop.wait()
+        log.info("%s was asked to stop", spec.name)
+
+
+def doors_in_words(name: str, where: Where) -> Iterator[str]:
+    """A line for each. Programs read the first two, too."""
+    yield f"{name} serves at {where.endpoint}" + (f" ({where.runs_on})" if where.runs_on else "")
+    for verb, endpoint in (
+        ("hears workers", where.worker_endpoint),
+        ("speaks HTTP", where.http_endpoint),
+        ("hears operators", where.admin_endpoint),
+        ("shows metrics", where.metrics_endpoint),
+    ):
+        if endpoint:
+            yield f"{name} {verb} at {endpoint}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,14 +20,20 @@ from router.limits import LimitsConfig
 from router.model_defaults import FILE, NO_DEFAULTS, ModelDefaults, read_defaults
 from router.model_files import ModelFilesError
 
+log = logging.getLogger(__name__)
+
 
 def router_config(spec: RouterSpec) -> RouterConfig:
     """Raises `ModelFilesError` for a generation_config.json that cannot be used."""
-    timing, limits = spec.timing, spec.limits
+    timing, limits, defaults = spec.timing, spec.limits, _defaults(spec)
+    if defaults != NO_DEFAULTS:
+        said = {**defaults.sampling, "max_new_tokens": defaults.max_tokens}
+        words = ", ".join(f"{name} {value}" for name, value in said.items() if value is not None)
+        log.info("requests for %s that say nothing else take %s", spec.model.name, words)
     return RouterConfig(
         router_id=spec.router_id,
         models=(spec.model.name,),
-        defaults={spec.model.name: _defaults(spec)},
+        defaults={spec.model.name: defaults},
         limits=with_given(
             LimitsConfig(),
             prompt_tokens=limits.max_prompt_tokens,

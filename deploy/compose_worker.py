@@ -19,6 +19,7 @@ from kvtransfer.transports.registry import AnyPool, OutletOpener, TransportConfi
 from prefill_worker.batching import BatchingConfig
 from prefill_worker.config import PrefillConfig
 from prefill_worker.role import PrefillRole
+from twolane.rpc.listen import bare
 from worker.config import SessionConfig, StepLimits, StepWatchConfig, WorkerConfig
 from worker.links import PeerDialer
 from worker.metrics import WorkerMetrics
@@ -112,8 +113,10 @@ def worker_config(spec: WorkerSpec, *, on_gpu: bool = False) -> WorkerConfig:
         devices=_devices(spec, on_gpu=on_gpu),
         host=spec.host,
         port=spec.port,
-        metrics_port=0,
+        metrics_host=spec.metrics_host,
+        metrics_port=spec.metrics_port,
         routers=spec.routers,
+        secret=spec.secret,
         announce_every_s=timing.heartbeat_s,
         drain_for_s=timing.stop_grace_s,
         limits=step_limits(spec.limits, GPU_STEP_LIMITS if on_gpu else StepLimits()),
@@ -203,5 +206,5 @@ def lease_config(timing: TimingSpec) -> LeaseConfig:
 
 
 def transport_config(spec: WorkerSpec) -> TransportConfig:
-    config = TransportConfig(transports=spec.transports, bind_host=spec.host)
+    config = TransportConfig(transports=spec.transports, bind_host=bare(spec.host))
     return with_given(config, checksums=spec.checksums, sockets=spec.sockets)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from deploy.host_memory import check_room
 from deploy.launcher import StartError
 from deploy.loading import LoadingLines
 from deploy.spec import ModelSpec
+from engine.config_fields import read_config, size_of
 from engine.errors import EngineError
 from engine.fake import FakeEngine, FakeEngineConfig
 from engine.ranks.group import RankGroup
@@ -187,8 +187,9 @@ class _FakeLoader:
     runs_on = "fake engine"
 
     def __init__(self, spec: ModelSpec) -> None:
-        facts = json.loads((Path(spec.model_dir) / "config.json").read_text(encoding="utf-8"))
-        limit = int(facts["max_position_embeddings"])
+        facts = read_config(Path(spec.model_dir) / "config.json")
+        limit = size_of(facts, "max_position_embeddings")
+        vocab_size = size_of(facts, "vocab_size")
         self.page_tokens = page_tokens = spec.page_tokens or FakeEngineConfig().page_tokens
         if page_tokens % 16:
             raise StartError(f"page_tokens is {page_tokens}; it must be a multiple of 16")
@@ -198,8 +199,8 @@ class _FakeLoader:
             model=spec.name,
             n_pages=spec.n_pages or from_bytes or FAKE_PAGES,
             page_tokens=page_tokens,
-            vocab_size=int(facts["vocab_size"]),
-            first_token=min(3, int(facts["vocab_size"]) - 1),  # ids before are special, mostly
+            vocab_size=vocab_size,
+            first_token=min(3, vocab_size - 1),  # ids before are special, mostly
             max_context_tokens=min(spec.max_context_tokens or limit, limit),
             hangs_by_file=facts.get("fake_hangs_by_file", ""),
             echoes=bool(facts.get("echoes")),

@@ -10,8 +10,8 @@ from enum import StrEnum
 class Kind(StrEnum):
     STARTING = "starting"  # a process is being started
     LOADING = "loading"  # it reads its model: text says how far it is
-    STARTED = "started"  # it serves: epoch, pid, endpoint, http, metrics; text: device and dtype
-    READY = "ready"  # the cluster answers: endpoint, http
+    STARTED = "started"  # it serves: epoch, pid, its doors; text: device and dtype
+    READY = "ready"  # the cluster answers: endpoint, http, admin
     DIED = "died"  # a process is proven dead: text says how
     RESTARTING = "restarting"  # text says when
     FENCED = "fenced"  # killed: text says why
@@ -30,6 +30,7 @@ class Event:
     pid: int = 0
     endpoint: str = ""
     http: str = ""  # host:port of a router's HTTP door
+    admin: str = ""  # unix:PATH of its door for operators
     metrics: str = ""  # host:port of its Prometheus page
     text: str = ""
 

@@ -23,6 +23,7 @@ class Ready:
     worker_endpoint: str = ""
     runs_on: str = ""
     http_endpoint: str = ""
+    admin_endpoint: str = ""
 
 
 def send_ready(fd: int, ready: Ready) -> None:
@@ -61,6 +62,7 @@ def handle_of(spec: ProcessSpec, ready: Ready) -> Handle:
         worker_endpoint=ready.worker_endpoint,
         runs_on=ready.runs_on,
         http_endpoint=ready.http_endpoint,
+        admin_endpoint=ready.admin_endpoint,
     )
 
 

@@ -9,19 +9,21 @@ A launcher decides nothing: who is restarted when is the supervisor's business.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from deploy.spec import ProcessSpec
+
+ErrorT = TypeVar("ErrorT", bound=Exception)
 
 
 class StartError(Exception):
     """A process did not come up; the text is its own account of why, or the system's."""
 
 
-def first_start_error(errors: ExceptionGroup[StartError]) -> StartError:
+def first_error(errors: ExceptionGroup[ErrorT]) -> ErrorT:
     """Of what task groups piled up, one is enough to tell: the others are its consequences."""
     error = errors.exceptions[0]
-    return first_start_error(error) if isinstance(error, ExceptionGroup) else error
+    return first_error(error) if isinstance(error, ExceptionGroup) else error
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,7 @@ class Handle:
     worker_endpoint: str = ""  # host:port where a router hears workers and the launcher
     runs_on: str = ""  # a worker's device and dtype, for people
     http_endpoint: str = ""  # host:port of a router's HTTP door, or empty
+    admin_endpoint: str = ""  # unix:PATH of a router's door for operators, or empty
 
 
 class Launcher(Protocol):

@@ -133,6 +133,14 @@ ROUTER_OPTIONS = [
         "top_k, top_p, min_p, repetition_penalty or max_tokens; auto: the model's.",
     ),
 ]
+LOG_OPTIONS = [
+    click.option(
+        "--log-level",
+        type=click.Choice(["debug", "info", "warning", "error"]),
+        default="info",
+        show_default=True,
+    )
+]
 LIMIT_OPTIONS = [
     click.option(
         "--step-tokens", type=_AT_LEAST_1, help="Most positions of a step: the prefill chunk."

@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import sys
-from asyncio.subprocess import DEVNULL, STDOUT, Process
+from asyncio.subprocess import PIPE, STDOUT, Process
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from deploy.devices import environment_of
 from deploy.handshake import Ready, handle_of, read_ready
 from deploy.launcher import Handle, StartError
 from deploy.orphan import end_group
+from deploy.process_end import in_words
 from deploy.spec import ProcessSpec, RouterSpec
 from deploy.spec_json import to_json
 
@@ -27,7 +28,7 @@ class ProcessLauncher:
 
     The children end when this process ends, however it ends (see `deploy.child`). Their output goes
     to `<log_dir>/<name>.log`, one file for all incarnations. A `command` other than the default
-    must understand the same arguments; tests pass doubles.
+    must understand the same arguments and read the same input; tests pass doubles.
     """
 
     def __init__(self, log_dir: Path, *, command: Sequence[str] = DEPLOY_COMMAND) -> None:
@@ -57,7 +58,7 @@ class ProcessLauncher:
             return "was replaced"
         code = await process.wait()
         await end_group(process.pid)
-        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+        return in_words(code)
 
     async def fence(self, handle: Handle) -> None:
         process = self._process(handle)
@@ -91,10 +92,10 @@ class ProcessLauncher:
                 process = await asyncio.create_subprocess_exec(
                     *self._command,
                     "router" if isinstance(spec, RouterSpec) else "worker",
-                    *("--spec", to_json(spec)),
+                    "--spec-from-stdin",
                     *("--ready-fd", str(write_fd)),
                     *("--parent-pid", str(os.getpid())),
-                    stdin=DEVNULL,
+                    stdin=PIPE,
                     stdout=output,
                     stderr=STDOUT,
                     pass_fds=[write_fd],
@@ -106,12 +107,21 @@ class ProcessLauncher:
             raise
         finally:
             os.close(write_fd)
+        _send(process, to_json(spec))
         return process, read_fd
 
     def _process(self, handle: Handle) -> Process | None:
         """None: another incarnation has taken its place, so it is dead."""
         process = self._processes.get(handle.name)
         return process if process is not None and process.pid == handle.pid else None
+
+
+def _send(process: Process, spec: str) -> None:
+    """To its standard input, which nobody else reads. One that ends before it has read is told of
+    by the ready pipe."""
+    assert process.stdin is not None
+    process.stdin.write(spec.encode())
+    process.stdin.close()
 
 
 async def _kill(process: Process) -> None:

@@ -66,20 +66,23 @@ class Progress:
             f"{after_s:7.1f} s  [bold green]ready[/]      {name} answers at [bold]{endpoint}[/]"
             f"{http}\n\n"
             f"{hints}"
-            f"    twolane status{at}\n",
+            f"    twolane status{'' if not at else f' --endpoint {event.admin}'}\n",
             soft_wrap=True,
         )
 
 
 def _headline(cluster: ClusterSpec) -> str:
-    """bundled (float32, exact): 2 prefill + 2 decode workers; Ctrl-C stops it"""
+    """bundled (float32, exact): 2 prefill workers and 2 decode workers; Ctrl-C stops it"""
     model = cluster.model
     kind = [model.dtype] * (model.dtype != "auto") + ["exact"] * model.exact
     precision = f" ({', '.join(kind)})" if kind else ""
-    workers = " + ".join(f"{pool.n_workers} {_pool(pool)}" for pool in cluster.pools)
+    workers = " and ".join(
+        f"{pool.n_workers} {_pool(pool)} worker{'s' * (pool.n_workers != 1)}"
+        for pool in cluster.pools
+    )
     n_gpus = len({*cluster.devices})
     where = f" on {n_gpus} GPU{'s' * (n_gpus != 1)}" if n_gpus else ""
-    return f"{escape(model.name)}{precision}: {workers} workers{where}; Ctrl-C stops it"
+    return f"{escape(model.name)}{precision}: {workers}{where}; Ctrl-C stops it"
 
 
 def _pool(pool: PoolSpec) -> str:

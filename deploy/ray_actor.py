@@ -7,13 +7,14 @@ the transports, as they do between plain processes.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
 import threading
 from concurrent.futures import Future
 from dataclasses import asdict
 
-from deploy.child import end_with_threads, log_to_stderr
+from deploy.child import doors_in_words, end_with_threads, log_to_stderr
 from deploy.devices import environment_of
 from deploy.handshake import Ready
 from deploy.launcher import StartError
@@ -45,8 +46,10 @@ class ServiceActor:
             os.setpgid(0, 0)  # so that ranks are found by the launcher (`deploy.orphan.end_group`)
         die_with(launcher_pid)
         end_with_threads()  # as in a plain process; here the service is a thread too
-        log_to_stderr()
-        self._thread = threading.Thread(target=self._run, args=(kind, spec), name="service")
+        parsed: ProcessSpec
+        parsed = from_json(RouterSpec, spec) if kind == "router" else from_json(WorkerSpec, spec)
+        log_to_stderr(parsed.log_level)
+        self._thread = threading.Thread(target=self._run, args=(parsed,), name="service")
         self._thread.start()
         return self._ready.result()
 
@@ -56,17 +59,19 @@ class ServiceActor:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
 
-    def _run(self, kind: str, spec: str) -> None:
-        parsed: ProcessSpec
-        parsed = from_json(RouterSpec, spec) if kind == "router" else from_json(WorkerSpec, spec)
-        os.environ.update(environment_of(parsed))  # Ray counts cards, the topology says which
+    def _run(self, spec: ProcessSpec) -> None:
+        os.environ.update(environment_of(spec))  # Ray counts cards, the topology says which
         try:
             with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-                runner.run(self._serve(parsed))
+                runner.run(self._serve(spec))
         except StartError as error:
+            if self._ready.done():  # it served, and must not any more
+                raise
             self._ready.set_exception(error)
 
     async def _serve(self, spec: ProcessSpec) -> None:
         async with serving(spec) as where:
+            for line in doors_in_words(spec.name, where):
+                logging.getLogger(__name__).info("%s", line)
             self._ready.set_result(Ready(**asdict(where), pid=os.getpid()))
             await self._stop.wait()

@@ -19,6 +19,7 @@ from typing import Any
 from deploy.handshake import handle_of, log_tail
 from deploy.launcher import Handle, StartError
 from deploy.orphan import end_group
+from deploy.process_end import how_it_ended
 from deploy.ray_actor import ServiceActor
 from deploy.ray_config import start_ray
 from deploy.spec import ProcessSpec, RouterSpec
@@ -27,12 +28,19 @@ from deploy.spec_json import to_json
 
 @dataclass
 class _Process:
-    """An actor's process. `fd` is its pidfd, closed when it is seen dead."""
+    """An actor's process. `fd` is its pidfd, open until `close`."""
 
     actor: Any
     pid: int
     fd: int
     ended: asyncio.Event = field(default_factory=asyncio.Event)
+    how: str = "is gone"  # in words, once it was asked for
+
+    def close(self) -> None:
+        """Of a dead one. May be called twice."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
 
 
 class RayLauncher:
@@ -52,7 +60,9 @@ class RayLauncher:
     async def start(self, spec: ProcessSpec) -> Handle:
         actor_class = await self._ray()
         if spec.name in self._processes:
-            await self._kill(self._processes.pop(spec.name))  # one incarnation at a time
+            former = self._processes.pop(spec.name)
+            await self._kill(former)  # one incarnation at a time
+            former.close()
         log = self._log_dir / f"{spec.name}.log"
         kind = "router" if isinstance(spec, RouterSpec) else "worker"
         devices = () if isinstance(spec, RouterSpec) else spec.devices
@@ -65,16 +75,21 @@ class RayLauncher:
             )
         except BaseException:
             await self._kill(process)
+            process.close()
             raise
         self._processes[spec.name] = process
         return handle_of(spec, ready)
 
     async def wait_exit(self, handle: Handle) -> str:
         process = self._process(handle)
-        if process is not None:
-            await process.ended.wait()
-            await end_group(process.pid)
-        return "is gone"
+        if process is None:
+            return "was replaced"
+        await process.ended.wait()
+        await end_group(process.pid)
+        if process.fd >= 0:
+            process.how = await how_it_ended(process.fd)
+            process.close()
+        return process.how
 
     async def fence(self, handle: Handle) -> None:
         process = self._process(handle)
@@ -94,6 +109,7 @@ class RayLauncher:
     async def close(self) -> None:
         for process in self._processes.values():
             await self._kill(process)
+            process.close()
         if self._starting is not None:
             await asyncio.wait([self._starting])
             import ray
@@ -111,7 +127,10 @@ class RayLauncher:
         try:
             await asyncio.shield(self._starting)
         except (RuntimeError, OSError, ValueError) as error:
-            raise StartError(f"Ray did not start: {error}") from error
+            remedy = ""
+            if "AF_UNIX" in str(error):
+                remedy = "; set TMPDIR to a shorter path, or take --launcher process"
+            raise StartError(f"Ray did not start: {error}{remedy}") from error
         import ray
 
         # Of the processors Ray only needs to know that they are not its business.
@@ -132,7 +151,6 @@ class RayLauncher:
 
         def on_end() -> None:
             loop.remove_reader(process.fd)
-            os.close(process.fd)
             process.ended.set()
 
         loop.add_reader(process.fd, on_end)

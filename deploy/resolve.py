@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
 from dataclasses import fields, replace
 
 from deploy.hub import find_model
@@ -11,7 +12,7 @@ from deploy.topology import ROLES, Pool, RouterOptions, Topology, WorkerOptions,
 
 _MODEL = {field.name for field in fields(ModelSpec)}
 _LIMITS = {field.name for field in fields(LimitsSpec)}
-_WAYS = ("transports", "checksums", "sockets")
+_WAYS = ("transports", "checksums", "sockets", "worker_metrics_port")
 _AS_SAID = ("host", "port", "worker_port", "metrics_port", "generation_config")
 
 
@@ -32,6 +33,7 @@ def resolve(topology: Topology, *, cores: int | None = None) -> ClusterSpec:
         _pool(pool, its, _model(its, name=name, model_dir=str(model_dir), threads=threads))
         for pool, its in zip(topology.pools, options, strict=True)
     )
+    pools = tuple(_metrics_side_by_side(pools, topology))
     router = given(topology.router)
     cluster = ClusterSpec(
         model=pools[0].model,
@@ -41,6 +43,17 @@ def resolve(topology: Topology, *, cores: int | None = None) -> ClusterSpec:
         **{k: v for k, v in router.items() if k in _AS_SAID},
     )
     return replace(cluster, http_port=_http_port(topology.router, cluster.port))
+
+
+def _metrics_side_by_side(pools: Iterable[PoolSpec], topology: Topology) -> Iterator[PoolSpec]:
+    """A base port that is given for all pools is the first one's: the others follow on."""
+    base = topology.workers.worker_metrics_port
+    for pool, said in zip(pools, topology.pools, strict=True):
+        if base and said.worker_metrics_port is None:
+            yield replace(pool, worker_metrics_port=base)
+            base += pool.n_workers
+        else:
+            yield pool
 
 
 def _http_port(router: RouterOptions, port: int) -> int | None:

@@ -10,7 +10,9 @@ from typing import Any, Self
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from deploy.launcher import Handle
 from twolane.rpc.options import CHANNEL_OPTIONS
+from twolane.rpc.secret import shown
 from twolane.v1 import cluster_pb2, cluster_pb2_grpc
 
 log = logging.getLogger(__name__)
@@ -19,13 +21,14 @@ log = logging.getLogger(__name__)
 class RouterClient:
     """An async context manager around a channel to each of the router's doors."""
 
-    def __init__(self, endpoint: str, worker_endpoint: str, *, timeout_s: float = 2.0) -> None:
-        door = grpc.aio.insecure_channel(endpoint, options=CHANNEL_OPTIONS)
-        worker_door = grpc.aio.insecure_channel(worker_endpoint, options=CHANNEL_OPTIONS)
-        self._channels = (door, worker_door)
-        self._admin = cluster_pb2_grpc.AdminServiceStub(door)
+    def __init__(self, router: Handle, secret: str, *, timeout_s: float = 2.0) -> None:
+        ends = (router.endpoint, router.worker_endpoint, router.admin_endpoint)
+        self._channels = [grpc.aio.insecure_channel(end, options=CHANNEL_OPTIONS) for end in ends]
+        door, worker_door, admin_door = self._channels
+        self._admin = cluster_pb2_grpc.AdminServiceStub(admin_door)
         self._health: Any = health_pb2_grpc.HealthStub(door)
         self._membership = cluster_pb2_grpc.MembershipServiceStub(worker_door)
+        self._metadata = shown(secret)
         self._timeout_s = timeout_s
 
     async def is_serving(self) -> bool:
@@ -40,8 +43,8 @@ class RouterClient:
     async def workers(self) -> list[cluster_pb2.WorkerStatus]:
         """The router's members; none while it does not answer."""
         try:
-            request = cluster_pb2.GetStatusRequest()
-            answer = await self._admin.GetStatus(request, timeout=self._timeout_s)
+            request = cluster_pb2.GetClusterStatusRequest()
+            answer = await self._admin.GetClusterStatus(request, timeout=self._timeout_s)
         except grpc.aio.AioRpcError as error:
             _not_now(error)
             return []
@@ -51,7 +54,9 @@ class RouterClient:
         """Hand over the proof that `epoch` is dead. False: not delivered, try again."""
         try:
             request = cluster_pb2.ReportGoneRequest(epoch=epoch)
-            await self._membership.ReportGone(request, timeout=self._timeout_s)
+            await self._membership.ReportGone(
+                request, timeout=self._timeout_s, metadata=self._metadata
+            )
         except grpc.aio.AioRpcError as error:
             _not_now(error)
             return False

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deploy.descriptors import TooFewDescriptorsError, count_open, raise_limit, share
-from deploy.launcher import StartError, first_start_error
+from deploy.launcher import StartError, first_error
 from deploy.spec import DECODE, ProcessSpec, RouterSpec, WorkerSpec
+from twolane.rpc.listen import ListenError
 
 if TYPE_CHECKING:
     from kvtransfer.transports.base import Landing
@@ -27,14 +28,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """host:port of gRPC, of the metrics, and of a router's doors for workers and for HTTP; what a
-    worker's engine computes on and in."""
+    """host:port of gRPC, of the metrics, and of a router's doors for workers and for HTTP;
+    unix:PATH of its door for operators; what a worker's engine computes on and in."""
 
     endpoint: str
     metrics_endpoint: str
     worker_endpoint: str = ""
     runs_on: str = ""
     http_endpoint: str = ""
+    admin_endpoint: str = ""
 
 
 _SWITCH_S = 100e-6  # a step is ten milliseconds: with Python's five, threads wait for each other
@@ -54,7 +56,7 @@ async def serving(spec: ProcessSpec) -> AsyncIterator[Where]:
             _settle_memory()
             yield where
     except* StartError as errors:
-        raise first_start_error(errors) from None
+        raise first_error(errors) from None
 
 
 def _settle_memory() -> None:
@@ -83,12 +85,14 @@ async def _serving_router(spec: RouterSpec, limit: int) -> AsyncIterator[Where]:
         worker_host=spec.worker_host,
         worker_port=spec.worker_port,
         metrics_port=spec.metrics_port,
+        admin_socket=spec.admin_socket,
         grpc=grpc_door_config(shares),
         http=http_config(spec, shares),
         stop_grace_s=spec.timing.stop_grace_s,
+        secret=spec.secret,
     )
     async with AsyncExitStack() as stack:
-        dialer = await stack.enter_async_context(GrpcDialer())
+        dialer = await stack.enter_async_context(GrpcDialer(spec.secret))
         try:
             config, text = router_config(spec), TextCodec.load(Path(spec.model.model_dir))
         except ModelFilesError as error:
@@ -96,18 +100,14 @@ async def _serving_router(spec: RouterSpec, limit: int) -> AsyncIterator[Where]:
         server = RouterServer(config, place, dialer, text)
         try:
             await stack.enter_async_context(server)
-        except (RuntimeError, OSError) as error:  # all that gRPC says is a RuntimeError
-            ports = [(spec.host, spec.port), (spec.worker_host, spec.worker_port)]
-            if spec.http_port is not None:
-                ports.append((spec.host, spec.http_port))
-            places = " or ".join(f"{host}:{port}" for host, port in ports)
-            raise _cannot_listen(places) from error
-        metrics = f"{spec.host}:{server.metrics_port}"
+        except ListenError as error:
+            raise StartError(str(error)) from error
         yield Where(
             server.address,
-            metrics,
+            server.metrics_address,
             worker_endpoint=server.worker_address,
             http_endpoint=server.http_address,
+            admin_endpoint=server.admin_address,
         )
 
 
@@ -133,17 +133,16 @@ async def _serving_worker(spec: WorkerSpec) -> AsyncIterator[Where]:
             except DeviceError as error:
                 raise StartError(str(error)) from error
             except OSError as error:
-                raise _cannot_listen(spec.host) from error
-        dialer, metrics = PeerDialer(), WorkerMetrics()
+                raise StartError(f"cannot listen on {spec.host} (--host): {error}") from error
+        dialer, metrics = PeerDialer(spec.secret), WorkerMetrics()
         worker = build_worker(spec, power, pages, dialer, landings, metrics)
         server = WorkerServer(worker, metrics)
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(_run(server, spec), name="server")
+                tasks.create_task(_run(server), name="server")
                 watch = tasks.create_task(power.watch(), name="engine")
                 await server.started.wait()
-                metrics_endpoint = f"{spec.host}:{server.metrics_port}"
-                yield Where(worker.endpoint, metrics_endpoint, runs_on=power.runs_on)
+                yield Where(worker.endpoint, server.metrics_endpoint, runs_on=power.runs_on)
                 watch.cancel()
                 server.stop()
         finally:
@@ -152,14 +151,12 @@ async def _serving_worker(spec: WorkerSpec) -> AsyncIterator[Where]:
                 landing.close()
 
 
-async def _run(server: WorkerServer, spec: WorkerSpec) -> None:
+async def _run(server: WorkerServer) -> None:
+    from worker.errors import DisplacedError
+
     try:
         await server.run()
-    except (RuntimeError, OSError) as error:  # all that gRPC says is a RuntimeError
-        if server.started.is_set():
-            raise
-        raise _cannot_listen(f"{spec.host}:{spec.port}") from error
-
-
-def _cannot_listen(places: str) -> StartError:
-    return StartError(f"cannot listen on {places}; is it in use, or no address of this machine?")
+    except* ListenError as errors:
+        raise StartError(str(first_error(errors))) from errors
+    except* DisplacedError as errors:
+        raise StartError(str(first_error(errors))) from errors

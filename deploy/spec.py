@@ -1,12 +1,15 @@
 """What to run, as frozen values: a cluster, and each process of it.
 
-They travel to other processes as JSON (`deploy.spec_json`), so every field is plain data.
+They travel to other processes as JSON (`deploy.spec_json`), so every field is plain data; never on
+a command line, which every user of a machine can read: they hold the cluster's secret.
 """
 
 from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, field, replace
+
+from twolane.rpc.secret import new_secret
 
 MAX_PORT = 65535
 MAX_SOCKETS = 64  # from a sender to a receiver
@@ -83,18 +86,21 @@ class LimitsSpec:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterSpec:
     """One router process. Port 0 takes any free one. `host` is for clients, `worker_host` for
-    workers and the launcher alone: who reaches it is believed. `generation_config` is `auto`,
-    `none`, or a directory."""
+    workers and the launcher, who show the `secret`. `generation_config` is `auto`, `none`, or a
+    directory."""
 
     router_id: str
     model: ModelSpec
     generation_config: str = AUTO
+    secret: str = field(default_factory=new_secret, repr=False)
     host: str = "127.0.0.1"
     port: int = 0
     worker_host: str = "127.0.0.1"
     worker_port: int = 0
     metrics_port: int = 0  # at `host`
     http_port: int | None = 0  # at `host`; None: no HTTP door
+    admin_socket: str = ""  # the path of the operators' door; empty: none
+    log_level: str = "info"
     timing: TimingSpec = field(default_factory=TimingSpec)
     limits: LimitsSpec = field(default_factory=LimitsSpec)
 
@@ -121,12 +127,16 @@ class WorkerSpec:
     roles: tuple[str, ...]
     model: ModelSpec
     routers: tuple[str, ...]
+    secret: str = field(default_factory=new_secret, repr=False)
     pool: str = ""
     host: str = "127.0.0.1"
     port: int = 0
     transports: tuple[str, ...] = TRANSPORTS
     checksums: bool | None = None
     sockets: int | None = None
+    metrics_host: str = ""  # empty: `host`
+    metrics_port: int = 0
+    log_level: str = "info"
     timing: TimingSpec = field(default_factory=TimingSpec)
     limits: LimitsSpec = field(default_factory=LimitsSpec)
     devices: tuple[str, ...] = ()
@@ -148,7 +158,7 @@ class PoolSpec:
     """Workers that are alike, called `<name>-0`, `<name>-1`, …
 
     `devices` are the GPUs of each (`deploy.devices`); empty: all see those that their launcher
-    sees.
+    sees. Their metrics are at `worker_metrics_port` and the ports above; 0: any free ones.
     """
 
     name: str
@@ -158,6 +168,7 @@ class PoolSpec:
     transports: tuple[str, ...] = TRANSPORTS
     checksums: bool | None = None
     sockets: int | None = None
+    worker_metrics_port: int = 0
     limits: LimitsSpec = field(default_factory=LimitsSpec)
     devices: tuple[tuple[str, ...], ...] = ()
 
@@ -175,8 +186,11 @@ class ClusterSpec:
     worker_port: int = 0
     metrics_port: int = 0
     http_port: int | None = 7202  # None: no HTTP door
+    admin_socket: str = ""
+    log_level: str = "info"
     timing: TimingSpec = field(default_factory=TimingSpec)
     limits: LimitsSpec = field(default_factory=LimitsSpec)
+    secret: str = field(default_factory=new_secret, repr=False, compare=False)
 
     @property
     def n_workers(self) -> int:
@@ -197,8 +211,11 @@ class ClusterSpec:
             worker_port=self.worker_port,
             metrics_port=self.metrics_port,
             http_port=self.http_port,
+            admin_socket=self.admin_socket,
+            log_level=self.log_level,
             timing=self.timing,
             limits=self.limits,
+            secret=self.secret,
         )
 
     def workers(self, worker_endpoint: str) -> list[WorkerSpec]:
@@ -210,10 +227,14 @@ class ClusterSpec:
                 roles=pool.roles,
                 model=pool.model,
                 routers=(worker_endpoint,),
+                secret=self.secret,
                 pool=pool.name,
                 transports=pool.transports,
                 checksums=pool.checksums,
                 sockets=pool.sockets,
+                metrics_host=self.host,
+                metrics_port=pool.worker_metrics_port + i if pool.worker_metrics_port else 0,
+                log_level=self.log_level,
                 timing=self.timing,
                 limits=pool.limits,
                 devices=pool.devices[i] if pool.devices else (),

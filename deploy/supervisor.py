@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from deploy.events import Event, Kind
-from deploy.launcher import Handle, Launcher, StartError, first_start_error
+from deploy.launcher import Handle, Launcher, StartError, first_error
 from deploy.loading_news import tell_loading
 from deploy.restart import RestartConfig, RestartPolicy
 from deploy.router_client import RouterClient
@@ -73,12 +73,18 @@ class Supervisor:
         """
         try:
             router = await self._start(self._cluster.router())
-            async with RouterClient(router.endpoint, router.worker_endpoint) as client:
+            async with RouterClient(router, self._cluster.secret) as client:
                 await self._unless_exit(self._start_workers(router.worker_endpoint))
                 await self._unless_exit(self._until_ready(client))
                 self.is_up = True
-                ready = Event(kind=Kind.READY, endpoint=router.endpoint, http=router.http_endpoint)
-                self._tell(ready)
+                self._tell(
+                    Event(
+                        kind=Kind.READY,
+                        endpoint=router.endpoint,
+                        http=router.http_endpoint,
+                        admin=router.admin_endpoint,
+                    )
+                )
                 await self._keep_up(client, stop)
             self._tell(Event(kind=Kind.STOPPING))
             await self._stop(hurry)
@@ -103,6 +109,7 @@ class Supervisor:
                 pid=handle.pid,
                 endpoint=handle.endpoint,
                 http=handle.http_endpoint,
+                admin=handle.admin_endpoint,
                 metrics=handle.metrics_endpoint,
                 text=handle.runs_on,
             )
@@ -148,7 +155,7 @@ class Supervisor:
                 for watcher in watchers:
                     watcher.cancel()
         except* StartError as errors:
-            raise first_start_error(errors) from None
+            raise first_error(errors) from None
 
     async def _fail_on_exit(self, handle: Handle) -> None:
         raise StartError(f"{handle.name} {await self._launcher.wait_exit(handle)}")

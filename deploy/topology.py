@@ -95,6 +95,7 @@ class WorkerOptions(_Part):
     transports: Annotated[tuple[Transport, ...], Field(min_length=1, strict=False)] | None = None
     checksums: bool | None = None
     sockets: Annotated[int, Field(ge=1, le=MAX_SOCKETS)] | None = None
+    worker_metrics_port: Port | None = None  # of the first worker; the others' follow on
 
 
 class Pool(WorkerOptions):
@@ -143,6 +144,7 @@ class Topology(_Part):
     model: str = BUNDLED
     launcher: Literal["ray", "process"] = "ray"
     share_gpus: bool = False
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
     router: RouterOptions = RouterOptions()
     timing: TimingOptions = TimingOptions()
     workers: WorkerOptions = WorkerOptions()

@@ -21,7 +21,7 @@ from types import FrameType
 
 from deploy.descriptors import TooFewDescriptorsError, raise_limit
 from deploy.orphan import adopt_orphans, children, die_with_parent, end_children
-from deploy.scratch import make_scratch, remove_stale_scratch
+from deploy.scratch import LAST_WORDS, keep_logs, make_scratch, remove_stale_scratch
 
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _WATCHED = (*_STOPS, signal.SIGCHLD)
@@ -53,6 +53,11 @@ def main() -> None:
     try:
         code = _wait(launcher, watched)
         end_children(but=not_ours)
+        if (scratch / LAST_WORDS).exists():
+            print((scratch / LAST_WORDS).read_text(), end="", flush=True)
+        kept = keep_logs(scratch)
+        if kept is not None:
+            print(f"a process had died: the logs are kept in {kept}", file=sys.stderr, flush=True)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     raise SystemExit(code)

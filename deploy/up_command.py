@@ -10,7 +10,9 @@ import contextlib
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -25,6 +27,7 @@ from deploy.launcher import Launcher, StartError
 from deploy.options import (
     HTTP_OPTIONS,
     LIMIT_OPTIONS,
+    LOG_OPTIONS,
     MODEL_OPTIONS,
     ROUTER_OPTIONS,
     TIMING_OPTIONS,
@@ -33,7 +36,11 @@ from deploy.options import (
 )
 from deploy.process_launcher import ProcessLauncher
 from deploy.progress import Progress
+from deploy.scratch import CRASHED, LAST_WORDS
+from deploy.secret import read_secret, secret_option
 from deploy.spec import ClusterSpec
+from twolane.admin import SOCKET_NAME
+from twolane.rpc.listen import join, try_listen
 from twolane.testing.extras import missing_for_serving
 
 if TYPE_CHECKING:
@@ -60,6 +67,11 @@ _PORT = click.IntRange(0, 65535)
 @click.option("--worker-port", type=_PORT, help="Where workers come in.  [default: any]")
 @click.option("--metrics-port", type=_PORT, help="Of the router's metrics.  [default: any]")
 @click.option(
+    "--worker-metrics-port",
+    type=_PORT,
+    help="Of the first worker's metrics; the others' follow on.  [default: any]",
+)
+@click.option(
     "--share-gpus", is_flag=True, help="Several workers on a GPU, where there is not one for each."
 )
 @with_options(TRANSPORT_OPTIONS)
@@ -68,7 +80,9 @@ _PORT = click.IntRange(0, 65535)
 @with_options(MODEL_OPTIONS)
 @with_options(LIMIT_OPTIONS)
 @with_options(TIMING_OPTIONS)
+@secret_option("drawn, so that nobody else can join")
 @click.option("--log-dir", type=click.Path(path_type=Path), help="Keep the processes' output here.")
+@with_options(LOG_OPTIONS)
 @click.option("--json", "as_json", is_flag=True, help="Print events as lines of JSON.")
 @click.option("--print-topology", is_flag=True, help="Print the file that this amounts to.")
 @click.option("--until-stdin-closes", is_flag=True, help="Stop when standard input ends, too.")
@@ -81,26 +95,43 @@ def up(context: click.Context, /, **given: Any) -> None:
     from deploy.supervisor import Supervisor
 
     scratch: Path = context.obj
-    out, log_dir = sys.stdout, given["log_dir"] or scratch
+    out, log_dir = sys.stdout, (given["log_dir"] or scratch).absolute()
     tell: Callable[[Event], None] = partial(_print_json, out)
     try:
         topology = _topology(context, given)
         if given["print_topology"]:
             print(_as_file(topology), end="")
             return
-        cluster = _cluster(topology)
+        cluster = _cluster(topology, given["secret_file"], scratch)
+        cluster = replace(cluster, log_level=topology.log_level)
+        _check_ports(cluster)
         _make(log_dir)
-        with _prints_to(log_dir / "launcher.log"):
+        with _prints_to(log_dir / "launcher.log") as own_log:
             if not given["as_json"]:
                 tell = Progress(Console(file=out, highlight=False), cluster, log_dir)
+            tell = partial(_tell_and_log, tell, own_log, scratch)
             launcher = _launcher(topology.launcher, cluster, log_dir, scratch)
             supervisor = Supervisor(cluster, launcher, tell, log_dir=log_dir)
-            asyncio.run(_keep_up(supervisor, tell, given["until_stdin_closes"]))
+            last_words = None if given["as_json"] else scratch / LAST_WORDS
+            asyncio.run(_keep_up(supervisor, tell, given["until_stdin_closes"], last_words))
     except StartError as error:
         if given["as_json"]:
             tell(Event(kind=Kind.FAILED, text=str(error)))
             raise SystemExit(1) from error
         raise click.ClickException(str(error)) from error
+
+
+def _check_ports(cluster: ClusterSpec) -> None:
+    """Before anything is started. Who takes one later is told of by the router."""
+    router = cluster.router()
+    wanted = [
+        (router.host, router.port, "--port"),
+        (router.host, router.http_port or 0, "--http-port"),
+        (router.worker_host, router.worker_port, "--worker-port"),
+    ]
+    for host, port, option in wanted:
+        if why := try_listen(host, port):
+            raise StartError(f"cannot listen on {join(host, port)} ({option}): {why}")
 
 
 def _make(log_dir: Path) -> None:
@@ -132,14 +163,21 @@ def _as_file(topology: Topology) -> str:
     return write_topology(topology)
 
 
-def _cluster(topology: Topology) -> ClusterSpec:
+def _cluster(topology: Topology, secret_file: Path | None, scratch: Path) -> ClusterSpec:
     from deploy.resolve import resolve
 
-    return settled(resolve(topology), share=topology.share_gpus)
+    cluster = settled(resolve(topology), share=topology.share_gpus)
+    if secret_file is not None:
+        cluster = replace(cluster, secret=read_secret(secret_file))
+    # in the folder of this run, which is its user's alone, and where the client looks for it
+    return replace(cluster, admin_socket=str(scratch / SOCKET_NAME))
 
 
 async def _keep_up(
-    supervisor: Supervisor, tell: Callable[[Event], None], until_stdin_closes: bool
+    supervisor: Supervisor,
+    tell: Callable[[Event], None],
+    until_stdin_closes: bool,
+    last_words: Path | None,
 ) -> None:
     stop, hurry = asyncio.Event(), asyncio.Event()
 
@@ -149,6 +187,8 @@ async def _keep_up(
             # all that was started.
             try:
                 tell(Event(kind=Kind.STOPPING))
+                if last_words is not None:
+                    last_words.write_text("           stopped\n")
             finally:  # whoever reads may be gone
                 os._exit(0)
         if stop.is_set():  # the second Ctrl-C is impatient
@@ -176,6 +216,7 @@ def _launcher(kind: str, cluster: ClusterSpec, log_dir: Path, scratch: Path) -> 
         raise StartError(missing)
     from deploy.ray_launcher import RayLauncher  # Ray takes a second to import
 
+    os.chdir(scratch)  # Ray has its workers import from where it is started, ahead of our packages
     # Not below the log directory: Ray's sockets want a short path. Ray counts no shared GPUs.
     n_actors, each = cluster.n_workers + 1, cluster.devices
     n_gpus = len(each) if len(each) == len({*each}) else 0
@@ -183,10 +224,19 @@ def _launcher(kind: str, cluster: ClusterSpec, log_dir: Path, scratch: Path) -> 
 
 
 @contextlib.contextmanager
-def _prints_to(log: Path) -> Iterator[None]:
+def _prints_to(log: Path) -> Iterator[TextIO]:
     """Ray prints what it likes; our own lines go to the real standard output."""
     with log.open("a") as file, contextlib.redirect_stdout(file):
-        yield
+        yield file
+
+
+def _tell_and_log(tell: Callable[[Event], None], log: TextIO, scratch: Path, event: Event) -> None:
+    """The log has all events, too; of deaths the front hears, so that it keeps what they left."""
+    when = time.strftime("%Y-%m-%d %H:%M:%S")
+    print(f"{when} I deploy.up: {event.to_json()}", file=log, flush=True)
+    if event.kind is Kind.DIED:
+        (scratch / CRASHED).touch()
+    tell(event)
 
 
 def _print_json(out: TextIO, event: Event) -> None:

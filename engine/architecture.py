@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from engine.config_fields import (
     flag_of,
     names_of,
     number_of,
+    read_config,
     refuse,
     size_of,
     token_ids_of,
@@ -20,7 +20,6 @@ from engine.config_fields import (
 from engine.errors import CheckpointError, UnsupportedModelError
 from engine.quantisation import stores_fp8
 from engine.rope import Rope, read_rope
-from twolane.lfs import is_lfs_pointer, lfs_complaint
 
 # Per family, as transformers has them: whose biases are fixed, and what an absent key means.
 FAMILIES: Mapping[str, str] = {
@@ -69,7 +68,7 @@ def read_architecture(model_dir: Path) -> Architecture:
     the model is sound but of another kind. Knows both spellings of the rotary options: that of
     transformers 5 (`rope_parameters`) and the older (`rope_theta`, `rope_scaling`).
     """
-    raw = _read_json(model_dir / "config.json")
+    raw = read_config(model_dir / "config.json")
     family = _family(raw)
     if raw.get("hidden_act", "silu") != "silu":
         raise UnsupportedModelError(f"hidden_act {raw['hidden_act']} is not supported; silu is")
@@ -141,20 +140,6 @@ def _windows(raw: Mapping[str, Any], family: str) -> tuple[int, ...]:
 def _eos_token_ids(raw: Mapping[str, Any], model_dir: Path, vocab_size: int) -> tuple[int, ...]:
     """Those of generation_config.json, as in transformers; of config.json where it has none."""
     path = model_dir / "generation_config.json"
-    generation = _read_json(path) if path.exists() else {}
+    generation = read_config(path) if path.exists() else {}
     ids = token_ids_of(generation, "eos_token_id", vocab_size, path.name)
     return ids or token_ids_of(raw, "eos_token_id", vocab_size, "config.json")
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        if is_lfs_pointer(path):
-            raise CheckpointError(lfs_complaint(path))
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise CheckpointError(f"{path} is missing") from error
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read as JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{path} is not a JSON object")
-    return content

@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NoReturn
 
 from engine.errors import CheckpointError
+from twolane.lfs import is_lfs_pointer, lfs_complaint
 
 Raw = Mapping[str, Any]
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The object of a JSON file."""
+    try:
+        if is_lfs_pointer(path):
+            raise CheckpointError(lfs_complaint(path))
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path} is missing") from error
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read as JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path} is not a JSON object")
+    return content
 
 
 def size_of(raw: Raw, key: str, default: int | None = None) -> int:

@@ -15,6 +15,7 @@ from twolane.v1 import transfer_pb2
 ONE_HOST_ONLY = frozenset({"cuda_ipc", "shm", "unix"})
 ONE_KIND_ONLY = frozenset({"cuda_ipc", "shm"})  # pages of both are in the same kind of memory
 HOST = "host"
+HELLO_S = 5.0  # a link that has said none by then is closed
 
 
 def sender_hello(

@@ -17,7 +17,7 @@ from contextlib import suppress
 from kvtransfer.config import LeaseConfig
 from kvtransfer.events import ReceiverEvent
 from kvtransfer.host import open_pidfd
-from kvtransfer.negotiation import ReceiverIdentity
+from kvtransfer.negotiation import HELLO_S, ReceiverIdentity
 from kvtransfer.peer_links import PeerLinks
 from kvtransfer.receiver import Receiver
 from kvtransfer.transports.base import Landing
@@ -92,7 +92,7 @@ class ReceiverDriver:
     async def _serve(self, link: PeerLink) -> None:
         epoch = 0
         try:
-            async with asyncio.timeout(self._lease.lease_s):
+            async with asyncio.timeout(HELLO_S):
                 hello = (await link.receive()).hello
             answer = self._identity.answer(hello, self._landings)
             if not hello.epoch or not self._watch(hello, answer.transport):
@@ -113,7 +113,7 @@ class ReceiverDriver:
         except LinkBrokenError as error:
             _log.info("link from sender %x is over: %s", epoch, error)
         except TimeoutError:
-            _log.warning("a link said no hello within %g s", self._lease.lease_s)
+            _log.warning("a link said no hello within %g s", HELLO_S)
         finally:
             link.close()
             if self._links.remove(epoch, link):  # else a newer link took its place

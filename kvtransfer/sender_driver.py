@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from kvtransfer import reasons
 from kvtransfer.config import LeaseConfig
 from kvtransfer.events import SenderEvent
-from kvtransfer.negotiation import paging_to
+from kvtransfer.negotiation import HELLO_S, paging_to
 from kvtransfer.peer_links import PeerLinks
 from kvtransfer.sender import Sender
 from kvtransfer.stopping import StoppingOutlets
@@ -189,7 +189,7 @@ class SenderDriver:
         ever: what waits for it fails, and so does what comes until a later link is better."""
         link.send(transfer_pb2.ConnectRequest(hello=self._hello_to(epoch)))
         try:
-            async with asyncio.timeout(self._lease.lease_s):
+            async with asyncio.timeout(HELLO_S):
                 hello = (await link.receive()).hello
         except TimeoutError:
             _log.warning("receiver %x says no hello", epoch)

@@ -15,8 +15,8 @@ class PrefillConfig:
     It sets the sender's `holding_cap_pages` unless that is given.
 
     `drop_after_s`: where this worker decodes too, and others wait for its pages, a row that is held
-    ungranted for longer is given up, and computed again when there is room. Each worker waits up to
-    twice as long, by its epoch, so that two that wait for each other do not both give up.
+    ungranted for longer is given up, and computed again when there is room. Where the decode worker
+    has the lower epoch it is twice as long: of two that wait for each other, one gives up.
     """
 
     queue_limit: int = 1024  # rows that wait; more are refused

@@ -32,6 +32,7 @@ from prefill_worker.outgoing import Outgoing
 from prefill_worker.starting import try_start
 from twolane.v1 import worker_pb2
 from worker.attempt_id import AttemptId
+from worker.attempt_log import AttemptLog
 from worker.errors import RowRefusedError
 from worker.news import row_event
 from worker.prefix import publish
@@ -61,7 +62,6 @@ class PrefillRole:
         self._events: list[SenderEvent] = []
         self._look_again_s: float | None = None
         self._look_at_held_s = 0.0
-        self._drop_after_s = config.drop_after_s * (1 + site.epoch % 1009 / 1009)
         self.lease = config.sender.lease
         self._out = Outgoing(site, config)
         self.sender = self._out.sender
@@ -85,7 +85,9 @@ class PrefillRole:
             self._give_up(row, _Kind.KIND_FINISHED, reasons.CANCELLED, now)
         return row is not None
 
-    def retarget(self, attempt: AttemptId, command: worker_pb2.Retarget, now: float) -> bool:
+    def retarget(
+        self, attempt: AttemptId, command: worker_pb2.Retarget, log: AttemptLog, now: float
+    ) -> bool:
         row = self._rows.get(attempt)
         if row is None or self._is_local(row):
             return False
@@ -96,6 +98,7 @@ class PrefillRole:
             is_moved = self._out.retarget(row, following, command.decode, now)
         if not is_moved:
             return False
+        row.tell(log)
         del self._rows[attempt]
         self._rows[following] = row
         self._unplaced.discard(attempt)
@@ -224,7 +227,7 @@ class PrefillRole:
         finish = row.append(first.token)
         row.first = first
         row.times.first_token_s = now
-        self._site.news.token(row, first, worker_pb2.ROLE_PREFILL, finish)
+        row.log.first_token(worker_pb2.ROLE_PREFILL, row.next_index - 1, first, finish)
         if finish != GOES_ON:
             self._give_up(row, _Kind.KIND_FINISHED, reasons.FINISH, now)
         elif self._is_local(row):
@@ -319,10 +322,16 @@ class PrefillRole:
                 continue
             if now >= held_since_s + self._config.unplaced_after_s:
                 self._tell_unplaced(row, reasons.BUSY)
-            if now >= held_since_s + self._drop_after_s:
+            if now >= held_since_s + self._drop_after_s(row):
                 drop_late = row
         if drop_late is not None and self._adopter is not None and self._adopter.lacks_pages:
             self._give_up(drop_late, _Kind.KIND_DEAD, reasons.HELD, now)
+
+    def _drop_after_s(self, row: Row) -> float:
+        """Of workers that wait for each other in a circle, some have a lower epoch than the one
+        they wait for, and some a higher: never all of them give up at once."""
+        yields_first = self._site.epoch < row.decode.epoch
+        return self._config.drop_after_s * (1 if yields_first else 2)
 
     def _tell_unplaced(self, row: Row, reason: str) -> None:
         if row.attempt not in self._unplaced:

@@ -7,7 +7,7 @@ from typing import NoReturn
 from router.board import Board
 from router.endings import Endings
 from router.member import MemberState
-from router.request import Job, Request
+from router.request import Job, Request, RequestState
 from twolane.errors import DeadlineError, OverloadedError, UnavailableError
 
 UNKNOWN_WAIT_S = 1.0  # for RetryInfo before anything was seen to drain
@@ -29,9 +29,9 @@ class Admission:
         full, the youngest of a lower priority has lost its place to it."""
         left_s = None if job.deadline is None else job.deadline - now
         self.check_room(job.model, job.priority, left_s, now)
-        if left_s is not None:
-            self._check_hope(job, left_s, now)
         queue = self._board.queue
+        if left_s is not None and queue:
+            self._check_hope(job, left_s, now)
         if len(queue) >= self._config.max_queued:
             last = queue.last()
             assert last is not None
@@ -153,8 +153,8 @@ class Admission:
         return model is not None and needed <= model.room.n_tokens
 
     def late_error(self, request: Request, now: float) -> DeadlineError | None:
-        """A waiting request that cannot be answered any more before its deadline, by what answers
-        took lately: no work is spent on it."""
+        """A new request that cannot be answered any more before its deadline, by what answers took
+        lately: no work is spent on it while others wait."""
         late_at = self._late_at(request, now)
         if late_at is None or now < late_at:
             return None
@@ -172,9 +172,11 @@ class Admission:
         )
 
     def _late_at(self, request: Request, now: float) -> float | None:
-        """When a worker must have it at the latest, as far as can be told."""
+        """When a worker must have it at the latest, as far as can be told. What answers took under
+        a load that is over says little: a request that alone waits is tried."""
         deadline = request.job.deadline
-        if deadline is None:
+        is_alone = len(self._board.queue) < 2
+        if deadline is None or is_alone or request.state is not RequestState.QUEUED:
             return None
         service_s = self._board.outlook.service_s(
             request.job.model, request.n_tokens, request.remaining_tokens, now

@@ -11,39 +11,43 @@ from collections.abc import Sequence
 
 from router.answer_text import AnswerText
 from router.detokenizer import Detokenizer
-from twolane.v1 import inference_pb2, sampling_pb2, worker_pb2
+from twolane.rpc.columns import GOES_ON, Logprobs
+from twolane.v1 import inference_pb2, sampling_pb2
 
 
 class Answer:
     """Owned by one request. `take` empties what is unsent; tokens stay."""
 
-    __slots__ = ("_text", "_unsent", "tokens")
+    __slots__ = ("_logprobs", "_n_sent", "_text", "tokens")
 
     def __init__(
         self, detokenizer: Detokenizer | None, stops: Sequence[str], min_tokens: int
     ) -> None:
         self.tokens: list[int] = []
         self._text = None if detokenizer is None else AnswerText(detokenizer, stops, min_tokens)
-        self._unsent: list[inference_pb2.Token] = []
+        self._n_sent = 0
+        self._logprobs: dict[int, Logprobs] = {}  # of unsent tokens, by index
 
-    def add(self, event: worker_pb2.TokenEvent) -> bool:
-        """Take the next token; `event.index` is `len(tokens)`, the caller sees to that.
+    def add(
+        self,
+        token_id: int,
+        finish_reason: sampling_pb2.FinishReason = GOES_ON,
+        logprobs: Logprobs | None = None,
+    ) -> bool:
+        """Take the next token.
 
         Returns whether a stop string is complete: then the answer has ended with this token.
         The text of a token that ended the answer by its id is not part of the answer.
         """
-        self.tokens.append(event.token_id)
-        token = inference_pb2.Token(index=event.index, token_id=event.token_id)
-        if event.HasField("logprob"):
-            token.logprob = event.logprob
-            token.top_logprobs.extend(event.top_logprobs)
-        self._unsent.append(token)
+        if logprobs is not None:
+            self._logprobs[len(self.tokens)] = logprobs
+        self.tokens.append(token_id)
         if self._text is None:
             return False
         return self._text.add(
-            event.token_id,
-            is_last=bool(event.finish_reason),
-            is_stop=event.finish_reason == sampling_pb2.FINISH_REASON_STOP,
+            token_id,
+            is_last=bool(finish_reason),
+            is_stop=finish_reason == sampling_pb2.FINISH_REASON_STOP,
         )
 
     def end(self) -> None:
@@ -54,8 +58,16 @@ class Answer:
     def take(self) -> inference_pb2.GenerateResponse | None:
         """Everything that waits, as one response; None if nothing does."""
         text = "" if self._text is None else self._text.take()
-        if not self._unsent and not text:
+        first, self._n_sent = self._n_sent, len(self.tokens)
+        if first == self._n_sent and not text:
             return None
-        response = inference_pb2.GenerateResponse(tokens=self._unsent, text=text)
-        self._unsent.clear()
+        response = inference_pb2.GenerateResponse(text=text)
+        for index in range(first, self._n_sent):
+            response.tokens.add(index=index, token_id=self.tokens[index])
+        for index, (logprob, top) in self._logprobs.items():
+            token = response.tokens[index - first]
+            token.logprob = logprob
+            for token_id, its_logprob in top:
+                token.top_logprobs.add(token_id=token_id, logprob=its_logprob)
+        self._logprobs.clear()
         return response

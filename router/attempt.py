@@ -57,10 +57,13 @@ class Attempt:
         "life",
         "n_tokens",
         "page_tokens",
+        "placed",
         "prefill_epoch",
         "prefill_key",
         "prefill_pages",
+        "prefill_rows",
         "promised_tokens",
+        "row",
         "wants_move",
     )
 
@@ -68,6 +71,7 @@ class Attempt:
         self,
         key: worker_pb2.AttemptKey,
         *,
+        row: int,
         prefill_epoch: int,
         decode_epoch: int,
         n_tokens: int,
@@ -79,6 +83,7 @@ class Attempt:
         prefill_pages: int = 0,
     ) -> None:
         self.key = key
+        self.row = row  # under which workers tell its tokens
         self.prefill_epoch = prefill_epoch
         self.decode_epoch = decode_epoch
         self.n_tokens = n_tokens  # assigned: prompt and answer so far
@@ -91,11 +96,16 @@ class Attempt:
         self.life = Lifecycle(S.MOVING if moved_from else S.PLACED, ATTEMPT_MOVES)
         # the lowest attempt number under which P may still speak of this row
         self.prefill_key: int = moved_from.prefill_key if moved_from else key.attempt
+        # of the same attempts
+        self.prefill_rows: tuple[int, ...] = (
+            (*moved_from.prefill_rows, moved_from.row) if moved_from else ()
+        )
         self.due: float | None = None  # JUDGING, MOVING: then it has failed
         self.gap_due: float | None = None  # events were asked for again; then it has failed
         self.wants_move = False  # P said UNPLACED
         self.ended_roles: set[int] = set()  # sides that have told their final figures
         self.last_news = now
+        self.placed = now
 
     @property
     def state(self) -> AttemptState:
@@ -129,6 +139,17 @@ class Attempt:
         if is_mine and epoch == self.decode_epoch and role != worker_pb2.ROLE_PREFILL:
             return worker_pb2.ROLE_DECODE
         return None
+
+    def may_tell(self, row: int, epoch: int, role: int) -> bool:
+        """Whether a worker may tell tokens of this attempt under `row`, one of `rows`."""
+        if role == worker_pb2.ROLE_DECODE:
+            return row == self.row and epoch == self.decode_epoch
+        return role == worker_pb2.ROLE_PREFILL and epoch == self.prefill_epoch
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """Every number under which tokens may still come."""
+        return (*self.prefill_rows, self.row)
 
     def set_decoding(self) -> None:
         """D has the row. May be called again."""

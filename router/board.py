@@ -1,15 +1,18 @@
 """What the parts of the dispatcher share: the tables, the outbox, the counters. Decides nothing.
 
 A request is in `requests` by its submission id and in `labels` from admission to its end, in
-`states` by its state, in `queue` while it waits, and under the epochs of its live attempt in `_at`.
+`states` by its state, in `queue` while it waits, under the epochs of its live attempt in `_at`, and
+in `rows` under the numbers that workers tell its tokens by.
 Nothing of it stays afterwards, not even its prompt, which a client that reads slowly would keep.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from typing import Protocol
 
+from router import commands
 from router.attempt import Attempt
 from router.config import RouterConfig
 from router.lazy_heap import LazyHeap
@@ -23,27 +26,38 @@ from router.tally import Tally
 from router.waiting import WaitingQueue
 from twolane.v1 import worker_pb2
 
+CANCELS_A_MESSAGE = 1_000
 OutMessage = tuple[int, worker_pb2.SessionRequest]
 
 
 class Observer(Protocol):
-    """Who measures: durations in seconds."""
+    """Who measures, by model: durations in seconds."""
 
-    def queued(self, duration_s: float) -> None: ...
+    def admitted(self, model: str, n_prompt: int) -> None: ...
 
-    def first_token(self, duration_s: float) -> None: ...
+    def queued(self, model: str, duration_s: float) -> None: ...
 
-    def gap(self, duration_s: float) -> None: ...
+    def first_token(self, model: str, duration_s: float) -> None: ...
+
+    def gap(self, model: str, duration_s: float) -> None: ...
+
+    def ended(self, model: str, outcome: str, duration_s: float) -> None:
+        """`outcome` is finished, cancelled or failed; arrival to here."""
+        ...
 
 
 class NullObserver:
     """Nobody measures."""
 
-    def queued(self, duration_s: float) -> None: ...
+    def admitted(self, model: str, n_prompt: int) -> None: ...
 
-    def first_token(self, duration_s: float) -> None: ...
+    def queued(self, model: str, duration_s: float) -> None: ...
 
-    def gap(self, duration_s: float) -> None: ...
+    def first_token(self, model: str, duration_s: float) -> None: ...
+
+    def gap(self, model: str, duration_s: float) -> None: ...
+
+    def ended(self, model: str, outcome: str, duration_s: float) -> None: ...
 
 
 class Board:
@@ -61,28 +75,45 @@ class Board:
         self.counters: Counter[str] = Counter()
         self.now = 0.0  # of the latest tick; for memories that need no better
         self.tally = Tally()
+        self.rows: dict[int, Request] = {}  # by number; each has its attempt
+        self._row_numbers = itertools.count(1)  # never used again, so late tokens find nobody
         self.outlook = Outlook()
         self.roster = Roster(config.admission, self.members, self.tally)
         self.alarms: LazyHeap[Request] = LazyHeap()  # by when each must be looked at
         self._at: dict[int, dict[str, Request]] = {}
         self._outbox: list[OutMessage] = []
+        # by epoch: the last command in the outbox, where that is a cancel
+        self._unsent_cancels: dict[int, worker_pb2.SessionRequest] = {}
         self._touched: list[Request] = []
 
     def send(self, epoch: int, command: worker_pb2.SessionRequest) -> None:
-        """Queue a command. Without an open session it is lost, but for cancels: they are said
-        when one opens."""
+        """Queue a command. Without an open session it is lost."""
+        member = self.members.get(epoch)
+        if member is not None and member.is_open and member.state is not MemberState.GONE:
+            self._outbox.append((epoch, command))
+            self._unsent_cancels.pop(epoch, None)  # what follows comes behind this
+
+    def cancel(self, epoch: int, submission_id: str, attempt: int) -> None:
+        """Have a worker cancel an attempt: now, and again whenever a session to it opens."""
         member = self.members.get(epoch)
         if member is None or member.state is MemberState.GONE:
             return
-        if command.HasField("cancel"):
-            key = command.cancel.key
-            member.cancels.pop((key.submission_id, key.attempt), None)  # the youngest are last
-            member.cancels[key.submission_id, key.attempt] = self.now
+        member.note_cancel(submission_id, attempt, self.now)
         if member.is_open:
-            self._outbox.append((epoch, command))
+            self.say_cancelled(epoch, submission_id, attempt)
+
+    def say_cancelled(self, epoch: int, submission_id: str, attempt: int) -> None:
+        """Many at once share a message: a link breaks when too many wait."""
+        command = self._unsent_cancels.get(epoch)
+        if command is None or len(command.cancel.keys) >= CANCELS_A_MESSAGE:
+            command = commands.cancel()
+            self.send(epoch, command)
+            self._unsent_cancels[epoch] = command
+        command.cancel.keys.add(submission_id=submission_id, attempt=attempt)
 
     def take_outbox(self) -> list[OutMessage]:
         taken, self._outbox = self._outbox, []
+        self._unsent_cancels.clear()
         return taken
 
     def touch(self, request: Request) -> None:
@@ -132,6 +163,8 @@ class Board:
                 del here[request.job.submission_id]
                 if not here:
                     del self._at[epoch]
+            for row in request.attempt.rows:
+                del self.rows[row]
             self.tally.remove(request.attempt)
         request.attempt = attempt
         if attempt is None:
@@ -144,6 +177,12 @@ class Board:
         self.counters["attempts"] += 1
         for epoch in attempt.epochs():
             self._at.setdefault(epoch, {})[request.job.submission_id] = request
+        for row in attempt.rows:
+            self.rows[row] = request
+
+    def next_row(self) -> int:
+        """A number for a new attempt."""
+        return next(self._row_numbers)
 
     def remove(self, request: Request) -> None:
         """The request is over: take it out of every table."""
@@ -182,5 +221,7 @@ class Board:
             for epoch in request.attempt.epochs():
                 expected.setdefault(epoch, set()).add(request.job.submission_id)
         assert at == expected, f"indexed {at}, are {expected}"
+        rows = {row: r for r in live if r.attempt is not None for row in r.attempt.rows}
+        assert self.rows == rows, f"rows {set(self.rows)}, are {set(rows)}"
         attempts = [request.attempt for request in live if request.attempt is not None]
         self.tally.check_integrity(attempt for attempt in attempts if not attempt.is_over)

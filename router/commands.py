@@ -46,6 +46,7 @@ def _assign(
     command = worker_pb2.SessionRequest(
         assign=worker_pb2.Assign(
             key=attempt.key,
+            row=attempt.row,
             roles=roles,
             token_ids=job.token_ids,
             n_prompt=job.n_prompt,
@@ -73,9 +74,9 @@ def time_left_ms(deadline: float | None, now: float) -> int:
     return int(min(max((deadline - now) * 1000, 1), MAX_TIME_LEFT_MS))
 
 
-def cancel(submission_id: str, attempt: int) -> worker_pb2.SessionRequest:
-    key = worker_pb2.AttemptKey(submission_id=submission_id, attempt=attempt)
-    return worker_pb2.SessionRequest(cancel=worker_pb2.Cancel(key=key))
+def cancel() -> worker_pb2.SessionRequest:
+    """Of no attempt yet."""
+    return worker_pb2.SessionRequest(cancel=worker_pb2.Cancel())
 
 
 def attach(key: worker_pb2.AttemptKey, from_index: int) -> worker_pb2.SessionRequest:
@@ -83,9 +84,15 @@ def attach(key: worker_pb2.AttemptKey, from_index: int) -> worker_pb2.SessionReq
 
 
 def retarget(
-    key: worker_pb2.AttemptKey, next_attempt: int, decode: Member
+    key: worker_pb2.AttemptKey, moved: Attempt, decode: Member
 ) -> worker_pb2.SessionRequest:
-    command = worker_pb2.Retarget(key=key, next_attempt=next_attempt, decode=decode.announce.worker)
+    """What ran under `key` goes on as `moved`."""
+    command = worker_pb2.Retarget(
+        key=key,
+        next_attempt=moved.key.attempt,
+        next_row=moved.row,
+        decode=decode.announce.worker,
+    )
     return worker_pb2.SessionRequest(retarget=command)
 
 

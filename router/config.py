@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from router.limits import LimitsConfig
 from router.model_defaults import ModelDefaults
 from twolane.rpc.call_gate import CallGateConfig
+from twolane.rpc.secret import new_secret
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +20,7 @@ class MembershipConfig:
     suspicion_s: float = 3.0  # silence after which a worker's requests go elsewhere
     gone_after_s: float = 30.0  # silence after which it is no member any more
     forget_after_s: float = 60.0  # how long a member that is gone stays visible in the status
+    most_members: int = 20_000  # those that are gone too; more are refused
     open_timeout_s: float = 2.0  # dial to first message of a session
     redial_min_s: float = 0.1
     redial_max_s: float = 2.0
@@ -112,10 +114,10 @@ class GrpcDoorConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
     """Where a router listens. Port 0 takes any free one; no metrics port: no endpoint; no `http`:
-    no such door, else it is at `host`, too.
+    no such door, else it is at `host`, too; no `admin_socket`, a path: no door for operators.
 
-    `host` is for clients. Workers and the launcher come to `worker_host`, where everybody is
-    believed: beyond the loopback it must be a network of their own.
+    `host` is for clients. Workers and the launcher come to `worker_host`, where they are believed
+    who show the cluster's `secret`.
     """
 
     host: str = "127.0.0.1"
@@ -123,6 +125,8 @@ class ServerConfig:
     worker_host: str = "127.0.0.1"
     worker_port: int = 0
     metrics_port: int | None = 0
+    admin_socket: str = ""
     grpc: GrpcDoorConfig = field(default_factory=GrpcDoorConfig)
     http: HttpConfig | None = field(default_factory=HttpConfig)
     stop_grace_s: float = 5.0  # running answers get this long when the router stops
+    secret: str = field(default_factory=new_secret, repr=False)

@@ -10,17 +10,19 @@ from router.background import Background
 from router.session import WorkerLink
 from twolane.rpc.link import GrpcLink
 from twolane.rpc.options import CHANNEL_OPTIONS
+from twolane.rpc.secret import shown
 from twolane.v1 import worker_pb2, worker_pb2_grpc
 
 
 class GrpcDialer:
     """One fresh channel a dial, closed when its link is over: no backoff outlives a worker.
 
-    async with GrpcDialer() as dialer:
+    async with GrpcDialer(secret) as dialer:
         link = await dialer.dial_worker(address)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, secret: str) -> None:
+        self._metadata = shown(secret)
         self._watchers = Background()
 
     async def __aenter__(self) -> GrpcDialer:
@@ -37,7 +39,7 @@ class GrpcDialer:
 
     async def dial_worker(self, address: worker_pb2.WorkerAddress) -> WorkerLink:
         channel = grpc.aio.insecure_channel(address.endpoint, options=CHANNEL_OPTIONS)
-        call = worker_pb2_grpc.WorkerServiceStub(channel).Session()
+        call = worker_pb2_grpc.WorkerServiceStub(channel).Session(metadata=self._metadata)
         link: GrpcLink[worker_pb2.SessionRequest, worker_pb2.SessionResponse] = GrpcLink(call)
         self._watchers.start(_close_after(link, channel), name="close-channel")
         return link

@@ -26,6 +26,7 @@ from router.request import Job, Request
 from router.request_clock import RequestClock
 from router.store import MemoryStore, Store
 from twolane.errors import TwolaneError
+from twolane.rpc.columns import tokens_of
 from twolane.rpc.params import params_to_proto
 from twolane.v1 import cluster_pb2, worker_pb2
 
@@ -70,6 +71,7 @@ class Dispatcher:
         answer = Answer(detokenizer, job.params.stop, job.params.min_tokens)
         request = Request(job, answer, params_to_proto(job.params))
         self.board.add(request)
+        self.board.observer.admitted(job.model, request.n_prompt)
         self.settle(now)
         return request
 
@@ -129,10 +131,25 @@ class Dispatcher:
             return
         self.members.heard(epoch, message.load if message.HasField("load") else None, now)
         guard, events = self._guard, self._events
-        for token in message.tokens:
-            guard.run("told", token.key.submission_id, now, events.token, epoch, token, now)
+        for columns in message.tokens:
+            self._tokens(epoch, columns, now)
         for row in message.rows:
             guard.run("told", row.key.submission_id, now, events.row, epoch, row, now)
+
+    def _tokens(self, epoch: int, columns: worker_pb2.TokenColumns, now: float) -> None:
+        role, rows = columns.role, self.board.rows
+        try:
+            told = list(tokens_of(columns))
+        except ValueError:
+            self.board.drop("malformed")
+            return
+        for token in told:
+            request = rows.get(token[0])
+            if request is None:
+                self.board.drop("unknown_row")
+                continue
+            name = request.job.submission_id
+            self._guard.run("told", name, now, self._events.token, request, epoch, role, token, now)
 
     # Time
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from router import commands
 from router.attempt import Attempt, AttemptState
 from router.board import Board
 from router.ledger import make_ledger
@@ -107,8 +106,7 @@ class Endings:
     def cancel_attempt(self, attempt: Attempt) -> None:
         """Tell everyone who may know of it, under every number that it may be known by."""
         for number in range(attempt.prefill_key, attempt.key.attempt):
-            command = commands.cancel(attempt.key.submission_id, number)
-            self._board.send(attempt.prefill_epoch, command)
+            self._board.cancel(attempt.prefill_epoch, attempt.key.submission_id, number)
         for epoch in attempt.epochs():
             self._cancel_at(epoch, attempt)
 
@@ -117,9 +115,14 @@ class Endings:
         return member.worker_id if member is not None else ""
 
     def _cancel_at(self, epoch: int, attempt: Attempt) -> None:
-        self._board.send(epoch, commands.cancel(attempt.key.submission_id, attempt.key.attempt))
+        self._board.cancel(epoch, attempt.key.submission_id, attempt.key.attempt)
 
     def _leave(self, request: Request) -> None:
+        took_s = max(0.0, self._board.now - request.job.arrived)
+        if request.ledger is not None:
+            took_s = request.ledger.total_s
+        outcome = request.state.name.lower()
+        self._board.observer.ended(request.job.model, outcome, took_s)
         self._board.set_attempt(request, None)
         self._board.remove(request)
         self._board.touch(request)

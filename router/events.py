@@ -1,6 +1,6 @@
 """What workers say about attempts, and what follows from it.
 
-Token events, by index against the n tokens that the answer has:
+Tokens, by index against the n tokens that the answer has:
 
     index < n    a repeat. D's first event repeats P's token; anything else is a duplicate. If its
                  token differs from the one streamed, one of the two is wrong: new attempt.
@@ -15,7 +15,9 @@ from router.board import Board
 from router.endings import Endings
 from router.recovery import Recovery
 from router.request import Request, RequestState
-from twolane.errors import InternalError
+from twolane import refusals
+from twolane.errors import InternalError, UnavailableError
+from twolane.rpc.columns import Told
 from twolane.v1 import sampling_pb2, worker_pb2
 
 K = worker_pb2.RowEvent
@@ -31,48 +33,36 @@ class Events:
         self._endings = endings
         self._recovery = recovery
 
-    def token(self, epoch: int, event: worker_pb2.TokenEvent, now: float) -> None:
-        request = self._board.requests.get(event.key.submission_id)
-        if request is None:
-            self._board.drop("unknown_request")
-            return
+    def token(self, request: Request, epoch: int, role: int, told: Told, now: float) -> None:
+        """One of a worker's columns; `request` is the one whose row it is told under."""
+        row, index, token_id, finish_reason, logprobs = told
         attempt = request.attempt
-        role = _role(attempt, epoch, event)
-        if attempt is None or attempt.is_over or role is None:
+        assert attempt is not None
+        if attempt.is_over or not attempt.may_tell(row, epoch, role):  # guard: row teller
             self._board.drop("old_attempt")
             return
         attempt.last_news = now
         if role == worker_pb2.ROLE_DECODE:
             self._decodes(attempt)
-        if event.index != len(request.answer.tokens):  # guard: token index
-            self._out_of_order(request, attempt, epoch, event, role, now)
+        if index != len(request.answer.tokens):  # guard: token index
+            self._out_of_order(request, attempt, epoch, role, index, token_id, now)
             return
         attempt.gap_due = None
-        self._next_token(request, attempt, event, role, now)
-
-    def _next_token(
-        self,
-        request: Request,
-        attempt: Attempt,
-        event: worker_pb2.TokenEvent,
-        role: int,
-        now: float,
-    ) -> None:
-        found = request.answer.add(event)
-        if event.index == attempt.first_index:
+        found = request.answer.add(token_id, finish_reason, logprobs)
+        if index == attempt.first_index:
             self._board.tally.through(attempt)
         if request.n_tokens > attempt.promised_tokens:
             self._board.tally.grow(attempt)
         self._board.touch(request)
         gap_s = request.timeline.note_token(now)
         if gap_s is None:
-            self._board.observer.first_token(now - request.job.arrived)
+            self._board.observer.first_token(request.job.model, now - request.job.arrived)
         else:
-            self._board.observer.gap(gap_s)
+            self._board.observer.gap(request.job.model, gap_s)
         if found:
             self._endings.stopped(request, sampling_pb2.FINISH_REASON_STOP, role, now)
-        elif event.finish_reason:
-            self._endings.last_token(request, event.finish_reason, role, now)
+        elif finish_reason:
+            self._endings.last_token(request, finish_reason, role, now)
         elif request.remaining_tokens <= 0:
             self._endings.stopped(request, sampling_pb2.FINISH_REASON_LENGTH, role, now)
 
@@ -85,21 +75,22 @@ class Events:
         request: Request,
         attempt: Attempt,
         epoch: int,
-        event: worker_pb2.TokenEvent,
         role: int,
+        index: int,
+        token_id: int,
         now: float,
     ) -> None:
         tokens = request.answer.tokens
-        if event.index > len(tokens):
+        if index > len(tokens):
             self._board.drop("gap")
             if attempt.gap_due is None:
                 attempt.gap_due = now + self._board.config.dispatch.attach_wait_s
                 self._board.alarm(request, attempt.gap_due)
                 self._recovery.attach(request, epoch)
-        elif event.index < 0 or tokens[event.index] != event.token_id:
+        elif tokens[index] != token_id:
             self._board.drop("disagreement")
             self._recovery.retry(request, "disagreement", now)
-        elif role != worker_pb2.ROLE_DECODE or event.index != attempt.first_index:
+        elif role != worker_pb2.ROLE_DECODE or index != attempt.first_index:
             self._board.drop("duplicate")
 
     def row(self, epoch: int, event: worker_pb2.RowEvent, now: float) -> None:
@@ -109,7 +100,7 @@ class Events:
                 self._board.drop("unknown_request")
             return
         attempt = request.attempt
-        role = _role(attempt, epoch, event)
+        role = None if attempt is None else attempt.role_of(event.key, epoch, event.role)
         if attempt is None or role is None:
             self._board.drop("old_attempt")
             return
@@ -167,7 +158,11 @@ class Events:
                         metadata={"reason": event.reason, "worker": self._endings.worker_id(epoch)},
                     ),
                 )
-            case K.KIND_REFUSED if event.reason == "cancelled" and not is_prefill:
+            case K.KIND_TAKEN:
+                self._endings.fail(
+                    request, UnavailableError("another router has taken this request over")
+                )
+            case K.KIND_REFUSED if event.reason == refusals.CANCELLED and not is_prefill:
                 pass  # P gave the transfer up before D was assigned; P tells why
             case K.KIND_REFUSED:
                 self._recovery.refused(request, epoch, event.reason, event.message, now)
@@ -176,15 +171,6 @@ class Events:
                     self._recovery.retry(request, "row_gone", now)
             case _:
                 self._board.drop("unknown_event")
-
-
-def _role(
-    attempt: Attempt | None, epoch: int, event: worker_pb2.TokenEvent | worker_pb2.RowEvent
-) -> int | None:
-    """As whom this worker may speak of the attempt, if at all."""
-    if attempt is None:
-        return None
-    return attempt.role_of(event.key, epoch, event.role)
 
 
 def _ends_attempt(attempt: Attempt, role: int, event: worker_pb2.RowEvent) -> bool:

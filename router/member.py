@@ -52,25 +52,32 @@ class Member:
         self.load = worker_pb2.LoadReport()
         self.is_open = False  # a session is open: commands can be sent
         self.was_refused = False  # the last dial failed
-        self.drain_wanted = False  # by an operator
+        self.drain_wanted: bool | None = None  # by an operator; None: nobody has said
         self.last_heard = now
         self.last_given = 0  # the number of the latest prompt that it was given
         self.gone_at: float | None = None
-        # cancels of the last CANCEL_MEMORY_S, and those that wait for a session: a link that
-        # breaks loses what was under way, so they are all said again when the next one opens
+        # (submission id, attempt): since when, oldest first. A link that breaks loses what was
+        # under way, so they are all said again when the next one opens
         self.cancels: dict[tuple[str, int], float] = {}
 
+    def note_cancel(self, submission_id: str, attempt: int, now: float) -> None:
+        self.cancels.pop((submission_id, attempt), None)
+        self.cancels[submission_id, attempt] = now
+
     def forget_cancels(self, now: float) -> None:
-        """Those that have surely arrived."""
-        if not self.is_open:
-            return
-        old = []
-        for key, at in self.cancels.items():  # in the order of their times
-            if now - at < CANCEL_MEMORY_S:
-                break
-            old.append(key)
-        for key in old:
+        """Those that have arrived, or whose rows the worker has given up meanwhile: nobody has
+        listened to them for so long."""
+        while self.cancels:
+            key, noted = next(iter(self.cancels.items()))
+            if now - noted < CANCEL_MEMORY_S:
+                return
             del self.cancels[key]
+
+    def keeps_its_name(self, now: float, suspicion_s: float) -> bool:
+        """Whether a newcomer of the same worker id is refused: this one was heard lately, and its
+        session is open, or being opened."""
+        is_there = self.is_open or (self.state is S.JOINING and not self.was_refused)
+        return is_there and self.state is not S.GONE and now - self.last_heard <= suspicion_s
 
     @property
     def is_stuck(self) -> bool:
@@ -98,6 +105,11 @@ class Member:
     @property
     def prefills(self) -> bool:
         return worker_pb2.ROLE_PREFILL in self.announce.roles
+
+    @property
+    def role_names(self) -> list[str]:
+        """For people."""
+        return ["prefill"] * self.prefills + ["decode"] * self.decodes
 
     @property
     def decodes(self) -> bool:

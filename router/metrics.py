@@ -1,14 +1,15 @@
 """Prometheus figures of one router, in a registry of its own.
 
-Durations are observed as they happen. States and counters are a snapshot that the event loop
-publishes; the endpoint shows the latest.
+Durations and tokens are counted as they happen; states and counters are read from the router when
+somebody looks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter as TallyCounter
+from collections.abc import Callable, Iterable
 
-from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -22,7 +23,8 @@ _SECONDS = (
 _FAMILIES = {
     "resumes": ("reason", "Attempts that failed and were made again"),
     "dropped": ("reason", "Messages of workers that were not used"),
-    "refused": ("reason", "Requests refused at the door"),
+    "refused": ("reason", "Requests refused, or turned away from the queue, with this error"),
+    "unauthenticated": ("method", "Calls at inner ports without the cluster's secret"),
     "failed": ("reason", "Requests that ended with an error"),
 }
 _PLAIN = {
@@ -38,50 +40,82 @@ class RouterMetrics(Collector):
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._status = cluster_pb2.GetStatusResponse()
+        self._look: Callable[[], cluster_pb2.GetClusterStatusResponse] | None = None
         self._queued = self._histogram("queue", "Admission to first dispatch")
         self._first_token = self._histogram("ttft", "Arrival at the door to first token there")
         self._gap = self._histogram("gap", "Between two tokens of an answer, at the door")
+        self._request = self._histogram("request", "Arrival to the end of the answer", "outcome")
+        self._prompt_tokens = self._counter("prompt_tokens", "Tokens of admitted prompts")
+        self._tokens = self._counter("generated_tokens", "Tokens of answers, at the door")
         self.registry.register(self)
 
-    def queued(self, duration_s: float) -> None:
-        self._queued.observe(duration_s)
+    def watch(self, look: Callable[[], cluster_pb2.GetClusterStatusResponse]) -> None:
+        """What `look` returns at each scrape is shown too: workers, states, counters."""
+        self._look = look
 
-    def first_token(self, duration_s: float) -> None:
-        self._first_token.observe(duration_s)
+    def admitted(self, model: str, n_prompt: int) -> None:
+        self._prompt_tokens.labels(model).inc(n_prompt)
 
-    def gap(self, duration_s: float) -> None:
-        self._gap.observe(duration_s)
+    def queued(self, model: str, duration_s: float) -> None:
+        self._queued.labels(model).observe(duration_s)
 
-    def publish(self, status: cluster_pb2.GetStatusResponse) -> None:
-        """Replace the snapshot. The message is the endpoint's from now on."""
-        self._status = status
+    def first_token(self, model: str, duration_s: float) -> None:
+        self._first_token.labels(model).observe(duration_s)
+        self._tokens.labels(model).inc()
+
+    def gap(self, model: str, duration_s: float) -> None:
+        self._gap.labels(model).observe(duration_s)
+        self._tokens.labels(model).inc()
+
+    def ended(self, model: str, outcome: str, duration_s: float) -> None:
+        self._request.labels(model, outcome).observe(duration_s)
 
     def collect(self) -> Iterable[Metric]:
-        status = self._status
-        pages = GaugeMetricFamily(
-            "twolane_router_worker_pages", "Pages of a worker", labels=("worker", "state")
-        )
-        for worker in status.workers:
-            for state in PAGE_STATES:
-                count = getattr(worker.load.pages, state)
-                pages.add_metric((worker.worker.worker_id, state), count)
+        if self._look is None:
+            return
+        status = self._look()
+        yield from _workers(status)
         requests = GaugeMetricFamily(
             "twolane_router_requests", "Live requests by state", labels=("state",)
         )
         for state, count in status.requests_by_state.items():
             requests.add_metric((state,), count)
-        yield pages
         yield requests
         yield from _counters(status)
 
-    def _histogram(self, name: str, text: str) -> Histogram:
+    def _histogram(self, name: str, text: str, *labels: str) -> Histogram:
         return Histogram(
-            f"twolane_router_{name}_seconds", text, buckets=_SECONDS, registry=self.registry
+            f"twolane_router_{name}_seconds",
+            text,
+            ("model", *labels),
+            buckets=_SECONDS,
+            registry=self.registry,
         )
 
+    def _counter(self, name: str, text: str) -> Counter:
+        return Counter(f"twolane_router_{name}", text, ("model",), registry=self.registry)
 
-def _counters(status: cluster_pb2.GetStatusResponse) -> Iterable[Metric]:
+
+def _workers(status: cluster_pb2.GetClusterStatusResponse) -> Iterable[Metric]:
+    pages = GaugeMetricFamily(
+        "twolane_router_worker_pages", "Pages of a worker", labels=("worker", "pool", "state")
+    )
+    states = GaugeMetricFamily(
+        "twolane_router_workers", "Workers by state", labels=("model", "pool", "state")
+    )
+    counts: TallyCounter[tuple[str, str, str]] = TallyCounter()
+    for worker in status.workers:
+        counts[worker.model, worker.pool, worker.state] += 1
+        for state in PAGE_STATES:
+            count = getattr(worker.load.pages, state)
+            pages.add_metric((worker.worker.worker_id, worker.pool, state), count)
+    for labels, n in counts.items():
+        states.add_metric(labels, n)
+    yield pages
+    yield states
+
+
+def _counters(status: cluster_pb2.GetClusterStatusResponse) -> Iterable[Metric]:
     for name, text in _PLAIN.items():
         yield CounterMetricFamily(
             f"twolane_router_{name}", text, value=status.counters.get(name, 0)

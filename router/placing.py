@@ -75,7 +75,7 @@ class Placing:
         if late is not None:
             self._endings.fail(request, late)
             return False
-        attempt = _attempt(request, need, placement, now)
+        attempt = _attempt(request, board.next_row(), need, placement, now)
         prefill = board.members.get(attempt.prefill_epoch)
         decode = board.members.get(attempt.decode_epoch)
         assert prefill is not None
@@ -90,16 +90,17 @@ class Placing:
         self._affinity.record(job.prefix_hashes, prefill.epoch)
         if request.timeline.dispatched is None:
             request.timeline.dispatched = now
-            board.observer.queued(now - job.arrived)
+            board.observer.queued(job.model, now - job.arrived)
             self._admission.note_dispatch(request, now)
         return True
 
 
-def _attempt(request: Request, need: Need, placement: Placement, now: float) -> Attempt:
+def _attempt(request: Request, row: int, need: Need, placement: Placement, now: float) -> Attempt:
     last = request.last_attempt
     number = next_attempt(last.key.attempt) if last else first_attempt(fence=0)
     return Attempt(
         worker_pb2.AttemptKey(submission_id=request.job.submission_id, attempt=number),
+        row=row,
         prefill_epoch=placement.prefill.epoch,
         decode_epoch=placement.decode.epoch,
         n_tokens=need.n_tokens,

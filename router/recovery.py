@@ -17,6 +17,7 @@ from router.endings import Endings
 from router.member import Member, MemberState
 from router.policy import Need, WorkerView, place_decode
 from router.request import Request, RequestState
+from twolane import refusals
 from twolane.attempt_number import next_attempt
 from twolane.errors import UnavailableError
 from twolane.v1 import worker_pb2
@@ -38,13 +39,16 @@ class Recovery:
         now: float,
         *,
         is_failure: bool = True,
+        is_refusal: bool = False,
         detail: str = "",
     ) -> None:
-        """This attempt is over; make another, or give up after too many failures."""
+        """This attempt is over; make another, or give up after too many failures. One that a worker
+        would not begin (`is_refusal`) does not end the request's wait for workers."""
         attempt = request.attempt
         assert attempt is not None
         config = self._board.config.dispatch
         request.failures += is_failure
+        request.refusals = request.refusals + 1 if is_refusal else 0
         if request.failures > config.max_failures:
             message = (
                 f"gave up after {request.failures} failed attempts (at most "
@@ -63,9 +67,10 @@ class Recovery:
         self._board.advance(request, RequestState.RESUMING)
         self._board.counters[f"resumes.{reason}"] += 1
         self._board.set_attempt(request, None)
-        request.queued_since = now
-        if is_failure and request.failures > 1:
-            delay_s = config.retry_delay_s * 2 ** (request.failures - 2)
+        request.queued_since = request.queued_since + now - attempt.placed if is_refusal else now
+        n_in_vain = request.failures if is_failure else request.refusals
+        if n_in_vain > 1:
+            delay_s = config.retry_delay_s * 2 ** min(n_in_vain - 2, 30)
             request.due = now + min(delay_s, config.retry_delay_max_s)
             self._board.alarm(request, request.due)
         else:
@@ -126,6 +131,7 @@ class Recovery:
             worker_pb2.AttemptKey(
                 submission_id=request.job.submission_id, attempt=next_attempt(attempt.key.attempt)
             ),
+            row=self._board.next_row(),
             prefill_epoch=attempt.prefill_epoch,
             decode_epoch=decode.epoch,
             n_tokens=attempt.n_tokens,
@@ -138,11 +144,9 @@ class Recovery:
         )
         moved.due = now + self._board.config.dispatch.retarget_wait_s
         self._board.alarm(request, moved.due)
-        to_prefill = commands.retarget(attempt.key, moved.key.attempt, decode)
+        to_prefill = commands.retarget(attempt.key, moved, decode)
         to_decode = None if stays else commands.assign_decode(request, moved, prefill, decode, now)
-        self._board.send(
-            attempt.decode_epoch, commands.cancel(attempt.key.submission_id, attempt.key.attempt)
-        )
+        self._board.cancel(attempt.decode_epoch, attempt.key.submission_id, attempt.key.attempt)
         attempt.life.advance(A.OVER)
         self._board.set_attempt(request, moved)
         self._board.counters["retargets"] += 1
@@ -152,12 +156,15 @@ class Recovery:
         return True
 
     def session_opened(self, member: Member) -> None:
-        """After a cut nothing is known of what arrived: ask for everything again."""
+        """After a cut nothing is known of what arrived: say and ask for everything again. Cancels
+        come before new rows, whose labels they may set free."""
         epoch = member.epoch
-        for submission_id, number in list(member.cancels):
-            self._board.send(epoch, commands.cancel(submission_id, number))
-        if member.drain_wanted:
-            self._board.send(epoch, commands.drain(True))
+        for submission_id, number in member.cancels:
+            self._board.say_cancelled(epoch, submission_id, number)
+        for gone in self._board.members.proofs:
+            self._board.send(epoch, commands.peer_gone(gone))
+        if member.drain_wanted is not None:
+            self._board.send(epoch, commands.drain(member.drain_wanted))
         for request, attempt in self._board.attempts_at(epoch):
             if attempt.state is A.MOVING and epoch == attempt.prefill_epoch:
                 decode = self._board.members.get(attempt.decode_epoch)
@@ -165,7 +172,7 @@ class Recovery:
                     old = worker_pb2.AttemptKey(
                         submission_id=attempt.key.submission_id, attempt=attempt.key.attempt - 1
                     )
-                    self._board.send(epoch, commands.retarget(old, attempt.key.attempt, decode))
+                    self._board.send(epoch, commands.retarget(old, attempt, decode))
             elif attempt.state is not A.DECODING or epoch == attempt.decode_epoch:
                 self.attach(request, epoch)
 
@@ -227,9 +234,22 @@ class Recovery:
         request.avoid = frozenset({*alive, *epochs})
 
     def refused(self, request: Request, epoch: int, reason: str, message: str, now: float) -> None:
-        """A worker will not have the row: elsewhere, if there is an elsewhere."""
+        """A worker will not have the row: elsewhere, if there is an elsewhere. What another request
+        of its label keeps from starting is over; one that has an answer so far is the earlier."""
+        is_in_use = reason == refusals.REQUEST_IN_USE
+        if is_in_use and not request.answer.tokens:
+            self._endings.fail(request, request.job.label.in_use_error())
+            return
         self.avoid(request, epoch)
-        self.retry(request, f"refused.{reason or 'unknown'}", now, detail=message)
+        is_refusal = is_in_use or reason in refusals.NOT_NOW
+        self.retry(
+            request,
+            f"refused.{reason or 'unknown'}",
+            now,
+            is_failure=not is_refusal,
+            is_refusal=is_refusal,
+            detail=message,
+        )
 
 
 def _that_keeps(attempt: Attempt, view: WorkerView | None) -> WorkerView | None:

@@ -121,6 +121,7 @@ class Request:
         "n_preempted",
         "n_prompt",
         "queued_since",
+        "refusals",
         "sampling",
         "sequence",
         "timeline",
@@ -137,6 +138,7 @@ class Request:
         self.last_attempt: Attempt | None = None  # live or not: for the ledger
         self.n_attempts = 0
         self.failures = 0  # attempts that ended badly
+        self.refusals = 0  # attempts that no worker began, since one did: none had room just then
         self.n_preempted = 0
         self.avoid: frozenset[int] = frozenset()  # epochs that refused it
         self.queued_since = job.arrived

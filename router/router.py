@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 from router.background import Background
@@ -24,16 +25,20 @@ from router.model import ModelFacts
 from router.readers import Readers
 from router.request import Job, Label, Request
 from router.session import WorkerDialer, WorkerSession
-from router.status import make_status
+from router.status import make_service_status, make_status
 from router.store import MemoryStore, Store
 from router.text import TextCodec
 from twolane.errors import (
     CancelledError,
     InvalidRequestError,
+    TwolaneError,
     UnavailableError,
 )
 from twolane.rpc.link import LinkBrokenError
+from twolane.rpc.log_rate import LogRate
 from twolane.v1 import cluster_pb2, inference_pb2, worker_pb2
+
+log = logging.getLogger(__name__)
 
 LAST_WORDS_S = 0.1
 
@@ -66,6 +71,7 @@ class Router:
         self._wakes: dict[Request, asyncio.Event] = {}
         self._readers = Readers(config.readers)
         self._tasks = Background()
+        self._refusals = LogRate()
         self._epoch = secrets.randbits(63) + 1  # of this process, among all of its router_id
         self._is_stopping = False
         self._is_flush_due = False
@@ -147,6 +153,20 @@ class Router:
                 self._dispatcher.end(request.job.submission_id, left, self._loop.time())
                 self._flush()
 
+    @contextmanager
+    def noting_refusals(self) -> Iterator[None]:
+        """Around what may turn a request away at a door: it is counted, and logged now and then.
+        Admission counts what it refuses itself."""
+        try:
+            yield
+        except TwolaneError as error:
+            reason = error.reason.lower()
+            self._dispatcher.board.counters[f"refused.{reason}"] += 1
+            n = self._refusals.take(reason, self._loop.time())
+            if n:
+                log.info("refused %d requests (%s); the last: %.200s", n, reason, error.message)
+            raise
+
     def check_room(self, *, priority: int | None = None, time_left_s: float | None = None) -> None:
         """For doors, before they parse: raises `OverloadedError` or `DeadlineError` for what would
         be refused whatever it is. `priority` None: not known yet."""
@@ -214,7 +234,12 @@ class Router:
         self._dispatcher.report_gone(epoch, self._loop.time())
         self._flush()
 
-    def status(self, *, with_requests: bool = True) -> cluster_pb2.GetStatusResponse:
+    def service_status(self, submission_ids: Iterable[str]) -> inference_pb2.GetStatusResponse:
+        """What clients may know, of requests what is asked by name."""
+        board, now = self._dispatcher.board, self._loop.time()
+        return make_service_status(board, submission_ids, serving=self.can_serve(), now=now)
+
+    def status(self, *, with_requests: bool = True) -> cluster_pb2.GetClusterStatusResponse:
         board, now = self._dispatcher.board, self._loop.time()
         return make_status(
             board, Endings(board), started=self._started, now=now, with_requests=with_requests
@@ -262,16 +287,18 @@ class Router:
         default_max_tokens: int | None,
     ) -> Job:
         arrived = self._loop.time()
-        if self._is_stopping:
-            raise UnavailableError("the router is stopping")
+        with self.noting_refusals():
+            if self._is_stopping:
+                raise UnavailableError("the router is stopping")
         self._dispatcher.check_room(
             arrived, model=message.model, priority=message.priority, left_s=time_left_s
         )
-        job = await self._intake.make_job(
-            message, arrived, time_left_s, default_max_tokens=default_max_tokens
-        )
-        if not await self._store.claim(job.label, job.submission_id):
-            raise job.label.in_use_error()
+        with self.noting_refusals():
+            job = await self._intake.make_job(
+                message, arrived, time_left_s, default_max_tokens=default_max_tokens
+            )
+            if not await self._store.claim(job.label, job.submission_id):
+                raise job.label.in_use_error()
         return job
 
     def _submit(self, job: Job) -> Request:

@@ -8,11 +8,14 @@ dial ── Open{epoch} ──> Opened ──> messages … ──> broken ─�
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Protocol
 
 from router.config import MembershipConfig
 from twolane.rpc.link import Link, LinkBrokenError
 from twolane.v1 import worker_pb2
+
+log = logging.getLogger(__name__)
 
 WorkerLink = Link[worker_pb2.SessionRequest, worker_pb2.SessionResponse]
 STABLE_S = 1.0  # the first redial is at once; the next wait longer, unless one held so long
@@ -52,6 +55,7 @@ class WorkerSession:
         listener: SessionListener,
     ) -> None:
         self.link: WorkerLink | None = None
+        self._told_why = ""
         self._address = address
         self._opening = worker_pb2.SessionRequest(
             open=worker_pb2.Open(
@@ -90,13 +94,22 @@ class WorkerSession:
             if first.opened.worker.epoch != self._address.epoch:
                 return False
             is_open = True
+            self._told_why = ""
             self.link = link
             self._listener.session_opened(self._address.epoch, first)
             while True:
                 self._listener.session_message(self._address.epoch, await link.receive())
-        except (LinkBrokenError, TimeoutError):
+        except (LinkBrokenError, TimeoutError) as error:
+            self._tell_why(error, is_open=is_open)
             return is_open
         finally:
             self.link = None
             if link is not None:
                 link.close()
+
+    def _tell_why(self, error: Exception, *, is_open: bool) -> None:
+        """Log why a session cannot be had: another router of our id, a worker that is not there."""
+        why = str(error) or "no answer in time"
+        if not is_open and why != self._told_why:
+            self._told_why = why
+            log.warning("no session with worker %s: %s", self._address.worker_id, why)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 from router.board import Board
 from router.endings import Endings
+from router.member import Member, MemberState
 from router.request import Request
 from twolane.attempt_number import try_of
-from twolane.v1 import cluster_pb2
+from twolane.v1 import cluster_pb2, inference_pb2
 
 
 def requests_by_state(board: Board) -> Counter[str]:
@@ -18,10 +20,10 @@ def requests_by_state(board: Board) -> Counter[str]:
 
 def make_status(
     board: Board, endings: Endings, *, started: float, now: float, with_requests: bool = True
-) -> cluster_pb2.GetStatusResponse:
+) -> cluster_pb2.GetClusterStatusResponse:
     """Each request's own status is for those who ask for it: making it takes a while."""
     requests = board.requests.values() if with_requests else ()
-    return cluster_pb2.GetStatusResponse(
+    return cluster_pb2.GetClusterStatusResponse(
         router_id=board.config.router_id,
         uptime_s=now - started,
         workers=[
@@ -36,6 +38,7 @@ def make_status(
                 requests=board.tally.of(member.epoch).attempts,
                 pool=member.announce.pool,
                 devices=member.announce.devices,
+                metrics_endpoint=member.announce.metrics_endpoint,
             )
             for member in board.members
         ],
@@ -43,6 +46,34 @@ def make_status(
         requests_by_state=requests_by_state(board),
         counters=board.counters,
     )
+
+
+def make_service_status(
+    board: Board, submission_ids: Iterable[str], *, serving: bool, now: float
+) -> inference_pb2.GetStatusResponse:
+    """What clients may know: no worker's name, nobody else's requests. The models are missing."""
+    status = inference_pb2.GetStatusResponse(serving=serving)
+    here = [member for member in board.members if member.state is not MemberState.GONE]
+    counts = Counter((member.state.name.lower(), _role(member)) for member in here)
+    for (state, role), n in sorted(counts.items()):
+        status.workers.add(state=state, role=role, workers=n)
+    for submission_id in dict.fromkeys(submission_ids):
+        request = board.requests.get(submission_id)
+        if request is not None:
+            status.submissions.add(
+                submission_id=submission_id,
+                state=request.state.name.lower(),
+                prompt_tokens=request.n_prompt,
+                output_tokens=len(request.answer.tokens),
+                age_s=now - request.job.arrived,
+            )
+    return status
+
+
+def _role(member: Member) -> str:
+    if member.prefills and member.decodes:
+        return "both"
+    return "prefill" if member.prefills else "decode"
 
 
 def _request_status(

@@ -8,7 +8,22 @@ CPU engine, on any machine. NIXL moves pages by sockets, whatever else the machi
 """
 
 import os
+from collections.abc import Iterator
+
+import pytest
+
+from twolane.rpc.secret import new_secret
 
 os.environ["TRITON_INTERPRET"] = "1"
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 os.environ["UCX_TLS"] = "tcp"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def secret_of_clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Of all that tests start: they look into workers, too, and leave nothing in a home."""
+    path = tmp_path_factory.mktemp("secret") / "secret"
+    path.write_text(new_secret())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TWOLANE_SECRET_FILE", str(path))
+        yield

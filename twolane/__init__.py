@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from twolane.aclient import AsyncClient as AsyncClient
+    from twolane.admin import AdminClient as AdminClient
     from twolane.client import Client as Client
     from twolane.client import Stream as Stream
     from twolane.errors import CancelledError as CancelledError
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
     from twolane.errors import UnknownModelError as UnknownModelError
     from twolane.params import SamplingParams as SamplingParams
     from twolane.prompts import RequestOptions as RequestOptions
+    from twolane.service_status import ServiceStatus as ServiceStatus
+    from twolane.service_status import SubmissionInfo as SubmissionInfo
+    from twolane.service_status import WorkerCount as WorkerCount
     from twolane.status import ClusterStatus as ClusterStatus
     from twolane.status import Pages as Pages
     from twolane.status import RequestInfo as RequestInfo
@@ -59,12 +63,14 @@ _MODULE_OF = {
     name: module
     for module, names in {
         "twolane.aclient": "AsyncClient",
+        "twolane.admin": "AdminClient",
         "twolane.client": "Client Stream",
         "twolane.errors": "CancelledError DeadlineError DuplicateRequestError InternalError "
         "InvalidParameterError InvalidRequestError OverloadedError PermissionDeniedError "
         "TwolaneError UnavailableError UnimplementedError UnknownModelError",
         "twolane.params": "SamplingParams",
         "twolane.prompts": "RequestOptions",
+        "twolane.service_status": "ServiceStatus SubmissionInfo WorkerCount",
         "twolane.status": "ClusterStatus Pages RequestInfo WorkerInfo",
         "twolane.stream": "AsyncStream",
         "twolane.values": "Chunk Completion FinishReason Ledger Message Model Token TopLogprob",

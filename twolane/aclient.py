@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
 import grpc
 
-from twolane.config import ClientConfig, check_seconds, endpoint_from_env
-from twolane.errors import InvalidParameterError, InvalidRequestError
+from twolane.config import ClientConfig, check_endpoint, check_seconds, endpoint_from_env
+from twolane.errors import InvalidRequestError
 from twolane.failures import explain, unreachable
 from twolane.params import check_text
 from twolane.prompts import RequestOptions, build_request
 from twolane.rpc.options import CHANNEL_OPTIONS
-from twolane.status import ClusterStatus
+from twolane.service_status import ServiceStatus
 from twolane.stream import AsyncStream, check_loop, running_loop
-from twolane.v1 import cluster_pb2, cluster_pb2_grpc, inference_pb2, inference_pb2_grpc
+from twolane.v1 import inference_pb2, inference_pb2_grpc
 from twolane.values import Completion, Model
 
 ResponseT = TypeVar("ResponseT")
@@ -33,9 +33,7 @@ class AsyncClient:
     """
 
     def __init__(self, endpoint: str | None = None, *, config: ClientConfig | None = None) -> None:
-        if not isinstance(endpoint, str | None):
-            raise InvalidParameterError("endpoint", endpoint, "HOST:PORT")
-        self.endpoint = endpoint or endpoint_from_env()
+        self.endpoint = check_endpoint(endpoint or endpoint_from_env())
         self._config = config or ClientConfig()
         self._is_closed = False
         self._opened: tuple[asyncio.AbstractEventLoop, grpc.aio.Channel] | None = None
@@ -86,16 +84,13 @@ class AsyncClient:
         response = await self._call(self._inference.ListModels, request)
         return [Model.from_proto(model) for model in response.models]
 
-    async def status(self) -> ClusterStatus:
-        """One look at workers, pages and requests."""
-        response = await self._call(self._admin.GetStatus, cluster_pb2.GetStatusRequest())
-        return ClusterStatus.from_proto(response)
-
-    async def drain(self, worker_id: str, *, undo: bool = False) -> None:
-        """Let a worker finish what it runs and give it nothing new; `undo` takes that back."""
-        check_text("worker_id", worker_id)
-        request = cluster_pb2.DrainWorkerRequest(worker_id=worker_id, undo=undo)
-        await self._call(self._admin.DrainWorker, request)
+    async def status(self, submission_ids: Sequence[str] = ()) -> ServiceStatus:
+        """Whether and what the cluster serves, and how far these submissions are. All else is for
+        operators: `twolane.AdminClient`."""
+        for submission_id in submission_ids:
+            check_text("submission_ids", submission_id)
+        request = inference_pb2.GetStatusRequest(submission_ids=submission_ids)
+        return ServiceStatus.from_proto(await self._call(self._inference.GetStatus, request))
 
     async def close(self) -> None:
         """Cancel what still runs and hang up. May be called twice; no call is possible after."""
@@ -134,10 +129,6 @@ class AsyncClient:
     @property
     def _inference(self) -> inference_pb2_grpc.InferenceServiceStub:
         return inference_pb2_grpc.InferenceServiceStub(self._channel)
-
-    @property
-    def _admin(self) -> cluster_pb2_grpc.AdminServiceStub:
-        return cluster_pb2_grpc.AdminServiceStub(self._channel)
 
     async def _call(
         self, method: Callable[..., Awaitable[ResponseT]], request: object

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
@@ -13,7 +13,7 @@ from twolane.aclient import AsyncClient
 from twolane.config import ClientConfig
 from twolane.errors import CancelledError, InvalidRequestError
 from twolane.prompts import RequestOptions
-from twolane.status import ClusterStatus
+from twolane.service_status import ServiceStatus
 from twolane.stream import AsyncStream
 from twolane.values import Chunk, Completion, Model
 
@@ -67,13 +67,9 @@ class Client:
         """See `AsyncClient.models`."""
         return self._wait(self._async.models())
 
-    def status(self) -> ClusterStatus:
+    def status(self, submission_ids: Sequence[str] = ()) -> ServiceStatus:
         """See `AsyncClient.status`."""
-        return self._wait(self._async.status())
-
-    def drain(self, worker_id: str, *, undo: bool = False) -> None:
-        """See `AsyncClient.drain`."""
-        self._wait(self._async.drain(worker_id, undo=undo))
+        return self._wait(self._async.status(submission_ids))
 
     def close(self) -> None:
         """Cancel what still runs (other threads get CancelledError), hang up, end the thread.

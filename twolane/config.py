@@ -12,11 +12,36 @@ from twolane.params import is_number
 
 ENDPOINT_VARIABLE = "TWOLANE_ENDPOINT"
 DEFAULT_ENDPOINT = "localhost:7200"
+_ENDPOINT_BOUND = f"HOST:PORT, like {DEFAULT_ENDPOINT}"
+_MAX_PORT = 65535
 
 
 def endpoint_from_env() -> str:
     """Where the cluster is: `TWOLANE_ENDPOINT`, else localhost:7200."""
-    return os.environ.get(ENDPOINT_VARIABLE) or DEFAULT_ENDPOINT
+    return named_endpoint() or DEFAULT_ENDPOINT
+
+
+def named_endpoint() -> str | None:
+    """What `TWOLANE_ENDPOINT` says, if it does."""
+    return os.environ.get(ENDPOINT_VARIABLE) or None
+
+
+def check_endpoint(endpoint: Any) -> str:
+    """Raise `InvalidParameterError` unless it is HOST:PORT, or unix:PATH. A host may be a name, an
+    IPv4 address, or an IPv6 one in brackets."""
+    if not isinstance(endpoint, str):
+        raise InvalidParameterError("endpoint", endpoint, _ENDPOINT_BOUND)
+    if endpoint.startswith("unix:"):
+        return endpoint
+    bound = _ENDPOINT_BOUND
+    if "://" in endpoint:
+        bound = f"{bound}, without http://: that is the other door"
+    host, colon, port = endpoint.rpartition(":")
+    is_port = port.isascii() and port.isdigit() and int(port) <= _MAX_PORT
+    is_host = bool(host) and "/" not in host and (":" not in host or host.startswith("["))
+    if not (colon and is_port and is_host):
+        raise InvalidParameterError("endpoint", endpoint, bound)
+    return endpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,6 +60,7 @@ class WorkerInfo:
     pool: str = ""
     devices: tuple[str, ...] = ()  # one a rank: cpu, or a GPU as CUDA_VISIBLE_DEVICES names it
     transports: tuple[PeerTransport, ...] = ()
+    metrics_endpoint: str = ""  # host:port of its Prometheus page, if it has one
 
     @property
     def is_stuck(self) -> bool:
@@ -89,6 +90,7 @@ class WorkerInfo:
             last_heard_s=message.last_heard_s,
             pool=message.pool,
             devices=tuple(message.devices),
+            metrics_endpoint=message.metrics_endpoint,
             transports=tuple(
                 PeerTransport(peer.worker_id, peer.transport, peer.instead_of)
                 for peer in load.transports
@@ -127,9 +129,10 @@ class ClusterStatus:
     requests_by_state: Mapping[str, int]
     counters: Mapping[str, int]
     http_endpoint: str = ""  # host:port of the router's HTTP door, if it has one
+    metrics_endpoint: str = ""  # host:port of its Prometheus page, if it has one
 
     @classmethod
-    def from_proto(cls, message: cluster_pb2.GetStatusResponse) -> ClusterStatus:
+    def from_proto(cls, message: cluster_pb2.GetClusterStatusResponse) -> ClusterStatus:
         return cls(
             router_id=message.router_id,
             uptime_s=message.uptime_s,
@@ -138,4 +141,5 @@ class ClusterStatus:
             requests_by_state=MappingProxyType(dict(message.requests_by_state)),
             counters=MappingProxyType(dict(message.counters)),
             http_endpoint=message.http_endpoint,
+            metrics_endpoint=message.metrics_endpoint,
         )

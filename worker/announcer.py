@@ -7,21 +7,30 @@ import logging
 
 import grpc
 
+from twolane.rpc.log_rate import LogRate
 from twolane.rpc.options import CHANNEL_OPTIONS
+from twolane.rpc.secret import shown
 from twolane.v1 import cluster_pb2, cluster_pb2_grpc
+from worker.errors import DisplacedError
 from worker.worker import Worker
 
 log = logging.getLogger(__name__)
 
 _CALL_S = 2.0
+_SILENCE_S = 3.0
+_NO_ANSWER = frozenset(
+    {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
+)
 
 
 class Announcer:
-    """`run` until cancelled, then perhaps `leave`."""
+    """`run` until cancelled, then perhaps `leave`. `run` raises `DisplacedError` when a router has
+    given this worker up for good: as another incarnation it may come back."""
 
-    def __init__(self, worker: Worker, *, metrics_port: int | None) -> None:
+    def __init__(self, worker: Worker, *, metrics_endpoint: str = "") -> None:
         self._worker = worker
-        self._metrics_port = metrics_port
+        self._metrics_endpoint = metrics_endpoint
+        self._metadata = shown(worker.config.secret)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -36,7 +45,6 @@ class Announcer:
 
     def describe(self, *, leaving: bool = False) -> cluster_pb2.AnnounceRequest:
         worker, spec = self._worker, self._worker.site.spec
-        host = worker.config.advertise_host or worker.config.host
         return cluster_pb2.AnnounceRequest(
             worker=worker.address,
             roles=worker.roles.names,
@@ -48,7 +56,7 @@ class Announcer:
             vocab_size=spec.vocab_size,
             eos_token_ids=spec.eos_token_ids,
             decode_rows=worker.config.limits.decode_rows,
-            metrics_endpoint="" if self._metrics_port is None else f"{host}:{self._metrics_port}",
+            metrics_endpoint=self._metrics_endpoint,
             leaving=leaving,
             layout=spec.layout,
             makes_dtypes=worker.makes_dtypes,
@@ -57,27 +65,64 @@ class Announcer:
         )
 
     async def _tell_each_second(self, router: str) -> None:
+        clock = asyncio.get_running_loop().time
         async with grpc.aio.insecure_channel(router, options=CHANNEL_OPTIONS) as channel:
             stub = cluster_pb2_grpc.MembershipServiceStub(channel)
-            is_known = False
+            news = _News(router, clock())
             while True:
                 pause_s = self._worker.config.announce_every_s
                 try:
-                    answer = await stub.Announce(self.describe(), timeout=_CALL_S)
+                    answer = await self._announce(stub, self.describe())
                     pause_s = answer.interval_ms / 1000 or pause_s
-                    if not is_known:
-                        log.info("router %s knows this worker", router)
-                    is_known = True
+                    news.known(clock())
                 except grpc.aio.AioRpcError as error:
-                    if is_known:
-                        log.warning("router %s does not answer: %s", router, error.details())
-                    is_known = False
+                    if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
+                        raise DisplacedError(f"router {router}: {error.details()}") from error
+                    news.failed(error, clock())
                 await asyncio.sleep(pause_s)
 
     async def _tell_once(self, router: str) -> None:
         async with grpc.aio.insecure_channel(router, options=CHANNEL_OPTIONS) as channel:
             stub = cluster_pb2_grpc.MembershipServiceStub(channel)
             try:
-                await stub.Announce(self.describe(leaving=True), timeout=_CALL_S)
-            except grpc.aio.AioRpcError as error:
-                log.info("router %s did not hear that we leave: %s", router, error.details())
+                await self._announce(stub, self.describe(leaving=True))
+            except grpc.aio.AioRpcError as error:  # it has ended before us, as in a clean stop
+                log.debug("router %s did not hear that we leave: %s", router, error.details())
+
+    async def _announce(
+        self, stub: cluster_pb2_grpc.MembershipServiceStub, request: cluster_pb2.AnnounceRequest
+    ) -> cluster_pb2.AnnounceResponse:
+        answer: cluster_pb2.AnnounceResponse = await stub.Announce(
+            request, timeout=_CALL_S, metadata=self._metadata
+        )
+        return answer
+
+
+class _News:
+    """What the log says of one router: that it knows this worker, that it refuses it (again in
+    ten seconds), that it has not answered for longer than a restart or a clean stop takes."""
+
+    def __init__(self, router: str, now: float) -> None:
+        self._router = router
+        self._is_known = False
+        self._answered = now
+        self._rate = LogRate()
+
+    def known(self, now: float) -> None:
+        if not self._is_known:
+            log.info("router %s knows this worker", self._router)
+        self._is_known = True
+        self._answered = now
+
+    def failed(self, error: grpc.aio.AioRpcError, now: float) -> None:
+        code, text = error.code(), error.details()
+        is_answer = code not in _NO_ANSWER
+        if is_answer:
+            self._answered = now
+        elif now - self._answered < _SILENCE_S:
+            return
+        self._is_known = False
+        if self._rate.take(code, now):
+            how = "refuses this worker" if is_answer else "does not answer"
+            level = logging.ERROR if is_answer else logging.WARNING
+            log.log(level, "router %s %s: %s: %s", self._router, how, code.name, text)

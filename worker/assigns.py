@@ -1,11 +1,4 @@
-"""Which ASSIGN a worker takes, as a pure check. A refusal has a stable reason word:
-
-invalid      a field is out of its bound, or unset: the router's bug, or a version skew
-no_role      this worker does not have that role
-too_large    more context, or more pages, than this worker can ever hold
-draining     takes no new rows
-queue_full   too many rows wait here
-"""
+"""Which ASSIGN a worker takes, as a pure check."""
 
 from __future__ import annotations
 
@@ -22,6 +15,8 @@ def check_assign(assign: worker_pb2.Assign, spec: EngineSpec) -> SamplingParams:
     """The parameters of a sound ASSIGN; raises `RowRefusedError`. Knows nothing of load."""
     if not assign.key.submission_id or not try_of(assign.key.attempt):
         raise RowRefusedError("invalid", "key: a submission id and an attempt from 1 are needed")
+    if not assign.row:
+        raise RowRefusedError("invalid", "row: the router's number of the attempt is unset")
     token_ids = assign.token_ids[:]
     n_tokens = len(token_ids)
     if not 1 <= assign.n_prompt <= n_tokens:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from twolane.rpc.secret import new_secret
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepLimits:
@@ -44,12 +46,14 @@ class SessionConfig:
     load_least_s: float = 0.1  # while steps run, no more than one load report in this time
     grace_s: float = 10.0  # rows outlive a lost router, and logs of ended rows are kept, so long
     tombstone_s: float = 6.0  # late messages of a cancelled attempt are refused for so long
+    suspicion_s: float = 3.0  # a router unheard for so long gives way to another of its id
 
     def __post_init__(self) -> None:
         assert self.open_within_s > 0
         assert 0 < self.load_least_s <= self.load_every_s
         assert self.grace_s > 0
         assert self.tombstone_s > 0
+        assert self.suspicion_s > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +66,7 @@ class WorkerConfig:
     host: str = "127.0.0.1"
     port: int = 0
     advertise_host: str = ""  # what others dial; empty: `host`
+    metrics_host: str = ""  # empty: `host`
     metrics_port: int | None = None
     routers: tuple[str, ...] = ()  # host:port of every router to announce to
     announce_every_s: float = 1.0
@@ -69,6 +74,7 @@ class WorkerConfig:
     limits: StepLimits = field(default_factory=StepLimits)
     step_watch: StepWatchConfig = field(default_factory=StepWatchConfig)
     sessions: SessionConfig = field(default_factory=SessionConfig)
+    secret: str = field(default_factory=new_secret, repr=False)  # the cluster's
 
     def __post_init__(self) -> None:
         assert self.worker_id, "a worker needs a name"

@@ -9,13 +9,15 @@ import grpc
 from kvtransfer.sender_driver import PeerLink
 from twolane.rpc.link import GrpcLink
 from twolane.rpc.options import CHANNEL_OPTIONS
+from twolane.rpc.secret import shown
 from twolane.v1 import transfer_pb2, transfer_pb2_grpc
 
 
 class PeerDialer:
     """`wire.dial` in production: a channel of its own for each stream, closed with it."""
 
-    def __init__(self) -> None:
+    def __init__(self, secret: str) -> None:
+        self._metadata = shown(secret)
         self._closing: set[asyncio.Task[None]] = set()
 
     async def __call__(self, endpoint: str) -> PeerLink:
@@ -23,7 +25,7 @@ class PeerDialer:
         channel = grpc.aio.insecure_channel(endpoint, options=CHANNEL_OPTIONS)
         stub = transfer_pb2_grpc.TransferServiceStub(channel)
         link: GrpcLink[transfer_pb2.ConnectRequest, transfer_pb2.ConnectResponse]
-        link = GrpcLink(stub.Connect())
+        link = GrpcLink(stub.Connect(metadata=self._metadata))
         task = asyncio.create_task(_close_with(link, channel), name="peer-channel")
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter as TransportCounter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
@@ -39,9 +39,9 @@ class WorkerMetrics:
         self._bytes = count("twolane_transfer_bytes", "Bytes moved out")
         self._cached = count("twolane_cached_tokens", "Prompt tokens not computed")
 
-    def watch(self, worker: Worker) -> None:
-        """Show this worker's gauges too. Once."""
-        self.registry.register(_Gauges(worker))
+    def watch(self, worker: Worker, unauthenticated: Mapping[str, int] | None = None) -> None:
+        """Show this worker's gauges too, and calls by method that were refused. Once."""
+        self.registry.register(_Gauges(worker, unauthenticated or {}))
 
     def on_step(self, seconds: float, positions: int) -> None:
         self._steps.observe(seconds)
@@ -68,11 +68,13 @@ class WorkerMetrics:
 class _Gauges(Collector):
     """Read from the worker at the moment of the scrape, on its event loop."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Worker, unauthenticated: Mapping[str, int]) -> None:
         self._worker = worker
+        self._unauthenticated = unauthenticated
 
     def collect(self) -> Iterator[Metric]:
         load = self._worker.load()
+        yield self._info()
         pages = GaugeMetricFamily("twolane_pages", "Pages by state", labels=["state"])
         for state in ("quarantined", "used", "pinned", "cached", "free"):
             pages.add_metric([state], getattr(load.pages, state))
@@ -110,3 +112,23 @@ class _Gauges(Collector):
         for reason, n in self._worker.dropped().items():
             dropped.add_metric([reason], n)
         yield dropped
+        strangers = CounterMetricFamily(
+            "twolane_unauthenticated", "Calls without the cluster's secret", labels=["method"]
+        )
+        for method, n in self._unauthenticated.items():
+            strangers.add_metric([method], n)
+        yield strangers
+
+    def _info(self) -> Metric:
+        """To join with: whose page this is."""
+        worker = self._worker
+        info = InfoMetricFamily("twolane_worker", "Whose page this is")
+        info.add_metric(
+            [],
+            {
+                "worker": worker.config.worker_id,
+                "pool": worker.config.pool,
+                "model": worker.site.spec.model,
+            },
+        )
+        return info

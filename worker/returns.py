@@ -44,6 +44,11 @@ class PageReturns:
             self._pages.release(self._waiting.popleft()[1])
 
     @property
+    def is_waiting(self) -> bool:
+        """Whether pages come free with a step that is on its way."""
+        return bool(self._waiting)
+
+    @property
     def held_pages(self) -> list[Page]:
         """Every reference that is still to be released."""
         return [page for _, pages in self._waiting for page in pages]

@@ -20,6 +20,7 @@ from kvtransfer.receiver import Receiver
 from kvtransfer.sender import Sender
 from twolane.v1 import worker_pb2
 from worker.attempt_id import AttemptId
+from worker.attempt_log import AttemptLog
 from worker.rows import Row
 
 
@@ -80,8 +81,11 @@ class PrefillSide(Role, Protocol):
         """Whether a row here, started or not, is to go to that decode worker."""
         ...
 
-    def retarget(self, attempt: AttemptId, command: worker_pb2.Retarget, now: float) -> bool:
-        """Send to another decode worker, under the next attempt. False when it is not here."""
+    def retarget(
+        self, attempt: AttemptId, command: worker_pb2.Retarget, log: AttemptLog, now: float
+    ) -> bool:
+        """Send to another decode worker, under the next attempt, whose news go into `log`. False
+        when it is not here."""
         ...
 
 

@@ -15,7 +15,7 @@ Its tokens and pages:
     |--- prompt ---|-- resumed --|--- answered here ------------|
     |------------- in pages -----------------|  to be computed  |
 
-The laws, asserted whenever a role is done with a row: 1 <= n_prompt <= n_given <= n_tokens,
+The laws, asserted when a row moves and in the worker's audit: 1 <= n_prompt <= n_given <= n_tokens,
 0 <= n_computed <= n_tokens, the pages hold n_computed positions, and a RUNNING row has computed all
 but its newest token. All else is derived.
 """
@@ -34,6 +34,7 @@ from twolane.lifecycle import Lifecycle
 from twolane.params import SamplingParams
 from twolane.v1 import sampling_pb2, worker_pb2
 from worker.attempt_id import AttemptId
+from worker.attempt_log import AttemptLog
 from worker.stop import GOES_ON, end_ids, finish_reason, most_tokens
 from worker.timeline import Timeline
 
@@ -68,41 +69,49 @@ class Row:
         *,
         number: int,
         arrived_s: float,
+        log: AttemptLog | None = None,
     ) -> None:
+        """`log` hears of its tokens; None: a log that nobody listens to."""
+        # First what each step looks at: a step of many rows waits for memory more than for Python.
         self.number = number  # its name in steps; never used twice by a worker
-        self.attempt = AttemptId.of(assign.key)  # changes when the row is retargeted
+        self._life = Lifecycle(RowState.WAITING, MOVES)
+        self.state = self._life.state  # `advance` alone changes it
+        self.n_computed = 0
+        self.n_ahead = 0  # positions in steps that are on their way
+        self.token_ids = assign.token_ids[:]
+        self.pages: list[Page] = []
+        self.n_prompt: Final[int] = assign.n_prompt
+        self.log = log or AttemptLog.of(assign)
+        self._n_most = most_tokens(self.n_prompt, params, spec)
+        self._end_ids = end_ids(params, spec)
+        self._page_tokens = spec.page_tokens
+        self._sample: Final = assign.sample
+        self.params = params
+        self.times = Timeline(arrived_s)
+        self.attempt = AttemptId.of(assign.key)  # changes when the row is retargeted, as does `log`
         self.decode = assign.decode  # where it goes next; changes when the row is retargeted
         self.assign = assign
-        self.params = params
         self.spec = spec
-        self.token_ids = assign.token_ids[:]
-        self.n_prompt: Final[int] = assign.n_prompt
         self.n_given: Final = len(self.token_ids)  # prompt and resumed tokens
         # Sorts rows by who goes first: higher priority, then longest waiting.
         self.turn: Final = (-assign.priority, arrived_s, number)
         self.first: SampledToken | None = None  # what the prefill role sampled
-        self.pages: list[Page] = []
-        self.n_computed = 0
-        self.n_ahead = 0  # positions in steps that are on their way
         self.n_offered_pages = 0  # to the transfer
         self.n_cached = 0  # positions that a prefix cache gave, of those computed
-        self.times = Timeline(arrived_s)
-        self._n_most = most_tokens(self.n_prompt, params, spec)
-        self._end_ids = end_ids(params, spec)
-        self._sample: Final = assign.sample
-        self._blank: tuple[AttemptId, worker_pb2.Role, worker_pb2.TokenEvent] | None = None
-        self._life = Lifecycle(RowState.WAITING, MOVES)
+        self.log.hear(self.token_ids, self.n_prompt)
         self.check()
 
     # -- lifecycle --------------------------------------------------------------------------
 
-    @property
-    def state(self) -> RowState:
-        return self._life.state
-
     def advance(self, to: RowState) -> None:
         self._life.advance(to)
+        self.state = self._life.state
         self.check()
+
+    def tell(self, log: AttemptLog) -> None:
+        """Its tokens are told there from now on."""
+        self.log = log
+        log.hear(self.token_ids, self.n_prompt)
 
     def check(self) -> None:
         """Assert the laws of the module's docstring."""
@@ -142,6 +151,18 @@ class Row:
     def append(self, token: int) -> sampling_pb2.FinishReason:
         """Take a sampled token; returns why the answer ends with it, UNSPECIFIED if it goes on."""
         self.token_ids.append(token)
+        return self._why_end(token)
+
+    def take(self, token: int) -> sampling_pb2.FinishReason:
+        """`append` for a RUNNING row, all of whose tokens before this one are computed now."""
+        self.n_computed = n_computed = len(self.token_ids)
+        assert n_computed <= len(self.pages) * self._page_tokens, f"{self}: pages too few"
+        self.token_ids.append(token)
+        if n_computed + 1 < self._n_most and token not in self._end_ids:
+            return GOES_ON
+        return self._why_end(token)
+
+    def _why_end(self, token: int) -> sampling_pb2.FinishReason:
         n_tokens = len(self.token_ids)
         if n_tokens < self._n_most and token not in self._end_ids:
             return GOES_ON
@@ -152,15 +173,6 @@ class Row:
             params=self.params,
             spec=self.spec,
         )
-
-    def blank_token(self, role: worker_pb2.Role) -> worker_pb2.TokenEvent:
-        """An event of this row told by that role, without its token. To be copied, not changed."""
-        blank = self._blank
-        if blank is None or blank[0] is not self.attempt or blank[1] != role:
-            event = worker_pb2.TokenEvent(key=self.attempt.key, sample=self._sample)
-            event.role = role
-            blank = self._blank = (self.attempt, role, event)
-        return blank[2]
 
     @cached_property
     def unit_hashes(self) -> list[bytes]:

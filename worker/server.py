@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from functools import partial
 
 import grpc
 from grpc_health.v1 import health_pb2
-from prometheus_client import generate_latest
 
 from twolane.rpc.call_gate import CallGate, CallGateConfig
+from twolane.rpc.listen import bare, join, listening
 from twolane.rpc.metrics_http import MetricsEndpoint
 from twolane.rpc.options import INTERNAL_SERVER_OPTIONS
+from twolane.rpc.secret import SecretGate
 from twolane.rpc.standard_services import Health, standard_handlers
 from worker.announcer import Announcer
 from worker.metrics import WorkerMetrics
@@ -37,6 +37,14 @@ class WorkerServer:
         self._stop = asyncio.Event()
         self.started = asyncio.Event()  # set when it can be dialled
         self.metrics_port: int | None = None
+        self.gate = SecretGate(worker.config.secret)
+
+    @property
+    def metrics_endpoint(self) -> str:
+        """host:port of the metrics; empty if there are none."""
+        config = self._worker.config
+        host = config.metrics_host or config.advertise_host or config.host
+        return join(host, self.metrics_port) if self.metrics_port else ""
 
     def stop(self) -> None:
         """Leave: finish what runs (up to `drain_for_s`), tell the routers, end `run`."""
@@ -45,18 +53,21 @@ class WorkerServer:
     async def run(self) -> None:
         """Serve until `stop`, or until the worker breaks: then raises what broke it."""
         config = self._worker.config
-        server = grpc.aio.server(options=INTERNAL_SERVER_OPTIONS)
+        server = grpc.aio.server(interceptors=[self.gate], options=INTERNAL_SERVER_OPTIONS)
         servicer = Health()
         server.add_generic_rpc_handlers(Services(self._worker).handlers())
         gate = CallGate(CallGateConfig())
         server.add_generic_rpc_handlers(standard_handlers(servicer, SERVICES, gate))
-        port = server.add_insecure_port(f"{config.host}:{config.port}")
-        self._worker.endpoint = f"{config.advertise_host or config.host}:{port}"
-        endpoint = MetricsEndpoint(partial(generate_latest, self._metrics.registry))
-        self._metrics.watch(self._worker)
+        with listening(config.host, config.port, "--port"):
+            port = server.add_insecure_port(join(config.host, config.port))
+        self._worker.endpoint = join(config.advertise_host or config.host, port)
+        endpoint = MetricsEndpoint(self._metrics.registry)
+        self._metrics.watch(self._worker, self.gate.refused)
         try:
             if config.metrics_port is not None:
-                self.metrics_port = await endpoint.start(config.host, config.metrics_port)
+                host, port = config.metrics_host or config.host, config.metrics_port
+                with listening(host, port, "--metrics-port"):
+                    self.metrics_port = await endpoint.start(bare(host), port)
             await server.start()
             for service in ("", *SERVICES):
                 await servicer.set(service, health_pb2.HealthCheckResponse.SERVING)
@@ -67,7 +78,7 @@ class WorkerServer:
             await endpoint.close()
 
     async def _serve(self, servicer: Health) -> None:
-        announcer = Announcer(self._worker, metrics_port=self.metrics_port)
+        announcer = Announcer(self._worker, metrics_endpoint=self.metrics_endpoint)
         async with asyncio.TaskGroup() as tasks:
             life = tasks.create_task(self._worker.run(), name="worker")
             voice = tasks.create_task(announcer.run(), name="announcer")

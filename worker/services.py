@@ -10,7 +10,7 @@ from twolane.errors import UnimplementedError
 from twolane.rpc.handlers import streams, unary
 from twolane.rpc.link import GrpcLink
 from twolane.v1 import transfer_pb2, worker_pb2
-from worker.errors import StaleEpochError
+from worker.errors import RouterInUseError, StaleEpochError
 from worker.worker import Worker
 
 Context = Any  # grpc.aio.ServicerContext; the stubs leave half of it out
@@ -44,6 +44,9 @@ class Services:
         except StaleEpochError as error:
             link.close()
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        except RouterInUseError as error:
+            link.close()
+            await context.abort(grpc.StatusCode.ALREADY_EXISTS, str(error))
         finally:
             link.close()
 

@@ -2,7 +2,7 @@
 
     .-> commands -> tick -> plan --- work --> step (off the event loop), ship -> apply --.
     |                         |                                                          |
-    |                         `-- none --> ship -> sleep until woken                     |
+    |                         `-- none --> ship, idle -> sleep until woken               |
     `------------------------------------------------------------------------------------'
 
 What was sampled is shipped as soon as the next step is on its way: one message a router a step.
@@ -65,6 +65,7 @@ class StepLoop:
         returns: PageReturns,
         ship: Callable[[float], None],
         observer: Observer,
+        on_idle: Callable[[float], None] = lambda now: None,
     ) -> None:
         self._roles = roles
         self._runner = runner
@@ -73,6 +74,7 @@ class StepLoop:
         self._returns = returns
         self._ship = ship
         self._observer = observer
+        self._on_idle = on_idle
         self._commands: deque[Command] = deque()
         self._wake = asyncio.Event()
 
@@ -103,6 +105,7 @@ class StepLoop:
                 if flying and (not work or len(flying) > self._runner.steps_ahead):
                     await self._land(flying.popleft())
                 elif not flying:
+                    self._on_idle(loop.time())
                     await self._sleep()
 
     def _between_steps(self, now: float) -> None:

@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterable
 from twolane.params import SamplingParams
 from twolane.rpc.link import LinkBrokenError
 from twolane.rpc.params import params_to_proto
+from twolane.testing.heard import HeardToken, heard
 from twolane.testing.links import MemoryLink, link_pair
 from twolane.v1 import worker_pb2
 from worker.attempt_id import AttemptId
+from worker.owner import Owner
 from worker.worker import Worker
 
 Kind = worker_pb2.RowEvent.Kind
@@ -24,12 +26,15 @@ class ScriptedRouter:
     Made inside a TaskGroup that outlives its use; `wait_for` looks again after each message.
     """
 
-    def __init__(self, tasks: asyncio.TaskGroup, router_id: str = "router") -> None:
-        self.router_id = router_id
-        self.tokens: dict[AttemptId, list[worker_pb2.TokenEvent]] = defaultdict(list)
+    def __init__(
+        self, tasks: asyncio.TaskGroup, router_id: str = "router", *, router_epoch: int = 1
+    ) -> None:
+        self.owner = Owner(router_id, router_epoch)
+        self.tokens: dict[AttemptId, list[HeardToken]] = defaultdict(list)
         self.rows: dict[AttemptId, list[worker_pb2.RowEvent]] = defaultdict(list)
         self.loads: dict[str, worker_pb2.LoadReport] = {}
         self.n_messages = 0
+        self._row_numbers: dict[AttemptId, int] = {}
         self._tasks = tasks
         self._links: dict[str, MemoryLink[worker_pb2.SessionRequest, worker_pb2.SessionResponse]]
         self._links = {}
@@ -44,7 +49,11 @@ class ScriptedRouter:
         here, there = link_pair(latency_s)
         self._links[worker.site.worker_id] = here
         epoch = worker.site.epoch if epoch is None else epoch
-        opening = worker_pb2.Open(router_id=self.router_id, worker_epoch=epoch)
+        opening = worker_pb2.Open(
+            router_id=self.owner.router_id,
+            router_epoch=self.owner.router_epoch,
+            worker_epoch=epoch,
+        )
         here.send(worker_pb2.SessionRequest(open=opening))
         self._tasks.create_task(worker.serve_session(there))
         self._tasks.create_task(self._listen(worker.site.worker_id, here))
@@ -74,11 +83,16 @@ class ScriptedRouter:
         priority: int = 0,
         growth_tokens: int | None = None,
         time_left_s: float = 0.0,
+        request_id: str = "",
+        claim: int = 0,
     ) -> None:
         """Tell both workers, or the one that is both."""
         tokens = list(token_ids)
         request = worker_pb2.Assign(
             key=attempt.key,
+            row=self.row_number(attempt),
+            request_id=request_id,
+            claim=claim,
             token_ids=tokens,
             n_prompt=len(tokens) if n_prompt is None else n_prompt,
             sampling=params_to_proto(params),
@@ -98,8 +112,27 @@ class ScriptedRouter:
             half.roles.append(role)
             self.send(worker, worker_pb2.SessionRequest(assign=half))
 
+    def row_number(self, attempt: AttemptId) -> int:
+        """Under which workers tell its tokens; drawn when it is first asked for."""
+        return self._row_numbers.setdefault(attempt, len(self._row_numbers) + 1)
+
+    def retarget(
+        self,
+        worker: Worker,
+        attempt: AttemptId,
+        following: AttemptId,
+        decode: worker_pb2.WorkerAddress,
+    ) -> None:
+        command = worker_pb2.Retarget(
+            key=attempt.key,
+            next_attempt=following.number,
+            next_row=self.row_number(following),
+            decode=decode,
+        )
+        self.send(worker, worker_pb2.SessionRequest(retarget=command))
+
     def cancel(self, attempt: AttemptId, *workers: Worker) -> None:
-        request = worker_pb2.SessionRequest(cancel=worker_pb2.Cancel(key=attempt.key))
+        request = worker_pb2.SessionRequest(cancel=worker_pb2.Cancel(keys=[attempt.key]))
         for worker in workers:
             self.send(worker, request)
 
@@ -140,6 +173,11 @@ class ScriptedRouter:
         """Until that row event is heard. Raises TimeoutError."""
         await self.wait_for(lambda: kind in self.kinds(attempt), within_s)
 
+    def _hear_tokens(self, told: Iterable[worker_pb2.TokenColumns]) -> None:
+        attempts = {row: attempt for attempt, row in self._row_numbers.items()}
+        for token in heard(told):
+            self.tokens[attempts[token.row]].append(token)
+
     async def _listen(
         self,
         worker_id: str,
@@ -149,8 +187,7 @@ class ScriptedRouter:
             while True:
                 message = await link.receive()
                 self.n_messages += 1
-                for token in message.tokens:
-                    self.tokens[AttemptId.of(token.key)].append(token)
+                self._hear_tokens(message.tokens)
                 for row in message.rows:
                     self.rows[AttemptId.of(row.key)].append(row)
                 if message.HasField("load"):

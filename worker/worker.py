@@ -26,7 +26,7 @@ from twolane.v1 import worker_pb2
 from worker.audit import check_integrity
 from worker.commands import Commands
 from worker.config import WorkerConfig
-from worker.errors import StaleEpochError
+from worker.errors import RouterInUseError, StaleEpochError
 from worker.observer import Nobody, Observer
 from worker.peers import Peers
 from worker.registry import Registry
@@ -74,6 +74,7 @@ class Worker:
             returns=site.returns,
             ship=self._ship,
             observer=observer,
+            on_idle=lambda now: self._sessions.tell_idle(now),
         )
         self._peers = Peers(site, roles, wire, wake=self._steps.wake)
         self._commands = Commands(site, roles, self._registry, self._steps, self._peers)
@@ -102,7 +103,7 @@ class Worker:
 
     async def serve_session(self, link: SessionLink) -> None:
         """Serve a router's stream until it is over; see `Sessions.serve` for what it raises."""
-        with self._fault.watch(TwolaneError, StaleEpochError):
+        with self._fault.watch(TwolaneError, StaleEpochError, RouterInUseError):
             await self._sessions.serve(link, self._commands)
 
     async def serve_peer(self, link: PeerLink) -> bool:
@@ -111,7 +112,7 @@ class Worker:
 
     def drain(self, enabled: bool = True) -> None:
         """Take no new rows; what runs, runs on. Routers are told at once."""
-        self._commands.is_draining = enabled
+        self._commands.is_stopping = enabled
         self._sessions.beat(asyncio.get_running_loop().time(), every_s=0.0)
         self._steps.wake()
 
@@ -232,7 +233,6 @@ class Worker:
             if is_late and not was_late:
                 log.error("a step has not ended for %.1f s: does the engine hang?", self.step_age_s)
             was_late = is_late
-            for attempt in self._registry.expire(clock()):
-                self._commands.cancel(attempt, clock())
+            self._commands.expire(clock())
             self._sessions.beat(clock(), self.config.sessions.load_every_s)
             self._steps.wake()

@@ -36,13 +36,15 @@ def make_app(router: Router, config: HttpConfig) -> Starlette:
     async def completions(request: Request) -> ASGIApp:
         call_id = take_call_id(request)
         router.check_room(priority=0)
-        asked = parse_completion(await request.body(), max_prompts=config.prompts)
+        with router.noting_refusals():
+            asked = parse_completion(await request.body(), max_prompts=config.prompts)
         return Answering(router, asked, call_id, partial(Completion, asked, router.token_bytes))
 
     async def chat(request: Request) -> ASGIApp:
         call_id = take_call_id(request)
         router.check_room(priority=0)
-        asked = parse_chat(await request.body())
+        with router.noting_refusals():
+            asked = parse_chat(await request.body())
         return Answering(router, asked, call_id, partial(ChatMessage, asked, router.token_bytes))
 
     async def models(request: Request) -> Response:

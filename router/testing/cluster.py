@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
+from router.membership import NameTakenError
 from router.testing.rows import ScriptedRow
 from router.testing.worker import DECODE, PREFILL, ScriptedWorker
 from twolane.rpc.link import Link, LinkBrokenError
@@ -28,6 +30,9 @@ class ScriptedCluster:
 
     def start_worker(self, worker_id: str, **knobs: Any) -> ScriptedWorker:
         """A new incarnation. The first letter of its id tells its roles: p, d, or b for both."""
+        former = self.workers.get(worker_id)
+        if former is not None and not former.is_dead:
+            former.kill()  # one incarnation at a time, as a launcher has it
         self._last_epoch += 1
         worker = ScriptedWorker(self, worker_id, self._last_epoch, ROLES[worker_id[0]], **knobs)
         self.workers[worker_id] = worker
@@ -37,7 +42,9 @@ class ScriptedCluster:
 
     def announce(self, worker: ScriptedWorker) -> None:
         if self.router_announce is not None and self.peer(worker.address) is worker:
-            self.router_announce(worker.announce())
+            # else: it says so again in a second, when the former may have been missed
+            with contextlib.suppress(NameTakenError):
+                self.router_announce(worker.announce())
 
     def peer(self, address: worker_pb2.WorkerAddress) -> ScriptedWorker | None:
         """The live worker of exactly that incarnation."""

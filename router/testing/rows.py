@@ -7,6 +7,8 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from twolane.rpc.columns import GOES_ON, ColumnWriter
+from twolane.testing.heard import HeardToken
 from twolane.v1 import sampling_pb2, worker_pb2
 
 VOCAB = 1000
@@ -26,13 +28,28 @@ def expected_answer(prompt: Sequence[int], n_tokens: int) -> list[int]:
     return tokens[len(prompt) :]
 
 
+def columns_of(tokens: Sequence[HeardToken]) -> list[worker_pb2.TokenColumns]:
+    """As a worker sends them: a prefill role's before a decode role's."""
+    columns = []
+    for role in (worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE):
+        writer = ColumnWriter(role)
+        for token in tokens:
+            if token.role == role:
+                writer.add(token.row, token.index, [token.token_id])
+                if token.finish_reason:
+                    writer.end(token.finish_reason)
+        if len(writer):
+            columns.append(writer.take())
+    return columns
+
+
 @dataclass(slots=True)
 class ScriptedRow:
     """One side of one attempt on a scripted worker."""
 
     assign: worker_pb2.Assign
     tokens: list[int]  # prompt and answer so far
-    log: list[worker_pb2.TokenEvent] = field(default_factory=list)
+    log: list[HeardToken] = field(default_factory=list)
     news: worker_pb2.RowEvent | None = None
     phase: str = "waiting"  # waiting, prefill, holding, decode, ended
 
@@ -48,21 +65,25 @@ class ScriptedRow:
     def is_role(self, role: int) -> bool:
         return role in self.assign.roles
 
-    def append(self, token: int, role: worker_pb2.Role) -> worker_pb2.TokenEvent:
+    def append(self, token: int, role: worker_pb2.Role) -> HeardToken:
         """The next token of the answer, logged; with its finish reason if it is the last."""
-        event = self.event_at(self.index, token, role)
-        self.tokens.append(token)
-        if self.index >= self.assign.sampling.max_tokens:
-            event.finish_reason = sampling_pb2.FINISH_REASON_LENGTH
+        finish_reason = GOES_ON
+        if self.index + 1 >= self.assign.sampling.max_tokens:
+            finish_reason = sampling_pb2.FINISH_REASON_LENGTH
         if token in self.assign.sampling.stop_token_ids:
-            event.finish_reason = sampling_pb2.FINISH_REASON_STOP
-        self.log.append(event)
-        return event
+            finish_reason = sampling_pb2.FINISH_REASON_STOP
+        self.log.append(self.token_at(self.index, token, role, finish_reason))
+        self.tokens.append(token)
+        return self.log[-1]
 
-    def event_at(self, index: int, token: int, role: worker_pb2.Role) -> worker_pb2.TokenEvent:
-        event = worker_pb2.TokenEvent(key=self.assign.key, index=index, token_id=token)
-        event.role = role
-        return event
+    def token_at(
+        self,
+        index: int,
+        token: int,
+        role: worker_pb2.Role,
+        finish_reason: sampling_pb2.FinishReason = GOES_ON,
+    ) -> HeardToken:
+        return HeardToken(role, self.assign.row, index, token, finish_reason)
 
     def row_event(
         self,

@@ -16,6 +16,7 @@ from router.testing.worker import ScriptedWorker
 from router.text import TextCodec
 from twolane.rpc.link import GrpcLink
 from twolane.rpc.options import INTERNAL_SERVER_OPTIONS
+from twolane.rpc.secret import SecretGate
 from twolane.v1 import worker_pb2, worker_pb2_grpc
 
 
@@ -42,13 +43,15 @@ async def serve_cluster(
     config = config or RouterConfig()
     server_config = server_config or ServerConfig(stop_grace_s=0.2, metrics_port=None)
     async with AsyncExitStack() as stack:
-        dialer = await stack.enter_async_context(GrpcDialer())
+        dialer = await stack.enter_async_context(GrpcDialer(server_config.secret))
         router_server = await stack.enter_async_context(
             RouterServer(config, server_config, dialer, text)
         )
         cluster.router_announce = router_server.router.announce
         for worker_id in worker_ids:
-            server = grpc.aio.server(options=INTERNAL_SERVER_OPTIONS)
+            server = grpc.aio.server(
+                interceptors=[SecretGate(server_config.secret)], options=INTERNAL_SERVER_OPTIONS
+            )
             stack.push_async_callback(server.stop, 0.2)
             servicer = _Servicer()
             worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, server)

@@ -5,11 +5,14 @@ are timers. Its knobs make it slow, full, wrong, frozen or dead.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from router.testing.rows import VOCAB, ScriptedRow, next_token
+from router.testing.rows import VOCAB, ScriptedRow, columns_of, next_token
+from twolane import refusals
 from twolane.rpc.link import Link, LinkBrokenError
+from twolane.testing.heard import HeardToken
 from twolane.v1 import cluster_pb2, worker_pb2
 
 if TYPE_CHECKING:
@@ -138,12 +141,12 @@ class ScriptedWorker:
 
     def say(
         self,
-        tokens: list[worker_pb2.TokenEvent] | None = None,
+        tokens: Sequence[HeardToken] = (),
         rows: list[worker_pb2.RowEvent] | None = None,
         load: worker_pb2.LoadReport | None = None,
     ) -> None:
         message = worker_pb2.SessionResponse(
-            tokens=(tokens or []) * self.repeats, rows=rows or [], load=load
+            tokens=columns_of(tokens) * self.repeats, rows=rows or [], load=load
         )
         if self._link is None or self.loses(message):
             return
@@ -186,7 +189,9 @@ class ScriptedWorker:
         role = assign.roles[0]
         if self.refuses or self.fails or row.key in self._tombstones:
             kind = K.KIND_FAILED if self.fails else K.KIND_REFUSED
-            self.say(rows=[row.row_event(kind, role, self.fails or self.refuses or "cancelled")])
+            self.say(
+                rows=[row.row_event(kind, role, self.fails or self.refuses or refusals.TOMBSTONE)]
+            )
             return
         self.rows[row.key] = row
         if row.is_role(PREFILL):
@@ -194,7 +199,10 @@ class ScriptedWorker:
             self.later(self.prefill_s, self._prefilled, row)
 
     def _on_cancel(self, cancel: worker_pb2.Cancel) -> None:
-        key = cancel.key.submission_id, cancel.key.attempt
+        for key in cancel.keys:
+            self._cancel((key.submission_id, key.attempt))
+
+    def _cancel(self, key: tuple[str, int]) -> None:
         self._tombstones.add(key)
         row = self.rows.get(key)
         if row is not None:
@@ -208,6 +216,7 @@ class ScriptedWorker:
             self._say_gone(retarget.key, PREFILL)
             return
         row.assign.key.attempt = retarget.next_attempt
+        row.assign.row = retarget.next_row
         row.assign.decode.CopyFrom(retarget.decode)
         self.rows[row.key] = row
         self.say(rows=[row.row_event(K.KIND_RETARGETED, PREFILL, attempt=key[1])])
@@ -286,7 +295,7 @@ class ScriptedWorker:
         if row.phase == "waiting":
             index = row.index
             row.tokens.append(first_token)
-            event = row.event_at(index, first_token + (self.wrong_at == index), DECODE)
+            event = row.token_at(index, first_token + (self.wrong_at == index), DECODE)
             row.log.append(event)
             self.say(tokens=[event], rows=[row.row_event(K.KIND_JOINED, DECODE)])
         row.phase = "decode"
@@ -301,7 +310,7 @@ class ScriptedWorker:
             return
         event = row.append(self._next_token(row), DECODE)
         if self.wrong_at == event.index:
-            event.token_id += 1
+            event = row.log[-1] = replace(event, token_id=event.token_id + 1)
         self.say(tokens=[event])
         if event.finish_reason:
             self._end(row, K.KIND_FINISHED, DECODE)

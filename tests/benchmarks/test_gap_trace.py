@@ -43,11 +43,9 @@ def scene(late: dict[str, tuple[int, int]] | None = None) -> dict[str, Rows]:
             now += 100_000 + held.get(hop, 0)
             for row in range(N_ROWS):
                 add(process, stage, 1, now - (N_ROWS - row))
-        if step % 50 == 0:  # a first token of a prefill worker comes between
-            add("2", "read", 1, now + 1_000_000, PREFILL)
-            add("2", "told", 1, now + 1_000_001, PREFILL)
-            add("2", "written", 1, now + 1_000_002)
-            add("3", "received", 1, now + 1_000_003)
+        if step % 50 == 0:  # a token that is not written comes between
+            add("2", "read", 1, now + 1, PREFILL)
+            add("2", "told", 1, now + 2, PREFILL)
     return {name: np.array(found, np.int64) for name, found in rows.items()}
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.scripted_row import ScriptConfig
 from benchmarks.scripted_worker import serve
+from twolane.testing.heard import heard
 from twolane.v1 import cluster_pb2, cluster_pb2_grpc, worker_pb2, worker_pb2_grpc
 
 Kind = worker_pb2.RowEvent
@@ -33,7 +34,7 @@ class ScriptedRouter(cluster_pb2_grpc.MembershipServiceServicer):
         worker = self.known[role].worker
         channel = grpc.aio.insecure_channel(worker.endpoint)
         session = worker_pb2_grpc.WorkerServiceStub(channel).Session()
-        opening = worker_pb2.Open(router_id="r", worker_epoch=worker.epoch)
+        opening = worker_pb2.Open(router_id="r", router_epoch=1, worker_epoch=worker.epoch)
         await session.write(worker_pb2.SessionRequest(open=opening))
         first = await session.read()
         assert first.opened.worker.epoch == worker.epoch
@@ -55,9 +56,15 @@ async def router() -> AsyncIterator[ScriptedRouter]:
     await server.stop(grace=None)
 
 
+ROWS = ("", "a", "b", "c", "gone", "stays")
+
+
 def _assign(name: str, max_tokens: int) -> Any:
     assign = worker_pb2.Assign(
-        key=worker_pb2.AttemptKey(submission_id=name, attempt=1), token_ids=[1, 2, 3], n_prompt=3
+        key=worker_pb2.AttemptKey(submission_id=name, attempt=1),
+        row=ROWS.index(name),
+        token_ids=[1, 2, 3],
+        n_prompt=3,
     )
     assign.sampling.max_tokens = max_tokens
     return worker_pb2.SessionRequest(assign=assign)
@@ -70,7 +77,7 @@ async def _read(session: Any, n_tokens: int) -> tuple[list[Any], list[Any]]:
     async with asyncio.timeout(10):
         while len(tokens) < n_tokens:
             message = await session.read()
-            tokens += message.tokens
+            tokens += heard(message.tokens)
             rows += message.rows
     return tokens, rows
 
@@ -95,10 +102,10 @@ async def test_a_step_tells_a_token_of_every_row_in_one_message(router: Scripted
     for name in ("a", "b", "c"):
         await prefill.write(_assign(name, 200))
     async with asyncio.timeout(10):
-        while len((await decode.read()).tokens) < 3:
+        while len(heard((await decode.read()).tokens)) < 3:
             pass
         message = await decode.read()
-    assert [token.key.submission_id for token in message.tokens] == ["a", "b", "c"]
+    assert [ROWS[token.row] for token in heard(message.tokens)] == ["a", "b", "c"]
 
 
 async def test_a_cancelled_row_is_told_no_more(router: ScriptedRouter) -> None:
@@ -107,7 +114,7 @@ async def test_a_cancelled_row_is_told_no_more(router: ScriptedRouter) -> None:
         await prefill.write(_assign(name, 100_000))
     await _read(decode, 10)
     key = worker_pb2.AttemptKey(submission_id="gone", attempt=1)
-    await decode.write(worker_pb2.SessionRequest(cancel=worker_pb2.Cancel(key=key)))
+    await decode.write(worker_pb2.SessionRequest(cancel=worker_pb2.Cancel(keys=[key])))
     async with asyncio.timeout(10):
-        while {token.key.submission_id for token in (await decode.read()).tokens} != {"stays"}:
+        while {ROWS[token.row] for token in heard((await decode.read()).tokens)} != {"stays"}:
             pass

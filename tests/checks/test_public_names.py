@@ -9,6 +9,7 @@ import twolane.testing
 from twolane import AsyncClient, Client
 
 PUBLIC = [
+    "AdminClient",
     "AsyncClient",
     "AsyncStream",
     "CancelledError",
@@ -31,13 +32,16 @@ PUBLIC = [
     "RequestInfo",
     "RequestOptions",
     "SamplingParams",
+    "ServiceStatus",
     "Stream",
+    "SubmissionInfo",
     "Token",
     "TopLogprob",
     "TwolaneError",
     "UnavailableError",
     "UnimplementedError",
     "UnknownModelError",
+    "WorkerCount",
     "WorkerInfo",
     "__version__",
 ]

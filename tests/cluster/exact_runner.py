@@ -156,7 +156,7 @@ class Turn:
             if self.situation.prefix == "cached":
                 for probe in self.probes:
                     await client.generate(token_ids=probe.prompt, max_tokens=1)
-            before = (await client.status()).counters
+            before = (await asyncio.to_thread(self.cluster.status)).counters
             if self.situation.event == "prefill killed before":
                 self._signal_prefill(signal.SIGSTOP)
             async with asyncio.TaskGroup() as group:
@@ -167,7 +167,7 @@ class Turn:
                 ]
                 if self.situation.company == "crowd":
                     self._crowd(group, client)
-            after = (await client.status()).counters
+            after = (await asyncio.to_thread(self.cluster.status)).counters
         for probe, task in zip(self.probes, asked, strict=True):
             answer = task.result()
             assert answer.tokens == lone_answer(self.situation.dtype, probe), self.situation
@@ -233,7 +233,7 @@ class Turn:
 
     async def _unanswered(self, client: AsyncClient) -> list[RequestInfo]:
         """Of the probes; none is left when we were too slow."""
-        requests = (await client.status()).requests
+        requests = (await asyncio.to_thread(self.cluster.status)).requests
         return [request for request in requests if request.request_id in self._ids]
 
     def _kill_first(self, names: Iterable[str]) -> None:
@@ -250,7 +250,9 @@ class Turn:
         names: list[str] = []
         while len(names) < len(self.probes):
             await asyncio.sleep(0.01)
-            names = [r.prefill_worker for r in (await client.status()).requests]
+            names = [
+                r.prefill_worker for r in (await asyncio.to_thread(self.cluster.status)).requests
+            ]
         self._kill(max(PREFILL, key=names.count))
         self._signal_prefill(signal.SIGCONT)
 
@@ -261,7 +263,9 @@ class Turn:
 
     async def _kill_sending(self, client: AsyncClient) -> None:
         """Kill a prefill worker when some chunk of a prompt is on its way and another is not."""
-        endpoints = {w.worker_id: w.endpoint for w in (await client.status()).workers}
+        endpoints = {
+            w.worker_id: w.endpoint for w in (await asyncio.to_thread(self.cluster.status)).workers
+        }
         while True:
             for name in PREFILL:
                 look = await inspect(endpoints[name])
@@ -270,9 +274,13 @@ class Turn:
                     return
 
     async def _all_alive(self) -> None:
-        async with self.cluster.aclient() as client, asyncio.timeout(60):
+        async with asyncio.timeout(60):
             while True:
-                states = [w.state for w in (await client.status()).workers if w.state != "gone"]
+                states = [
+                    w.state
+                    for w in (await asyncio.to_thread(self.cluster.status)).workers
+                    if w.state != "gone"
+                ]
                 if states.count("alive") == self._n_workers and len(states) == self._n_workers:
                     return
                 await asyncio.sleep(0.1)

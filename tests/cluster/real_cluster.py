@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
+from pathlib import Path
 
 import grpc
 
+from deploy.secret import read_secret
+from twolane.rpc.secret import shown
 from twolane.status import ClusterStatus
 from twolane.testing.local import LocalCluster
 from twolane.v1 import worker_pb2, worker_pb2_grpc
@@ -14,9 +18,12 @@ from twolane.v1 import worker_pb2, worker_pb2_grpc
 
 async def inspect(endpoint: str) -> worker_pb2.InspectResponse:
     """A look inside one worker."""
+    secret = read_secret(Path(os.environ["TWOLANE_SECRET_FILE"]))  # see tests/conftest.py
     async with grpc.aio.insecure_channel(endpoint) as channel:
         stub = worker_pb2_grpc.WorkerServiceStub(channel)
-        response: worker_pb2.InspectResponse = await stub.Inspect(worker_pb2.InspectRequest())
+        response: worker_pb2.InspectResponse = await stub.Inspect(
+            worker_pb2.InspectRequest(), metadata=shown(secret)
+        )
         return response
 
 
@@ -27,8 +34,7 @@ async def settled(cluster: LocalCluster, n_workers: int, within_s: float = 2.0) 
     """
     deadline = asyncio.get_running_loop().time() + within_s
     while True:
-        async with cluster.aclient() as client:
-            status = await client.status()
+        status = await asyncio.to_thread(cluster.status)
         workers = [w.endpoint for w in status.workers if w.state == "alive"]
         left = left_over(await asyncio.gather(*(inspect(endpoint) for endpoint in workers)))
         if len(workers) < n_workers:

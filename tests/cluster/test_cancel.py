@@ -55,8 +55,10 @@ async def answering(cluster: LocalCluster) -> AsyncIterator[tuple[AsyncClient, l
 
 async def expect_rows(cluster: LocalCluster) -> None:
     """The decode worker holds pages of every answer: it is not over before it is given up."""
-    async with asyncio.timeout(10), cluster.aclient() as client:
-        decode = next(w for w in (await client.status()).workers if w.roles == ("decode",))
+    async with asyncio.timeout(10):
+        decode = next(
+            w for w in (await asyncio.to_thread(cluster.status)).workers if w.roles == ("decode",)
+        )
         look = await inspect(decode.endpoint)
         while len(look.rows) < len(PROMPTS):
             await asyncio.sleep(0.02)

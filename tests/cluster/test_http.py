@@ -144,8 +144,10 @@ async def test_clients_that_hang_up_leave_no_page_on_either_worker_after_a_secon
         _, writer = await asyncio.open_connection(host, int(port))
         writer.write(request)
         writers.append(writer)
-    async with asyncio.timeout(10), cluster.aclient() as ours:
-        decode = next(w for w in (await ours.status()).workers if w.roles == ("decode",))
+    async with asyncio.timeout(10):
+        decode = next(
+            w for w in (await asyncio.to_thread(cluster.status)).workers if w.roles == ("decode",)
+        )
         while len((await inspect(decode.endpoint)).rows) < len(writers):
             await asyncio.sleep(0.02)
     for writer in writers:

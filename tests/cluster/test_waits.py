@@ -83,7 +83,7 @@ def foresight(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     """Whether the router counts the pages that prompts hold where they are computed. It cannot
     count those of other routers: then workers have to find a way out themselves."""
     if not request.param:
-        monkeypatch.setattr("router.dispatch._pages_at_prefill", lambda placement, n_tokens: 0)
+        monkeypatch.setattr("router.placing._pages_at_prefill", lambda placement, n_tokens: 0)
 
 
 @pytest.mark.usefixtures("foresight")

@@ -8,6 +8,7 @@ its streams can be reset while it lives on.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import itertools
 import random
@@ -27,6 +28,7 @@ from kvtransfer.transports.memory import Faults, MemoryFabric, MemoryOutlet
 from prefill_worker.config import PrefillConfig
 from prefill_worker.role import PrefillRole
 from router.config import DispatchConfig, MembershipConfig, RouterConfig
+from router.membership import NameTakenError
 from router.router import Router
 from twolane.params import SamplingParams
 from twolane.rpc.link import LinkBrokenError
@@ -35,7 +37,7 @@ from twolane.testing.links import MemoryLink, link_pair
 from twolane.v1 import cluster_pb2, inference_pb2, sampling_pb2, transfer_pb2, worker_pb2
 from worker.announcer import Announcer
 from worker.config import SessionConfig, StepLimits, StepWatchConfig, WorkerConfig
-from worker.errors import StaleEpochError
+from worker.errors import RouterInUseError, StaleEpochError
 from worker.role import Roles
 from worker.site import Site
 from worker.step_runner import OnSubmitted, TimedEngine, TimedStepRunner
@@ -232,7 +234,7 @@ class VirtualCluster:
     ) -> None:
         try:
             await serve(worker, link)
-        except StaleEpochError as error:  # over gRPC: FAILED_PRECONDITION
+        except (StaleEpochError, RouterInUseError) as error:  # over gRPC: the stream's status
             link.break_now(str(error))
 
     def _build(self, worker_id: str, roles: str) -> Worker:
@@ -277,10 +279,11 @@ class VirtualCluster:
         return Worker(config, site, Roles(decode_role, prefill_role), runner, wire)
 
     async def _announce(self, worker: Worker) -> None:
-        announcer = Announcer(worker, metrics_port=None)
+        announcer = Announcer(worker)
         while True:
-            answer = self.router.announce(announcer.describe())
-            await asyncio.sleep(answer.interval_ms / 1000)
+            with contextlib.suppress(NameTakenError):  # until its former life is missed
+                self.router.announce(announcer.describe())
+            await asyncio.sleep(worker.config.announce_every_s)
 
     # -- clients ----------------------------------------------------------------------------
 
@@ -345,7 +348,7 @@ class VirtualCluster:
         left += [f"router: {request.request_id}" for request in self.status().requests]
         return left
 
-    def status(self) -> cluster_pb2.GetStatusResponse:
+    def status(self) -> cluster_pb2.GetClusterStatusResponse:
         return self.router.status()
 
 

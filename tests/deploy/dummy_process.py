@@ -19,10 +19,11 @@ from deploy.orphan import die_with_parent
 
 
 def main() -> None:
-    arguments = dict(zip(sys.argv[2::2], sys.argv[3::2], strict=True))
+    assert sys.argv[2] == "--spec-from-stdin"
+    arguments = dict(zip(sys.argv[3::2], sys.argv[4::2], strict=True))
     die_with_parent(int(arguments["--parent-pid"]))
     fd = int(arguments["--ready-fd"])
-    behaviour = json.loads(arguments["--spec"])["model"]["name"]
+    behaviour = json.loads(sys.stdin.read())["model"]["name"]
     print(f"dummy {sys.argv[1]} {behaviour}", flush=True)
     if behaviour == "gpus":
         print(f"sees {os.environ.get('CUDA_VISIBLE_DEVICES', 'all')}", flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from pathlib import Path
 from typing import Any
@@ -62,3 +63,13 @@ def test_a_cluster_answers_as_its_model_says_and_as_the_request_says_otherwise(m
         told = answer()
         assert told == answer(temperature=0, repetition_penalty=1.3)
         assert told != answer(repetition_penalty=1.0)
+
+
+def test_the_routers_log_tells_what_requests_take(
+    model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        defaults(model)
+    (record,) = caplog.records
+    words = "requests for model that say nothing else take temperature 0.0, repetition_penalty 1.3"
+    assert record.getMessage() == words

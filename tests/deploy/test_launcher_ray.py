@@ -84,3 +84,16 @@ async def test_actors_see_the_gpus_that_were_placed_and_end_with_all_that_they_s
 
 def is_alive(pid: int) -> bool:
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+async def test_a_temporary_folder_too_deep_for_rays_sockets_is_told_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start_ray(*_: object, **__: object) -> None:
+        raise OSError("AF_UNIX path length cannot exceed 107 bytes: /a/long/one")
+
+    monkeypatch.setattr(deploy.ray_launcher, "start_ray", start_ray)
+    model = ModelSpec(model_dir="", name="m")
+    spec = WorkerSpec(worker_id="w", epoch=new_epoch(), roles=(), model=model, routers=())
+    with pytest.raises(StartError, match=r"shorter path, or take --launcher process"):
+        await RayLauncher(tmp_path, tmp_path, n_actors=1).start(spec)

@@ -315,6 +315,7 @@ def test_options_beside_a_file_change_what_its_pools_leave_open(tmp_path: Path) 
 
 def test_every_option_of_up_has_its_field_with_the_same_default_and_none_is_lost() -> None:
     of_the_command = {"topology", "log_dir", "as_json", "print_topology", "until_stdin_closes"}
+    of_the_command |= {"secret_file"}
     of_pools = {"prefill", "decode", "colocated"}
     places = {
         name: part

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -233,7 +234,7 @@ async def test_a_worker_whose_ranks_pages_are_out_of_reach_has_both_roles(
 ) -> None:
     monkeypatch.setattr(Powerhouse, "pages", None)
     power = Powerhouse(FakeEngine(), on_gpu=True, memory=None)
-    made: tuple[Any, ...] = (None, PeerDialer(), {}, WorkerMetrics())
+    made: tuple[Any, ...] = (None, PeerDialer(""), {}, WorkerMetrics())
     with pytest.raises(StartError, match="a decode worker moves pages, and the cards of its ranks"):
         build_worker(worker_on("cuda", "decode"), power, *made)
     assert build_worker(worker_on("cuda", "prefill", "decode"), power, *made)
@@ -273,3 +274,13 @@ def test_how_long_a_step_may_take_follows_suspicion_and_gpus_may_build_kernels()
     assert step_watch_config(TimingSpec(), on_gpu=True).first_late_s == 60.0
     patient = step_watch_config(TimingSpec(suspicion_s=600.0))
     assert patient.late_s == patient.first_late_s == 1000.0
+
+
+def test_a_fake_engine_names_the_field_that_its_model_lacks(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"vocab_size": 300}')
+    fake = replace(FAKE, model_dir=str(tmp_path))
+    with (
+        pytest.raises(StartError, match=r"config\.json: max_position_embeddings is None"),
+        open_engine(fake, name="w", is_shared=False),
+    ):
+        pass

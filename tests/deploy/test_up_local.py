@@ -109,8 +109,10 @@ async def test_answers_of_a_killed_router_end_as_unavailable_and_their_rows_are_
             ]
             for stream in streams:
                 await anext(stream)
-            epochs = {w.worker_id: w.epoch for w in (await client.status()).workers}
-            endpoints = [w.endpoint for w in (await client.status()).workers]
+            epochs = {
+                w.worker_id: w.epoch for w in (await asyncio.to_thread(cluster.status)).workers
+            }
+            endpoints = [w.endpoint for w in (await asyncio.to_thread(cluster.status)).workers]
             n_events = len(cluster.events)
             cluster.kill("router-0")
             for stream in streams:

@@ -38,7 +38,9 @@ def test_the_headline_says_what_is_started_and_on_how_many_gpus() -> None:
     model = ModelSpec(model_dir="", name="m", dtype="bfloat16", exact=True)
     cluster = cluster_with(model, prefill=2, colocated=1)
     end = "Ctrl-C stops it; logs in /logs"
-    assert headline(cluster) == f"m (bfloat16, exact): 2 prefill + 1 colocated workers; {end}"
+    assert (
+        headline(cluster) == f"m (bfloat16, exact): 2 prefill workers and 1 colocated worker; {end}"
+    )
     readers = replace(cluster.pools[0], name="readers", devices=(("0",), ("1",)))
     assert headline(replace(cluster, pools=(readers,))) == (
         f"m (bfloat16, exact): 2 readers (prefill) workers on 2 GPUs; {end}"

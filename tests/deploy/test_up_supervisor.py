@@ -50,9 +50,11 @@ class Admin(
         kinds = health_pb2.HealthCheckResponse
         return kinds(status=kinds.SERVING if self.is_serving else kinds.NOT_SERVING)
 
-    async def GetStatus(self, request: Any, context: Context) -> cluster_pb2.GetStatusResponse:
+    async def GetClusterStatus(
+        self, request: Any, context: Context
+    ) -> cluster_pb2.GetClusterStatusResponse:
         await self._fail(context)
-        response = cluster_pb2.GetStatusResponse()
+        response = cluster_pb2.GetClusterStatusResponse()
         for epoch, state in self.members.items():
             member = response.workers.add(state=state)
             member.worker.epoch = epoch
@@ -106,7 +108,16 @@ class DoubleLauncher:
         if spec.name not in self.mute and isinstance(spec, WorkerSpec):
             self.admin.members[spec.epoch] = "alive"
         endpoint = self.endpoint if isinstance(spec, RouterSpec) else f"w:{pid}"
-        return Handle(spec.name, spec.epoch, endpoint, "h:9090", pid, self.worker_endpoint, "cpu")
+        return Handle(
+            name=spec.name,
+            epoch=spec.epoch,
+            endpoint=endpoint,
+            metrics_endpoint="h:9090",
+            pid=pid,
+            worker_endpoint=self.worker_endpoint,
+            runs_on="cpu",
+            admin_endpoint=self.endpoint,
+        )
 
     async def wait_exit(self, handle: Handle) -> str:
         await self.processes[handle.pid].ended.wait()

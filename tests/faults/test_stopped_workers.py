@@ -50,26 +50,28 @@ async def test_a_stopped_worker_delays_its_requests_and_changes_none(
     async with cluster.aclient() as client:
         asked = [asyncio.create_task(ask(client, prompt)) for prompt in PROMPTS[name]]
         async with asyncio.timeout(30):
-            await has_rows(client, name)
+            await has_rows(cluster, name)
         cluster.kill(name, signal.SIGSTOP)
         answers = await asyncio.gather(*asked)
         cluster.kill(name, signal.SIGCONT)
-        await until_alive(client, name)
+        await until_alive(cluster, name)
         calm = [await ask(client, prompt) for prompt in PROMPTS[name]]
         assert [a.tokens for a in answers] == [c.tokens for c in calm]
     await settled(cluster, 4, within_s=LEASE_S + 1.0)
 
 
-async def has_rows(client: AsyncClient, name: str) -> None:
+async def has_rows(cluster: LocalCluster, name: str) -> None:
     """Wait until the worker has work, so that stopping it matters."""
-    endpoints = {w.worker_id: w.endpoint for w in (await client.status()).workers}
+    endpoints = {w.worker_id: w.endpoint for w in (await asyncio.to_thread(cluster.status)).workers}
     while not (await inspect(endpoints[name])).rows:
         await asyncio.sleep(0.002)
 
 
-async def until_alive(client: AsyncClient, name: str) -> None:
+async def until_alive(cluster: LocalCluster, name: str) -> None:
     async with asyncio.timeout(20):
         while name not in {
-            w.worker_id for w in (await client.status()).workers if w.state == "alive"
+            w.worker_id
+            for w in (await asyncio.to_thread(cluster.status)).workers
+            if w.state == "alive"
         }:
             await asyncio.sleep(0.05)

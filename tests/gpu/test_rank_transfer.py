@@ -133,5 +133,5 @@ def test_workers_of_unequal_ranks_answer_what_one_card_answers(
                 token_ids=PROMPT, temperature=0, max_tokens=N_ANSWER, ignore_eos=True
             )
             assert completion.token_ids == tuple(expected)
-        transports = {w.worker_id: w.transports[0].transport for w in client.status().workers}
+        transports = {w.worker_id: w.transports[0].transport for w in cluster.status().workers}
         assert transports == {"prefill-0": "cuda_ipc", "decode-0": "cuda_ipc"}

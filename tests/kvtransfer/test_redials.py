@@ -108,7 +108,7 @@ def test_farewell_to_a_receiver_that_was_never_reached_keeps_nothing_open() -> N
     play(scene)
 
 
-def test_link_that_says_no_hello_is_closed_within_a_lease() -> None:
+def test_link_that_says_no_hello_is_closed_within_seconds() -> None:
     async def scene(two: Two) -> None:
         link = await two.dial("there")
         async with asyncio.timeout(7.0):

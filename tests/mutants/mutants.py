@@ -7,6 +7,7 @@ indentation and comment; `replace` is what the line becomes.
 
 from __future__ import annotations
 
+from tests.mutants.access import ACCESS
 from tests.mutants.grants import GRANTS
 from tests.mutants.mutant import Mutant
 
@@ -15,6 +16,7 @@ _GUARDS = "tests/kvtransfer/test_guards.py::"
 _DEVICES = "tests/kvtransfer/test_device_transports.py::"
 _NIXL = "tests/kvtransfer/test_nixl.py::"
 _MARKS = "tests/kvtransfer/test_marks.py::"
+_OWNERSHIP = "tests/worker/test_ownership.py::"
 _MARK_BOOKS = "tests/kvtransfer/test_mark_books.py::"
 _STORM = "tests/worker/test_chaos.py::test_storm_changes_no_answer_and_leaves_nothing_behind"
 _LOADING = "tests/engine/kernels/test_loading.py::"
@@ -23,6 +25,7 @@ _SIDE_BY_SIDE = (
 )
 
 MUTANTS = (
+    *ACCESS,
     *GRANTS,
     Mutant(
         "generation",
@@ -152,12 +155,61 @@ MUTANTS = (
     Mutant(
         "token index",
         "router/events.py",
-        "if event.index != len(request.answer.tokens):",
+        "if index != len(request.answer.tokens):",
         "if False:",
         (
             "tests/router/test_failures.py::test_token_said_twice_is_streamed_once",
             "tests/router/test_failures.py::"
             "test_two_workers_that_disagree_on_a_token_fail_the_attempt",
+        ),
+    ),
+    Mutant(
+        "row teller",
+        "router/events.py",
+        "if attempt.is_over or not attempt.may_tell(row, epoch, role):",
+        "if attempt.is_over:",
+        (
+            "tests/router/test_late_tokens.py::"
+            "test_tokens_of_a_worker_that_has_not_the_row_are_dropped",
+        ),
+    ),
+    Mutant(
+        "owner",
+        "worker/registry.py",
+        "if log.owner != owner:",
+        "if False:",
+        (_OWNERSHIP + "test_cancel_of_another_router_stops_nothing",),
+    ),
+    Mutant(
+        "owner",
+        "worker/commands.py",
+        "if log is None or log.owner == session.owner:",
+        "if True:",
+        (
+            _OWNERSHIP + "test_attach_of_another_router_hears_no_token",
+            _OWNERSHIP + "test_retarget_of_another_router_moves_nothing",
+        ),
+    ),
+    Mutant(
+        "label",
+        "worker/registry.py",
+        "if self._labels.is_anothers(log.claim):",
+        "if False:",
+        (
+            _OWNERSHIP + "test_second_request_under_a_running_label_is_refused_at_once",
+            "tests/cluster/test_two_routers.py::"
+            "test_one_id_at_two_routers_is_answered_by_one_and_refused_by_the_other_at_once",
+        ),
+    ),
+    Mutant(
+        "router id",
+        "worker/sessions.py",
+        "if former.owner == owner or silent_s >= self._config.suspicion_s:",
+        "if True:",
+        (
+            _OWNERSHIP + "test_two_live_routers_of_one_name_do_not_throw_each_other_out",
+            "tests/cluster/test_two_routers.py::"
+            "test_second_router_of_the_same_id_disturbs_no_request_of_the_first",
         ),
     ),
     Mutant(

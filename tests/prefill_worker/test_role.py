@@ -49,9 +49,9 @@ def test_prompt_is_computed_in_chunks_and_held_for_its_decode_worker(site: Site)
     assert [step(site, role, 20) for _ in range(3)] == [[(1, 20)], [(1, 20)], [(1, 10)]]
     assert only.state is RowState.HELD
     assert role.sender.held_pages == 4, "the last one in part"
-    (event,) = site.news.take()
-    assert isinstance(event, worker_pb2.TokenEvent)
-    assert [event.token_id] == expected_answer(range(50), PARAMS, 1)
+    (columns,) = only.log.since(0)[0]
+    assert list(columns.token_ids) == expected_answer(range(50), PARAMS, 1)
+    assert not site.news.take()
     assert step(site, role, 20) == []
 
 

@@ -12,6 +12,7 @@ from router.testing.cluster import ScriptedCluster
 from router.testing.rows import EOS, expected_answer
 from router.text import TextCodec
 from tests.router.tokenizer_kinds import KINDS, write_tokenizer
+from twolane.rpc.columns import GOES_ON
 from twolane.v1 import inference_pb2, sampling_pb2, worker_pb2
 
 
@@ -22,10 +23,7 @@ def answer_of(codec: TextCodec, stops: Any = (), min_tokens: Any = 0) -> Answer:
 def feed(answer: Answer, ids: Any, finish_reason: Any = 0) -> bool:
     found = False
     for n, token_id in enumerate(ids):
-        event = worker_pb2.TokenEvent(index=len(answer.tokens), token_id=token_id)
-        if n == len(ids) - 1:
-            event.finish_reason = finish_reason
-        found = answer.add(event)
+        found = answer.add(token_id, finish_reason if n == len(ids) - 1 else GOES_ON)
         if found:
             break
     return found
@@ -96,9 +94,8 @@ def test_unfinished_character_comes_out_at_the_end(codec: TextCodec) -> None:
 
 def test_log_probabilities_are_passed_on_where_they_were_asked_for() -> None:
     answer = Answer(None, (), 0)
-    top = [worker_pb2.TokenEvent().top_logprobs.add(token_id=4, logprob=-0.5)]
-    answer.add(worker_pb2.TokenEvent(index=0, token_id=4, logprob=-0.5, top_logprobs=top))
-    answer.add(worker_pb2.TokenEvent(index=1, token_id=5))
+    answer.add(4, logprobs=(-0.5, ((4, -0.5),)))
+    answer.add(5)
     with_logprob, without = taken(answer).tokens
     assert with_logprob.logprob == -0.5
     assert with_logprob.top_logprobs[0].token_id == 4
@@ -127,8 +124,8 @@ def test_stop_string_frees_the_workers_and_the_answer_says_stop(
 def test_worker_that_overshoots_max_tokens_is_stopped() -> None:
     async def script(router: Router, cluster: ScriptedCluster) -> None:
         def forget_to_say_so(response: worker_pb2.SessionResponse) -> bool:
-            for token in response.tokens:
-                token.ClearField("finish_reason")
+            for columns in response.tokens:
+                columns.ClearField("ends")
             return False
 
         cluster.workers["d0"].loses = forget_to_say_so

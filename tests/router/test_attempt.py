@@ -16,6 +16,7 @@ def number(attempt: int) -> worker_pb2.AttemptKey:
 def make(attempt: int, moved_from: Attempt | None = None) -> Attempt:
     return Attempt(
         number(attempt),
+        row=100 + attempt,
         prefill_epoch=P,
         decode_epoch=D,
         n_tokens=10,
@@ -39,3 +40,15 @@ def test_prefill_worker_speaks_of_a_moved_row_under_the_number_that_it_knows_it_
     assert moved.role_of(number(1), P, PREFILL) == PREFILL
     assert moved.role_of(number(1), D, DECODE) is None
     assert make(2).role_of(number(1), P, PREFILL) is None
+
+
+def test_tokens_are_told_by_the_worker_that_has_the_row_and_under_its_number() -> None:
+    moved = make(2, moved_from=make(1))
+    assert moved.rows == (101, 102)
+    assert moved.may_tell(101, P, PREFILL)
+    assert moved.may_tell(102, P, PREFILL)
+    assert moved.may_tell(102, D, DECODE)
+    assert not moved.may_tell(101, D, DECODE), "the worker that it was moved away from"
+    assert not moved.may_tell(102, D, PREFILL)
+    assert not moved.may_tell(102, P, DECODE)
+    assert not moved.may_tell(102, P, worker_pb2.ROLE_UNSPECIFIED)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from router.config import AdmissionConfig, DispatchConfig, RouterConfig
+from router.membership import RetiredEpochError
 from router.router import Router
 from router.testing.client import ask, message, play
 from router.testing.cluster import ScriptedCluster
@@ -13,6 +14,7 @@ from router.testing.rows import expected_answer
 from router.testing.scenario import PROMPT, TWO_BY_TWO, N, counters, scenario
 from router.testing.worker import ScriptedWorker
 from twolane.errors import InternalError, UnavailableError
+from twolane.testing.heard import heard
 from twolane.v1 import worker_pb2
 
 
@@ -40,7 +42,7 @@ def test_missing_token_is_asked_for_again() -> None:
     lost: list[worker_pb2.SessionResponse] = []
 
     def lose_one(response: Any) -> Any:
-        if not lost and response.tokens and response.tokens[0].index == 7:
+        if not lost and response.tokens and heard(response.tokens)[0].index == 7:
             lost.append(response)
             return True
         return False
@@ -55,7 +57,7 @@ def test_missing_token_is_asked_for_again() -> None:
 
 def test_token_that_stays_missing_fails_the_attempt_after_a_second() -> None:
     def fault(router: Router, cluster: ScriptedCluster, p: str, d: str) -> None:
-        cluster.workers[d].loses = lambda m: any(t.index == 7 for t in m.tokens)
+        cluster.workers[d].loses = lambda m: any(t.index == 7 for t in heard(m.tokens))
 
     def check(router: Router, cluster: ScriptedCluster) -> None:
         assert counters(router)["resumes.missing_events"] >= 1
@@ -113,7 +115,7 @@ def test_prefill_worker_that_no_longer_has_the_pages_costs_a_full_resume() -> No
         cluster.workers[p].loses = lambda m: (
             bool(m.rows) and m.rows[0].kind == m.rows[0].KIND_HANDED_OVER
         )
-        cluster.workers[d].loses = lambda m: any(t.index >= 0 for t in m.tokens)
+        cluster.workers[d].loses = lambda m: bool(m.tokens)
         cluster.workers[d].later(0.06, cluster.workers[d].kill)
 
     def check(router: Router, cluster: ScriptedCluster) -> None:
@@ -219,7 +221,8 @@ def test_launchers_proof_is_passed_on_to_every_worker() -> None:
             assert [c.peer_gone.epoch for c in gone] == [dead.epoch]
         states = {w.worker.worker_id: w.state for w in router.status().workers}
         assert states["p1"] == "gone"
-        router.announce(dead.announce())
+        with pytest.raises(RetiredEpochError):
+            router.announce(dead.announce())
         states = {w.worker.worker_id: w.state for w in router.status().workers}
         assert states["p1"] == "gone", "a proven death is final"
 

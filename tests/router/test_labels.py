@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from hashlib import sha256
 
+import grpc
+
 from router.request import Label
 from router.router import Router
 from router.testing.client import ask, message, play
 from router.testing.cluster import ScriptedCluster
 from router.testing.rows import expected_answer
+from router.testing.served import serve_cluster
 from twolane.errors import CancelledError, DuplicateRequestError
-from twolane.v1 import worker_pb2
+from twolane.v1 import inference_pb2_grpc, worker_pb2
 
 PROMPT = [5, 6, 7, 8]
 
@@ -112,3 +115,19 @@ def test_label_is_free_the_moment_its_client_hangs_up() -> None:
             assert again.ledger.attempts == 1
 
     play(script)
+
+
+async def test_client_that_hangs_up_may_ask_again_at_once_under_its_id() -> None:
+    async with (
+        serve_cluster("p0", "d0") as (server, _),
+        grpc.aio.insecure_channel(server.address) as channel,
+    ):
+        stub = inference_pb2_grpc.InferenceServiceStub(channel)
+        for n in range(8):
+            left = stub.Generate(message([1] * 50, request_id="again", max_tokens=500))
+            for _ in range(n % 4):
+                await left.read()
+            left.cancel()
+            again = message([9, n], request_id="again", max_tokens=5)
+            tokens = [token async for response in stub.Generate(again) for token in response.tokens]
+            assert [token.token_id for token in tokens] == expected_answer([9, n], 5)

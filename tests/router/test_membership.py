@@ -6,7 +6,8 @@ import pytest
 
 from router.config import MembershipConfig
 from router.member import Member, MemberState
-from router.membership import Membership
+from router.membership import Membership, NameTakenError, RetiredEpochError
+from twolane.errors import OverloadedError
 from twolane.v1 import cluster_pb2, worker_pb2
 
 CONFIG = MembershipConfig(suspicion_s=3, gone_after_s=30, forget_after_s=60)
@@ -94,27 +95,62 @@ def test_broken_session_alone_does_not_lose_a_worker_but_a_refused_dial_does(
 
 
 def test_new_epoch_that_answers_ends_the_old_one_for_good(members: Membership) -> None:
+    members.broken(1)
     assert members.announce(announce(epoch=2), 1.0) is not None
-    assert state(members, 1) is MemberState.ALIVE, "an announce may be late"
+    assert state(members, 1) is MemberState.SUSPECT, "an announce may be late"
     members.opened(2, 1.0)
     assert state(members, 1) is MemberState.GONE
     assert is_lost(members, 1, 1.0)
-    assert members.announce(announce(epoch=1), 2.0) is None
+    with pytest.raises(RetiredEpochError, match="epoch 0000000000000001 of w was replaced"):
+        members.announce(announce(epoch=1), 2.0)
     assert state(members, 2) is MemberState.ALIVE
 
 
 def test_late_announce_of_a_former_incarnation_ends_nobody() -> None:
     members = Membership(CONFIG)  # of a router that has just started
     members.announce(announce(epoch=2), 0.0)
-    members.opened(2, 0.1)
+    members.broken(2)
+    members.refused(2)  # its host was slow
     assert members.announce(announce(epoch=1), 0.2) is not None, "it may be the newer one"
-    members.refused(1)
-    assert state(members, 2) is MemberState.ALIVE
+    members.opened(2, 0.3)
     for second in range(1, 40):
         members.heard(2, None, float(second))
         members.tick(float(second))
-    assert state(members, 1) is MemberState.GONE, "it never answered"
+        with pytest.raises((NameTakenError, RetiredEpochError)):
+            members.announce(announce(epoch=1), float(second))
+    assert state(members, 1) is MemberState.GONE
     assert state(members, 2) is MemberState.ALIVE
+
+
+def test_a_live_worker_keeps_its_name(members: Membership) -> None:
+    with pytest.raises(NameTakenError, match=r"worker w is alive at .* choose another --worker-id"):
+        members.announce(announce(epoch=2), 3.0)
+    assert state(members, 1) is MemberState.ALIVE
+    assert members.get(2) is None
+    assert members.announce(announce("v", epoch=2), 3.0) is not None
+
+
+def test_a_newcomer_takes_the_name_of_one_that_is_silent_broken_or_has_left(
+    members: Membership,
+) -> None:
+    assert members.announce(announce(epoch=2), 3.1) is not None, "silent for over 3 s"
+    with pytest.raises(NameTakenError):  # 2 is being dialled
+        members.announce(announce(epoch=3), 3.2)
+    members.refused(2)
+    assert members.announce(announce(epoch=3), 3.3) is not None, "nobody answers the dial"
+    members.opened(3, 3.4)
+    members.announce(announce(epoch=3, leaving=True), 3.5)
+    assert members.announce(announce(epoch=4), 3.6) is not None, "it has left"
+
+
+def test_members_are_bounded_and_known_ones_stay() -> None:
+    members = Membership(MembershipConfig(most_members=3))
+    for epoch in range(1, 4):
+        members.announce(announce(f"w{epoch}", epoch), 0.0)
+    with pytest.raises(OverloadedError, match="3 workers, at most 3"):
+        members.announce(announce("w4", 4), 0.0)
+    assert members.announce(announce("w1", 1), 0.1) is None
+    assert len(list(members)) == 3
 
 
 def test_epoch_that_was_only_out_of_sight_may_come_back(members: Membership) -> None:
@@ -196,3 +232,13 @@ def test_room_of_a_colocated_cluster_is_one_worker_that_does_both() -> None:
     members.announce(announce("d", 2, roles=BOTH[1:], n_pages=100), 0.0)
     (facts,) = members.models()
     assert facts.room.n_tokens == 7 * 16
+
+
+@pytest.mark.parametrize("epoch", [2, 1 << 40])
+def test_drain_reaches_the_incarnation_that_answers(members: Membership, epoch: int) -> None:
+    members.announce(announce(epoch=epoch), 1.0)
+    drained = members.drain("w", undo=False)
+    assert drained is member(members, 1)
+    assert drained.state is MemberState.DRAINING
+    members.opened(epoch, 2.0)
+    assert state(members, epoch) is MemberState.DRAINING, "it takes the place of the other"

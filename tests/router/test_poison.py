@@ -77,10 +77,10 @@ def ticking(monkeypatch: pytest.MonkeyPatch) -> None:
 def telling(monkeypatch: pytest.MonkeyPatch) -> None:
     real = Answer.add
 
-    def add(self: Answer, event: Any) -> bool:
-        if len(self.tokens) == 3 and event.token_id == expected_answer(BAD, 4)[3]:
+    def add(self: Answer, token_id: int, *args: Any) -> bool:
+        if len(self.tokens) == 3 and token_id == expected_answer(BAD, 4)[3]:
             raise IndexError("injected")
-        return real(self, event)
+        return real(self, token_id, *args)
 
     monkeypatch.setattr(Answer, "add", add)
 

@@ -101,6 +101,7 @@ def test_every_request_ends_exact_or_with_one_typed_error(seed: Any) -> None:
         board = router._dispatcher.board
         assert not board.requests
         assert not board._at
+        assert not board.rows
         assert not len(board.queue)
         assert not router._wakes
         assert not board.labels

@@ -47,6 +47,7 @@ class Cluster:
         giver.last_given = len(self.attempts) + 1
         attempt = Attempt(
             worker_pb2.AttemptKey(submission_id="r", attempt=1),
+            row=1,
             prefill_epoch=prefill,
             decode_epoch=decode,
             n_tokens=n_tokens,

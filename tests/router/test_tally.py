@@ -12,6 +12,7 @@ P, D = 11, 22
 def attempt(prefill_pages: int) -> Attempt:
     return Attempt(
         worker_pb2.AttemptKey(attempt=1),
+        row=1,
         prefill_epoch=P,
         decode_epoch=D,
         n_tokens=100,

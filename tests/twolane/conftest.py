@@ -16,11 +16,13 @@ from tests.twolane.scripted import ScriptedDoor
 @dataclass(frozen=True, slots=True)
 class Door:
     endpoint: str
+    admin: str  # unix:PATH of the operators' door
     script: ScriptedDoor
 
 
 @pytest.fixture(scope="session")
-def door() -> Iterator[Door]:
+def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+    admin = f"unix:{tmp_path_factory.mktemp('admin') / 'admin.sock'}"
     script = ScriptedDoor()
     loop = asyncio.new_event_loop()
 
@@ -28,13 +30,14 @@ def door() -> Iterator[Door]:
         server = grpc.aio.server()
         script.register(server)
         port = server.add_insecure_port("127.0.0.1:0")
+        server.add_insecure_port(admin)
         await server.start()
         return server, port
 
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     server, port = asyncio.run_coroutine_threadsafe(start(), loop).result(10)
-    yield Door(f"127.0.0.1:{port}", script)
+    yield Door(f"127.0.0.1:{port}", admin, script)
     asyncio.run_coroutine_threadsafe(server.stop(0), loop).result(10)
     loop.call_soon_threadsafe(loop.stop)
     thread.join()

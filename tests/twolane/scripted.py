@@ -124,8 +124,18 @@ class ScriptedDoor:
         return inference_pb2.ListModelsResponse(models=[model])
 
     async def GetStatus(
-        self, request: cluster_pb2.GetStatusRequest, context: Context
-    ) -> cluster_pb2.GetStatusResponse:
+        self, request: inference_pb2.GetStatusRequest, context: Context
+    ) -> inference_pb2.GetStatusResponse:
+        status = inference_pb2.GetStatusResponse(serving=True)
+        status.models.add(name="tiny", max_context_tokens=2048)
+        status.workers.add(state="alive", role="decode", workers=1)
+        for submission_id in request.submission_ids:
+            status.submissions.add(submission_id=submission_id, state="running", output_tokens=7)
+        return status
+
+    async def GetClusterStatus(
+        self, request: cluster_pb2.GetClusterStatusRequest, context: Context
+    ) -> cluster_pb2.GetClusterStatusResponse:
         worker = cluster_pb2.WorkerStatus(
             worker=worker_pb2.WorkerAddress(worker_id="decode-0", epoch=2**63 + 5, endpoint="h:1"),
             roles=[worker_pb2.ROLE_DECODE],
@@ -145,6 +155,7 @@ class ScriptedDoor:
             requests=3,
             pool="writers",
             devices=["GPU-1b2c3d4e-5f60-7182-93a4-b5c6d7e8f901", "1"],
+            metrics_endpoint="127.0.0.1:9101",
         )
         gone = cluster_pb2.WorkerStatus(
             worker=worker_pb2.WorkerAddress(worker_id="prefill-9", epoch=7, endpoint="h:2"),
@@ -152,10 +163,11 @@ class ScriptedDoor:
             state="gone",
         )
         waiting = cluster_pb2.RequestStatus(request_id="r1", state="decode", attempt=2, age_s=1.5)
-        return cluster_pb2.GetStatusResponse(
+        return cluster_pb2.GetClusterStatusResponse(
             router_id="router-0",
             uptime_s=12.0,
             http_endpoint="127.0.0.1:7202",
+            metrics_endpoint="127.0.0.1:9100",
             workers=[worker, gone],
             requests=[waiting],
             requests_by_state={"decode": 1},

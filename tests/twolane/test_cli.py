@@ -6,8 +6,10 @@ import os
 import pty
 import re
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from click.testing import CliRunner, Result
 from tests.twolane.conftest import Door
 from twolane.cli import HELP
 from twolane.cli.app import app
-from twolane.testing.extras import SERVE_MODULES
+from twolane.testing.extras import MODEL_MODULES, SERVE_MODULES
 
 
 @pytest.fixture(autouse=True)
@@ -39,8 +41,9 @@ def test_generate_without_streaming_and_from_standard_input() -> None:
     assert run("generate", "-", stdin="c d").stdout == "c d \n"
 
 
-def test_generate_json_is_the_whole_completion() -> None:
-    value = json.loads(run("generate", "a b", "--json", "--max-tokens", "7").stdout)
+def test_generate_json_is_the_whole_completion_in_one_line() -> None:
+    (line,) = run("generate", "a b", "--json", "--max-tokens", "7").stdout.splitlines()
+    value = json.loads(line)
     assert value["text"] == "a b "
     assert value["finish_reason"] == "length"
     assert value["ledger"]["output_tokens"] == 2
@@ -67,7 +70,7 @@ def test_sampling_options_arrive(door: Door) -> None:
         (["generate", "internal"], 1, "error: NaN logits"),
         (["generate", "cancelled"], 130, "an operator cancelled it"),
         (["status", "--endpoint", "127.0.0.1:1"], 3, "Start one with `twolane up`"),
-        (["drain", "nobody"], 2, "no such worker"),
+        (["drain", "decode-0"], 2, "through the operator's socket alone"),
         (["generate", "a", "--max-tokens", "many"], 2, "not a valid integer"),
     ],
 )
@@ -80,8 +83,8 @@ def test_an_error_is_one_line_and_an_exit_code(
     assert "Traceback" not in result.output
 
 
-def test_status_shows_workers_pages_and_requests() -> None:
-    out = run("status").stdout
+def test_status_shows_workers_pages_and_requests(door: Door) -> None:
+    out = run("status", "--endpoint", door.admin).stdout
     for part in (
         "decode-0",
         "alive",
@@ -99,19 +102,52 @@ def test_status_shows_workers_pages_and_requests() -> None:
         assert part in out
 
 
-def test_status_json_keeps_the_epoch_whole() -> None:
-    value = json.loads(run("status", "--json").stdout)
+def test_status_json_keeps_the_epoch_whole(door: Door) -> None:
+    value = json.loads(run("status", "--json", "--endpoint", door.admin).stdout)
+    assert value["metrics_endpoint"] == "127.0.0.1:9100"
+    assert value["workers"][0]["metrics_endpoint"] == "127.0.0.1:9101"
     assert value["workers"][0]["epoch"] == str(2**63 + 5)
     assert value["workers"][0]["pages"]["pinned"] == 3
     assert value["requests_by_state"] == {"decode": 1}
 
 
-def test_models_and_drain(door: Door) -> None:
+def test_status_at_the_clients_door_shows_what_clients_may_know() -> None:
+    out = run("status").stdout
+    for part in ("serves tiny", "decode", "alive", "1"):
+        assert part in out
+    value = json.loads(run("status", "--json").stdout)
+    assert value["workers"] == [{"state": "alive", "role": "decode", "workers": 1}]
+
+
+def test_models_and_drain(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "tiny" in run("models").stdout
     assert json.loads(run("models", "--json").stdout)[0]["vocab_size"] == 512
+    monkeypatch.setenv("TWOLANE_ENDPOINT", door.admin)
     assert run("drain", "decode-0").stdout == "decode-0 drains\n"
     assert run("drain", "decode-0", "--undo").stdout == "decode-0 takes work again\n"
     assert door.script.drained[-2:] == [("decode-0", False), ("decode-0", True)]
+    assert "no such worker" in run("drain", "nobody").stderr
+
+
+def test_without_an_endpoint_the_operators_socket_of_this_machine_is_taken(
+    door: Door, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("tmp")
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.delenv("TWOLANE_ENDPOINT")
+    for name in ("twolane-1-dead", "twolane-2-live", "twolane-3-live"):
+        (folder / name).mkdir()
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(folder / "twolane-1-dead" / "admin.sock"))
+    assert run("drain", "decode-0").exit_code == 2, "there is none"
+    path = Path(door.admin.removeprefix("unix:"))
+    (folder / "twolane-2-live" / "admin.sock").symlink_to(path)
+    assert "decode-0" in run("status").stdout
+    assert run("drain", "decode-0").stdout == "decode-0 drains\n"
+    (folder / "twolane-3-live" / "admin.sock").symlink_to(path)
+    result = run("status")
+    assert result.exit_code == 3
+    assert "several clusters of yours run here; name one of unix:" in result.stderr
 
 
 def test_chat_keeps_the_conversation_and_survives_a_refusal(door: Door) -> None:
@@ -124,6 +160,55 @@ def test_chat_keeps_the_conversation_and_survives_a_refusal(door: Door) -> None:
         ["be kind", "hello", "", "again"],
         ["be kind", "new"],
     ]
+
+
+def test_chat_says_when_an_answer_is_cut_off() -> None:
+    result = run("chat", stdin="hello\n/quit\n")
+    assert "cut off at its length; --max-tokens sets it" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "wanted"),
+    [
+        ("7480", "it must be HOST:PORT"),
+        ("http://localhost:7480", "without http://"),
+        ("localhost", "it must be HOST:PORT"),
+        ("localhost:", "it must be HOST:PORT"),
+        ("localhost:http", "it must be HOST:PORT"),
+        ("::1:7480", "it must be HOST:PORT"),
+        ("localhost:7480/v1", "it must be HOST:PORT"),
+        ("localhost:99999", "it must be HOST:PORT"),
+    ],
+)
+def test_an_endpoint_that_is_spelt_otherwise_is_told_what_is_wanted(
+    endpoint: str, wanted: str
+) -> None:
+    result = run("generate", "a", "--endpoint", endpoint)
+    assert result.exit_code == 2
+    assert f"endpoint is '{endpoint}'; " in result.stderr
+    assert wanted in result.stderr
+
+
+@pytest.mark.parametrize("width", [30, 50, 79, 120])
+def test_nothing_of_a_status_is_cut_in_a_narrow_terminal(width: int, door: Door) -> None:
+    environment = {**os.environ, "COLUMNS": str(width)}
+    command = [sys.executable, "-m", "twolane.cli", "status", "--endpoint", door.admin]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    words = done.stdout.split()
+    for word in ("decode-0", "alive", "quarantined", "90", "writers", "refused", "r1", "shm"):
+        assert word in words
+    assert "…" not in done.stdout
+    assert max(len(line) for line in done.stdout.splitlines()) <= width
+
+
+def test_a_terminal_without_the_characters_gets_others() -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    command = [sys.executable, "-m", "twolane.cli", "chat"]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, input="/quit\n", check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "tiny ? /clear forgets" in done.stdout
 
 
 def test_a_missing_extra_is_named_with_the_command_that_installs_it() -> None:
@@ -140,7 +225,7 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it() -> None:
 @pytest.mark.parametrize("command", [[], ["up"], ["generate"], ["status"], ["drain"]])
 @pytest.mark.parametrize("there", [{"click", "rich"}, set()], ids=["cli", "base"])
 def test_help_needs_no_extra(command: list[str], there: set[str], tmp_path: Path) -> None:
-    missing = {*SERVE_MODULES, "ray"} - there
+    missing = {*SERVE_MODULES, *MODEL_MODULES, "ray"} - there
     site = f"import sys\nsys.modules.update(dict.fromkeys({sorted(missing)}))\n"
     (tmp_path / "sitecustomize.py").write_text(site)
     arguments = [sys.executable, "-m", "twolane.cli", *command, "--help"]
@@ -176,9 +261,9 @@ def test_ctrl_c_cancels_the_request_and_exits_130(door: Door) -> None:
     assert door.script.ended[request_id] == "left"
 
 
-def test_watch_redraws_in_a_terminal_until_ctrl_c() -> None:
+def test_watch_redraws_in_a_terminal_until_ctrl_c(door: Door) -> None:
     terminal, theirs = pty.openpty()
-    command = [sys.executable, "-m", "twolane.cli", "status", "--watch"]
+    command = [sys.executable, "-m", "twolane.cli", "status", "--watch", "--endpoint", door.admin]
     with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs) as process:
         os.close(theirs)
         seen = b""
@@ -205,11 +290,11 @@ def test_an_error_in_the_middle_of_an_answer_gets_a_line_of_its_own() -> None:
     assert (result.exit_code, result.stdout) == (3, "one two \n")
 
 
-def test_status_hides_the_workers_that_are_gone() -> None:
-    out = run("status").stdout
+def test_status_hides_the_workers_that_are_gone(door: Door) -> None:
+    out = run("status", "--endpoint", door.admin).stdout
     assert "decode-0" in out
     assert "prefill-9" not in out
-    assert "prefill-9" in run("status", "--all").stdout
+    assert "prefill-9" in run("status", "--all", "--endpoint", door.admin).stdout
 
 
 @pytest.mark.parametrize(

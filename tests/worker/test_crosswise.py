@@ -9,7 +9,6 @@ import pytest
 from engine.fake import FakeEngineConfig, expected_answer
 from tests.worker.conftest import Play, Town
 from twolane.params import SamplingParams
-from twolane.v1 import worker_pb2
 from worker.attempt_id import AttemptId
 from worker.config import StepLimits
 from worker.testing import PREFILL
@@ -34,10 +33,8 @@ def crosswise(town: Town, growth_tokens: int = 20) -> tuple[Worker, Worker]:
 
 def keep(town: Town, worker: Worker, attempt: AttemptId = X) -> None:
     """The router: decode it where it is held."""
-    command = worker_pb2.Retarget(
-        key=attempt.key, next_attempt=attempt.number + 1, decode=worker.address
-    )
-    town.router.send(worker, worker_pb2.SessionRequest(retarget=command))
+    following = AttemptId(attempt.submission_id, attempt.number + 1)
+    town.router.retarget(worker, attempt, following, worker.address)
 
 
 def test_held_row_that_gets_no_pages_is_told_within_two_seconds_far_below_the_cap(

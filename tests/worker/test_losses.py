@@ -41,14 +41,14 @@ def judge(town: Town, d: Worker, epoch: int) -> None:
 
 
 def retarget(town: Town, p: Worker, d: Worker) -> None:
-    command = worker_pb2.Retarget(key=A.key, next_attempt=A2.number, decode=d.address)
-    town.router.send(p, worker_pb2.SessionRequest(retarget=command))
+    town.router.retarget(p, A, A2, d.address)
 
 
 def assign_decode(town: Town, attempt: AttemptId, p: Worker, d: Worker) -> None:
     """The new attempt's decode half alone: its prefill half is a RETARGET."""
     assign = worker_pb2.Assign(
         key=attempt.key,
+        row=town.router.row_number(attempt),
         roles=[DECODE],
         token_ids=PROMPT,
         n_prompt=len(PROMPT),

@@ -213,6 +213,7 @@ def test_row_that_goes_elsewhere_amid_a_step_waits_for_its_marks_there(
         await spy.hears(5)
         assign = worker_pb2.Assign(
             key=A2.key,
+            row=town.router.row_number(A2),
             roles=[DECODE],
             token_ids=PROMPT,
             n_prompt=len(PROMPT),
@@ -222,8 +223,7 @@ def test_row_that_goes_elsewhere_amid_a_step_waits_for_its_marks_there(
         )
         assign.sampling.CopyFrom(params_to_proto(PARAMS))
         town.router.send(d2, worker_pb2.SessionRequest(assign=assign))
-        command = worker_pb2.Retarget(key=A.key, next_attempt=A2.number, decode=d2.address)
-        town.router.send(p, worker_pb2.SessionRequest(retarget=command))
+        town.router.retarget(p, A, A2, d2.address)
         town.router.cancel(A, d)
         await town.router.wait_for(lambda: "FINISHED" in town.router.kinds(A2))
         assert spy.is_each_once()

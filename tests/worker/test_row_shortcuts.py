@@ -9,9 +9,13 @@ import pytest
 from engine.fake import FakeEngine, FakeEngineConfig
 from engine.step import SampledToken
 from twolane.params import SamplingParams
-from twolane.v1 import worker_pb2
+from twolane.rpc.columns import ColumnWriter
+from twolane.testing.heard import HeardToken, heard
+from twolane.v1 import sampling_pb2, worker_pb2
 from worker.attempt_id import AttemptId
-from worker.news import News
+from worker.attempt_log import ROLES, AttemptLog
+from worker.config import SessionConfig
+from worker.registry import Registry
 from worker.rows import Row
 from worker.stop import GOES_ON, finish_reason
 
@@ -21,10 +25,23 @@ SPEC = replace(
 P, D = worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE
 
 
-def row(params: SamplingParams, n_prompt: int = 4) -> Row:
+LENGTH = sampling_pb2.FINISH_REASON_LENGTH
+
+
+class Listener:
+    """Hears what a session would send."""
+
+    def __init__(self) -> None:
+        self.tokens = {role: ColumnWriter(role) for role in ROLES}
+
+
+def row(params: SamplingParams, listener: Listener | None = None, n_prompt: int = 4) -> Row:
     key = worker_pb2.AttemptKey(submission_id="r", attempt=1)
-    assign = worker_pb2.Assign(key=key, token_ids=[1] * n_prompt, n_prompt=n_prompt, sample=3)
-    return Row(assign, params, SPEC, number=1, arrived_s=0.0)
+    assign = worker_pb2.Assign(
+        key=key, row=7, roles=[P], token_ids=[1] * n_prompt, n_prompt=n_prompt, sample=3
+    )
+    log = AttemptLog.of(assign, listener)
+    return Row(assign, params, SPEC, number=1, arrived_s=0.0, log=log)
 
 
 @pytest.mark.parametrize("last", [5, 7, 9])
@@ -48,22 +65,24 @@ def test_row_ends_where_the_rule_says(params: SamplingParams, last: int) -> None
         assert one.append(last) == rule, f"after {n_before} tokens"
 
 
-def test_each_token_is_told_under_the_attempt_that_the_row_has_then() -> None:
-    one, news = row(SamplingParams()), News()
+def test_each_token_is_told_under_the_number_that_the_row_has_then() -> None:
+    registry, listener = Registry(SessionConfig()), Listener()
+    one = row(SamplingParams(), listener)
+    assert registry.admit(one.log) == ""
     one.append(5)
-    news.token(one, SampledToken(5), P, GOES_ON)
-    one.attempt = AttemptId("r", 2)
+    one.log.first_token(P, 0, SampledToken(5), GOES_ON)
+    heir = registry.heir(one.attempt, AttemptId("r", 2), 7, [P], row=8)
+    one.tell(heir)
     one.append(6)
-    news.token(one, SampledToken(6, -0.5, ((6, -0.5),)), D, GOES_ON)
+    one.log.first_token(P, 1, SampledToken(6, -0.5, ((6, -0.5),)), GOES_ON)
     one.append(7)
-    news.token(one, SampledToken(7), D, GOES_ON)
-    told = [event for event in news.take() if isinstance(event, worker_pb2.TokenEvent)]
-    assert [event.key.attempt for event in told] == [1, 2, 2]
-    assert [event.role for event in told] == [P, D, D]
-    assert [(event.index, event.token_id, event.sample) for event in told] == [
-        (0, 5, 3),
-        (1, 6, 3),
-        (2, 7, 3),
+    one.log.first_token(D, 2, SampledToken(7), LENGTH)
+    told = heard(writer.take() for writer in listener.tokens.values())
+    assert told == [
+        HeardToken(P, 7, 0, 5),
+        HeardToken(P, 8, 1, 6, GOES_ON, (-0.5, ((6, -0.5),))),
+        HeardToken(D, 8, 2, 7, LENGTH),
     ]
-    assert [event.HasField("logprob") for event in told] == [False, True, False]
-    assert [len(event.top_logprobs) for event in told] == [0, 1, 0], "nothing is left of another's"
+    (to_p, to_d), _ = one.log.since(0)
+    assert heard([to_p, to_d]) == told[1:], "the same is told again, of this attempt"
+    assert list(to_p.samples) == [3]

@@ -25,8 +25,10 @@ from tests.kvtransfer.nixl_marks import over_nixl
 from twolane.params import SamplingParams
 from twolane.rpc.link import GrpcLink, LinkBrokenError
 from twolane.rpc.params import params_to_proto
+from twolane.rpc.secret import new_secret, shown
+from twolane.testing.heard import HeardToken, heard
 from twolane.v1 import cluster_pb2, cluster_pb2_grpc, worker_pb2, worker_pb2_grpc
-from worker.config import WorkerConfig
+from worker.config import SessionConfig, WorkerConfig
 from worker.links import PeerDialer
 from worker.metrics import WorkerMetrics
 from worker.role import Roles
@@ -70,7 +72,13 @@ async def running(
 ) -> AsyncIterator[tuple[Worker, WorkerServer]]:
     """A served worker; ends by `stop`, and waits for it."""
     config = WorkerConfig(
-        worker_id=worker_id, metrics_port=0, routers=routers, announce_every_s=0.05, drain_for_s=5.0
+        worker_id=worker_id,
+        metrics_port=0,
+        routers=routers,
+        announce_every_s=0.05,
+        drain_for_s=5.0,
+        secret=SECRET,
+        sessions=SessionConfig(open_within_s=0.3),
     )
     facts = FakeEngineConfig(n_pages=256)
     memory = create_pool_memory(facts.n_pages * facts.page_bytes, worker_id)
@@ -79,7 +87,7 @@ async def running(
     decode = DecodeRole(site) if "d" in roles else None
     prefill = PrefillRole(site, adopter=decode) if "p" in roles else None
     fabric = fabric or MemoryFabric(call_later=asyncio.get_running_loop().call_later)
-    dialer = PeerDialer()
+    dialer = PeerDialer(SECRET)
     if transport:
         transports = TransportConfig(transports=(transport,))
         wire = Wire(
@@ -121,12 +129,14 @@ class Client:
     def __init__(self, worker: Worker, *, epoch: int | None = None) -> None:
         self.channel = grpc.aio.insecure_channel(worker.endpoint)
         self.stub = worker_pb2_grpc.WorkerServiceStub(self.channel)
-        self.call = self.stub.Session()
+        self.call = self.stub.Session(metadata=shown(worker.config.secret))
         self.link: GrpcLink[worker_pb2.SessionRequest, worker_pb2.SessionResponse]
         self.link = GrpcLink(self.call)
-        self.tokens: list[worker_pb2.TokenEvent] = []
+        self.tokens: list[HeardToken] = []
         self.rows: list[worker_pb2.RowEvent] = []
-        opening = worker_pb2.Open(router_id="r", worker_epoch=epoch or worker.site.epoch)
+        opening = worker_pb2.Open(
+            router_id="r", router_epoch=1, worker_epoch=epoch or worker.site.epoch
+        )
         self.link.send(worker_pb2.SessionRequest(open=opening))
 
     async def __aenter__(self) -> Self:
@@ -147,6 +157,7 @@ class Client:
     ) -> None:
         assign = worker_pb2.Assign(
             key=key,
+            row=1,
             roles=roles,
             token_ids=PROMPT,
             n_prompt=len(PROMPT),
@@ -161,7 +172,7 @@ class Client:
         async with asyncio.timeout(10.0):
             while kind not in [event.kind for event in self.rows]:
                 message = await self.link.receive()
-                self.tokens += message.tokens
+                self.tokens += heard(message.tokens)
                 self.rows += message.rows
 
 
@@ -170,6 +181,8 @@ async def read_all(call: grpc.aio.StreamStreamCall[OutT, InT]) -> None:
         pass
 
 
+SECRET = new_secret()
+SHOWN = shown(SECRET)
 FINISHED = worker_pb2.RowEvent.KIND_FINISHED
 HANDED_OVER = worker_pb2.RowEvent.KIND_HANDED_OVER
 BOTH = [worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE]
@@ -181,7 +194,7 @@ async def test_session_answers_and_inspect_finds_nothing_left() -> None:
         await client.hear(FINISHED)
         answer = {event.index: event.token_id for event in client.tokens}
         assert [answer[i] for i in range(20)] == expected_answer(PROMPT, PARAMS, 20)
-        seen = await client.stub.Inspect(worker_pb2.InspectRequest())
+        seen = await client.stub.Inspect(worker_pb2.InspectRequest(), metadata=SHOWN)
         assert seen.integrity_error == ""
         assert seen.worker == worker.address
         assert list(seen.roles) == BOTH
@@ -232,7 +245,7 @@ async def test_stream_for_another_incarnation_is_failed_precondition() -> None:
 
 async def test_stream_without_open_is_invalid_argument_with_the_field() -> None:
     async with running() as (worker, _), grpc.aio.insecure_channel(worker.endpoint) as channel:
-        call = worker_pb2_grpc.WorkerServiceStub(channel).Session()
+        call = worker_pb2_grpc.WorkerServiceStub(channel).Session(metadata=SHOWN)
         await call.write(worker_pb2.SessionRequest(heartbeat=worker_pb2.Heartbeat()))
         with pytest.raises(grpc.aio.AioRpcError) as error:
             await read_all(call)
@@ -243,11 +256,21 @@ async def test_stream_without_open_is_invalid_argument_with_the_field() -> None:
         assert bad_request.field_violations[0].field == "open"
 
 
+async def test_stream_on_which_nobody_speaks_is_invalid_argument() -> None:
+    async with running() as (worker, _), grpc.aio.insecure_channel(worker.endpoint) as channel:
+        call = worker_pb2_grpc.WorkerServiceStub(channel).Session()
+        with pytest.raises(grpc.aio.AioRpcError) as refusal:
+            async with asyncio.timeout(5.0):
+                await call.read()
+        assert refusal.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "within 0.3 s" in (refusal.value.details() or "")
+
+
 async def test_malformed_bytes_end_their_stream_and_the_server_goes_on() -> None:
     async with running() as (worker, _), grpc.aio.insecure_channel(worker.endpoint) as channel:
         session: grpc.aio.StreamStreamMultiCallable[bytes, bytes]
         session = channel.stream_stream("/twolane.v1.WorkerService/Session")
-        raw = session()
+        raw = session(metadata=SHOWN)
         await raw.write(b"\xff\xff\xff not a message")
         with pytest.raises(grpc.aio.AioRpcError) as error:
             await read_all(raw)
@@ -262,7 +285,7 @@ async def test_malformed_bytes_on_a_stream_are_invalid_argument_with_the_type(me
     async with running() as (worker, _), grpc.aio.insecure_channel(worker.endpoint) as channel:
         stream: grpc.aio.StreamStreamMultiCallable[bytes, bytes]
         stream = channel.stream_stream(f"/twolane.v1.{method}")
-        raw = stream()
+        raw = stream(metadata=SHOWN)
         await raw.write(b"\xff\xff\xff not a message")
         with pytest.raises(grpc.aio.AioRpcError) as error:
             await read_all(raw)
@@ -275,16 +298,16 @@ async def test_malformed_bytes_in_place_of_a_request_are_invalid_argument() -> N
         inspect: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
         inspect = channel.unary_unary("/twolane.v1.WorkerService/Inspect")
         with pytest.raises(grpc.aio.AioRpcError) as error:
-            await inspect(b"\xff\xff\xff not a message")
+            await inspect(b"\xff\xff\xff not a message", metadata=SHOWN)
         assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         stub = worker_pb2_grpc.WorkerServiceStub(channel)
-        answer = await stub.Inspect(worker_pb2.InspectRequest())
+        answer = await stub.Inspect(worker_pb2.InspectRequest(), metadata=SHOWN)
         assert answer.worker == worker.address
 
 
 async def test_transfer_stream_to_a_worker_that_does_not_decode_is_unimplemented() -> None:
     async with running("p") as (worker, _):
-        dialer = PeerDialer()
+        dialer = PeerDialer(SECRET)
         link = await dialer(worker.endpoint)
         with pytest.raises(LinkBrokenError, match="UNIMPLEMENTED"):
             await link.receive()
@@ -342,7 +365,7 @@ async def test_stopping_worker_finishes_its_rows_and_takes_no_new_ones() -> None
     async with running() as (worker, server), Client(worker) as client:
         client.assign(BOTH, worker, worker, max_tokens=600)
         while not client.tokens:
-            client.tokens += (await client.link.receive()).tokens
+            client.tokens += heard((await client.link.receive()).tokens)
         server.stop()
         while not worker.load().draining:
             await asyncio.sleep(0.001)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 HELP = """\
@@ -27,13 +28,17 @@ def main() -> None:
         return
     except KeyboardInterrupt:  # nothing has been started yet
         sys.exit(130)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that cannot show it gets a `?`
     run()
 
 
 def _explain(missing: str) -> None:
     """Without the extra there is a help, too. Raises SystemExit if more was asked for."""
-    extra = "serve" if sys.argv[1:2] == ["up"] else "cli"
+    is_help = bool({"-h", "--help"} & {*sys.argv})
+    extra = "serve" if sys.argv[1:2] == ["up"] and not is_help else "cli"
     need = f"the command line needs {missing}: pip install 'twolane[{extra}]'"
-    if not {"-h", "--help"} & {*sys.argv}:
+    if not is_help:
         sys.exit(f"twolane: {need}")
     print(f"{HELP}\n{need}")

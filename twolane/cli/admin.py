@@ -5,8 +5,16 @@ from __future__ import annotations
 import click
 from rich.table import Table
 
-from twolane.cli.common import console, endpoint_option, json_option, print_json
+from twolane.cli.common import (
+    admin_client,
+    console,
+    endpoint_option,
+    json_option,
+    operator_option,
+    print_json,
+)
 from twolane.client import Client
+from twolane.errors import PermissionDeniedError
 
 
 @click.command()
@@ -33,9 +41,15 @@ def models(*, as_json: bool, endpoint: str | None) -> None:
 @click.command()
 @click.argument("worker_id", metavar="WORKER")
 @click.option("--undo", is_flag=True, help="Give it work again.")
-@endpoint_option
+@operator_option
 def drain(worker_id: str, *, undo: bool, endpoint: str | None) -> None:
     """Let WORKER finish what it runs, and give it nothing new."""
-    with Client(endpoint) as client:
-        client.drain(worker_id, undo=undo)
+    admin = admin_client(endpoint)
+    if admin is None:
+        raise PermissionDeniedError(
+            "workers are drained through the operator's socket alone: --endpoint unix:PATH, on the "
+            "router's machine (`twolane up` shows it)"
+        )
+    with admin:
+        admin.drain(worker_id, undo=undo)
     click.echo(f"{worker_id} takes work again" if undo else f"{worker_id} drains")

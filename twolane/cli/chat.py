@@ -55,10 +55,12 @@ def _ask() -> str:
 def _show(stream: Stream) -> str:
     """Print the answer as it comes; Ctrl-C stops it and keeps what there is."""
     parts = []
+    end = None
     try:
         for chunk in stream:
             parts.append(chunk.text)
             click.echo(chunk.text, nl=False)
+            end = chunk.finish_reason
     except KeyboardInterrupt:
         stream.cancel()
         click.secho(" …", dim=True, nl=False)
@@ -67,4 +69,6 @@ def _show(stream: Stream) -> str:
             click.echo()
         raise
     click.echo()
+    if end == "length":  # it may have more to say
+        click.secho("(cut off at its length; --max-tokens sets it)", dim=True, err=True)
     return "".join(parts)

@@ -10,10 +10,18 @@ from typing import Any, TypeVar
 import click
 from rich.console import Console
 
+from twolane.admin import UNIX, AdminClient, live_sockets
+from twolane.config import named_endpoint
+
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
 endpoint_option = click.option(
     "--endpoint", metavar="HOST:PORT", help="[default: $TWOLANE_ENDPOINT, or localhost:7200]"
+)
+operator_option = click.option(
+    "--endpoint",
+    metavar="unix:PATH",
+    help="The operator's socket.  [default: $TWOLANE_ENDPOINT, or that of this machine's cluster]",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="For programs.")
 
@@ -29,6 +37,15 @@ _SAMPLING_OPTIONS = [
     click.option("--model", help="Needed only where the cluster has several."),
     click.option("--timeout-s", type=float, help="Give up after so long."),
 ]
+
+
+def admin_client(endpoint: str | None) -> AdminClient | None:
+    """The operator's client of what `--endpoint` or else $TWOLANE_ENDPOINT names; of this machine's
+    cluster, if neither does. None: a clients' door is named, or nothing and no cluster is here."""
+    named = endpoint or named_endpoint()
+    if named is None:
+        return AdminClient() if live_sockets() else None
+    return AdminClient(named) if named.startswith(UNIX) else None
 
 
 def sampling_options(command: CommandT) -> CommandT:
@@ -48,9 +65,10 @@ def console() -> Console:
     return Console(highlight=False)
 
 
-def print_json(value: Any) -> None:
-    """One value of ours as JSON. Epochs are strings: they do not fit a JavaScript number."""
-    click.echo(json.dumps(_plain(value), indent=2))
+def print_json(value: Any, *, indent: int | None = 2) -> None:
+    """One value of ours as JSON; `indent` None: in one line. Epochs are strings: they do not fit a
+    JavaScript number."""
+    click.echo(json.dumps(_plain(value), indent=indent))
 
 
 def _plain(value: Any) -> Any:

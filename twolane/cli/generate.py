@@ -47,7 +47,7 @@ def generate(
         options["token_ids"] = _parse(token_ids)
     with Client(endpoint) as client:
         if as_json:
-            print_json(client.generate(prompt, **options))
+            print_json(client.generate(prompt, **options), indent=None)
         elif no_stream:
             click.echo(client.generate(prompt, **options).text)
         else:

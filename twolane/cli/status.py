@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import click
 from rich.console import Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
-from twolane.cli.common import console, endpoint_option, json_option, print_json
+from twolane.cli.common import admin_client, console, json_option, operator_option, print_json
+from twolane.cli.rows import Rows
 from twolane.client import Client
+from twolane.service_status import ServiceStatus
 from twolane.status import ClusterStatus, RequestInfo, WorkerInfo
 
 WATCH_EVERY_S = 0.5
@@ -26,28 +28,56 @@ _STATE_STYLE = {"alive": "green", "suspect": "yellow", "draining": "yellow", "go
 @click.option("--watch", is_flag=True, help="Keep looking until Ctrl-C.")
 @click.option("--all", "with_gone", is_flag=True, help="Workers that are gone, too.")
 @json_option
-@endpoint_option
+@operator_option
 def status(*, watch: bool, with_gone: bool, as_json: bool, endpoint: str | None) -> None:
-    """Show workers, pages by state and requests."""
-    with Client(endpoint) as client:
-        if as_json:
-            print_json(client.status())
-        elif not watch:
-            console().print(render(client.status(), with_gone=with_gone))
+    """Show workers, pages by state and requests.
+
+    At HOST:PORT, where clients come in, it shows what clients may know.
+    """
+    with contextlib.ExitStack() as stack:
+        admin = admin_client(endpoint)
+        look: Callable[[], ClusterStatus | ServiceStatus]
+        if admin is not None:
+            look = stack.enter_context(admin).status
         else:
-            first = render(client.status(), with_gone=with_gone)
+            look = stack.enter_context(Client(endpoint)).status
+        if as_json:
+            print_json(look())
+        elif not watch:
+            console().print(_rendered(look(), with_gone=with_gone))
+        else:
+            first = _rendered(look(), with_gone=with_gone)
             with Live(first, console=console(), screen=True) as live:
                 try:
                     while True:
                         time.sleep(WATCH_EVERY_S)
-                        live.update(render(client.status(), with_gone=with_gone))
+                        live.update(_rendered(look(), with_gone=with_gone))
                 except KeyboardInterrupt:
                     return
 
 
+def _rendered(status: ClusterStatus | ServiceStatus, *, with_gone: bool) -> RenderableType:
+    if isinstance(status, ServiceStatus):
+        return render_service(status)
+    return render(status, with_gone=with_gone)
+
+
+def render_service(status: ServiceStatus) -> RenderableType:
+    """What clients may know."""
+    models = ", ".join(model.name for model in status.models) or "no model"
+    head = Text(f"{'serves' if status.serving else 'does not serve'} {models}", style="bold")
+    table = Rows(("workers", "state"), ("number",))
+    for count in status.workers:
+        style = _STATE_STYLE.get(count.state, "")
+        table.add_row(count.role, Text(count.state, style=style), str(count.workers))
+    return Group(head, "", table)
+
+
 def render(status: ClusterStatus, *, with_gone: bool = False) -> RenderableType:
     """The status as tables."""
-    counters = "  ".join(f"{name} {n}" for name, n in sorted(status.counters.items()) if n)
+    counted = sorted((name, n) for name, n in status.counters.items() if n)
+    # late messages of requests that have ended are no news; --json has them
+    counters = "  ".join(f"{name} {n}" for name, n in counted if not name.startswith("dropped."))
     http = f" · http://{status.http_endpoint}/v1" if status.http_endpoint else ""
     head = Text(f"{status.router_id} · up {status.uptime_s:.0f} s{http}", style="bold")
     shown = [worker for worker in status.workers if with_gone or worker.state != "gone"]
@@ -63,8 +93,8 @@ def render(status: ClusterStatus, *, with_gone: bool = False) -> RenderableType:
     return Group(*parts)
 
 
-def _workers(workers: Sequence[WorkerInfo]) -> Table:
-    table = _table(
+def _workers(workers: Sequence[WorkerInfo]) -> Rows:
+    table = Rows(
         ("worker", "roles", "state", "epoch"),
         ("queued", "rows", "requests", "step ms"),
     )
@@ -89,8 +119,8 @@ def _state(worker: WorkerInfo) -> str:
     )
 
 
-def _places(workers: Sequence[WorkerInfo]) -> Table:
-    table = _table(("computes", "of pool", "on"), ())
+def _places(workers: Sequence[WorkerInfo]) -> Rows:
+    table = Rows(("computes", "of pool", "on"), ())
     for worker in workers:
         table.add_row(worker.worker_id, worker.pool, _devices(worker.devices))
     return table
@@ -103,9 +133,9 @@ def _devices(names: Sequence[str]) -> str:
     return f"{short[0]} x{len(short)}" if alike else " ".join(short)
 
 
-def _transports(workers: Sequence[WorkerInfo]) -> Table:
+def _transports(workers: Sequence[WorkerInfo]) -> Rows:
     """Pages of each pair; what the better transports failed of, where one did."""
-    table = _table(("pages between", "and", "by", "instead of"), ())
+    table = Rows(("pages between", "and", "by", "instead of"), ())
     for worker in workers:
         for peer in worker.transports:
             style = "yellow" if peer.instead_of else ""
@@ -114,8 +144,8 @@ def _transports(workers: Sequence[WorkerInfo]) -> Table:
     return table
 
 
-def _pages(workers: Sequence[WorkerInfo]) -> Table:
-    table = _table(("pages of",), ("used", "pinned", "cached", "free", "quarantined", "total"))
+def _pages(workers: Sequence[WorkerInfo]) -> Rows:
+    table = Rows(("pages of",), ("used", "pinned", "cached", "free", "quarantined", "total"))
     for worker in workers:
         pages = worker.pages
         table.add_row(
@@ -127,8 +157,8 @@ def _pages(workers: Sequence[WorkerInfo]) -> Table:
     return table
 
 
-def _requests(requests: tuple[RequestInfo, ...]) -> Table:
-    table = _table(
+def _requests(requests: tuple[RequestInfo, ...]) -> Rows:
+    table = Rows(
         ("request", "state", "prefill", "decode"), ("attempt", "prompt", "output", "age s")
     )
     for request in requests[:MAX_REQUESTS_SHOWN]:
@@ -144,13 +174,4 @@ def _requests(requests: tuple[RequestInfo, ...]) -> Table:
         )
     if len(requests) > MAX_REQUESTS_SHOWN:
         table.add_row(f"… {len(requests) - MAX_REQUESTS_SHOWN} more")
-    return table
-
-
-def _table(words: tuple[str, ...], numbers: tuple[str, ...]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    for name in words:
-        table.add_column(name, no_wrap=True)
-    for name in numbers:
-        table.add_column(name, justify="right", no_wrap=True)
     return table

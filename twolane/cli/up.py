@@ -19,7 +19,7 @@ from twolane.testing.extras import missing_for_serving
 def up(arguments: tuple[str, ...]) -> None:
     """Start a cluster on this machine and keep it up until Ctrl-C."""
     if not {"-h", "--help"} & {*arguments}:  # help needs no extra
-        missing = missing_for_serving(_launcher(arguments))
+        missing = missing_for_serving(_launcher(arguments), _said(arguments, "--engine"))
         if missing is not None:
             raise click.ClickException(missing)
     # -P, and the variable for its children: a folder `deploy` of the user's is not ours
@@ -30,10 +30,14 @@ def up(arguments: tuple[str, ...]) -> None:
 
 def _launcher(arguments: tuple[str, ...]) -> str | None:
     """The launcher that `arguments` ask for; None: their topology does, or does not."""
-    for option, value in itertools.pairwise((*arguments, "")):
-        if option == "--launcher":
-            return value
-        if option.startswith("--launcher="):
-            return option.partition("=")[2]
     of_a_file = any(argument.partition("=")[0] == "--topology" for argument in arguments)
-    return None if of_a_file else "ray"
+    return _said(arguments, "--launcher") or (None if of_a_file else "ray")
+
+
+def _said(arguments: tuple[str, ...], name: str) -> str | None:
+    for option, value in itertools.pairwise((*arguments, "")):
+        if option == name:
+            return value
+        if option.startswith(f"{name}="):
+            return option.partition("=")[2]
+    return None

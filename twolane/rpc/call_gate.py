@@ -41,6 +41,7 @@ class CallGate:
     def __init__(self, config: CallGateConfig) -> None:
         self.config = config
         self._open: Counter[str] = Counter()  # calls by connection
+        self.refused: Counter[str] = Counter()  # calls by reason, before their handler saw them
         self.n_unread = 0
         self._slow: dict[asyncio.Timeout, None] = {}  # messages that take long, oldest first
 

@@ -56,20 +56,28 @@ def unary_stream(
     check: Callable[[Context], None] = lambda context: None,
 ) -> grpc.RpcMethodHandler[Any, Any]:
     """One message in, many out, written by `handler` to the context. `check` may refuse a call
-    before its message is read and parsed.
+    before its message is read and parsed. What these two refuse is theirs to count; the rest the
+    gate counts.
 
     To gRPC it is a stream of messages either way, so the first is read when `gate` says so.
     """
 
     async def handle(requests: object, context: Context) -> None:
+        is_counted = False
         try:
             async with gate.entered(context):
+                is_counted = True
                 check(context)
+                is_counted = False
                 raw = await gate.try_read(context)
                 if raw is None:
                     raise InvalidRequestError("this call ended without a message")
-                await handler(parse(request_type, raw), context)
+                request = parse(request_type, raw)
+                is_counted = True
+                await handler(request, context)
         except TwolaneError as error:
+            if not is_counted:
+                gate.refused[error.reason.lower()] += 1
             await rpc_errors.abort(context, error)
         except grpc.aio.InternalError as lost:  # written to a client that has left
             raise asyncio.CancelledError from lost

@@ -1,25 +1,43 @@
-"""GET anything, get the metrics: an HTTP endpoint on the event loop, with no thread of its own.
+"""GET /metrics: an HTTP endpoint on the event loop, with no thread of its own.
 
-endpoint = MetricsEndpoint(partial(generate_latest, registry))
+endpoint = MetricsEndpoint(registry)
 port = await endpoint.start("127.0.0.1", 0)
+
+In Prometheus' text format, or in OpenMetrics where the scraper asks for that. Other pages may be
+given by their path; what is none of them is 404.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
 
-PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
+from prometheus_client import CollectorRegistry, disable_created_metrics
+from prometheus_client.exposition import choose_encoder
+
+METRICS = "/metrics"
+Headers = Mapping[str, str]  # by lower-case name
+Page = Callable[[Headers], tuple[bytes, str]]  # body and content type
 
 _READ_S = 5.0
 
+disable_created_metrics()  # type: ignore[no-untyped-call]  # a second family beside each
+
+
+class _RefusedError(Exception):
+    def __init__(self, status: HTTPStatus) -> None:
+        self.status = status
+
 
 class MetricsEndpoint:
-    """Serves what `render` returns, in Prometheus' text format. It is called on the event loop, so
-    gauges need no locks."""
+    """What it shows is made on the event loop when somebody looks, so gauges need no locks."""
 
-    def __init__(self, render: Callable[[], bytes]) -> None:
-        self._render = render
+    def __init__(
+        self, registry: CollectorRegistry, *, pages: Mapping[str, Page] | None = None
+    ) -> None:
+        self._registry = registry
+        self._pages = {METRICS: self._metrics, **(pages or {})}
         self._server: asyncio.Server | None = None
 
     async def start(self, host: str, port: int) -> int:
@@ -34,18 +52,44 @@ class MetricsEndpoint:
             self._server.close()
             await self._server.wait_closed()
 
+    def _metrics(self, headers: Headers) -> tuple[bytes, str]:
+        encode, content_type = choose_encoder(headers.get("accept", ""))
+        return encode(self._registry), content_type
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with asyncio.timeout(_READ_S):
-                await reader.readuntil(b"\r\n\r\n")
-                body = self._render()
-                head = (
-                    f"HTTP/1.1 200 OK\r\nContent-Type: {PROMETHEUS_TEXT}\r\n"
-                    f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-                )
-                writer.write(head.encode() + body)
+                head = await reader.readuntil(b"\r\n\r\n")
+                writer.write(self._answer(head.decode("latin-1")))
                 await writer.drain()
         except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError):
             return  # a scraper that hangs up, or speaks no HTTP, gets nothing
         finally:
             writer.close()
+
+    def _answer(self, head: str) -> bytes:
+        status, content_type, body = HTTPStatus.OK, "text/plain; charset=utf-8", b""
+        method, _, target = head.partition("\r\n")[0].partition(" ")
+        try:
+            body, content_type = self._page(method, target)(_headers(head))
+        except _RefusedError as refused:
+            status = refused.status
+            body = f"{status.phrase}; there are {', '.join(self._pages)}\n".encode()
+        sent = b"" if method == "HEAD" else body
+        return (
+            f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {content_type}\r\n"
+            f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        ).encode() + sent
+
+    def _page(self, method: str, target: str) -> Page:
+        path = target.partition(" ")[0].partition("?")[0]
+        if path not in self._pages:
+            raise _RefusedError(HTTPStatus.NOT_FOUND)
+        if method not in ("GET", "HEAD"):
+            raise _RefusedError(HTTPStatus.METHOD_NOT_ALLOWED)
+        return self._pages[path]
+
+
+def _headers(head: str) -> Headers:
+    lines = (line.partition(":") for line in head.splitlines()[1:])
+    return {name.strip().lower(): value.strip() for name, _, value in lines}

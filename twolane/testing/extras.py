@@ -15,23 +15,24 @@ SERVE_MODULES = (
     "numpy",
     "prometheus_client",
     "pydantic",
-    "redis",
     "rich",
-    "safetensors",
     "starlette",
     "tokenizers",
-    "torch",
-    "transformers",
     "uvicorn",
     "xxhash",
     "yaml",
 )
 
 
-def missing_for_serving(launcher: str | None) -> str | None:
+MODEL_MODULES = ("safetensors", "torch")  # a fake engine does without
+
+
+def missing_for_serving(launcher: str | None, engine: str | None = None) -> str | None:
     """What to tell the user, or None. Ray is needed by its own launcher alone; which that is may
     stand in a file that is not read yet: None."""
-    needed = (*SERVE_MODULES, "ray") if launcher == "ray" else SERVE_MODULES
+    needed = [*SERVE_MODULES]
+    needed += MODEL_MODULES if engine != "fake" else ()
+    needed += ("ray",) if launcher == "ray" else ()
     for module in needed:
         if importlib.util.find_spec(module) is None:
             return f"serving needs {module}, which is not installed: pip install 'twolane[serve]'"

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from twolane.aclient import AsyncClient
+from twolane.admin import AdminClient
 from twolane.client import Client
 from twolane.errors import UnavailableError
 from twolane.status import ClusterStatus
@@ -37,14 +38,15 @@ class LocalCluster:
     """Made by `start_local`; every method may be called from any thread.
 
     `endpoint` (host:port) is for twolane's clients; others come in at
-    `http://<http_endpoint>/v1`. `events` is what the launcher told so far, oldest first: dicts
-    with `kind` (starting, started, ready, died, restarting, fenced, failed, stopping, stopped),
-    `name`, `epoch`, `pid`, `text`.
+    `http://<http_endpoint>/v1`, operators at `admin_endpoint` (unix:PATH). `events` is what the
+    launcher told so far, oldest first: dicts with `kind` (starting, started, ready, died,
+    restarting, fenced, failed, stopping, stopped), `name`, `epoch`, `pid`, `text`.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
         self.endpoint = ""
         self.http_endpoint = ""
+        self.admin_endpoint = ""
         self.events: list[Event] = []
         self._is_over = False  # no more events will come
         self._news = threading.Condition()
@@ -71,9 +73,13 @@ class LocalCluster:
         """A new asyncio client; close it."""
         return AsyncClient(self.endpoint)
 
+    def admin(self) -> AdminClient:
+        """A new operator's client; close it."""
+        return AdminClient(self.admin_endpoint)
+
     def status(self) -> ClusterStatus:
-        with self.client() as client:
-            return client.status()
+        with self.admin() as admin:
+            return admin.status()
 
     def pid(self, name: str) -> int:
         """The process id of the latest incarnation of a worker or router. KeyError if none."""
@@ -183,7 +189,7 @@ def start_local(
     """
     if launcher is None and topology is None:
         launcher = "process"
-    missing = missing_for_serving(launcher)
+    missing = missing_for_serving(launcher, engine)
     if missing is not None:
         raise UnavailableError(missing)
     settings: dict[str, Option] = {
@@ -204,6 +210,7 @@ def start_local(
     try:
         ready = cluster.wait_for("ready", timeout_s=start_timeout_s)
         cluster.endpoint, cluster.http_endpoint = ready["endpoint"], ready.get("http", "")
+        cluster.admin_endpoint = ready["admin"]
         yield cluster
     finally:
         cluster.stop()

@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class MembershipServiceStub(object):
-    """For workers and the launcher, at a listener of its own that clients do not reach (the loopback
-    alone by default): who is heard here gets requests, and can have pages freed.
+    """For workers and the launcher, at a listener of its own, with the cluster's secret as metadata: who
+    is heard here gets requests, and can have pages freed.
     """
 
     def __init__(self, channel):
@@ -49,12 +49,14 @@ class MembershipServiceStub(object):
 
 
 class MembershipServiceServicer(object):
-    """For workers and the launcher, at a listener of its own that clients do not reach (the loopback
-    alone by default): who is heard here gets requests, and can have pages freed.
+    """For workers and the launcher, at a listener of its own, with the cluster's secret as metadata: who
+    is heard here gets requests, and can have pages freed.
     """
 
     def Announce(self, request, context):
         """Workers tell a router that they exist, once a second; the router dials them back.
+        ALREADY_EXISTS while another of the same id is alive; FAILED_PRECONDITION if this incarnation
+        was replaced or reported dead, and is to end.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -89,8 +91,8 @@ def add_MembershipServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class MembershipService(object):
-    """For workers and the launcher, at a listener of its own that clients do not reach (the loopback
-    alone by default): who is heard here gets requests, and can have pages freed.
+    """For workers and the launcher, at a listener of its own, with the cluster's secret as metadata: who
+    is heard here gets requests, and can have pages freed.
     """
 
     @staticmethod
@@ -149,7 +151,7 @@ class MembershipService(object):
 
 
 class AdminServiceStub(object):
-    """For operators and the launcher, at the door.
+    """For operators and the launcher, at a listener of its own: a unix socket of the router's user.
     """
 
     def __init__(self, channel):
@@ -158,10 +160,10 @@ class AdminServiceStub(object):
         Args:
             channel: A grpc.Channel.
         """
-        self.GetStatus = channel.unary_unary(
-                '/twolane.v1.AdminService/GetStatus',
-                request_serializer=twolane_dot_v1_dot_cluster__pb2.GetStatusRequest.SerializeToString,
-                response_deserializer=twolane_dot_v1_dot_cluster__pb2.GetStatusResponse.FromString,
+        self.GetClusterStatus = channel.unary_unary(
+                '/twolane.v1.AdminService/GetClusterStatus',
+                request_serializer=twolane_dot_v1_dot_cluster__pb2.GetClusterStatusRequest.SerializeToString,
+                response_deserializer=twolane_dot_v1_dot_cluster__pb2.GetClusterStatusResponse.FromString,
                 _registered_method=True)
         self.DrainWorker = channel.unary_unary(
                 '/twolane.v1.AdminService/DrainWorker',
@@ -171,18 +173,17 @@ class AdminServiceStub(object):
 
 
 class AdminServiceServicer(object):
-    """For operators and the launcher, at the door.
+    """For operators and the launcher, at a listener of its own: a unix socket of the router's user.
     """
 
-    def GetStatus(self, request, context):
+    def GetClusterStatus(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DrainWorker(self, request, context):
-        """Only from the router's own machine; else PERMISSION_DENIED.
-        """
+        """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -190,10 +191,10 @@ class AdminServiceServicer(object):
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'GetStatus': grpc.unary_unary_rpc_method_handler(
-                    servicer.GetStatus,
-                    request_deserializer=twolane_dot_v1_dot_cluster__pb2.GetStatusRequest.FromString,
-                    response_serializer=twolane_dot_v1_dot_cluster__pb2.GetStatusResponse.SerializeToString,
+            'GetClusterStatus': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetClusterStatus,
+                    request_deserializer=twolane_dot_v1_dot_cluster__pb2.GetClusterStatusRequest.FromString,
+                    response_serializer=twolane_dot_v1_dot_cluster__pb2.GetClusterStatusResponse.SerializeToString,
             ),
             'DrainWorker': grpc.unary_unary_rpc_method_handler(
                     servicer.DrainWorker,
@@ -209,11 +210,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AdminService(object):
-    """For operators and the launcher, at the door.
+    """For operators and the launcher, at a listener of its own: a unix socket of the router's user.
     """
 
     @staticmethod
-    def GetStatus(request,
+    def GetClusterStatus(request,
             target,
             options=(),
             channel_credentials=None,
@@ -226,9 +227,9 @@ class AdminService(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/twolane.v1.AdminService/GetStatus',
-            twolane_dot_v1_dot_cluster__pb2.GetStatusRequest.SerializeToString,
-            twolane_dot_v1_dot_cluster__pb2.GetStatusResponse.FromString,
+            '/twolane.v1.AdminService/GetClusterStatus',
+            twolane_dot_v1_dot_cluster__pb2.GetClusterStatusRequest.SerializeToString,
+            twolane_dot_v1_dot_cluster__pb2.GetClusterStatusResponse.FromString,
             options,
             channel_credentials,
             insecure,

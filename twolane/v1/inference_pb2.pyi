@@ -139,3 +139,45 @@ class Model(_message.Message):
     max_context_tokens: int
     vocab_size: int
     def __init__(self, name: _Optional[str] = ..., fingerprint: _Optional[str] = ..., max_context_tokens: _Optional[int] = ..., vocab_size: _Optional[int] = ...) -> None: ...
+
+class GetStatusRequest(_message.Message):
+    __slots__ = ("submission_ids",)
+    SUBMISSION_IDS_FIELD_NUMBER: _ClassVar[int]
+    submission_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, submission_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class GetStatusResponse(_message.Message):
+    __slots__ = ("serving", "models", "workers", "submissions")
+    SERVING_FIELD_NUMBER: _ClassVar[int]
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    SUBMISSIONS_FIELD_NUMBER: _ClassVar[int]
+    serving: bool
+    models: _containers.RepeatedCompositeFieldContainer[Model]
+    workers: _containers.RepeatedCompositeFieldContainer[WorkerCount]
+    submissions: _containers.RepeatedCompositeFieldContainer[SubmissionStatus]
+    def __init__(self, serving: bool = ..., models: _Optional[_Iterable[_Union[Model, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[WorkerCount, _Mapping]]] = ..., submissions: _Optional[_Iterable[_Union[SubmissionStatus, _Mapping]]] = ...) -> None: ...
+
+class WorkerCount(_message.Message):
+    __slots__ = ("state", "role", "workers")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    state: str
+    role: str
+    workers: int
+    def __init__(self, state: _Optional[str] = ..., role: _Optional[str] = ..., workers: _Optional[int] = ...) -> None: ...
+
+class SubmissionStatus(_message.Message):
+    __slots__ = ("submission_id", "state", "prompt_tokens", "output_tokens", "age_s")
+    SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    AGE_S_FIELD_NUMBER: _ClassVar[int]
+    submission_id: str
+    state: str
+    prompt_tokens: int
+    output_tokens: int
+    age_s: float
+    def __init__(self, submission_id: _Optional[str] = ..., state: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., age_s: _Optional[float] = ...) -> None: ...

@@ -51,6 +51,11 @@ class InferenceServiceStub(object):
                 request_serializer=twolane_dot_v1_dot_inference__pb2.ListModelsRequest.SerializeToString,
                 response_deserializer=twolane_dot_v1_dot_inference__pb2.ListModelsResponse.FromString,
                 _registered_method=True)
+        self.GetStatus = channel.unary_unary(
+                '/twolane.v1.InferenceService/GetStatus',
+                request_serializer=twolane_dot_v1_dot_inference__pb2.GetStatusRequest.SerializeToString,
+                response_deserializer=twolane_dot_v1_dot_inference__pb2.GetStatusResponse.FromString,
+                _registered_method=True)
 
 
 class InferenceServiceServicer(object):
@@ -79,6 +84,13 @@ class InferenceServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetStatus(self, request, context):
+        """What clients may know of the cluster, and how far submissions are whose ids they name.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_InferenceServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -96,6 +108,11 @@ def add_InferenceServiceServicer_to_server(servicer, server):
                     servicer.ListModels,
                     request_deserializer=twolane_dot_v1_dot_inference__pb2.ListModelsRequest.FromString,
                     response_serializer=twolane_dot_v1_dot_inference__pb2.ListModelsResponse.SerializeToString,
+            ),
+            'GetStatus': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetStatus,
+                    request_deserializer=twolane_dot_v1_dot_inference__pb2.GetStatusRequest.FromString,
+                    response_serializer=twolane_dot_v1_dot_inference__pb2.GetStatusResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -181,6 +198,33 @@ class InferenceService(object):
             '/twolane.v1.InferenceService/ListModels',
             twolane_dot_v1_dot_inference__pb2.ListModelsRequest.SerializeToString,
             twolane_dot_v1_dot_inference__pb2.ListModelsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetStatus(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/twolane.v1.InferenceService/GetStatus',
+            twolane_dot_v1_dot_inference__pb2.GetStatusRequest.SerializeToString,
+            twolane_dot_v1_dot_inference__pb2.GetStatusResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -67,7 +67,7 @@ class Open(_message.Message):
     def __init__(self, router_id: _Optional[str] = ..., worker_epoch: _Optional[int] = ..., router_epoch: _Optional[int] = ...) -> None: ...
 
 class Assign(_message.Message):
-    __slots__ = ("key", "roles", "token_ids", "n_prompt", "sampling", "priority", "time_left_ms", "prefill", "decode", "growth_tokens", "sample", "tenant", "adapter", "request_id", "claim", "fence", "resume_hash")
+    __slots__ = ("key", "roles", "token_ids", "n_prompt", "sampling", "priority", "time_left_ms", "prefill", "decode", "growth_tokens", "sample", "tenant", "adapter", "request_id", "claim", "fence", "resume_hash", "row")
     KEY_FIELD_NUMBER: _ClassVar[int]
     ROLES_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -85,6 +85,7 @@ class Assign(_message.Message):
     CLAIM_FIELD_NUMBER: _ClassVar[int]
     FENCE_FIELD_NUMBER: _ClassVar[int]
     RESUME_HASH_FIELD_NUMBER: _ClassVar[int]
+    ROW_FIELD_NUMBER: _ClassVar[int]
     key: AttemptKey
     roles: _containers.RepeatedScalarFieldContainer[Role]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -102,23 +103,26 @@ class Assign(_message.Message):
     claim: int
     fence: int
     resume_hash: bytes
-    def __init__(self, key: _Optional[_Union[AttemptKey, _Mapping]] = ..., roles: _Optional[_Iterable[_Union[Role, str]]] = ..., token_ids: _Optional[_Iterable[int]] = ..., n_prompt: _Optional[int] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., priority: _Optional[int] = ..., time_left_ms: _Optional[int] = ..., prefill: _Optional[_Union[WorkerAddress, _Mapping]] = ..., decode: _Optional[_Union[WorkerAddress, _Mapping]] = ..., growth_tokens: _Optional[int] = ..., sample: _Optional[int] = ..., tenant: _Optional[str] = ..., adapter: _Optional[str] = ..., request_id: _Optional[str] = ..., claim: _Optional[int] = ..., fence: _Optional[int] = ..., resume_hash: _Optional[bytes] = ...) -> None: ...
+    row: int
+    def __init__(self, key: _Optional[_Union[AttemptKey, _Mapping]] = ..., roles: _Optional[_Iterable[_Union[Role, str]]] = ..., token_ids: _Optional[_Iterable[int]] = ..., n_prompt: _Optional[int] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., priority: _Optional[int] = ..., time_left_ms: _Optional[int] = ..., prefill: _Optional[_Union[WorkerAddress, _Mapping]] = ..., decode: _Optional[_Union[WorkerAddress, _Mapping]] = ..., growth_tokens: _Optional[int] = ..., sample: _Optional[int] = ..., tenant: _Optional[str] = ..., adapter: _Optional[str] = ..., request_id: _Optional[str] = ..., claim: _Optional[int] = ..., fence: _Optional[int] = ..., resume_hash: _Optional[bytes] = ..., row: _Optional[int] = ...) -> None: ...
 
 class Cancel(_message.Message):
-    __slots__ = ("key",)
-    KEY_FIELD_NUMBER: _ClassVar[int]
-    key: AttemptKey
-    def __init__(self, key: _Optional[_Union[AttemptKey, _Mapping]] = ...) -> None: ...
+    __slots__ = ("keys",)
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    keys: _containers.RepeatedCompositeFieldContainer[AttemptKey]
+    def __init__(self, keys: _Optional[_Iterable[_Union[AttemptKey, _Mapping]]] = ...) -> None: ...
 
 class Retarget(_message.Message):
-    __slots__ = ("key", "next_attempt", "decode")
+    __slots__ = ("key", "next_attempt", "decode", "next_row")
     KEY_FIELD_NUMBER: _ClassVar[int]
     NEXT_ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     DECODE_FIELD_NUMBER: _ClassVar[int]
+    NEXT_ROW_FIELD_NUMBER: _ClassVar[int]
     key: AttemptKey
     next_attempt: int
     decode: WorkerAddress
-    def __init__(self, key: _Optional[_Union[AttemptKey, _Mapping]] = ..., next_attempt: _Optional[int] = ..., decode: _Optional[_Union[WorkerAddress, _Mapping]] = ...) -> None: ...
+    next_row: int
+    def __init__(self, key: _Optional[_Union[AttemptKey, _Mapping]] = ..., next_attempt: _Optional[int] = ..., decode: _Optional[_Union[WorkerAddress, _Mapping]] = ..., next_row: _Optional[int] = ...) -> None: ...
 
 class Attach(_message.Message):
     __slots__ = ("key", "from_index")
@@ -157,10 +161,10 @@ class SessionResponse(_message.Message):
     ROWS_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
     opened: Opened
-    tokens: _containers.RepeatedCompositeFieldContainer[TokenEvent]
+    tokens: _containers.RepeatedCompositeFieldContainer[TokenColumns]
     rows: _containers.RepeatedCompositeFieldContainer[RowEvent]
     load: LoadReport
-    def __init__(self, opened: _Optional[_Union[Opened, _Mapping]] = ..., tokens: _Optional[_Iterable[_Union[TokenEvent, _Mapping]]] = ..., rows: _Optional[_Iterable[_Union[RowEvent, _Mapping]]] = ..., load: _Optional[_Union[LoadReport, _Mapping]] = ...) -> None: ...
+    def __init__(self, opened: _Optional[_Union[Opened, _Mapping]] = ..., tokens: _Optional[_Iterable[_Union[TokenColumns, _Mapping]]] = ..., rows: _Optional[_Iterable[_Union[RowEvent, _Mapping]]] = ..., load: _Optional[_Union[LoadReport, _Mapping]] = ...) -> None: ...
 
 class Opened(_message.Message):
     __slots__ = ("worker",)
@@ -168,25 +172,45 @@ class Opened(_message.Message):
     worker: WorkerAddress
     def __init__(self, worker: _Optional[_Union[WorkerAddress, _Mapping]] = ...) -> None: ...
 
-class TokenEvent(_message.Message):
-    __slots__ = ("key", "sample", "index", "token_id", "logprob", "top_logprobs", "finish_reason", "role")
-    KEY_FIELD_NUMBER: _ClassVar[int]
-    SAMPLE_FIELD_NUMBER: _ClassVar[int]
-    INDEX_FIELD_NUMBER: _ClassVar[int]
-    TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
-    LOGPROB_FIELD_NUMBER: _ClassVar[int]
-    TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
-    FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
+class TokenColumns(_message.Message):
+    __slots__ = ("role", "rows", "first_indexes", "counts", "token_ids", "samples", "ends", "logprobs")
     ROLE_FIELD_NUMBER: _ClassVar[int]
-    key: AttemptKey
-    sample: int
-    index: int
-    token_id: int
-    logprob: float
-    top_logprobs: _containers.RepeatedCompositeFieldContainer[_sampling_pb2.TopLogprob]
-    finish_reason: _sampling_pb2.FinishReason
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_INDEXES_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    ENDS_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     role: Role
-    def __init__(self, key: _Optional[_Union[AttemptKey, _Mapping]] = ..., sample: _Optional[int] = ..., index: _Optional[int] = ..., token_id: _Optional[int] = ..., logprob: _Optional[float] = ..., top_logprobs: _Optional[_Iterable[_Union[_sampling_pb2.TopLogprob, _Mapping]]] = ..., finish_reason: _Optional[_Union[_sampling_pb2.FinishReason, str]] = ..., role: _Optional[_Union[Role, str]] = ...) -> None: ...
+    rows: _containers.RepeatedScalarFieldContainer[int]
+    first_indexes: _containers.RepeatedScalarFieldContainer[int]
+    counts: _containers.RepeatedScalarFieldContainer[int]
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    samples: _containers.RepeatedScalarFieldContainer[int]
+    ends: _containers.RepeatedCompositeFieldContainer[TokenEnd]
+    logprobs: _containers.RepeatedCompositeFieldContainer[TokenLogprobs]
+    def __init__(self, role: _Optional[_Union[Role, str]] = ..., rows: _Optional[_Iterable[int]] = ..., first_indexes: _Optional[_Iterable[int]] = ..., counts: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., samples: _Optional[_Iterable[int]] = ..., ends: _Optional[_Iterable[_Union[TokenEnd, _Mapping]]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ...) -> None: ...
+
+class TokenEnd(_message.Message):
+    __slots__ = ("at", "finish_reason")
+    AT_FIELD_NUMBER: _ClassVar[int]
+    FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
+    at: int
+    finish_reason: _sampling_pb2.FinishReason
+    def __init__(self, at: _Optional[int] = ..., finish_reason: _Optional[_Union[_sampling_pb2.FinishReason, str]] = ...) -> None: ...
+
+class TokenLogprobs(_message.Message):
+    __slots__ = ("at", "logprob", "top_ids", "top_logprobs")
+    AT_FIELD_NUMBER: _ClassVar[int]
+    LOGPROB_FIELD_NUMBER: _ClassVar[int]
+    TOP_IDS_FIELD_NUMBER: _ClassVar[int]
+    TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    at: int
+    logprob: float
+    top_ids: _containers.RepeatedScalarFieldContainer[int]
+    top_logprobs: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, at: _Optional[int] = ..., logprob: _Optional[float] = ..., top_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class RowEvent(_message.Message):
     __slots__ = ("key", "kind", "reason", "message", "figures", "role")
@@ -204,6 +228,7 @@ class RowEvent(_message.Message):
         KIND_FAILED: _ClassVar[RowEvent.Kind]
         KIND_FINISHED: _ClassVar[RowEvent.Kind]
         KIND_REFUSED: _ClassVar[RowEvent.Kind]
+        KIND_TAKEN: _ClassVar[RowEvent.Kind]
     KIND_UNSPECIFIED: RowEvent.Kind
     KIND_HANDED_OVER: RowEvent.Kind
     KIND_UNPLACED: RowEvent.Kind
@@ -216,6 +241,7 @@ class RowEvent(_message.Message):
     KIND_FAILED: RowEvent.Kind
     KIND_FINISHED: RowEvent.Kind
     KIND_REFUSED: RowEvent.Kind
+    KIND_TAKEN: RowEvent.Kind
     KEY_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]

@@ -6,7 +6,6 @@ import asyncio
 import time
 from typing import Any
 
-import grpc
 import pytest
 
 from router.config import AdmissionConfig, RouterConfig
@@ -15,7 +14,6 @@ from router.testing.client import ask, message
 from router.testing.rows import expected_answer
 from router.text import TextCodec
 from tests.router.http.asking import PATH, events, http_cluster
-from twolane.v1 import cluster_pb2, cluster_pb2_grpc
 
 IDS: dict[str, Any] = {"prompt": [1, 2], "max_tokens": 5, "temperature": 0}
 
@@ -246,13 +244,3 @@ async def test_what_fails_amid_a_stream_is_its_last_event_in_place_of_done() -> 
             await asyncio.sleep(0.01)
         server.router.cancel(server.router.status().requests[0].request_id)
         assert (await whole).status_code == 499
-
-
-async def test_the_status_of_the_router_names_the_http_door() -> None:
-    async with (
-        http_cluster() as (_, server, _),
-        grpc.aio.insecure_channel(server.address) as channel,
-    ):
-        stub = cluster_pb2_grpc.AdminServiceStub(channel)
-        status = await stub.GetStatus(cluster_pb2.GetStatusRequest())
-        assert status.http_endpoint == server.http_address

@@ -16,6 +16,7 @@ from router.limits import LimitsConfig
 from router.server import RouterServer
 from router.testing.cluster import ScriptedCluster
 from tests.router.http.asking import PATH, http_cluster
+from twolane.rpc.listen import ListenError
 
 LONG: dict[str, Any] = {"prompt": [1], "max_tokens": 1900, "temperature": 0}
 IDS: dict[str, Any] = {"prompt": [1, 2], "max_tokens": 3}
@@ -214,6 +215,6 @@ async def test_events_go_out_at_once_and_do_not_wait_for_acknowledgements() -> N
 async def test_a_port_in_use_is_an_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         http = HttpConfig(port=taken.getsockname()[1])
-        with pytest.raises(OSError, match="in use"):
+        with pytest.raises(ListenError, match=r"\(--http-port\): it is in use"):
             async with http_cluster(server_config=ServerConfig(http=http)):
                 pass

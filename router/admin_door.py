@@ -1,0 +1,73 @@
+"""The gRPC service for operators and the launcher, at a unix socket that is its user's alone.
+
+Who comes in here sees all and moves workers. It is a server of its own, so that it can ask for
+more than a file's rights where it is to be reached from elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import grpc
+
+from router.router import Router
+from twolane.rpc.call_gate import Context
+from twolane.rpc.handlers import unary
+from twolane.v1 import cluster_pb2
+
+ADMIN = "twolane.v1.AdminService"
+MAX_SOCKET_PATH_BYTES = 107  # what the kernel takes
+
+
+class AdminDoor:
+    """`http_endpoint` and `metrics_endpoint` are the router's other listeners, for the status."""
+
+    def __init__(self, router: Router, *, http_endpoint: str, metrics_endpoint: str) -> None:
+        self._router = router
+        self._http_endpoint = http_endpoint
+        self._metrics_endpoint = metrics_endpoint
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        methods = {
+            "GetClusterStatus": unary(cluster_pb2.GetClusterStatusRequest, self._get_status),
+            "DrainWorker": unary(cluster_pb2.DrainWorkerRequest, self._drain_worker),
+        }
+        return grpc.method_handlers_generic_handler(ADMIN, methods)
+
+    async def _get_status(
+        self, request: cluster_pb2.GetClusterStatusRequest, context: Context
+    ) -> cluster_pb2.GetClusterStatusResponse:
+        status = self._router.status()
+        status.http_endpoint = self._http_endpoint
+        status.metrics_endpoint = self._metrics_endpoint
+        return status
+
+    async def _drain_worker(
+        self, request: cluster_pb2.DrainWorkerRequest, context: Context
+    ) -> cluster_pb2.DrainWorkerResponse:
+        self._router.drain(request.worker_id, undo=request.undo)
+        return cluster_pb2.DrainWorkerResponse()
+
+
+def listen_at(server: grpc.aio.Server, path: str) -> None:
+    """Have `server` listen at a unix socket with rights 0600. What is left there of a process that
+    was killed is replaced. Raises OSError, or RuntimeError as gRPC does."""
+    if len(path.encode()) > MAX_SOCKET_PATH_BYTES:
+        raise OSError(
+            f"the path of a unix socket has at most {MAX_SOCKET_PATH_BYTES} bytes; this has "
+            f"{len(path.encode())}: {path}"
+        )
+    with _owner_only():
+        server.add_insecure_port(f"unix:{path}")
+
+
+@contextmanager
+def _owner_only() -> Iterator[None]:
+    """Files that this process makes meanwhile are its user's alone."""
+    before = os.umask(0o177)
+    try:
+        yield
+    finally:
+        os.umask(before)

@@ -1,0 +1,104 @@
+"""Where, beside what, and with what installed `twolane up` starts."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from deploy.launcher import StartError
+from deploy.spec import ModelSpec
+from deploy.up_command import _check_ports
+from tests.deploy.clusters import cluster_with
+from twolane.testing import start_local
+
+UP = [sys.executable, "-m", "twolane.cli", "up", "--json", "--engine", "fake", "--colocated", "1"]
+OURS = ("router", "worker", "deploy", "engine", "kvtransfer", "prefill_worker", "decode_worker")
+
+
+def up_until_ready(
+    *arguments: str, cwd: Path | None = None, environment: dict[str, str] | None = None
+) -> list[dict[str, str]]:
+    """The events of a cluster that is stopped as soon as it is ready, or that cannot start."""
+    done = subprocess.Popen(
+        [*UP, "--port", "0", "--until-stdin-closes", *arguments],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=cwd,
+        env={**os.environ, **(environment or {})},
+    )  # fmt: skip
+    events = []
+    with done:
+        assert done.stdout is not None
+        assert done.stdin is not None
+        for line in done.stdout:
+            events.append(json.loads(line))
+            if events[-1]["kind"] == "ready":
+                done.stdin.close()
+    return events
+
+
+@pytest.mark.parametrize("launcher", ["process", "ray"])
+def test_files_where_the_user_works_are_not_ours(launcher: str, tmp_path: Path) -> None:
+    for name in OURS:
+        (tmp_path / f"{name}.py").write_text(f"raise SystemExit('{name}.py of the user')\n")
+    (tmp_path / "worker.py").unlink()
+    (tmp_path / "worker").mkdir()
+    (tmp_path / "worker" / "__init__.py").write_text("raise SystemExit('worker of the user')\n")
+    events = up_until_ready("--launcher", launcher, cwd=tmp_path)
+    assert events[-1]["kind"] == "stopped", events[-1]
+
+
+def test_a_cluster_serves_on_ipv6() -> None:
+    with (
+        start_local(engine="fake", colocated=1, host="::1") as cluster,
+        cluster.client() as client,
+    ):
+        assert cluster.endpoint.startswith("[::1]:")
+        assert len(client.generate("hello", max_tokens=3).tokens) == 3
+        with urllib.request.urlopen(f"http://{cluster.http_endpoint}/health", timeout=10) as health:
+            assert health.status == 200
+        metrics = cluster.wait_for("started", "router-0")["metrics"]
+        with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=10) as page:
+            assert b"twolane_router" in page.read()
+
+
+@pytest.mark.parametrize(
+    ("field", "option"),
+    [("port", "--port"), ("http_port", "--http-port"), ("worker_port", "--worker-port")],
+)
+def test_a_port_that_is_taken_is_named_with_its_option_alone(field: str, option: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ports = {"port": 0, "http_port": 0, "worker_port": 0, field: port}
+        cluster = cluster_with(ModelSpec(model_dir="", name="m"), colocated=1, **ports)
+        with pytest.raises(StartError) as caught:
+            _check_ports(cluster)
+    assert str(caught.value) == f"cannot listen on 127.0.0.1:{port} ({option}): it is in use"
+    _check_ports(cluster)
+
+
+@pytest.mark.parametrize(
+    ("engine", "absent"),
+    [
+        ("fake", ["redis", "transformers", "ray", "torch", "safetensors", "triton"]),
+        ("model", ["redis", "transformers", "ray"]),
+    ],
+)
+def test_a_cluster_serves_without_packages_that_it_does_not_use(
+    engine: str, absent: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = f"import sys\nsys.modules.update(dict.fromkeys({absent}))\n"
+    (tmp_path / "sitecustomize.py").write_text(site)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with (
+        start_local(
+            engine=engine, prefill=1, decode=1, pages=64, max_context_tokens=256
+        ) as cluster,
+        cluster.client() as client,
+    ):
+        assert len(client.generate("hello", max_tokens=3, ignore_eos=True).tokens) == 3

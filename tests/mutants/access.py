@@ -1,0 +1,41 @@
+"""Who is believed at inner ports, and who keeps a name."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+_MEMBERS = "tests/router/test_membership.py::"
+
+ACCESS = (
+    Mutant(
+        "secret",
+        "twolane/rpc/secret.py",
+        "if not details.method.startswith(_OURS) or self._knows(details):",
+        "if True:",
+        (
+            "tests/twolane/rpc/test_secret.py::"
+            "test_without_the_secret_a_call_is_unauthenticated_at_once",
+        ),
+    ),
+    Mutant(
+        "live name",
+        "router/membership.py",
+        "if other.keeps_its_name(now, self._config.suspicion_s):",
+        "if False:",
+        (_MEMBERS + "test_a_live_worker_keeps_its_name",),
+    ),
+    Mutant(
+        "retired epoch",
+        "router/membership.py",
+        "if epoch in self._retired:",
+        "if False:",
+        (_MEMBERS + "test_new_epoch_that_answers_ends_the_old_one_for_good",),
+    ),
+    Mutant(
+        "members",
+        "router/membership.py",
+        "if len(self._members) >= self._config.most_members:",
+        "if False:",
+        (_MEMBERS + "test_members_are_bounded_and_known_ones_stay",),
+    ),
+)

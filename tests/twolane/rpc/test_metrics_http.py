@@ -1,0 +1,66 @@
+"""The metrics page over a bare socket."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter
+
+from twolane.rpc.metrics_http import MetricsEndpoint
+
+
+@pytest.fixture
+async def port() -> AsyncIterator[int]:
+    registry = CollectorRegistry()
+    Counter("twolane_things", "Things", registry=registry).inc(3)
+    endpoint = MetricsEndpoint(
+        registry, pages={"/who": lambda headers: (headers["host"].encode(), "text/plain")}
+    )
+    yield await endpoint.start("127.0.0.1", 0)
+    await endpoint.close()
+
+
+async def ask(port: int, request: str, *headers: str) -> tuple[str, str]:
+    """Head and body."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write("\r\n".join([f"{request} HTTP/1.1", *headers, "", ""]).encode())
+    raw = await asyncio.wait_for(reader.read(), 5.0)
+    writer.close()
+    head, _, body = raw.decode().partition("\r\n\r\n")
+    return head, body
+
+
+async def test_metrics_are_at_metrics_and_nothing_else_is_anywhere_else(port: int) -> None:
+    head, body = await ask(port, "GET /metrics")
+    assert head.startswith("HTTP/1.1 200 OK\r\n")
+    assert "twolane_things_total 3.0" in body
+    assert (await ask(port, "GET /metrics?x=1"))[1] == body
+    for path in ("/", "/foo", "/health", "/metrics/x", "*"):
+        head, body = await ask(port, f"GET {path}")
+        assert head.startswith("HTTP/1.1 404 Not Found\r\n")
+        assert "there are /metrics, /who" in body
+    assert (await ask(port, "POST /metrics"))[0].startswith("HTTP/1.1 405")
+    head, body = await ask(port, "HEAD /metrics")
+    assert (head.partition("\r\n")[0], body) == ("HTTP/1.1 200 OK", "")
+    assert await ask(port, "GET /who", "Host: h:1") == (head_of("h:1"), "h:1")
+
+
+def head_of(body: str) -> str:
+    return (
+        f"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\n"
+        "Connection: close"
+    )
+
+
+async def test_no_counter_has_a_created_gauge_beside_it(port: int) -> None:
+    assert "_created" not in (await ask(port, "GET /metrics"))[1]
+
+
+async def test_openmetrics_is_given_to_who_asks_for_it(port: int) -> None:
+    accept = "Accept: application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
+    head, body = await ask(port, "GET /metrics", accept)
+    assert "Content-Type: application/openmetrics-text; version=1.0.0" in head
+    assert body.endswith("# EOF\n")
+    assert "# EOF" not in (await ask(port, "GET /metrics"))[1]

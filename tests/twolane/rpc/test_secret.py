@@ -1,0 +1,102 @@
+"""The gate at inner ports."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+
+from twolane.rpc.handlers import streams, unary
+from twolane.rpc.link import GrpcLink
+from twolane.rpc.log_rate import LogRate
+from twolane.rpc.secret import METADATA_KEY, SecretGate, new_secret, shown
+from twolane.v1 import worker_pb2
+
+SECRET = new_secret()
+SERVICE = "twolane.v1.WorkerService"
+
+
+async def inspect(request: Any, context: Any) -> worker_pb2.InspectResponse:
+    return worker_pb2.InspectResponse(model="m")
+
+
+async def session(context: Any) -> None:
+    link: GrpcLink[Any, Any] = GrpcLink(context)
+    await link.receive()
+    link.close()
+
+
+@pytest.fixture
+async def gated() -> AsyncIterator[tuple[Any, SecretGate]]:
+    gate = SecretGate(SECRET)
+    server = grpc.aio.server(interceptors=[gate])
+    methods: dict[str, Any] = {
+        "Inspect": unary(worker_pb2.InspectRequest, inspect),
+        "Session": streams(worker_pb2.SessionRequest, session),
+    }
+    for service in (SERVICE, "grpc.health.v1.Health"):
+        handler = grpc.method_handlers_generic_handler(service, methods)
+        server.add_generic_rpc_handlers((handler,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        yield channel, gate
+    await server.stop(None)
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [(), shown("0" * 64), shown(SECRET[:-1]), shown(SECRET + "0"), ((METADATA_KEY, ""),)],
+    ids=["none", "another", "too short", "too long", "empty"],
+)
+async def test_without_the_secret_a_call_is_unauthenticated_at_once(
+    gated: tuple[Any, SecretGate], metadata: Any
+) -> None:
+    channel, gate = gated
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await channel.unary_unary(f"/{SERVICE}/Inspect")(b"", metadata=metadata)
+    assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    stream = channel.stream_stream(f"/{SERVICE}/Session")(metadata=metadata)
+    async with asyncio.timeout(5.0):  # though not a message is sent
+        assert await stream.code() is grpc.StatusCode.UNAUTHENTICATED
+    assert gate.refused == {"Inspect": 1, "Session": 1}
+
+
+async def test_who_shows_the_secret_is_let_in(gated: tuple[Any, SecretGate]) -> None:
+    channel, gate = gated
+    raw = await channel.unary_unary(f"/{SERVICE}/Inspect")(b"", metadata=shown(SECRET))
+    assert worker_pb2.InspectResponse.FromString(raw).model == "m"
+    assert not gate.refused
+
+
+async def test_health_asks_for_no_secret(gated: tuple[Any, SecretGate]) -> None:
+    channel, _ = gated
+    await channel.unary_unary("/grpc.health.v1.Health/Inspect")(b"")
+
+
+async def test_the_log_has_one_line_of_many_refusals(
+    gated: tuple[Any, SecretGate], caplog: pytest.LogCaptureFixture
+) -> None:
+    channel, gate = gated
+    caplog.set_level(logging.WARNING)
+    for _ in range(20):
+        with pytest.raises(grpc.aio.AioRpcError):
+            await channel.unary_unary(f"/{SERVICE}/Inspect")(b"")
+    assert gate.refused == {"Inspect": 20}
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("refused 1 calls without the cluster's secret")
+    assert SECRET not in line
+
+
+def test_of_alike_records_one_in_ten_seconds_is_written_and_tells_of_the_others() -> None:
+    rate = LogRate()
+    assert [rate.take("a", now) for now in (0.0, 1.0, 9.9)] == [1, 0, 0]
+    assert rate.take("b", 1.0) == 1
+    assert [rate.take("a", now) for now in (10.0, 12.0)] == [3, 0]
+    for kind in range(5_000):
+        assert rate.take(kind, 20.0) == 1
+    assert len(rate._due) <= 1_000

@@ -1,0 +1,116 @@
+"""The operator's client: everything about the cluster, and what moves workers.
+
+with twolane.AdminClient() as admin:
+    for worker in admin.status().workers:
+        print(worker.worker_id, worker.state)
+
+It speaks to the unix socket that `twolane up` shows, which its user alone may open.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+
+from twolane.config import ClientConfig
+from twolane.errors import InvalidParameterError, UnavailableError
+from twolane.failures import explain
+from twolane.params import check_text
+from twolane.rpc.options import CHANNEL_OPTIONS
+from twolane.status import ClusterStatus
+from twolane.v1 import cluster_pb2, cluster_pb2_grpc
+
+UNIX = "unix:"
+SOCKET_NAME = "admin.sock"
+_FOLDERS = "twolane-*"  # in the temporary folder: see deploy.scratch
+
+
+class AdminClient:
+    """Every method blocks, may be called from any thread, and raises errors of `twolane.errors`."""
+
+    def __init__(self, endpoint: str | None = None, *, config: ClientConfig | None = None) -> None:
+        """`endpoint` is unix:PATH; None: that of the only cluster of this user on this machine.
+        Raises `UnavailableError` if there is none, or several."""
+        if endpoint is None:
+            endpoint = only_socket()
+        if not (isinstance(endpoint, str) and endpoint.startswith(UNIX)):
+            raise InvalidParameterError("endpoint", endpoint, "unix:PATH, as `twolane up` shows it")
+        self.endpoint = endpoint
+        self._config = config or ClientConfig()
+        self._channel = grpc.insecure_channel(endpoint, options=CHANNEL_OPTIONS)
+        self._stub = cluster_pb2_grpc.AdminServiceStub(self._channel)
+
+    def status(self) -> ClusterStatus:
+        """One look at workers, pages and requests."""
+        request = cluster_pb2.GetClusterStatusRequest()
+        return ClusterStatus.from_proto(self._call(self._stub.GetClusterStatus, request))
+
+    def drain(self, worker_id: str, *, undo: bool = False) -> None:
+        """Let a worker finish what it runs and give it nothing new; `undo` takes that back."""
+        check_text("worker_id", worker_id)
+        request = cluster_pb2.DrainWorkerRequest(worker_id=worker_id, undo=undo)
+        self._call(self._stub.DrainWorker, request)
+
+    def close(self) -> None:
+        """May be called twice; no call is possible after."""
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _call(self, method: Any, request: object) -> Any:
+        bound_s = self._config.call_timeout_s
+        try:
+            return method(request, timeout=bound_s)
+        except grpc.RpcError as error:
+            raise explain(error, endpoint=self.endpoint, timeout_s=bound_s) from error
+
+
+def only_socket() -> str:
+    """unix:PATH. Raises `UnavailableError` unless exactly one cluster of this user's runs here."""
+    found = live_sockets()
+    if len(found) == 1:
+        return f"{UNIX}{found[0]}"
+    if not found:
+        raise UnavailableError(
+            "no cluster of yours runs on this machine: start one with `twolane up`, or name an "
+            "operator's socket, unix:PATH"
+        )
+    listed = ", ".join(f"{UNIX}{path}" for path in found)
+    raise UnavailableError(f"several clusters of yours run here; name one of {listed}")
+
+
+def live_sockets() -> list[Path]:
+    """The operators' sockets of this user's clusters on this machine that are listened at."""
+    paths = sorted(Path(tempfile.gettempdir()).glob(f"{_FOLDERS}/{SOCKET_NAME}"))
+    return [path for path in paths if _is_ours(path) and _is_listened_at(path)]
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        return path.stat().st_uid == path.parent.stat().st_uid == os.geteuid()
+    except OSError:  # it has ended meanwhile, or is somebody else's
+        return False
+
+
+def _is_listened_at(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,117 @@
+"""`TokenColumns`: how the tokens of many rows travel in one message.
+
+A writer adds tokens row by row; a reader gets them back one by one, as plain tuples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import repeat
+
+from twolane.v1 import sampling_pb2, worker_pb2
+
+Top = tuple[tuple[int, float], ...]  # token ids and their log-probabilities, likeliest first
+Logprobs = tuple[float, Top]
+# row, index in the answer, token id, finish reason (0: the answer goes on), log-probabilities
+Told = tuple[int, int, int, sampling_pb2.FinishReason, Logprobs | None]
+GOES_ON = sampling_pb2.FINISH_REASON_UNSPECIFIED
+
+
+class ColumnWriter:
+    """Tokens that wait to be sent. `rows`, `first_indexes` and `token_ids` may be appended to
+    directly, all three, for a token of a row of sample 0 that neither ends nor has
+    log-probabilities."""
+
+    __slots__ = (
+        "_counts",
+        "_ends",
+        "_logprobs",
+        "_samples",
+        "first_indexes",
+        "role",
+        "rows",
+        "token_ids",
+    )
+
+    def __init__(self, role: worker_pb2.Role) -> None:
+        self.role = role
+        self._clear()
+
+    def _clear(self) -> None:
+        self.rows: list[int] = []
+        self.first_indexes: list[int] = []
+        self.token_ids: list[int] = []
+        self._counts: dict[int, int] = {}  # by place in `rows`, where it is not 1
+        self._samples: dict[int, int] = {}  # where it is not 0
+        self._ends: list[tuple[int, sampling_pb2.FinishReason]] = []
+        self._logprobs: list[tuple[int, Logprobs]] = []
+
+    def add(self, row: int, first_index: int, token_ids: Sequence[int], *, sample: int = 0) -> None:
+        """At least one token."""
+        place, n_tokens = len(self.rows), len(token_ids)
+        if n_tokens != 1:
+            self._counts[place] = n_tokens
+        if sample:
+            self._samples[place] = sample
+        self.rows.append(row)
+        self.first_indexes.append(first_index)
+        self.token_ids += token_ids
+
+    def end(self, finish_reason: sampling_pb2.FinishReason) -> None:
+        """The token that was added last ends its answer."""
+        self._ends.append((len(self.token_ids) - 1, finish_reason))
+
+    def logprobs(self, back: int, logprobs: Logprobs) -> None:
+        """Of the token added last (`back` 1), or of one so many before the end."""
+        self._logprobs.append((len(self.token_ids) - back, logprobs))
+
+    def __len__(self) -> int:
+        """How many tokens wait."""
+        return len(self.token_ids)
+
+    def take(self) -> worker_pb2.TokenColumns:
+        """All that wait, in one message."""
+        n_rows = len(self.rows)
+        columns = worker_pb2.TokenColumns(
+            role=self.role,
+            rows=self.rows,
+            first_indexes=self.first_indexes,
+            token_ids=self.token_ids,
+        )
+        if self._counts:
+            columns.counts.extend(self._counts.get(place, 1) for place in range(n_rows))
+        if self._samples:
+            columns.samples.extend(self._samples.get(place, 0) for place in range(n_rows))
+        for at, reason in self._ends:
+            columns.ends.add(at=at, finish_reason=reason)
+        for at, (logprob, top) in self._logprobs:
+            ids, values = zip(*top, strict=True) if top else ((), ())
+            columns.logprobs.add(at=at, logprob=logprob, top_ids=ids, top_logprobs=values)
+        self._clear()
+        return columns
+
+
+def tokens_of(columns: worker_pb2.TokenColumns) -> Iterator[Told]:
+    """Every token, in order. Raises ValueError if columns do not fit together."""
+    rows, indexes = columns.rows, columns.first_indexes
+    ids, counts = columns.token_ids, columns.counts
+    n_counted = sum(counts) if counts else len(rows)
+    if len(rows) != len(indexes) or n_counted != len(ids) or len(counts) not in (0, len(rows)):
+        raise ValueError(f"{len(rows)} rows, {len(indexes)} indexes, {len(ids)} of {n_counted} ids")
+    if not counts and not columns.ends and not columns.logprobs:
+        return zip(rows, indexes, ids, repeat(GOES_ON), repeat(None))
+    return _one_by_one(columns)
+
+
+def _one_by_one(columns: worker_pb2.TokenColumns) -> Iterator[Told]:
+    ends = {end.at: end.finish_reason for end in columns.ends}
+    logprobs: dict[int, Logprobs] = {
+        told.at: (told.logprob, tuple(zip(told.top_ids, told.top_logprobs, strict=True)))
+        for told in columns.logprobs
+    }
+    counts = columns.counts or repeat(1)
+    ids, at = columns.token_ids, 0
+    for row, index, count in zip(columns.rows, columns.first_indexes, counts, strict=False):
+        for nth in range(count):
+            yield row, index + nth, ids[at], ends.get(at, GOES_ON), logprobs.get(at)
+            at += 1

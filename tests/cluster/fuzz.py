@@ -74,7 +74,7 @@ class Fuzz:
         n_pages = dice.choice([40, 64, 256])
         faults = Faults()
         if dice.random() < 0.3:
-            faults = Faults(drop=0.01, duplicate=0.03, corrupt=0.01, delay_s=(0.0, 0.03))
+            faults = Faults(drop=0.001, duplicate=0.01, corrupt=0.001, delay_s=(0.0, 0.03))
         return Shape(
             roles=dice.choice(ROLES),
             n_pages=n_pages,

@@ -21,6 +21,8 @@ _MEMORIES = frozenset(
         "Membership._retired",  # epochs that may not come back
         "Admission._last_servable",  # by model, as is the next
         "Outlook",
+        "LogRate",  # by kind of record
+        "Membership.proofs",  # kept for ten minutes
         "Membership.changed",  # until somebody asks for a worker
         "StepWatch._seen",  # kinds of steps
         "LazyHeap._heap",  # some of it may be dead, in bounds that tests of its own hold

@@ -299,11 +299,13 @@ class VirtualCluster:
         tokens, _ = await self._generate(prompt, params, priority, request_id)
         return tokens
 
-    async def outcome(self, prompt: Sequence[int], params: SamplingParams) -> Outcome:
+    async def outcome(
+        self, prompt: Sequence[int], params: SamplingParams, *, priority: int = 0
+    ) -> Outcome:
         """As `ask`, and what it took."""
         clock = asyncio.get_running_loop().time
         begun = clock()
-        tokens, ledger = await self._generate(prompt, params)
+        tokens, ledger = await self._generate(prompt, params, priority)
         return Outcome([token.token_id for token in tokens], ledger, clock() - begun)
 
     async def _generate(

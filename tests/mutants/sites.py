@@ -174,12 +174,15 @@ def _conditions(node: ast.AST, place: str) -> Iterator[Condition]:
             if child.name != "check_integrity":
                 yield from _conditions(child, f"{place}.{child.name}" if place else child.name)
         elif not isinstance(child, ast.Assert):  # those are our own laws: they end the process
-            exits = isinstance(node, ast.If) and isinstance(node.body[-1], _EXITS)
-            if exits and child is node.test:
+            if isinstance(child, ast.expr) and _is_exit(node, child):
                 yield place, child, "False"
             elif isinstance(child, ast.Compare) and _is_counted(child):
                 yield place, child, _without(child, node)
             yield from _conditions(child, place)
+
+
+def _is_exit(node: ast.AST, condition: ast.expr) -> bool:
+    return isinstance(node, ast.If) and condition is node.test and isinstance(node.body[-1], _EXITS)
 
 
 def _is_counted(comparison: ast.Compare) -> bool:

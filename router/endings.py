@@ -70,8 +70,8 @@ class Endings:
             prompt_tokens=request.n_prompt,
             output_tokens=len(request.answer.tokens),
             attempts=request.n_attempts,
-            prefill_worker=self.worker_id(attempt.prefill_epoch),
-            decode_worker=self.worker_id(attempt.decode_epoch),
+            prefill_worker=self._board.worker_id(attempt.prefill_epoch),
+            decode_worker=self._board.worker_id(attempt.decode_epoch),
         )
         self._board.counters["finished"] += 1
         self._board.outlook.note_end(request, is_whole=True)
@@ -99,6 +99,7 @@ class Endings:
             error = errors.InternalError(
                 "a bug of twolane; the router's log has its trace", metadata={"while": what}
             )
+            request.answer.drop_held()  # to decode it may be what the bug is in
             self.fail(request, error)
         elif self._board.requests.get(request.job.submission_id) is request:
             self._leave(request)
@@ -109,10 +110,6 @@ class Endings:
             self._board.cancel(attempt.prefill_epoch, attempt.key.submission_id, number)
         for epoch in attempt.epochs():
             self._cancel_at(epoch, attempt)
-
-    def worker_id(self, epoch: int) -> str:
-        member = self._board.members.get(epoch)
-        return member.worker_id if member is not None else ""
 
     def _cancel_at(self, epoch: int, attempt: Attempt) -> None:
         self._board.cancel(epoch, attempt.key.submission_id, attempt.key.attempt)

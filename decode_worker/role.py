@@ -56,6 +56,7 @@ class DecodeRole:
             page_tokens=site.spec.page_tokens,
             page_bytes=site.spec.page_bytes,
             may_grant=self._may_grant,
+            on_revoked=self._on_revoked,
             config=self._config.receiver,
         )
 
@@ -124,6 +125,12 @@ class DecodeRole:
             return False
         self._site.reserve.promise(row, self._growth_pages(row))
         return True
+
+    def _on_revoked(self, key: Key) -> None:
+        """It waits again, and must not keep others out of the batch meanwhile."""
+        row = self._waiting.get(AttemptId(key.submission_id, key.attempt))
+        if row is not None:
+            self._site.reserve.forget(row)
 
     def _join(self, row: Row, landed: Landed, now: float) -> None:
         pages = self.receiver.try_commit(landed.key, now)

@@ -18,6 +18,8 @@ def check_assign(assign: worker_pb2.Assign, spec: EngineSpec) -> SamplingParams:
         raise RowRefusedError(INVALID, "key: a submission id and an attempt from 1 are needed")
     if not assign.row:
         raise RowRefusedError(INVALID, "row: the router's number of the attempt is unset")
+    if not assign.roles or len(set(assign.roles)) < len(assign.roles):
+        raise RowRefusedError(INVALID, "roles: one or both are needed, each once")
     token_ids = assign.token_ids[:]
     n_tokens = len(token_ids)
     if not 1 <= assign.n_prompt <= n_tokens:

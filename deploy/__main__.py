@@ -41,7 +41,7 @@ from deploy.spec import (
     unsummed,
 )
 from deploy.spec_json import from_json
-from twolane.admin import SOCKET_NAME
+from twolane.config import SOCKET_NAME
 
 _PORT = click.IntRange(0, 65535)
 _ID_HELP = "Unique in the cluster.  [default: of host and process]"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -54,7 +55,7 @@ class Progress:
 
     def _ready(self, event: Event, after_s: float) -> None:
         name, endpoint = self._cluster.model.name, event.endpoint
-        at = "" if endpoint.endswith(":7200") else f" --endpoint {endpoint}"
+        at = "" if endpoint.endswith(":7200") else f" --endpoint {shlex.quote(endpoint)}"
         http = f", OpenAI's way at [bold]http://{event.http}/v1[/]" if event.http else ""
         hints = (
             f'    twolane generate "Once upon a time"{at}\n    twolane chat{at}\n'
@@ -66,7 +67,7 @@ class Progress:
             f"{after_s:7.1f} s  [bold green]ready[/]      {name} answers at [bold]{endpoint}[/]"
             f"{http}\n\n"
             f"{hints}"
-            f"    twolane status{'' if not at else f' --endpoint {event.admin}'}\n",
+            f"    twolane status{'' if not at else f' --endpoint {shlex.quote(event.admin)}'}\n",
             soft_wrap=True,
         )
 

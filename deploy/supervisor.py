@@ -3,7 +3,8 @@
     start router -> start workers -> ready -> watch | fence -> stop
 
     watch: a dead process comes back, a worker under a new epoch
-    fence: a process that some worker wants proven dead, or whose step never ends, is killed
+    fence: a worker is killed that another wants proven dead, whose step never ends, or of which the
+           router hears nothing any more
 
 Whoever is proven dead is reported to the router (`ReportGone`), which frees what it may have been
 writing to. Proof is the launcher's word, never a timeout.
@@ -30,7 +31,8 @@ ALIVE, GONE = "alive", "gone"  # words of WorkerStatus.state
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisorConfig:
     """`stop_margin_s`: a process that is still there so long after its grace is killed.
-    `hung_factor`: a worker is, too, whose step takes so many times longer than what is late."""
+    `hung_factor`: a worker is, too, whose step takes so many times longer than what is late.
+    `lost_s`: and one that the router has called gone, or has not known, for so long."""
 
     restart: RestartConfig = field(default_factory=RestartConfig)
     ready_timeout_s: float = 60.0
@@ -38,6 +40,7 @@ class SupervisorConfig:
     fence_poll_s: float = 1.0
     stop_margin_s: float = 3.0
     hung_factor: float = 2.0
+    lost_s: float = 30.0
     loading_poll_s: float = 1.0
 
 
@@ -65,6 +68,7 @@ class Supervisor:
         self._specs: dict[str, ProcessSpec] = {}
         self._dead: set[int] = set()  # every epoch of ours that is proven dead
         self._unreported: set[int] = set()  # those of them that the router may not know of
+        self._present_at: dict[int, float] = {}  # when the router last had each running worker
 
     async def run(self, stop: asyncio.Event, hurry: asyncio.Event) -> None:
         """Keep the cluster up until `stop`; `hurry` cuts the grace short.
@@ -202,11 +206,14 @@ class Supervisor:
         while True:
             await asyncio.sleep(self._config.fence_poll_s)
             # what is gone says nothing any more: its last report is old
-            members = [m for m in await client.workers() if m.state != GONE]
+            told = await client.workers()
+            members = [m for m in told if m.state != GONE]
             wanted = {epoch for member in members for epoch in member.load.fence_wanted}
             self._unreported |= wanted & self._dead
             why = dict.fromkeys(wanted, "a peer must know that it writes no more")
-            why |= self._hung(members)
+            why |= self._hung(members) | self._lost(
+                {m.worker.epoch for m in members}, is_news=bool(told)
+            )
             for handle in self._workers():
                 if (text := why.get(handle.epoch)) is not None:
                     event = Event(kind=Kind.FENCED, name=handle.name, epoch=handle.epoch, text=text)
@@ -222,6 +229,22 @@ class Supervisor:
             member.worker.epoch: f"its step has not ended for {member.load.step_age_s:.0f} s"
             for member in members
             if member.load.step_age_s > self._config.hung_factor * member.load.step_bound_s > 0
+        }
+
+    def _lost(self, present: set[int], *, is_news: bool) -> dict[int, str]:
+        """Workers that run and that the router has long been without, and that in words: they are
+        stopped, or stuck in a call that lets no other thread run. A router that is silent itself,
+        or has just come back and knows nobody yet, is no news of anybody."""
+        now = asyncio.get_running_loop().time()
+        running = {handle.epoch for handle in self._workers()}
+        seen = running if not is_news else present
+        self._present_at = {
+            epoch: now if epoch in seen else self._present_at.get(epoch, now) for epoch in running
+        }
+        return {
+            epoch: f"it runs, and the router has been without it for {now - at:.0f} s"
+            for epoch, at in self._present_at.items()
+            if now - at > self._config.lost_s
         }
 
     async def _stop(self, hurry: asyncio.Event) -> None:

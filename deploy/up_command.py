@@ -39,7 +39,7 @@ from deploy.progress import Progress
 from deploy.scratch import CRASHED, LAST_WORDS
 from deploy.secret import read_secret, secret_option
 from deploy.spec import ClusterSpec
-from twolane.admin import SOCKET_NAME
+from twolane.config import SOCKET_NAME
 from twolane.rpc.listen import join, try_listen
 from twolane.testing.extras import missing_for_serving
 
@@ -90,7 +90,7 @@ _PORT = click.IntRange(0, 65535)
 def up(context: click.Context, /, **given: Any) -> None:
     """Start a cluster on this machine and keep it up until Ctrl-C.
 
-    Without any count: one prefill and one decode worker.
+    Without --colocated, there is one prefill and one decode worker unless you say otherwise.
     """
     from deploy.supervisor import Supervisor
 

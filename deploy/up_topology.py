@@ -50,10 +50,10 @@ def topology_of(options: Mapping[str, Any], base: Topology | None = None) -> Top
 
 
 def _pools(options: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Without any count: one prefill and one decode worker."""
-    counts = {name: options.get(name, 0) for name in _COUNTS}
-    if not any(name in options for name in ("prefill", "decode")) and not counts["colocated"]:
-        counts |= {"prefill": 1, "decode": 1}
+    """Where no worker is colocated, a count that is not given is 1."""
+    colocated = options.get("colocated", 0)
+    counts = {name: options.get(name, 0 if colocated else 1) for name in ("prefill", "decode")}
+    counts["colocated"] = colocated
     if not counts["colocated"] and not (counts["prefill"] and counts["decode"]):
         raise click.UsageError(
             f"{counts['prefill']} prefill and {counts['decode']} decode workers can answer "

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import grpc
 
-from twolane.config import ClientConfig
+from twolane.config import SOCKET_NAME, ClientConfig
 from twolane.errors import InvalidParameterError, UnavailableError
 from twolane.failures import explain
 from twolane.params import check_text
@@ -27,7 +27,6 @@ from twolane.status import ClusterStatus
 from twolane.v1 import cluster_pb2, cluster_pb2_grpc
 
 UNIX = "unix:"
-SOCKET_NAME = "admin.sock"
 _FOLDERS = "twolane-*"  # in the temporary folder: see deploy.scratch
 
 
@@ -91,7 +90,10 @@ def only_socket() -> str:
             "operator's socket, unix:PATH"
         )
     listed = ", ".join(f"{UNIX}{path}" for path in found)
-    raise UnavailableError(f"several clusters of yours run here; name one of {listed}")
+    raise UnavailableError(
+        f"several clusters of yours run here; name one with --endpoint (in Python "
+        f"endpoint=…): {listed}"
+    )
 
 
 def live_sockets() -> list[Path]:

@@ -12,6 +12,7 @@ from twolane.params import is_number
 
 ENDPOINT_VARIABLE = "TWOLANE_ENDPOINT"
 DEFAULT_ENDPOINT = "localhost:7200"
+SOCKET_NAME = "admin.sock"  # of operators
 _ENDPOINT_BOUND = f"HOST:PORT, like {DEFAULT_ENDPOINT}"
 _MAX_PORT = 65535
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import grpc
 
-from twolane.config import ENDPOINT_VARIABLE
+from twolane.config import ENDPOINT_VARIABLE, SOCKET_NAME
 from twolane.errors import (
     DeadlineError,
     InternalError,
+    InvalidParameterError,
     InvalidRequestError,
     OverloadedError,
     TwolaneError,
@@ -37,6 +38,13 @@ def explain(
     # "failed to connect to all addresses; last error: …: Connection refused", or
     # "errors resolving …: [field:hostname lookup error:…: Domain name not found]"
     why = ours.message.removesuffix("]").rpartition(": ")[2]
+    if endpoint.endswith(f"/{SOCKET_NAME}") and "Method not found" in why:
+        return InvalidParameterError(
+            "endpoint",
+            endpoint,
+            "HOST:PORT here, as `twolane up` shows it: this socket is for operators, with status "
+            "and drain alone",
+        )
     if isinstance(ours, UnavailableError | UnimplementedError) and _is_foreign(ours.message):
         return UnavailableError(
             f"something at {endpoint} is not a twolane cluster ({why})",
@@ -61,7 +69,7 @@ def unreachable(endpoint: str, why: str) -> UnavailableError:
     """Nobody answers there, and what to do about it."""
     return UnavailableError(
         f"no cluster answers at {endpoint} ({why}). Start one with `twolane up`, or name another "
-        f"with endpoint=… or {ENDPOINT_VARIABLE}",
+        f"with --endpoint (in Python endpoint=…) or {ENDPOINT_VARIABLE}",
         metadata={"endpoint": endpoint},
     )
 

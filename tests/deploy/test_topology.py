@@ -271,6 +271,8 @@ def test_options_make_the_topology_that_a_file_would(tmp_path: Path) -> None:
     """
     assert topology_of(options) == read(text, tmp_path)
     assert topology_of({}) == read("pools: [{role: prefill}, {role: decode}]", tmp_path)
+    assert topology_of({"decode": 2}) == topology_of({"prefill": 1, "decode": 2})
+    assert topology_of({"prefill": 2}) == topology_of({"prefill": 2, "decode": 1})
     assert topology_of({"colocated": 3}) == read("pools: [{role: both, workers: 3}]", tmp_path)
     mixed = topology_of({"colocated": 1, "prefill": 1})
     assert [(pool.role, pool.workers) for pool in mixed.pools] == [("prefill", 1), ("both", 1)]
@@ -280,7 +282,7 @@ def test_options_make_the_topology_that_a_file_would(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"checksums": False, "transports": ("tcp",)}, "always summed over networks .tcp."),
-        ({"prefill": 2}, "2 prefill and 0 decode workers .* or --colocated 1"),
+        ({"prefill": 2, "decode": 0}, "2 prefill and 0 decode workers .* or --colocated 1"),
         ({"pages": 3, "kv_bytes": 3}, "both say how large"),
         ({"lease_s": 0.1}, "lease_s is 0.1; it must be more than heartbeat_s"),
     ],

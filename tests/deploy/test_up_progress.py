@@ -13,12 +13,17 @@ from deploy.spec import ClusterSpec, ModelSpec
 from tests.deploy.clusters import cluster_with
 
 
-def shown_when_ready(model_dir: Path) -> str:
+def shown_when_ready(model_dir: Path, host: str = "127.0.0.1") -> str:
     out = StringIO()
     cluster = cluster_with(ModelSpec(model_dir=str(model_dir), name="m"), prefill=2, colocated=1)
     progress = Progress(Console(file=out, highlight=False), cluster, Path("/logs"))
-    progress(Event(kind=Kind.READY, endpoint="127.0.0.1:7300", http="127.0.0.1:7302"))
+    progress(Event(kind=Kind.READY, endpoint=f"{host}:7300", http="127.0.0.1:7302"))
     return out.getvalue()
+
+
+def test_what_is_shown_can_be_pasted_into_a_shell() -> None:
+    shown = shown_when_ready(model_path(), "[::1]")
+    assert "twolane chat --endpoint '[::1]:7300'" in shown  # bare brackets are a pattern to a shell
 
 
 def test_a_model_with_a_tokenizer_is_offered_prompts() -> None:

@@ -25,6 +25,7 @@ QUICK = SupervisorConfig(
     ready_timeout_s=2,
     ready_poll_s=0.01,
     fence_poll_s=0.01,
+    lost_s=0.2,
 )
 
 
@@ -357,3 +358,30 @@ async def test_nobody_is_killed_on_the_word_of_a_worker_that_is_gone(scene: Scen
         scene.admin.wanted_by_the_gone.add(healthy.epoch)
         await asyncio.sleep(0.1)
         assert not scene.told(Kind.FENCED, "prefill-0")
+
+
+@pytest.mark.parametrize("is_forgotten", [False, True])
+async def test_worker_that_runs_and_is_gone_for_the_router_is_killed_and_comes_back(
+    scene: Scene, is_forgotten: bool
+) -> None:
+    async with scene.up():
+        _, old = scene.launcher.running("decode-0")[0]
+        if is_forgotten:
+            del scene.admin.members[old.epoch]
+        else:
+            scene.admin.members[old.epoch] = "gone"
+        await scene.until(lambda: scene.admin.gone == [old.epoch])
+        (fenced,) = scene.told(Kind.FENCED, "decode-0")
+        assert fenced.text.startswith("it runs, and the router has been without it for ")
+        await scene.until(lambda: bool(scene.launcher.running("decode-0")))
+        assert not scene.told(Kind.FENCED, "prefill-0")
+
+
+async def test_router_that_knows_nobody_yet_gets_nobody_killed(scene: Scene) -> None:
+    async with scene.up():
+        members = dict(scene.admin.members)
+        scene.admin.members.clear()
+        await asyncio.sleep(2 * QUICK.lost_s)
+        scene.admin.members.update(members)
+        await asyncio.sleep(QUICK.lost_s)
+        assert not [event for event in scene.events if event.kind is Kind.FENCED]

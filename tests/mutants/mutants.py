@@ -64,6 +64,16 @@ MUTANTS = (
     ),
     Mutant(
         "epoch",
+        "kvtransfer/receiver_driver.py",
+        "if hello.receiver_epoch not in (0, answer.epoch):",
+        "if False:",
+        (
+            "tests/kvtransfer/test_redials.py::"
+            "test_hello_to_a_former_incarnation_does_not_cut_the_link_to_this_one",
+        ),
+    ),
+    Mutant(
+        "epoch",
         "kvtransfer/sender.py",
         "if key.sender_epoch != self.epoch or key.receiver_epoch != epoch:",
         "if False:",

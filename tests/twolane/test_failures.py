@@ -5,7 +5,13 @@ from __future__ import annotations
 import grpc
 import pytest
 
-from twolane.errors import InternalError, InvalidRequestError, TwolaneError, UnavailableError
+from twolane.errors import (
+    InternalError,
+    InvalidParameterError,
+    InvalidRequestError,
+    TwolaneError,
+    UnavailableError,
+)
 from twolane.failures import explain
 
 CODE = grpc.StatusCode
@@ -39,3 +45,14 @@ def test_a_bare_status_in_our_words(
     assert type(explained) is kind
     with pytest.raises(kind, match=text):
         raise explained
+
+
+def test_operators_socket_that_gets_a_prompt_is_not_called_a_stranger() -> None:
+    nothing = grpc.aio.Metadata()
+    error = grpc.aio.AioRpcError(CODE.UNIMPLEMENTED, nothing, nothing, details="Method not found!")
+    explained = explain(error, endpoint="unix:/tmp/twolane-1-a/admin.sock", timeout_s=None)
+    with pytest.raises(InvalidParameterError, match="this socket is for operators"):
+        raise explained
+    elsewhere = explain(error, endpoint="unix:/tmp/other.sock", timeout_s=None)
+    with pytest.raises(UnavailableError, match="is not a twolane cluster"):
+        raise elsewhere

@@ -66,7 +66,7 @@ def render_service(status: ServiceStatus) -> RenderableType:
     """What clients may know."""
     models = ", ".join(model.name for model in status.models) or "no model"
     head = Text(f"{'serves' if status.serving else 'does not serve'} {models}", style="bold")
-    table = Rows(("workers", "state"), ("number",))
+    table = Rows(("role", "state"), ("workers",))
     for count in status.workers:
         style = _STATE_STYLE.get(count.state, "")
         table.add_row(count.role, Text(count.state, style=style), str(count.workers))
@@ -120,7 +120,7 @@ def _state(worker: WorkerInfo) -> str:
 
 
 def _places(workers: Sequence[WorkerInfo]) -> Rows:
-    table = Rows(("computes", "of pool", "on"), ())
+    table = Rows(("worker", "pool", "devices"), ())
     for worker in workers:
         table.add_row(worker.worker_id, worker.pool, _devices(worker.devices))
     return table
@@ -134,8 +134,8 @@ def _devices(names: Sequence[str]) -> str:
 
 
 def _transports(workers: Sequence[WorkerInfo]) -> Rows:
-    """Pages of each pair; what the better transports failed of, where one did."""
-    table = Rows(("pages between", "and", "by", "instead of"), ())
+    """How each pair moves pages; what the better transports failed of, where one did."""
+    table = Rows(("worker", "peer", "transport", "instead of"), ())
     for worker in workers:
         for peer in worker.transports:
             style = "yellow" if peer.instead_of else ""

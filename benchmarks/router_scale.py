@@ -30,7 +30,6 @@ from benchmarks.results import save
 from router.affinity import prefix_hashes
 from router.config import AdmissionConfig, RouterConfig
 from router.dispatch import Dispatcher
-from router.endings import Endings
 from router.request import Job, Request
 from router.status import make_status
 from twolane.errors import CancelledError
@@ -179,10 +178,9 @@ def by_requests(n_requests: int) -> dict[str, float]:
     rig.tick()
     rig.tick()
     tick_ms = mean_us(50, lambda n: rig.tick()) / 1e3
-    endings = Endings(board)
 
     def count(n: int) -> None:
-        make_status(board, endings, started=0.0, now=rig.now, with_requests=False)
+        make_status(board, started=0.0, now=rig.now, with_requests=False)
 
     return {"tick_ms": tick_ms, "counts_ms": mean_us(20, count) / 1e3}
 

@@ -23,6 +23,7 @@ from kvtransfer import reasons
 from kvtransfer.events import Abandoned, Dead, Landed, ReceiverEvent
 from kvtransfer.key import Key
 from kvtransfer.receiver import Receiver
+from twolane.refusals import TOO_LARGE
 from twolane.v1 import sampling_pb2, worker_pb2
 from worker.attempt_id import AttemptId
 from worker.errors import RowRefusedError
@@ -55,6 +56,7 @@ class DecodeRole:
             page_tokens=site.spec.page_tokens,
             page_bytes=site.spec.page_bytes,
             may_grant=self._may_grant,
+            on_revoked=self._on_revoked,
             config=self._config.receiver,
         )
 
@@ -124,6 +126,12 @@ class DecodeRole:
         self._site.reserve.promise(row, self._growth_pages(row))
         return True
 
+    def _on_revoked(self, key: Key) -> None:
+        """It waits again, and must not keep others out of the batch meanwhile."""
+        row = self._waiting.get(AttemptId(key.submission_id, key.attempt))
+        if row is not None:
+            self._site.reserve.forget(row)
+
     def _join(self, row: Row, landed: Landed, now: float) -> None:
         pages = self.receiver.try_commit(landed.key, now)
         if pages is None:
@@ -144,7 +152,7 @@ class DecodeRole:
     def check_fits(self, row: Row) -> None:
         n_most, n_pages = row.n_prompt_pages + self._growth_pages(row), self._site.spec.n_pages
         if n_most > n_pages:
-            raise RowRefusedError("too_large", f"grows to {n_most} pages; the pool has {n_pages}")
+            raise RowRefusedError(TOO_LARGE, f"grows to {n_most} pages; the pool has {n_pages}")
 
     def can_adopt(self, row: Row, n_new_pages: int) -> bool:
         if not self._has_room(row, n_new_pages):

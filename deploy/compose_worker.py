@@ -126,6 +126,7 @@ def worker_config(spec: WorkerSpec, *, on_gpu: bool = False) -> WorkerConfig:
             load_least_s=min(SessionConfig().load_least_s, timing.heartbeat_s),
             grace_s=timing.grace_s,
             tombstone_s=timing.lease_s,
+            suspicion_s=timing.suspicion_s,
         ),
     )
 

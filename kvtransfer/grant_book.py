@@ -15,16 +15,22 @@ from kvtransfer.retry import Retry
 from kvtransfer.transports.base import Landing
 
 GrantPolicy = Callable[[Key, int], bool]  # may n pages be taken for this key now?
+OnRevoked = Callable[[Key], None]  # its grant is withdrawn, and what was set aside for it is free
 
 
 class GrantBook:
     """Open and revoked grants, by generation. A generation is never used twice."""
 
     def __init__(
-        self, pages: PageAuthority, may_grant: GrantPolicy, config: ReceiverConfig
+        self,
+        pages: PageAuthority,
+        may_grant: GrantPolicy,
+        on_revoked: OnRevoked,
+        config: ReceiverConfig,
     ) -> None:
         self._pages = pages
         self._may_grant = may_grant
+        self._on_revoked = on_revoked
         self._config = config
         self._generations = itertools.count(1)
         self._of: dict[int, InGrant] = {}
@@ -106,6 +112,7 @@ class GrantBook:
         self._pages.release(grant.skipped)
         self._pages.quarantine(grant.pages)
         grant.landing.revoke(grant.generation)
+        self._on_revoked(grant.key)
         self._settle(grant, is_proven=not grant.pages)
 
     def on_stopped(self, generation: int) -> None:

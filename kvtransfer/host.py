@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -28,10 +29,17 @@ def start_ticks(pid: int) -> int:
 def open_pidfd(pid: int, ticks: int) -> int:
     """A pidfd of exactly that incarnation: readable once its last thread has ended.
 
-    The caller closes it. Raises ProcessLookupError when it has ended already, or the pid is
-    somebody else's by now.
+    The caller closes it. Raises ProcessLookupError when it has ended already, the pid is somebody
+    else's by now, or it is no pid at all.
     """
-    fd = os.pidfd_open(pid)
+    try:
+        fd = os.pidfd_open(pid)
+    except OverflowError as error:
+        raise ProcessLookupError(f"{pid} is no process id") from error
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        raise ProcessLookupError(f"{pid} is no process id") from error
     try:
         # Read after opening: had the pid been reused before that, the start time would differ.
         if start_ticks(pid) != ticks:

@@ -54,7 +54,9 @@ class PeerLinks(Generic[OutT, InT, EventT]):
         how = worker_pb2.PeerTransport(
             worker_id=worker_id, transport=transport, instead_of=instead_of
         )
-        self._of[epoch] = _Open(link, how)
+        former, self._of[epoch] = self._of.get(epoch), _Open(link, how)
+        if former is not None:
+            former.link.close()  # nothing of it is answered any more; whoever reads it ends
 
     def has(self, epoch: int) -> bool:
         return epoch in self._of

@@ -19,7 +19,7 @@ from kvtransfer import reasons
 from kvtransfer.config import ReceiverConfig
 from kvtransfer.ending import Ending, Endings
 from kvtransfer.events import Dead, ReceiverEvent, Verdict
-from kvtransfer.grant_book import GrantBook, GrantPolicy
+from kvtransfer.grant_book import GrantBook, GrantPolicy, OnRevoked
 from kvtransfer.in_peers import InPeer, InPeers
 from kvtransfer.inbound import Inbound, InHub, InState
 from kvtransfer.key import Key
@@ -32,7 +32,8 @@ class Receiver:
     """See the module's docstring. After any call, `take_outbox` and `take_events` have the news.
 
     `may_grant(key, n)` decides whether n pages may be taken now: it keeps back what running rows
-    are to grow into.
+    are to grow into. `on_revoked(key)` says that a grant is withdrawn: what was kept back for that
+    row is free until it is granted again.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Receiver:
         page_tokens: int,
         page_bytes: int,
         may_grant: GrantPolicy,
+        on_revoked: OnRevoked = lambda key: None,
         config: ReceiverConfig,
     ) -> None:
         self.epoch = epoch
@@ -50,7 +52,7 @@ class Receiver:
         self._config = config
         self._ins: dict[Key, Inbound] = {}  # oldest first
         self._peers = InPeers()
-        self._book = GrantBook(pages, may_grant, config)
+        self._book = GrantBook(pages, may_grant, on_revoked, config)
         self._tombstones = Endings(2 * config.lease.lease_s)
         self._events: list[ReceiverEvent] = []
         self._hub = InHub(

@@ -98,6 +98,9 @@ class ReceiverDriver:
             if not hello.epoch or not self._watch(hello, answer.transport):
                 return
             link.send(transfer_pb2.ConnectResponse(hello=answer))
+            if hello.receiver_epoch not in (0, answer.epoch):  # guard: epoch
+                await self._wait_broken(link)  # it means a former one; the link to this one stays
+                return
             if answer.refused_field:
                 _log.error("sender %s refused: %s", hello.worker_id, answer.refused_message)
                 await self._wait_broken(link)

@@ -234,6 +234,7 @@ class SenderDriver:
         names = [name for name in ours if name not in failed] if way is None else [way.transport]
         hello = transfer_pb2.SenderHello()
         hello.CopyFrom(self._hello)
+        hello.receiver_epoch = epoch
         hello.transports[:] = names
         return hello
 

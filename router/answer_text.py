@@ -17,14 +17,14 @@ from router.stops import StopWatch
 class AnswerText:
     """Owned by one answer. The text of its first `min_tokens` is not searched for stop strings."""
 
-    __slots__ = ("_detokenizer", "_found", "_min_tokens", "_n_tokens", "_stops", "_unsent")
+    __slots__ = ("_detokenizer", "_is_over", "_min_tokens", "_n_tokens", "_stops", "_unsent")
 
     def __init__(self, detokenizer: Detokenizer, stops: Sequence[str], min_tokens: int) -> None:
         self._detokenizer = detokenizer
         self._stops = StopWatch(stops)
         self._min_tokens = min_tokens
         self._n_tokens = 0
-        self._found = False
+        self._is_over = False
         self._unsent: list[str] = []
 
     def add(self, token_id: int, *, is_last: bool, is_stop: bool) -> bool:
@@ -40,7 +40,7 @@ class AnswerText:
 
     def end(self) -> None:
         """No more tokens: what was held becomes part of the answer. May be called twice."""
-        if not self._found and not self._feed(self._detokenizer.flush()):
+        if not self._is_over and not self._feed(self._detokenizer.flush()):
             self._unsent.append(self._stops.flush())
 
     def take(self) -> str:
@@ -55,6 +55,6 @@ class AnswerText:
         if self._n_tokens < self._min_tokens:
             self._unsent.append(piece)
             return False
-        emitted, self._found = self._stops.feed(piece)
+        emitted, self._is_over = self._stops.feed(piece)
         self._unsent.append(emitted)
-        return self._found
+        return self._is_over

@@ -40,10 +40,10 @@ class Dispatcher:
         self.board = Board(config, store or MemoryStore(), observer or NullObserver())
         self._config = config
         self._endings = Endings(self.board)
-        self._recovery = Recovery(self.board, self._endings)
+        self._guard = Guard(self.board, self._endings)
+        self._recovery = Recovery(self.board, self._endings, self._guard)
         self._events = Events(self.board, self._endings, self._recovery)
         self._admission = Admission(self.board, self._endings)
-        self._guard = Guard(self.board, self._endings)
         self._placing = Placing(self.board, self._endings, self._admission, self._guard)
         self._clock = RequestClock(
             self.board, self._endings, self._recovery, self._admission, self._guard
@@ -80,7 +80,7 @@ class Dispatcher:
         request = self.board.requests.get(submission_id)
         if request is None:
             return False
-        self._endings.fail(request, error)
+        self._guard.run("ended", submission_id, now, self._endings.fail, request, error)
         return True
 
     # Workers
@@ -90,7 +90,7 @@ class Dispatcher:
         member = self.members.get(epoch)
         assert member is not None
         self._look_after_lost(now)  # it may have taken the place of another incarnation
-        self._recovery.session_opened(member)
+        self._recovery.session_opened(member, now)
 
     def session_broken(self, epoch: int, now: float) -> None:
         if self.members.get(epoch) is not None:

@@ -62,7 +62,6 @@ class Endings:
 
     def complete(self, request: Request) -> None:
         """ENDING -> FINISHED, with the figures that are there."""
-        self._board.advance(request, S.FINISHED)
         attempt = request.last_attempt
         assert attempt is not None
         request.ledger = make_ledger(
@@ -70,18 +69,22 @@ class Endings:
             prompt_tokens=request.n_prompt,
             output_tokens=len(request.answer.tokens),
             attempts=request.n_attempts,
-            prefill_worker=self.worker_id(attempt.prefill_epoch),
-            decode_worker=self.worker_id(attempt.decode_epoch),
+            prefill_worker=self._board.worker_id(attempt.prefill_epoch),
+            decode_worker=self._board.worker_id(attempt.decode_epoch),
         )
+        self._board.advance(request, S.FINISHED)
         self._board.counters["finished"] += 1
         self._board.outlook.note_end(request, is_whole=True)
         self._leave(request)
 
     def fail(self, request: Request, error: errors.TwolaneError) -> None:
         """One typed error to the client; both workers are told to stop."""
+        request.answer.end()
+        self._fail(request, error)
+
+    def _fail(self, request: Request, error: errors.TwolaneError) -> None:
         is_cancel = isinstance(error, errors.CancelledError)
         request.error = error
-        request.answer.end()
         if isinstance(error, errors.DeadlineError):
             self._board.outlook.note_end(request, is_whole=False)
         if request.attempt is not None and not request.attempt.is_over:
@@ -93,13 +96,14 @@ class Endings:
 
     def fail_of_bug(self, request: Request, what: str) -> None:
         """An exception was met in `what` is done with this request. Whatever state that left it in,
-        it is out of every table afterwards."""
+        it is out of every table afterwards. Text that was held back is lost: it may be what the
+        exception was about."""
         self._board.counters["bugs"] += 1
         if not request.is_over:
             error = errors.InternalError(
                 "a bug of twolane; the router's log has its trace", metadata={"while": what}
             )
-            self.fail(request, error)
+            self._fail(request, error)
         elif self._board.requests.get(request.job.submission_id) is request:
             self._leave(request)
 
@@ -109,10 +113,6 @@ class Endings:
             self._board.cancel(attempt.prefill_epoch, attempt.key.submission_id, number)
         for epoch in attempt.epochs():
             self._cancel_at(epoch, attempt)
-
-    def worker_id(self, epoch: int) -> str:
-        member = self._board.members.get(epoch)
-        return member.worker_id if member is not None else ""
 
     def _cancel_at(self, epoch: int, attempt: Attempt) -> None:
         self._board.cancel(epoch, attempt.key.submission_id, attempt.key.attempt)

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from router.board import Board
-from router.bugs import BugLog
 from router.endings import Endings
+from twolane.rpc.log_rate import LogRate
+
+log = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")
 
 
 class Guard:
-    """Stands around what is done with one request: where it is placed, ticked and told."""
+    """Stands around what is done with one request: where it is placed, ticked, told, moved
+    to other workers and ended."""
 
     def __init__(self, board: Board, endings: Endings) -> None:
         self._board = board
         self._endings = endings
-        self._bugs = BugLog()
+        self._log_rate = LogRate()
 
     def run(
         self, what: str, submission_id: str, now: float, work: Callable[..., ResultT], *args: Any
@@ -26,8 +30,11 @@ class Guard:
         """Do `work`. A bug that it meets ends that request with InternalError; then None."""
         try:
             return work(*args)
-        except Exception:  # noqa: BLE001 - whatever it is, the others go on
-            self._bugs.tell(f"a request was {what}", now)
+        except Exception as bug:  # whatever it is, the others go on
+            n = self._log_rate.take((what, type(bug)), now)
+            if n:
+                text = "a bug of ours, met while %d requests were %s: they fail, nothing else does"
+                log.exception(text, n, what)
             request = self._board.requests.get(submission_id)
             if request is not None:
                 self._endings.fail_of_bug(request, what)

@@ -21,7 +21,7 @@ from router.config import MembershipConfig
 from router.lazy_heap import LazyHeap
 from router.member import Member, MemberState
 from router.model import ModelFacts, feeds, model_facts
-from twolane.errors import OverloadedError
+from twolane.errors import InvalidRequestError, OverloadedError
 from twolane.v1 import cluster_pb2, worker_pb2
 
 log = logging.getLogger(__name__)
@@ -66,11 +66,15 @@ class Membership:
     def announce(self, announce: cluster_pb2.AnnounceRequest, now: float) -> Member | None:
         """A worker says that it exists. Returns the member if a session must be dialled for it.
 
-        Raises `NameTakenError` while another of its id is alive, `RetiredEpochError`, and
-        `OverloadedError` beyond `most_members`.
+        Raises `NameTakenError` while another of its id is alive, `RetiredEpochError`,
+        `InvalidRequestError` for an epoch of another worker, and `OverloadedError` beyond
+        `most_members`.
         """
         epoch, worker_id = announce.worker.epoch, announce.worker.worker_id
         member = self._members.get(epoch)
+        if member is not None and member.worker_id != worker_id:
+            text = f"epoch {epoch:016x} is that of {member.worker_id}, not of {worker_id}"
+            raise InvalidRequestError(text, field="worker.worker_id")
         if announce.leaving:
             if member is not None:
                 self._end(member, now, "it leaves", logging.INFO)
@@ -113,8 +117,11 @@ class Membership:
 
     def opened(self, epoch: int, now: float) -> None:
         """A session is open: the worker of that epoch answered. Others of its name are former ones,
-        or it was started twice: an announce alone does not tell, as one may come late."""
+        or it was started twice: an announce alone does not tell, as one may come late. Of one that
+        is gone it means nothing: its dial is about to be called off."""
         member = self._members[epoch]
+        if member.state is S.GONE:  # guard: gone member
+            return
         for other in self._of_worker[member.worker_id]:
             if other != epoch:
                 self._retire(other)

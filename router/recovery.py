@@ -14,6 +14,7 @@ from router import commands
 from router.attempt import Attempt, AttemptState
 from router.board import Board
 from router.endings import Endings
+from router.guard import Guard
 from router.member import Member, MemberState
 from router.policy import Need, WorkerView, place_decode
 from router.request import Request, RequestState
@@ -28,9 +29,10 @@ A = AttemptState
 class Recovery:
     """See the module's docstring."""
 
-    def __init__(self, board: Board, endings: Endings) -> None:
+    def __init__(self, board: Board, endings: Endings, guard: Guard) -> None:
         self._board = board
         self._endings = endings
+        self._guard = guard
 
     def retry(
         self,
@@ -91,18 +93,25 @@ class Recovery:
         epoch = member.epoch
         to_judge: set[int] = set()
         for request, attempt in self._board.attempts_at(epoch):
-            if attempt.decode_epoch == epoch:
-                if attempt.state is not A.PLACED or not self.retarget(request, now):
-                    self.retry(request, "decode_worker_lost", now)
-            elif attempt.state is A.MOVING:
-                self.retry(request, "prefill_worker_lost", now)
-            elif attempt.state is A.PLACED:
-                attempt.life.advance(A.JUDGING)
-                attempt.due = now + self._board.config.dispatch.judge_wait_s
-                self._board.alarm(request, attempt.due)
+            name = request.job.submission_id
+            if self._guard.run("moved", name, now, self._move, request, attempt, epoch, now):
                 to_judge.add(attempt.decode_epoch)
         for decode_epoch in sorted(to_judge):
             self._board.send(decode_epoch, commands.judge_peer(epoch))
+
+    def _move(self, request: Request, attempt: Attempt, lost: int, now: float) -> bool:
+        """Returns whether its decode worker is to be asked what has landed."""
+        if attempt.decode_epoch == lost:
+            if attempt.state is not A.PLACED or not self.retarget(request, now):
+                self.retry(request, "decode_worker_lost", now)
+        elif attempt.state is A.MOVING:
+            self.retry(request, "prefill_worker_lost", now)
+        elif attempt.state is A.PLACED:
+            attempt.life.advance(A.JUDGING)
+            attempt.due = now + self._board.config.dispatch.judge_wait_s
+            self._board.alarm(request, attempt.due)
+            return True
+        return False
 
     def retarget(self, request: Request, now: float) -> bool:
         """Send the pages that P holds to another decode worker, or decode them at P if it can,
@@ -155,7 +164,7 @@ class Recovery:
             self._board.send(decode.epoch, to_decode)
         return True
 
-    def session_opened(self, member: Member) -> None:
+    def session_opened(self, member: Member, now: float) -> None:
         """After a cut nothing is known of what arrived: say and ask for everything again. Cancels
         come before new rows, whose labels they may set free."""
         epoch = member.epoch
@@ -166,15 +175,19 @@ class Recovery:
         if member.drain_wanted is not None:
             self._board.send(epoch, commands.drain(member.drain_wanted))
         for request, attempt in self._board.attempts_at(epoch):
-            if attempt.state is A.MOVING and epoch == attempt.prefill_epoch:
-                decode = self._board.members.get(attempt.decode_epoch)
-                if decode is not None:
-                    old = worker_pb2.AttemptKey(
-                        submission_id=attempt.key.submission_id, attempt=attempt.key.attempt - 1
-                    )
-                    self._board.send(epoch, commands.retarget(old, attempt, decode))
-            elif attempt.state is not A.DECODING or epoch == attempt.decode_epoch:
-                self.attach(request, epoch)
+            name = request.job.submission_id
+            self._guard.run("asked for again", name, now, self._ask_again, request, attempt, epoch)
+
+    def _ask_again(self, request: Request, attempt: Attempt, epoch: int) -> None:
+        if attempt.state is A.MOVING and epoch == attempt.prefill_epoch:
+            decode = self._board.members.get(attempt.decode_epoch)
+            if decode is not None:
+                old = worker_pb2.AttemptKey(
+                    submission_id=attempt.key.submission_id, attempt=attempt.key.attempt - 1
+                )
+                self._board.send(epoch, commands.retarget(old, attempt, decode))
+        elif attempt.state is not A.DECODING or epoch == attempt.decode_epoch:
+            self.attach(request, epoch)
 
     def attach(self, request: Request, epoch: int) -> None:
         """Have the worker send again what the router has not."""

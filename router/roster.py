@@ -71,8 +71,8 @@ class Roster:
         n_tokens = need.n_tokens + need.growth_tokens
         return (
             news.has_left
-            or any(view.has_room(n_tokens) for view in news.decode)
-            or any(view.can_prefill(need) for view in news.prefill)
+            or any(view.has_room(n_tokens) for view in news.decode.values())
+            or any(view.can_prefill(need) for view in news.prefill.values())
         )
 
     def forget_news(self) -> None:
@@ -108,9 +108,9 @@ class Roster:
             kinds[key] = _Kind(self._views)
         kinds[key].put(view)
         if view.prefills and (old is None or _has_grown_for_prompts(old, view)):
-            self._news_of(model).prefill.append(view)
+            self._news_of(model).prefill[epoch] = view
         if view.decodes and (old is None or _has_grown_for_rows(old, view)):
-            self._news_of(model).decode.append(view)
+            self._news_of(model).decode[epoch] = view
 
     def _drop(self, view: WorkerView) -> None:
         model = self._model_of.pop(view.epoch)
@@ -154,11 +154,12 @@ class Roster:
 
 @dataclass(slots=True)
 class _News:
-    """Since somebody last asked."""
+    """Since somebody last asked. By epoch: nobody may ask for long, of a model that needs not wait
+    while another's requests do."""
 
     has_left: bool = False  # some worker
-    prefill: list[WorkerView] = field(default_factory=list)  # have got room for a prompt
-    decode: list[WorkerView] = field(default_factory=list)  # for a row
+    prefill: dict[int, WorkerView] = field(default_factory=dict)  # have got room for a prompt
+    decode: dict[int, WorkerView] = field(default_factory=dict)  # for a row
 
 
 class _Kind:

@@ -18,7 +18,6 @@ from router.background import Background
 from router.board import Observer
 from router.config import RouterConfig
 from router.dispatch import Dispatcher
-from router.endings import Endings
 from router.intake import Intake
 from router.member import MemberState
 from router.model import ModelFacts
@@ -41,8 +40,6 @@ from twolane.v1 import cluster_pb2, inference_pb2, worker_pb2
 log = logging.getLogger(__name__)
 
 LAST_WORDS_S = 0.1
-
-log = logging.getLogger(__name__)
 
 
 class Router:
@@ -155,13 +152,21 @@ class Router:
 
     @contextmanager
     def noting_refusals(self) -> Iterator[None]:
-        """Around what may turn a request away at a door: it is counted, and logged now and then.
-        Admission counts what it refuses itself."""
+        """Around what may turn a request away at a door: it is counted, and logged now and then."""
+        with self._logging_refusals():
+            try:
+                yield
+            except TwolaneError as error:
+                self._dispatcher.board.counters[f"refused.{error.reason.lower()}"] += 1
+                raise
+
+    @contextmanager
+    def _logging_refusals(self) -> Iterator[None]:
+        """Around admission, which counts what it refuses itself."""
         try:
             yield
         except TwolaneError as error:
             reason = error.reason.lower()
-            self._dispatcher.board.counters[f"refused.{reason}"] += 1
             n = self._refusals.take(reason, self._loop.time())
             if n:
                 log.info("refused %d requests (%s); the last: %.200s", n, reason, error.message)
@@ -173,7 +178,8 @@ class Router:
         highest = self.config.limits.priority
         priority = highest if priority is None else priority
         now = self._loop.time()
-        self._dispatcher.check_room(now, priority=priority, left_s=time_left_s)
+        with self._logging_refusals():
+            self._dispatcher.check_room(now, priority=priority, left_s=time_left_s)
 
     def cancel(self, request_id: str, *, tenant: str = "") -> bool:
         """End the running request of that label with CANCELLED. False if there is none."""
@@ -241,9 +247,7 @@ class Router:
 
     def status(self, *, with_requests: bool = True) -> cluster_pb2.GetClusterStatusResponse:
         board, now = self._dispatcher.board, self._loop.time()
-        return make_status(
-            board, Endings(board), started=self._started, now=now, with_requests=with_requests
-        )
+        return make_status(board, started=self._started, now=now, with_requests=with_requests)
 
     def check_integrity(self) -> None:
         """Raises AssertionError if the router's tables disagree with each other."""
@@ -290,9 +294,10 @@ class Router:
         with self.noting_refusals():
             if self._is_stopping:
                 raise UnavailableError("the router is stopping")
-        self._dispatcher.check_room(
-            arrived, model=message.model, priority=message.priority, left_s=time_left_s
-        )
+        with self._logging_refusals():
+            self._dispatcher.check_room(
+                arrived, model=message.model, priority=message.priority, left_s=time_left_s
+            )
         with self.noting_refusals():
             job = await self._intake.make_job(
                 message, arrived, time_left_s, default_max_tokens=default_max_tokens
@@ -304,7 +309,8 @@ class Router:
     def _submit(self, job: Job) -> Request:
         detokenizer = self._text.detokenizer(job.token_ids) if self._text else None
         try:
-            return self._dispatcher.submit(job, detokenizer, self._loop.time())
+            with self._logging_refusals():
+                return self._dispatcher.submit(job, detokenizer, self._loop.time())
         finally:
             if job.submission_id not in self._dispatcher.board.requests:
                 self._store.release(job.label, job.submission_id)

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable
 
 from router.board import Board
-from router.endings import Endings
 from router.member import Member, MemberState
 from router.request import Request
 from twolane.attempt_number import try_of
@@ -19,7 +18,7 @@ def requests_by_state(board: Board) -> Counter[str]:
 
 
 def make_status(
-    board: Board, endings: Endings, *, started: float, now: float, with_requests: bool = True
+    board: Board, *, started: float, now: float, with_requests: bool = True
 ) -> cluster_pb2.GetClusterStatusResponse:
     """Each request's own status is for those who ask for it: making it takes a while."""
     requests = board.requests.values() if with_requests else ()
@@ -42,7 +41,7 @@ def make_status(
             )
             for member in board.members
         ],
-        requests=[_request_status(board, endings, r, now) for r in requests],
+        requests=[_request_status(board, r, now) for r in requests],
         requests_by_state=requests_by_state(board),
         counters=board.counters,
     )
@@ -76,9 +75,7 @@ def _role(member: Member) -> str:
     return "prefill" if member.prefills else "decode"
 
 
-def _request_status(
-    board: Board, endings: Endings, request: Request, now: float
-) -> cluster_pb2.RequestStatus:
+def _request_status(board: Board, request: Request, now: float) -> cluster_pb2.RequestStatus:
     status = cluster_pb2.RequestStatus(
         request_id=request.job.request_id,
         submission_id=request.job.submission_id,
@@ -91,6 +88,6 @@ def _request_status(
     attempt = request.last_attempt
     if attempt is not None:
         status.attempt = try_of(attempt.key.attempt)
-        status.prefill_worker = endings.worker_id(attempt.prefill_epoch)
-        status.decode_worker = endings.worker_id(attempt.decode_epoch)
+        status.prefill_worker = board.worker_id(attempt.prefill_epoch)
+        status.decode_worker = board.worker_id(attempt.decode_epoch)
     return status

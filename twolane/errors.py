@@ -21,12 +21,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-MAX_TEXT_CHARS = 1000  # what a client sent is said back, but not all of it
+# What a client sent is said back, but not all of it. An error has to fit into gRPC's 8 KiB of
+# trailers, where each byte of a message that is not ASCII takes three, and again four thirds in
+# each detail that repeats it.
+MAX_TEXT_BYTES = 1000
+MAX_FIGURE_BYTES = 200
 
 
-def short(text: str) -> str:
-    """Its beginning, where it is too long to be read."""
-    return text if len(text) <= MAX_TEXT_CHARS else text[: MAX_TEXT_CHARS - 1] + "…"
+def short(text: str, most_bytes: int = MAX_TEXT_BYTES) -> str:
+    """Its beginning, where it is too long, in UTF-8, to be read."""
+    raw = text.encode(errors="replace")
+    if len(raw) <= most_bytes:
+        return text
+    return raw[: most_bytes - len("…".encode())].decode(errors="ignore") + "…"
 
 
 class TwolaneError(Exception):
@@ -37,7 +44,9 @@ class TwolaneError(Exception):
     def __init__(self, message: str, *, metadata: Mapping[str, str] | None = None) -> None:
         super().__init__(short(message))
         self.message = short(message)
-        self.metadata: dict[str, str] = {n: short(text) for n, text in (metadata or {}).items()}
+        self.metadata: dict[str, str] = {
+            name: short(text, MAX_FIGURE_BYTES) for name, text in (metadata or {}).items()
+        }
 
 
 class InvalidRequestError(TwolaneError):

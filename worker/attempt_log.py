@@ -65,6 +65,7 @@ class AttemptLog:
         "detached_s",
         "ended_s",
         "follows",
+        "is_cancelled",
         "owner",
         "row",
         "sample",
@@ -93,6 +94,7 @@ class AttemptLog:
         self.detached_s = 0.0  # since when; means nothing while there is a session
         self.ended_s: float | None = None
         self.follows: tuple[AttemptId, int] | None = None  # whose row it has, sent to which epoch
+        self.is_cancelled = False  # a role may have it until its step is over
         self._live = set(roles)
         self._token_ids: Sequence[int] = ()  # prompt (n_prompt of them) and answer
         self._n_prompt = 0
@@ -209,8 +211,8 @@ class AttemptLog:
         return self.ended_s is not None and now >= self.ended_s + grace_s
 
     def is_abandoned(self, now: float, grace_s: float) -> bool:
-        """It runs, and for too long nobody has listened, or its deadline has passed."""
-        if self.ended_s is not None:
+        """It runs uncancelled, and for too long nobody has listened, or its deadline has passed."""
+        if self.ended_s is not None or self.is_cancelled:
             return False
         late = self.deadline_s is not None and now >= self.deadline_s
         return late or (self.session is None and now >= self.detached_s + grace_s)

@@ -60,6 +60,7 @@ class Registry:
             if log.owner != owner:  # guard: owner
                 return False
             self._labels.let_go(log.claim, attempt)
+            log.is_cancelled = True
         self._tombstones.bury((attempt, owner), "cancelled", now)
         return True
 
@@ -138,7 +139,8 @@ class Registry:
     # -- time -------------------------------------------------------------------------------
 
     def expire(self, now: float) -> list[AttemptLog]:
-        """Forget what is over; returns the attempts that are to be cancelled now."""
+        """Forget what is over; returns the attempts that are to be cancelled now, until
+        they are."""
         self._tombstones.tick(now)
         grace_s = self._config.grace_s
         while self._ended and self._ended[0].is_forgettable(now, grace_s):

@@ -44,5 +44,11 @@ def _may_name(given: str) -> bool:
 
 
 def answer_ids(call_id: str, n_answers: int) -> list[str]:
-    """The ids of a call's requests at the router."""
-    return [call_id] if n_answers == 1 else [f"{call_id}-{at}" for at in range(n_answers)]
+    """The ids of a call's requests at the router. Raises `InvalidRequestError`."""
+    if n_answers == 1:
+        return [call_id]
+    most = MAX_REQUEST_ID_CHARS - len(f"-{n_answers - 1}")
+    if len(call_id) > most:
+        text = f"{HEADER} has {len(call_id)} characters; of {n_answers} prompts it may have at most"
+        raise InvalidRequestError(f"{text} {most}", field=HEADER)
+    return [f"{call_id}-{at}" for at in range(n_answers)]

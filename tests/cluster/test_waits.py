@@ -144,3 +144,20 @@ def test_slow_link_on_which_bytes_move_carries_its_pages_at_the_first_try() -> N
     slow = Faults(delay_s=(0.1, 2.8))  # of each hop of a page, side by side
     shape = Shape(sender_writes=True, transfer_faults=slow, dispatch=DispatchConfig())
     play(shape, scene)
+
+
+def test_rows_whose_grants_were_withdrawn_keep_nobody_out_of_the_batch() -> None:
+    """Two stuck rows hold no place in a batch of two while a more urgent one waits before them."""
+
+    async def scene(cluster: VirtualCluster) -> None:
+        cluster.stall("d1")
+        stuck = [asyncio.create_task(answer(cluster, n, 8, seed=n)) for n in (300, 60)]
+        await asyncio.sleep(0.2)
+        urgent = asyncio.create_task(answer(cluster, 16, 8, seed=1, priority=5))
+        await asyncio.sleep(4.0)
+        cluster.resume("d1")
+        async with asyncio.timeout(10.0):
+            await asyncio.gather(urgent, *stuck)
+        await cluster.settle()
+
+    play(Shape(n_pages=64, decode_rows=2), scene)

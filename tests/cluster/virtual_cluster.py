@@ -36,7 +36,7 @@ from twolane.rpc.params import params_to_proto
 from twolane.testing.links import MemoryLink, link_pair
 from twolane.v1 import cluster_pb2, inference_pb2, sampling_pb2, transfer_pb2, worker_pb2
 from worker.announcer import Announcer
-from worker.config import SessionConfig, StepLimits, WorkerConfig
+from worker.config import SessionConfig, StepLimits, StepWatchConfig, WorkerConfig
 from worker.errors import RouterInUseError, StaleEpochError
 from worker.role import Roles
 from worker.site import Site
@@ -145,6 +145,7 @@ class VirtualCluster:
         """kill -9. Returns the epoch that is gone."""
         life = self.lives.pop(worker_id)
         self.kills += 1
+        self.hung.discard(worker_id)
         life.announcing.cancel()
         life.task.cancel()
         for link in life.links:
@@ -158,6 +159,34 @@ class VirtualCluster:
         for link in life.links:
             link.break_now("reset")
         life.links.clear()
+
+    def stall(self, worker_id: str) -> None:
+        """Bytes to that worker do not move, until `resume`."""
+        self.stalled.add(worker_id)
+        for (_, receiver), outlet in self.outlets.items():
+            if receiver == worker_id:
+                outlet.stall()
+
+    def resume(self, worker_id: str) -> None:
+        """May be called again."""
+        if worker_id in self.stalled:
+            self.stalled.remove(worker_id)
+            for (_, receiver), outlet in self.outlets.items():
+                if receiver == worker_id:
+                    outlet.resume()
+
+    async def replace_hung(self) -> None:
+        """What the launcher does, each second: a worker of which the status says that a step is
+        late is killed, its end is proven, and another is started. Until cancelled."""
+        while True:
+            await asyncio.sleep(1.0)
+            for told in self.status().workers:
+                name, load = told.worker.worker_id, told.load
+                here = self.lives.get(name)
+                is_same = here is not None and here.worker.site.epoch == told.worker.epoch
+                if is_same and load.step_age_s > load.step_bound_s > 0:
+                    self.router.report_gone(await self.kill(name))
+                    self.start(name, name.rstrip("0123456789"))
 
     async def random_misfortune(self) -> None:
         """Kills and resets now and then; the launcher restarts what was killed and proves its end.
@@ -215,6 +244,7 @@ class VirtualCluster:
                 step_tokens=self.shape.step_tokens, decode_rows=self.shape.decode_rows
             ),
             sessions=SessionConfig(grace_s=4.0, tombstone_s=3.0),
+            step_watch=StepWatchConfig(first_late_s=10.0),
         )
         make = self.shape.make_decode_engine if roles == "d" else None
         engine = (make or self.shape.make_engine)(self.shape.n_pages)
@@ -269,11 +299,13 @@ class VirtualCluster:
         tokens, _ = await self._generate(prompt, params, priority, request_id)
         return tokens
 
-    async def outcome(self, prompt: Sequence[int], params: SamplingParams) -> Outcome:
+    async def outcome(
+        self, prompt: Sequence[int], params: SamplingParams, *, priority: int = 0
+    ) -> Outcome:
         """As `ask`, and what it took."""
         clock = asyncio.get_running_loop().time
         begun = clock()
-        tokens, ledger = await self._generate(prompt, params)
+        tokens, ledger = await self._generate(prompt, params, priority)
         return Outcome([token.token_id for token in tokens], ledger, clock() - begun)
 
     async def _generate(
@@ -305,6 +337,8 @@ class VirtualCluster:
         while (left := self._left_over()) and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.05)
         assert not left, left
+        self.router.check_integrity()
+        assert not self.status().counters["bugs"], "a request has met one; the log has its trace"
         for life in self.lives.values():
             life.worker.check_integrity()
 

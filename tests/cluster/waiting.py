@@ -24,14 +24,20 @@ def play(shape: Shape, scene: Scene) -> None:
 
 
 async def answer(
-    cluster: VirtualCluster, n_prompt: int, n_answer: int, *, seed: int, after_s: float = 0.0
+    cluster: VirtualCluster,
+    n_prompt: int,
+    n_answer: int,
+    *,
+    seed: int,
+    after_s: float = 0.0,
+    priority: int = 0,
 ) -> Outcome:
     """A random prompt, and its right answer."""
     source = random.Random(seed)
     prompt = [source.randrange(256) for _ in range(n_prompt)]
     params = SamplingParams(max_tokens=n_answer, seed=seed)
     await asyncio.sleep(after_s)
-    outcome = await cluster.outcome(prompt, params)
+    outcome = await cluster.outcome(prompt, params, priority=priority)
     assert outcome.tokens == expected_answer(prompt, params, n_answer)
     return outcome
 

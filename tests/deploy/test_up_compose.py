@@ -60,7 +60,8 @@ def test_what_was_given_reaches_the_worker() -> None:
     config = worker_config(CLUSTER.workers("h:1")[0])
     assert (config.worker_id, config.routers) == ("prefill-0", ("h:1",))
     assert (config.announce_every_s, config.drain_for_s) == (0.05, 2.5)
-    assert (config.sessions.grace_s, config.sessions.tombstone_s) == (1.5, 0.5)
+    sessions = config.sessions
+    assert (sessions.grace_s, sessions.tombstone_s, sessions.suspicion_s) == (1.5, 0.5, 0.2)
 
 
 def test_what_was_given_of_batching_reaches_the_prefill_role() -> None:

@@ -124,7 +124,12 @@ class Injection:
         self._sender = Sender(P_EPOCH, self._p_pages, config=post, **sizes)
         never_busy = ReceiverConfig(quarantine_cap_pages=3 * n)
         self._receiver = Receiver(
-            D_EPOCH, self._d_pages, may_grant=lambda key, n: True, config=never_busy, **sizes
+            D_EPOCH,
+            self._d_pages,
+            page_tokens=PAGE_TOKENS,
+            page_bytes=page_bytes,
+            may_grant=lambda key, n: True,
+            config=never_busy,
         )
         self._look = self._landing.poll
         setattr(self._landing, "poll", self._watch)  # noqa: B010

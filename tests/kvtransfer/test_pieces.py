@@ -221,6 +221,12 @@ def test_pidfd_is_not_opened_for_a_reused_or_ended_pid() -> None:
         open_pidfd(child.pid, ticks)
 
 
+@pytest.mark.parametrize("pid", [0, -1, 2**31, 2**62])
+def test_number_that_is_no_pid_is_no_process(pid: int) -> None:
+    with pytest.raises(ProcessLookupError):
+        open_pidfd(pid, 1)
+
+
 def test_pool_memory_is_shared_and_leaves_no_name_behind_when_killed() -> None:
     before = set(os.listdir("/dev/shm"))
     code = (

@@ -10,6 +10,7 @@ import pytest
 from kvtransfer.events import Committed, Failed, Released
 from tests.kvtransfer.two_drivers import D_EPOCH, Two, play
 from twolane.rpc.link import LinkBrokenError
+from twolane.v1 import transfer_pb2
 
 
 def test_transport_that_could_not_be_opened_once_is_opened_a_moment_later() -> None:
@@ -130,5 +131,46 @@ def test_receiver_that_says_no_hello_is_dialled_again() -> None:
         await asyncio.sleep(0.1)
         assert [type(event) for event in two.p_events] == [Committed, Released]
         assert two.n_dials == 2
+
+    play(scene)
+
+
+def test_hello_to_a_former_incarnation_does_not_cut_the_link_to_this_one() -> None:
+    """It was restarted at the same endpoint, and somebody still waits for the one before."""
+
+    async def scene(two: Two) -> None:
+        two.move("a", 1)
+        await asyncio.sleep(0.1)
+        two.rows_wait = True
+        two.p_driver.connect(D_EPOCH - 1, "d")
+        for _ in range(100):
+            await asyncio.sleep(0.01)
+            assert two.p_driver.transports, "the link to this one is open all the time"
+        assert len(two.links) > 3, "the former one was dialled again and again"
+        two.move("b", 1)
+        await asyncio.sleep(0.5)
+        assert sum(isinstance(event, Committed) for event in two.p_events) == 2
+        two.rows_wait = False
+
+    play(scene)
+
+
+def test_link_that_is_replaced_is_closed() -> None:
+    """Else its messages would be heard, and answered on another, or on none once that is gone."""
+
+    async def scene(two: Two) -> None:
+        two.move("a", 1)
+        await asyncio.sleep(0.1)
+        first = two.links[0]
+        second = await two.dial("d")
+        second.send(transfer_pb2.ConnectRequest(hello=two.hello))
+        await second.receive()
+        with pytest.raises(LinkBrokenError):
+            await first.receive()
+        second.close()
+        await asyncio.sleep(1.0)
+        two.move("b", 1)
+        await asyncio.sleep(0.5)
+        assert sum(isinstance(event, Committed) for event in two.p_events) == 2
 
     play(scene)

@@ -81,7 +81,7 @@ class Two:
             self.on_d_events,
             lease,
         )
-        hello = transfer_pb2.SenderHello(
+        self.hello = transfer_pb2.SenderHello(
             worker_id="p",
             epoch=P_EPOCH,
             fingerprint="f",
@@ -92,7 +92,7 @@ class Two:
         )
         self.p_driver = SenderDriver(
             self.sender,
-            hello,
+            self.hello,
             self.dial,
             self.open_outlet,
             self.p_events.extend,

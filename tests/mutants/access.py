@@ -32,6 +32,13 @@ ACCESS = (
         (_MEMBERS + "test_new_epoch_that_answers_ends_the_old_one_for_good",),
     ),
     Mutant(
+        "gone member",
+        "router/membership.py",
+        "if member.state is S.GONE:",
+        "if False:",
+        (_MEMBERS + "test_replaced_epoch_whose_dial_still_succeeds_does_not_end_its_successor",),
+    ),
+    Mutant(
         "members",
         "router/membership.py",
         "if len(self._members) >= self._config.most_members:",

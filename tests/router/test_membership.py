@@ -7,7 +7,7 @@ import pytest
 from router.config import MembershipConfig
 from router.member import Member, MemberState
 from router.membership import Membership, NameTakenError, RetiredEpochError
-from twolane.errors import OverloadedError
+from twolane.errors import InvalidRequestError, OverloadedError
 from twolane.v1 import cluster_pb2, worker_pb2
 
 CONFIG = MembershipConfig(suspicion_s=3, gone_after_s=30, forget_after_s=60)
@@ -104,6 +104,28 @@ def test_new_epoch_that_answers_ends_the_old_one_for_good(members: Membership) -
     with pytest.raises(RetiredEpochError, match="epoch 0000000000000001 of w was replaced"):
         members.announce(announce(epoch=1), 2.0)
     assert state(members, 2) is MemberState.ALIVE
+
+
+def test_replaced_epoch_whose_dial_still_succeeds_does_not_end_its_successor(
+    members: Membership,
+) -> None:
+    members.broken(1)
+    members.announce(announce(epoch=2), 1.0)
+    members.opened(2, 1.0)
+    members.opened(1, 1.01)  # a stopped process that goes on, before its dial is called off
+    members.heard(1, None, 1.01)
+    assert state(members, 1) is MemberState.GONE
+    assert state(members, 2) is MemberState.ALIVE
+    assert members.announce(announce(epoch=2), 2.0) is None, "it is not retired"
+
+
+def test_epoch_keeps_the_name_that_it_came_with(members: Membership) -> None:
+    with pytest.raises(InvalidRequestError, match="epoch 0000000000000001 is that of w"):
+        members.announce(announce("v", 1), 1.0)
+    members.opened(1, 2.0)
+    members.tick(40.0)
+    members.tick(140.0)
+    assert members.get(1) is None
 
 
 def test_late_announce_of_a_former_incarnation_ends_nobody() -> None:
@@ -236,9 +258,9 @@ def test_room_of_a_colocated_cluster_is_one_worker_that_does_both() -> None:
 
 @pytest.mark.parametrize("epoch", [2, 1 << 40])
 def test_drain_reaches_the_incarnation_that_answers(members: Membership, epoch: int) -> None:
-    members.announce(announce(epoch=epoch), 1.0)
+    members.announce(announce(epoch=epoch), 3.1)  # the other has been silent for too long
     drained = members.drain("w", undo=False)
     assert drained is member(members, 1)
     assert drained.state is MemberState.DRAINING
-    members.opened(epoch, 2.0)
+    members.opened(epoch, 3.2)
     assert state(members, epoch) is MemberState.DRAINING, "it takes the place of the other"

@@ -87,6 +87,37 @@ def test_refusal_comes_before_the_prompt_is_looked_at(monkeypatch: pytest.Monkey
     play_with_rows(script, decode_rows=1, max_queued=3)
 
 
+def test_refusals_for_want_of_room_are_logged_now_and_then(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def script(router: Router, cluster: ScriptedCluster) -> None:
+        tasks = [start(router, n) for n in range(4)]
+        await asyncio.sleep(0.001)
+        for _ in range(50):
+            assert isinstance((await ask(router, message(PROMPT))).error, OverloadedError)
+        await asyncio.gather(*tasks)
+
+    with caplog.at_level("INFO", logger="router.router"):
+        play_with_rows(script, decode_rows=1, max_queued=3)
+    (line,) = [m for m in caplog.messages if m.startswith("refused")]
+    assert "requests are waiting; at most 3 may" in line
+
+
+def test_names_of_models_that_nobody_serves_are_not_kept() -> None:
+    async def script(router: Router, cluster: ScriptedCluster) -> None:
+        tasks = [start(router, n) for n in range(4)]
+        await asyncio.sleep(0.001)
+        outlook = router._dispatcher.board.outlook
+        for n in range(100):
+            asked = message(PROMPT)
+            asked.model = f"model-{n}"
+            assert (await ask(router, asked)).error is not None
+        assert len(outlook) == 1
+        await asyncio.gather(*tasks)
+
+    play_with_rows(script, decode_rows=1, max_queued=30)
+
+
 def test_queue_is_bounded_by_the_expected_wait_and_higher_priorities_wait_less() -> None:
     async def script(router: Router, cluster: ScriptedCluster) -> None:
         tasks = [start(router, n) for n in range(20)]

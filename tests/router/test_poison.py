@@ -11,13 +11,17 @@ import pytest
 from router import commands
 from router.answer import Answer
 from router.config import AdmissionConfig, RouterConfig
+from router.detokenizer import Decoding
 from router.intake import NO_DEADLINE_S, deadline_of
 from router.recovery import Recovery
 from router.router import Router
+from router.testing import rows
 from router.testing.client import Outcome, ask, message, play
 from router.testing.cluster import ScriptedCluster
 from router.testing.rows import expected_answer
+from router.text import TextCodec
 from twolane.errors import InternalError, InvalidParameterError
+from twolane.v1 import worker_pb2
 
 ONE_ROW = RouterConfig(admission=AdmissionConfig(extra_rows=0))
 BAD = [7, 7, 7]  # the prompt that the injected bug meets
@@ -85,8 +89,21 @@ def telling(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Answer, "add", add)
 
 
+def telling_and_ending(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a token that the tokenizer raises at, whenever it is asked."""
+    telling(monkeypatch)
+    real = Answer.end
+
+    def end(self: Answer) -> None:
+        if self.tokens == expected_answer(BAD, 3):
+            raise OverflowError("injected")
+        real(self)
+
+    monkeypatch.setattr(Answer, "end", end)
+
+
 @pytest.mark.parametrize("is_busy", [False, True])
-@pytest.mark.parametrize("inject", [placing, ticking, telling])
+@pytest.mark.parametrize("inject", [placing, ticking, telling, telling_and_ending])
 def test_bug_met_by_one_request_fails_it_alone(
     inject: Callable[[pytest.MonkeyPatch], None],
     is_busy: bool,
@@ -113,3 +130,106 @@ def test_bug_met_by_one_request_fails_it_alone(
         play(script, ("p0",), config=ONE_ROW)
     assert "injected" in caplog.text
     assert "Traceback" in caplog.text
+
+
+def test_bug_that_many_requests_meet_is_logged_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    placing(monkeypatch)
+
+    async def script(router: Router, cluster: ScriptedCluster) -> None:
+        for _ in range(20):
+            assert isinstance((await ask(router, message(BAD))).error, InternalError)
+        await asyncio.sleep(11.0)
+        assert isinstance((await ask(router, message(BAD))).error, InternalError)
+        assert router.status().counters["bugs"] == 21
+
+    with caplog.at_level(logging.ERROR, logger="router"):
+        play(script)
+    met = [text.partition(" met while ")[2] for text in caplog.messages]
+    assert [text.partition(":")[0] for text in met] == [
+        "1 requests were placed",
+        "20 requests were placed",
+    ]
+
+
+def test_text_that_cannot_be_decoded_fails_its_request_alone(
+    codec: TextCodec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poison = expected_answer(BAD, 4)[3]
+    assert poison not in expected_answer(GOOD, 9)
+    real = Decoding.text
+
+    def text(self: Decoding, token_ids: list[int]) -> str:
+        if poison in token_ids:
+            raise ValueError("injected")
+        return real(self, token_ids)
+
+    monkeypatch.setattr(Decoding, "text", text)
+
+    async def script(router: Router, cluster: ScriptedCluster) -> None:
+        bad = asyncio.create_task(ask(router, message(BAD, max_tokens=20)))
+        good = asyncio.create_task(ask(router, message(GOOD, max_tokens=9)))
+        assert isinstance((await bad).error, InternalError)
+        assert (await bad).text == codec.detokenizer().add(expected_answer(BAD, 1)[0])
+        assert (await good).tokens == expected_answer(GOOD, 9)
+        assert (await ask(router, message(GOOD, max_tokens=3))).error is None
+
+    play(script, text=codec)
+
+
+def losing(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Recovery.retry
+
+    def retry(self: Recovery, request: Any, *args: Any, **options: Any) -> None:
+        if list(request.job.token_ids) == BAD:
+            raise KeyError("injected")
+        real(self, request, *args, **options)
+
+    monkeypatch.setattr(Recovery, "retry", retry)
+
+
+def attaching(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Recovery.attach
+
+    def attach(self: Recovery, request: Any, epoch: int) -> None:
+        if list(request.job.token_ids) == BAD:
+            raise KeyError("injected")
+        real(self, request, epoch)
+
+    monkeypatch.setattr(Recovery, "attach", attach)
+
+
+@pytest.mark.parametrize(("inject", "fault"), [(losing, "kill"), (attaching, "cut")])
+def test_bug_met_when_a_worker_fails_ends_one_of_its_requests(
+    inject: Callable[[pytest.MonkeyPatch], None], fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inject(monkeypatch)
+
+    async def script(router: Router, cluster: ScriptedCluster) -> None:
+        tasks = [
+            asyncio.create_task(ask(router, message(prompt, max_tokens=40)))
+            for prompt in (GOOD, BAD, [4, 5, 6])
+        ]
+        await asyncio.sleep(0.1)
+        getattr(cluster.workers["d0"], fault)()
+        cluster.start_worker("d1")
+        good, bad, also_good = await asyncio.gather(*tasks)
+        assert isinstance(bad.error, InternalError)
+        assert good.tokens == expected_answer(GOOD, 40)
+        assert also_good.tokens == expected_answer([4, 5, 6], 40)
+
+    play(script, ("p0", "d0"))
+
+
+def test_figures_that_do_not_add_up_fail_their_request_and_are_no_silent_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    most = worker_pb2.RowFigures(transfer_bytes=2**63 - 1)
+    monkeypatch.setattr(rows, "_figures", lambda role: most)
+
+    async def script(router: Router, cluster: ScriptedCluster) -> None:
+        outcome = await ask(router, message(GOOD, max_tokens=5))
+        assert isinstance(outcome.error, InternalError)
+
+    play(script)

@@ -160,6 +160,26 @@ def test_row_that_ends_is_news_even_if_no_page_is_free_by_it() -> None:
     assert place(need, cluster.roster.shortlist(need, "m")) is not None
 
 
+def test_news_that_nobody_asks_for_do_not_pile_up() -> None:
+    """Only those who wait ask, and another model's requests may wait for ever."""
+    cluster = Cluster()
+    cluster.join(1, [P])
+    cluster.join(2, [D])
+    for n in range(1_000):
+        cluster.report(1, prefill_queue_tokens=n % 2)
+        cluster.report(2, used=n % 2)
+        cluster.roster.refresh()
+    need = Need(n_tokens=1_000, growth_tokens=1_000)  # fits nowhere: all news are looked at
+    cluster.roster.has_news_for(need, "m")
+    before = cluster.roster.n_looks
+    for n in range(1_000):
+        cluster.report(2, used=n % 2)
+        cluster.roster.refresh()
+    n_refreshed = cluster.roster.n_looks - before
+    assert not cluster.roster.has_news_for(need, "m")
+    assert cluster.roster.n_looks - before - n_refreshed <= 2
+
+
 def big_cluster(n_workers: int) -> Cluster:
     cluster = Cluster()
     for epoch in range(1, n_workers + 1):

@@ -20,6 +20,7 @@ def assign(**changes: Any) -> worker_pb2.Assign:
     fields: dict[str, Any] = {
         "key": worker_pb2.AttemptKey(submission_id="r", attempt=1),
         "row": 1,
+        "roles": [worker_pb2.ROLE_PREFILL],
         "token_ids": [1, 2, 3],
         "n_prompt": 3,
         "sampling": sampling_pb2.SamplingParams(seed=1, max_tokens=5),
@@ -38,6 +39,8 @@ def test_sound_assign_gives_its_parameters() -> None:
         ({"key": worker_pb2.AttemptKey(submission_id="r")}, "invalid", "key"),
         ({"key": worker_pb2.AttemptKey(submission_id="r", attempt=1 << 16)}, "invalid", "key"),
         ({"row": 0}, "invalid", "row"),
+        ({"roles": []}, "invalid", "roles"),
+        ({"roles": [worker_pb2.ROLE_DECODE] * 2}, "invalid", "roles"),
         ({"token_ids": []}, "invalid", "n_prompt"),
         ({"n_prompt": 0}, "invalid", "n_prompt"),
         ({"n_prompt": 4}, "invalid", "n_prompt"),

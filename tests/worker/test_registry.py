@@ -156,6 +156,15 @@ def test_row_that_nobody_listens_to_is_cancelled_after_the_grace() -> None:
     assert [log.attempt for log in registry.expire(1010.0)] == [A]
 
 
+def test_row_that_is_cancelled_and_not_yet_over_is_not_cancelled_again() -> None:
+    """Its step may hang, and time goes on."""
+    registry = Registry(CONFIG)
+    registry.admit(log(A, [D], Session("one"), deadline_s=7.0))
+    assert [log.attempt for log in registry.expire(7.0)] == [A]
+    assert registry.cancel(A, MINE, 7.0)
+    assert registry.expire(7.25) == []
+
+
 def test_row_past_its_deadline_is_cancelled() -> None:
     registry = Registry(CONFIG)
     registry.admit(log(A, [D], Session("one"), deadline_s=7.0))

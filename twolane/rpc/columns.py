@@ -15,6 +15,7 @@ Logprobs = tuple[float, Top]
 # row, index in the answer, token id, finish reason (0: the answer goes on), log-probabilities
 Told = tuple[int, int, int, sampling_pb2.FinishReason, Logprobs | None]
 GOES_ON = sampling_pb2.FINISH_REASON_UNSPECIFIED
+_FINISH_REASONS = frozenset(sampling_pb2.FinishReason.values())
 
 
 class ColumnWriter:
@@ -92,7 +93,8 @@ class ColumnWriter:
 
 
 def tokens_of(columns: worker_pb2.TokenColumns) -> Iterator[Told]:
-    """Every token, in order. Raises ValueError if columns do not fit together."""
+    """Every token, in order. Raises ValueError if columns do not fit together, at once or while
+    they are read."""
     rows, indexes = columns.rows, columns.first_indexes
     ids, counts = columns.token_ids, columns.counts
     n_counted = sum(counts) if counts else len(rows)
@@ -105,6 +107,8 @@ def tokens_of(columns: worker_pb2.TokenColumns) -> Iterator[Told]:
 
 def _one_by_one(columns: worker_pb2.TokenColumns) -> Iterator[Told]:
     ends = {end.at: end.finish_reason for end in columns.ends}
+    if not _FINISH_REASONS.issuperset(ends.values()):
+        raise ValueError(f"finish reasons {sorted(ends.values())}")
     logprobs: dict[int, Logprobs] = {
         told.at: (told.logprob, tuple(zip(told.top_ids, told.top_logprobs, strict=True)))
         for told in columns.logprobs

@@ -7,9 +7,11 @@ field for invalid requests, RetryInfo for overload.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any, NoReturn, cast
 
 import grpc
+from google.protobuf import any_pb2
 from google.protobuf.duration_pb2 import Duration
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
@@ -73,8 +75,7 @@ def from_rpc_error(error: grpc.RpcError) -> errors.TwolaneError:
     info = error_details_pb2.ErrorInfo()
     bad_request = error_details_pb2.BadRequest()
     retry = error_details_pb2.RetryInfo()
-    status = rpc_status.from_call(cast(grpc.Call, error))  # it reads what both kinds have
-    for detail in status.details if status is not None else ():
+    for detail in _details(cast(grpc.Call, error)):
         for message in (info, bad_request, retry):
             if detail.Is(message.DESCRIPTOR):
                 detail.Unpack(message)
@@ -86,6 +87,16 @@ def from_rpc_error(error: grpc.RpcError) -> errors.TwolaneError:
         field = bad_request.field_violations[0].field if bad_request.field_violations else ""
         return errors.InvalidRequestError(text, field=field, metadata=metadata)
     return _ERROR_OF[code](text, metadata=metadata)
+
+
+def _details(call: grpc.Call) -> Sequence[any_pb2.Any]:
+    """Of a failed call, sync or aio. None where the status was replaced on the way: by gRPC, if the
+    trailers were too large, or by a proxy."""
+    try:
+        status = rpc_status.from_call(call)
+    except ValueError:  # its details are of another code
+        return ()
+    return () if status is None else status.details
 
 
 # Besides RESOURCE_EXHAUSTED and INVALID_ARGUMENT, which have fields: every status that a failed

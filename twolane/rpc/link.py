@@ -81,6 +81,9 @@ class GrpcLink(Generic[OutT, InT]):
             self._break("closed by peer")
             _raise_if_cancelled()
             raise LinkBrokenError(self._why)
+        if message is None:  # so a client's stream says that it could not parse one
+            self._break("a malformed message")
+            raise LinkBrokenError(self._why)
         received: InT = message
         return received
 

@@ -20,6 +20,7 @@ METRICS = "/metrics"
 Headers = Mapping[str, str]  # by lower-case name
 Page = Callable[[Headers], tuple[bytes, str]]  # body and content type
 
+MOST_CONNECTIONS = 64  # at once; more are closed: their descriptors are for others
 _READ_S = 5.0
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # a second family beside each
@@ -39,6 +40,7 @@ class MetricsEndpoint:
         self._registry = registry
         self._pages = {METRICS: self._metrics, **(pages or {})}
         self._server: asyncio.Server | None = None
+        self._n_connections = 0
 
     async def start(self, host: str, port: int) -> int:
         """Returns the port, which the system chose if `port` is 0. Raises OSError."""
@@ -57,14 +59,18 @@ class MetricsEndpoint:
         return encode(self._registry), content_type
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._n_connections += 1
         try:
+            if self._n_connections > MOST_CONNECTIONS:
+                return
             async with asyncio.timeout(_READ_S):
                 head = await reader.readuntil(b"\r\n\r\n")
                 writer.write(self._answer(head.decode("latin-1")))
                 await writer.drain()
         except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError):
-            return  # a scraper that hangs up, or speaks no HTTP, gets nothing
+            writer.transport.abort()  # a scraper that hangs up, or speaks no HTTP, gets nothing
         finally:
+            self._n_connections -= 1
             writer.close()
 
     def _answer(self, head: str) -> bytes:

@@ -62,7 +62,7 @@ class ConnectResponse(_message.Message):
     def __init__(self, hello: _Optional[_Union[ReceiverHello, _Mapping]] = ..., reserved: _Optional[_Union[Reserved, _Mapping]] = ..., busy: _Optional[_Union[Busy, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., revoke: _Optional[_Union[Revoke, _Mapping]] = ..., renewed: _Optional[_Union[Renewed, _Mapping]] = ...) -> None: ...
 
 class SenderHello(_message.Message):
-    __slots__ = ("worker_id", "epoch", "fingerprint", "layout", "transports", "host", "pid", "pid_start_ticks", "memory", "makes_dtypes")
+    __slots__ = ("worker_id", "epoch", "fingerprint", "layout", "transports", "host", "pid", "pid_start_ticks", "memory", "makes_dtypes", "receiver_epoch")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
@@ -73,6 +73,7 @@ class SenderHello(_message.Message):
     PID_START_TICKS_FIELD_NUMBER: _ClassVar[int]
     MEMORY_FIELD_NUMBER: _ClassVar[int]
     MAKES_DTYPES_FIELD_NUMBER: _ClassVar[int]
+    RECEIVER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     epoch: int
     fingerprint: str
@@ -83,7 +84,8 @@ class SenderHello(_message.Message):
     pid_start_ticks: int
     memory: str
     makes_dtypes: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, worker_id: _Optional[str] = ..., epoch: _Optional[int] = ..., fingerprint: _Optional[str] = ..., layout: _Optional[str] = ..., transports: _Optional[_Iterable[str]] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., pid_start_ticks: _Optional[int] = ..., memory: _Optional[str] = ..., makes_dtypes: _Optional[_Iterable[str]] = ...) -> None: ...
+    receiver_epoch: int
+    def __init__(self, worker_id: _Optional[str] = ..., epoch: _Optional[int] = ..., fingerprint: _Optional[str] = ..., layout: _Optional[str] = ..., transports: _Optional[_Iterable[str]] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., pid_start_ticks: _Optional[int] = ..., memory: _Optional[str] = ..., makes_dtypes: _Optional[_Iterable[str]] = ..., receiver_epoch: _Optional[int] = ...) -> None: ...
 
 class ReceiverHello(_message.Message):
     __slots__ = ("worker_id", "epoch", "transport", "transport_address", "refused_field", "refused_message", "lease_ms", "checksums", "layout")

@@ -43,6 +43,19 @@ async def test_an_id_that_is_too_long_or_not_printable_is_refused_by_name(given:
         assert len(response.headers["x-request-id"]) == 16
 
 
+async def test_an_id_of_full_length_names_one_prompt_and_is_refused_by_name_for_several() -> None:
+    async with http_cluster() as (client, _, _):
+        headers = {"x-request-id": "x" * 64}
+        assert (await client.post(PATH, json=IDS, headers=headers)).status_code == 200
+        several = {**IDS, "prompt": [[1], [2]]}
+        response = await client.post(PATH, json=several, headers=headers)
+        assert response.status_code == 400
+        assert response.json()["error"]["param"] == "x-request-id"
+        assert "at most 62" in response.json()["error"]["message"]
+        headers = {"x-request-id": "x" * 62}
+        assert (await client.post(PATH, json=several, headers=headers)).status_code == 200
+
+
 async def test_an_id_that_is_running_is_refused_and_free_again_once_its_client_has_left() -> None:
     async with http_cluster(step_s=0.02) as (client, server, _):
         headers = {"x-request-id": "mine"}

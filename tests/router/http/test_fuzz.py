@@ -81,7 +81,8 @@ async def fuzz(n_requests: int, caplog: pytest.LogCaptureFixture) -> None:
         async with asyncio.timeout(10.0):
             while server.router.status().requests or cluster.workers["d0"].rows:
                 await asyncio.sleep(0.01)
-    assert [record.getMessage() for record in caplog.records] == []
+        # at the end of the cluster its workers leave, and that is logged
+        assert [record.getMessage() for record in caplog.records] == []
 
 
 async def test_hundreds_of_changed_requests_are_answered_or_closed(

@@ -107,7 +107,14 @@ def drop_logprob(columns: worker_pb2.TokenColumns) -> None:
     del columns.logprobs[0].top_logprobs[-1]
 
 
-@pytest.mark.parametrize("spoil", [drop_row, drop_index, drop_token, drop_count, drop_logprob])
+def end_for_no_known_reason(columns: worker_pb2.TokenColumns) -> None:
+    columns.ends.add(at=0).MergeFromString(b"\x10\x4d")  # 77, as a later version may say
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [drop_row, drop_index, drop_token, drop_count, drop_logprob, end_for_no_known_reason],
+)
 def test_columns_that_do_not_fit_together_are_refused(
     spoil: Callable[[worker_pb2.TokenColumns], None],
 ) -> None:

@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from twolane import errors
-from twolane.rpc.errors import abort, from_rpc_error
+from twolane.rpc.errors import abort, from_rpc_error, to_status
 
 ERRORS = [
     errors.InvalidRequestError("prompt is empty", field="prompt"),
@@ -56,6 +56,34 @@ def test_a_bare_status_becomes_an_error_of_the_tree(name: str) -> None:
     error = from_rpc_error(status)
     assert type(error) is STATUSES[name]
     assert str(error) == "why"
+
+
+def test_details_of_another_code_than_the_calls_are_left_out() -> None:
+    """As gRPC leaves them when it ends a call itself: the trailers were too large."""
+    nothing = grpc.aio.Metadata()
+    details = to_status(errors.UnknownModelError("no such model")).SerializeToString()
+    trailers = grpc.aio.Metadata(("grpc-status-details-bin", details))
+    code = grpc.StatusCode.RESOURCE_EXHAUSTED
+    status = grpc.aio.AioRpcError(code, nothing, trailers, details="larger than limit")
+    error = from_rpc_error(status)
+    assert type(error) is errors.OverloadedError
+    assert str(error) == "larger than limit"
+
+
+@pytest.mark.parametrize("text", ["x", "é", "世", "👍"])
+async def test_error_that_says_much_fits_into_the_trailers(text: str) -> None:
+    model = errors.UnknownModelError(text * 5000, metadata={"model": text * 5000})
+    assert type(await arrives(model)) is errors.UnknownModelError
+    field = errors.InvalidParameterError("role", text * 5000, text * 5000)
+    assert isinstance(await arrives(field), errors.InvalidRequestError)
+
+
+async def arrives(sent: errors.TwolaneError) -> errors.TwolaneError:
+    """Always: what is between gRPC's two bounds is refused at random."""
+    for _ in range(4):
+        got = from_rpc_error(await failed_call(sent))
+        assert str(got) == str(sent)
+    return got
 
 
 @pytest.mark.parametrize("sent", ERRORS, ids=lambda error: type(error).__name__)

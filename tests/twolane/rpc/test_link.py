@@ -10,6 +10,7 @@ import pytest
 
 from twolane.rpc import link as link_module
 from twolane.rpc.link import GrpcLink, LinkBrokenError
+from twolane.v1 import worker_pb2
 
 Serve = Callable[[GrpcLink[bytes, bytes]], Awaitable[None]]
 
@@ -68,6 +69,19 @@ async def test_a_peer_that_does_not_read_breaks_the_link_instead_of_filling_memo
             link.send(b"one too many")
 
 
+async def test_malformed_message_of_a_server_breaks_the_link() -> None:
+    async def garble(link: GrpcLink[bytes, bytes]) -> None:
+        link.send(worker_pb2.SessionResponse(load=worker_pb2.LoadReport()).SerializeToString())
+        link.send(b"\xff no message of ours")
+        await link.wait_broken()
+
+    async with connected(garble, worker_pb2.SessionResponse.FromString) as link:
+        received: Any = await asyncio.wait_for(link.receive(), 2)
+        assert received.HasField("load")
+        with pytest.raises(LinkBrokenError, match="malformed"):
+            await asyncio.wait_for(link.receive(), 2)
+
+
 class AnswersCancelWithStatus:
     """A stream whose read, when cancelled, says so with an error of grpc's, as grpc may."""
 
@@ -93,7 +107,9 @@ async def test_a_cancelled_read_stays_cancelled_whatever_grpc_makes_of_it() -> N
 
 
 @asynccontextmanager
-async def connected(serve: Serve) -> AsyncIterator[GrpcLink[bytes, bytes]]:
+async def connected(
+    serve: Serve, parse: Callable[[bytes], Any] | None = None
+) -> AsyncIterator[GrpcLink[bytes, bytes]]:
     async def handler(requests: Any, context: Any) -> None:
         server_link: GrpcLink[bytes, bytes] = GrpcLink(context)
         try:
@@ -109,7 +125,9 @@ async def connected(serve: Serve) -> AsyncIterator[GrpcLink[bytes, bytes]]:
     await server.start()
     try:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            link: GrpcLink[bytes, bytes] = GrpcLink(channel.stream_stream("/t.T/Go")())
+            link: GrpcLink[bytes, bytes] = GrpcLink(
+                channel.stream_stream("/t.T/Go", response_deserializer=parse)()
+            )
             yield link
             link.close()
     finally:

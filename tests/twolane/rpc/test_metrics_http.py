@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from twolane.rpc.metrics_http import MetricsEndpoint
+from twolane.rpc.metrics_http import MOST_CONNECTIONS, MetricsEndpoint
 
 
 @pytest.fixture
@@ -52,6 +52,20 @@ def head_of(body: str) -> str:
         f"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\n"
         "Connection: close"
     )
+
+
+async def test_connections_are_bounded_and_the_page_is_there_again_when_some_have_gone(
+    port: int,
+) -> None:
+    idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MOST_CONNECTIONS)]
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    assert await asyncio.wait_for(reader.read(), 1.0) == b"", "one more is closed at once"
+    for _, each in [*idle, (reader, writer)]:
+        each.close()
+        await each.wait_closed()
+    async with asyncio.timeout(2.0):
+        while not (await ask(port, "GET /metrics"))[1]:
+            await asyncio.sleep(0.01)
 
 
 async def test_no_counter_has_a_created_gauge_beside_it(port: int) -> None:

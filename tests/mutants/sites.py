@@ -1,0 +1,195 @@
+"""Where a guard stands, found by what it is: no comment has to say so.
+
+In the modules of grants, tombstones, sessions and owners every line of these two kinds is a site:
+
+    if ...:            an early exit: its body ends in return, raise, continue or break.
+        return         Its mutant never takes it.
+    a == b             a comparison of an epoch, a generation, an attempt, an owner, a state or a
+                       count. Its mutant leaves it out of the condition that it is part of, or
+                       says the opposite where it is the whole of one.
+
+A site is named by its file, its function and the source of its condition, so that moving a line
+changes nothing. `tests/mutants/sites.toml` says of each which test fails without it, or why none
+need.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+RECORD = Path(__file__).with_name("sites.toml")
+
+MODULES = (
+    "kvtransfer/grant_book.py",
+    "kvtransfer/in_grant.py",
+    "kvtransfer/in_peers.py",
+    "kvtransfer/inbound.py",
+    "kvtransfer/farewells.py",
+    "kvtransfer/out_grant.py",
+    "kvtransfer/outbound.py",
+    "kvtransfer/peer_links.py",
+    "kvtransfer/posts.py",
+    "kvtransfer/receiver.py",
+    "kvtransfer/sender.py",
+    "kvtransfer/stopping.py",
+    "kvtransfer/transports/landing_table.py",
+    "router/attempt.py",
+    "router/endings.py",
+    "router/events.py",
+    "router/membership.py",
+    "router/recovery.py",
+    "router/session.py",
+    "router/store.py",
+    "twolane/tombstones.py",
+    "worker/attempt_log.py",
+    "worker/commands.py",
+    "worker/registry.py",
+    "worker/reserve.py",
+    "worker/returns.py",
+    "worker/sessions.py",
+)
+
+_COUNTED = re.compile(
+    r"epoch|generation|attempt|owner|fence|claim|state|\bn_|number|index|len\(|count|capacity"
+)
+_EXITS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One condition, and what its mutant has in its place. Columns are in characters."""
+
+    file: str
+    place: str  # the function's qualified name
+    code: str  # of the condition, as `ast.unparse` writes it; a second one alike ends in " #2"
+    replacement: str
+    first_line: int  # from 1
+    first_column: int
+    last_line: int
+    last_column: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.place}: {self.code}"
+
+    def mutated(self, source: str) -> str:
+        """The module without this guard."""
+        lines = source.splitlines(keepends=True)
+        before, after = lines[self.first_line - 1], lines[self.last_line - 1]
+        changed = f"{before[: self.first_column]}({self.replacement}){after[self.last_column :]}"
+        lines[self.first_line - 1 : self.last_line] = [changed]
+        return "".join(lines)
+
+
+def find_sites(file: str, source: str) -> list[Site]:
+    """Every site of one module, in the order of its lines."""
+    found: list[Site] = []
+    names: Counter[tuple[str, str]] = Counter()
+    for place, condition, replacement in sorted(
+        _conditions(ast.parse(source), ""), key=lambda c: (c[1].lineno, c[1].col_offset)
+    ):
+        code = ast.unparse(condition)
+        names[place, code] += 1
+        n = names[place, code]
+        assert condition.end_lineno is not None
+        assert condition.end_col_offset is not None
+        found.append(
+            Site(
+                file,
+                place,
+                code if n == 1 else f"{code} #{n}",
+                replacement,
+                condition.lineno,
+                condition.col_offset,
+                condition.end_lineno,
+                condition.end_col_offset,
+            )
+        )
+    return found
+
+
+def all_sites() -> list[Site]:
+    return [site for file in MODULES for site in find_sites(file, (ROOT / file).read_text("utf-8"))]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """By file and the site's name: the test that fails without it, or why none need."""
+
+    killed: dict[tuple[str, str], str]
+    spared: dict[tuple[str, str], str]
+
+
+def read_record() -> Record:
+    tables = tomllib.loads(RECORD.read_text("utf-8"))
+    killed, spared = (
+        {
+            (file, name): text
+            for file, sites in tables.get(kind, {}).items()
+            for name, text in sites.items()
+        }
+        for kind in ("killed", "spared")
+    )
+    return Record(killed, spared)
+
+
+def audit() -> list[str]:
+    """Complaints about sites that nobody has tried, and about entries of sites that are gone."""
+    record = read_record()
+    known = {**record.killed, **record.spared}
+    here = {(site.file, site.name) for site in all_sites()}
+    both = record.killed.keys() & record.spared.keys()
+    return [
+        *(
+            f"{file}: no test is known to fail without `{name}`"
+            for file, name in sorted(here - known.keys())
+        ),
+        *(
+            f"sites.toml: {file} has no `{name}` any more"
+            for file, name in sorted(known.keys() - here)
+        ),
+        *(f"sites.toml: {file}, `{name}` is both killed and spared" for file, name in sorted(both)),
+        *(
+            f"sites.toml: {file}, `{name}` is spared for no reason"
+            for (file, name), why in record.spared.items()
+            if not why.strip()
+        ),
+    ]
+
+
+Condition = tuple[str, ast.expr, str]
+
+
+def _conditions(node: ast.AST, place: str) -> Iterator[Condition]:
+    """Conditions of `node` and below, each with its function's name and its replacement."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            if child.name != "check_integrity":
+                yield from _conditions(child, f"{place}.{child.name}" if place else child.name)
+        elif not isinstance(child, ast.Assert):  # those are our own laws: they end the process
+            if isinstance(child, ast.expr) and _is_exit(node, child):
+                yield place, child, "False"
+            elif isinstance(child, ast.Compare) and _is_counted(child):
+                yield place, child, _without(child, node)
+            yield from _conditions(child, place)
+
+
+def _is_exit(node: ast.AST, condition: ast.expr) -> bool:
+    return isinstance(node, ast.If) and condition is node.test and isinstance(node.body[-1], _EXITS)
+
+
+def _is_counted(comparison: ast.Compare) -> bool:
+    return _COUNTED.search(ast.unparse(comparison)) is not None
+
+
+def _without(comparison: ast.Compare, parent: ast.AST) -> str:
+    if isinstance(parent, ast.BoolOp):
+        return "False" if isinstance(parent.op, ast.Or) else "True"
+    return f"not ({ast.unparse(comparison)})"

@@ -59,13 +59,15 @@ MODEL_OPTIONS = [
         type=click.Choice(["auto", "float32", "bfloat16"]),
         default="auto",
         show_default=True,
-        help="Of weights and KV pages; auto: bfloat16 on a GPU, float32 on a CPU.",
+        help="Data type of weights and KV pages; auto: bfloat16 on a GPU, float32 on a CPU.",
     ),
     click.option(
         "--exact", is_flag=True, help="Same request, same bits: alone or in a crowd, on any path."
     ),
     click.option("--pages", type=_AT_LEAST_1, help="KV pages of each worker."),
-    click.option("--kv-bytes", type=_AT_LEAST_1, help="Instead of --pages: memory of each worker."),
+    click.option(
+        "--kv-bytes", type=_AT_LEAST_1, help="Instead of --pages: bytes of each worker's KV pages."
+    ),
     click.option(
         "--page-tokens",
         type=_AT_LEAST_1,
@@ -106,22 +108,22 @@ TRANSPORT_OPTIONS = [
     click.option(
         "--checksums/--no-checksums",
         default=None,
-        help="Sum each page on both sides and compare. Over networks (nixl, tcp) always: "
+        help="Compare a checksum of each page on both sides. Over networks (nixl, tcp) always: "
         "--no-checksums is for a --transport of one host.  [default: all but cuda_ipc]",
     ),
     click.option(
         "--sockets",
         type=click.IntRange(1, MAX_SOCKETS),
-        help="From each sender to each receiver, of unix and tcp.  [default: 1]",
+        help="Sockets from each sender to each receiver, for unix and tcp.  [default: 1]",
     ),
 ]
 HTTP_OPTIONS = [
     click.option(
         "--http-port",
         type=click.IntRange(0, MAX_PORT),
-        help="Of the OpenAI-style HTTP door, at --host.  [default: --port + 2]",
+        help="Port of the OpenAI-style HTTP API, at --host.  [default: --port + 2]",
     ),
-    click.option("--no-http", is_flag=True, help="No HTTP door."),
+    click.option("--no-http", is_flag=True, help="Serve no HTTP."),
 ]
 ROUTER_OPTIONS = [
     click.option(
@@ -143,13 +145,21 @@ LOG_OPTIONS = [
 ]
 LIMIT_OPTIONS = [
     click.option(
-        "--step-tokens", type=_AT_LEAST_1, help="Most positions of a step: the prefill chunk."
+        "--step-tokens",
+        type=_AT_LEAST_1,
+        help="Most tokens of a step; longer prompts are split.",
     ),
-    click.option("--decode-rows", type=_AT_LEAST_1, help="Most answers of a worker at once."),
-    click.option("--max-prompt-tokens", type=_AT_LEAST_1),
-    click.option("--max-output-tokens", type=_AT_LEAST_1),
+    click.option("--decode-rows", type=_AT_LEAST_1, help="Most answers that one worker decodes."),
+    click.option("--max-prompt-tokens", type=_AT_LEAST_1, help="Longer prompts are refused."),
+    click.option(
+        "--max-output-tokens", type=_AT_LEAST_1, help="Longest answer; more max_tokens are refused."
+    ),
     click.option("--max-queued", type=_AT_LEAST_1, help="Requests that may wait at the router."),
-    click.option("--growth-tokens", type=_AT_LEAST_1, help="Room reserved for each answer."),
+    click.option(
+        "--growth-tokens",
+        type=_AT_LEAST_1,
+        help="Tokens that each answer reserves.",
+    ),
     click.option(
         "--prefill-window-s",
         type=click.FloatRange(min=0),

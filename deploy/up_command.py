@@ -62,14 +62,14 @@ _PORT = click.IntRange(0, 65535)
 @click.option("--decode", type=_COUNT, help="Workers that write answers.  [default: 1]")
 @click.option("--colocated", type=_COUNT, default=0, help="Workers that do both.")
 @click.option("--launcher", type=click.Choice(["ray", "process"]), default="ray", show_default=True)
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where clients come in.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where clients connect.")
 @click.option("--port", type=_PORT, default=7200, show_default=True)
-@click.option("--worker-port", type=_PORT, help="Where workers come in.  [default: any]")
-@click.option("--metrics-port", type=_PORT, help="Of the router's metrics.  [default: any]")
+@click.option("--worker-port", type=_PORT, help="Port where workers connect.  [default: any]")
+@click.option("--metrics-port", type=_PORT, help="Port of the router's metrics.  [default: any]")
 @click.option(
     "--worker-metrics-port",
     type=_PORT,
-    help="Of the first worker's metrics; the others' follow on.  [default: any]",
+    help="Port of the first worker's metrics; the others take the next ports.  [default: any]",
 )
 @click.option(
     "--share-gpus", is_flag=True, help="Several workers on a GPU, where there is not one for each."
@@ -128,6 +128,11 @@ def _check_ports(cluster: ClusterSpec) -> None:
         (router.host, router.port, "--port"),
         (router.host, router.http_port or 0, "--http-port"),
         (router.worker_host, router.worker_port, "--worker-port"),
+        (router.host, router.metrics_port, "--metrics-port"),
+    ]
+    wanted += [
+        (worker.metrics_host, worker.metrics_port, "--worker-metrics-port")
+        for worker in cluster.workers(worker_endpoint="")
     ]
     for host, port, option in wanted:
         if why := try_listen(host, port):

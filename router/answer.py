@@ -55,11 +55,6 @@ class Answer:
         if self._text is not None:
             self._text.end()
 
-    def drop_held(self) -> None:
-        """What is held back cannot be decoded: it never becomes part of the answer."""
-        if self._text is not None:
-            self._text.drop_held()
-
     def take(self) -> inference_pb2.GenerateResponse | None:
         """Everything that waits, as one response; None if nothing does."""
         text = "" if self._text is None else self._text.take()

@@ -43,10 +43,6 @@ class AnswerText:
         if not self._is_over and not self._feed(self._detokenizer.flush()):
             self._unsent.append(self._stops.flush())
 
-    def drop_held(self) -> None:
-        """`end` will change nothing."""
-        self._is_over = True
-
     def take(self) -> str:
         """What is certain and was not taken before."""
         text = "".join(self._unsent)

@@ -79,9 +79,12 @@ class Endings:
 
     def fail(self, request: Request, error: errors.TwolaneError) -> None:
         """One typed error to the client; both workers are told to stop."""
+        request.answer.end()
+        self._fail(request, error)
+
+    def _fail(self, request: Request, error: errors.TwolaneError) -> None:
         is_cancel = isinstance(error, errors.CancelledError)
         request.error = error
-        request.answer.end()
         if isinstance(error, errors.DeadlineError):
             self._board.outlook.note_end(request, is_whole=False)
         if request.attempt is not None and not request.attempt.is_over:
@@ -93,14 +96,14 @@ class Endings:
 
     def fail_of_bug(self, request: Request, what: str) -> None:
         """An exception was met in `what` is done with this request. Whatever state that left it in,
-        it is out of every table afterwards."""
+        it is out of every table afterwards. Text that was held back is lost: it may be what the
+        exception was about."""
         self._board.counters["bugs"] += 1
         if not request.is_over:
             error = errors.InternalError(
                 "a bug of twolane; the router's log has its trace", metadata={"while": what}
             )
-            request.answer.drop_held()  # to decode it may be what the bug is in
-            self.fail(request, error)
+            self._fail(request, error)
         elif self._board.requests.get(request.job.submission_id) is request:
             self._leave(request)
 

@@ -76,7 +76,7 @@ class Connection(HttpToolsProtocol):
         self._tail = b""  # of what was parsed last: the end that is looked for may come in parts
         self._held = b""
         self._head_bytes = 0
-        self._silent_bytes = 0  # of a body's framing, since its last content
+        self._silent_bytes = 0  # of a body's framing, in pieces without content
         self._body = Body()
         self._n_body = 0
         self._n_discarded = 0

@@ -337,6 +337,8 @@ class VirtualCluster:
         while (left := self._left_over()) and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.05)
         assert not left, left
+        self.router.check_integrity()
+        assert not self.status().counters["bugs"], "a request has met one; the log has its trace"
         for life in self.lives.values():
             life.worker.check_integrity()
 

@@ -8,12 +8,14 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from deploy.launcher import StartError
-from deploy.spec import ModelSpec
+from deploy.spec import ClusterSpec, ModelSpec
 from deploy.up_command import _check_ports
 from tests.deploy.clusters import cluster_with
 from twolane.testing import start_local
@@ -67,15 +69,28 @@ def test_a_cluster_serves_on_ipv6() -> None:
             assert b"twolane_router" in page.read()
 
 
+def cluster_at(ports: dict[str, Any]) -> ClusterSpec:
+    worker_metrics_port = ports.pop("worker_metrics_port", 0)
+    cluster = cluster_with(ModelSpec(model_dir="", name="m"), colocated=1, **ports)
+    (pool,) = cluster.pools
+    return replace(cluster, pools=(replace(pool, worker_metrics_port=worker_metrics_port),))
+
+
 @pytest.mark.parametrize(
     ("field", "option"),
-    [("port", "--port"), ("http_port", "--http-port"), ("worker_port", "--worker-port")],
+    [
+        ("port", "--port"),
+        ("http_port", "--http-port"),
+        ("worker_port", "--worker-port"),
+        ("metrics_port", "--metrics-port"),
+        ("worker_metrics_port", "--worker-metrics-port"),
+    ],
 )
 def test_a_port_that_is_taken_is_named_with_its_option_alone(field: str, option: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         ports = {"port": 0, "http_port": 0, "worker_port": 0, field: port}
-        cluster = cluster_with(ModelSpec(model_dir="", name="m"), colocated=1, **ports)
+        cluster = cluster_at(ports)
         with pytest.raises(StartError) as caught:
             _check_ports(cluster)
     assert str(caught.value) == f"cannot listen on 127.0.0.1:{port} ({option}): it is in use"

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from tests.mutants.access import ACCESS
 from tests.mutants.grants import GRANTS
+from tests.mutants.marks import MARKS
 from tests.mutants.mutant import Mutant
 
 REQUIRED = ("generation", "epoch", "checksum", "drain wait", "pin", "tombstone", "token index")
 _GUARDS = "tests/kvtransfer/test_guards.py::"
 _DEVICES = "tests/kvtransfer/test_device_transports.py::"
 _NIXL = "tests/kvtransfer/test_nixl.py::"
-_MARKS = "tests/kvtransfer/test_marks.py::"
 _OWNERSHIP = "tests/worker/test_ownership.py::"
-_MARK_BOOKS = "tests/kvtransfer/test_mark_books.py::"
 _STORM = "tests/worker/test_chaos.py::test_storm_changes_no_answer_and_leaves_nothing_behind"
 _LOADING = "tests/engine/kernels/test_loading.py::"
 _SIDE_BY_SIDE = (
@@ -27,6 +26,7 @@ _SIDE_BY_SIDE = (
 MUTANTS = (
     *ACCESS,
     *GRANTS,
+    *MARKS,
     Mutant(
         "generation",
         "kvtransfer/inbound.py",
@@ -314,59 +314,6 @@ MUTANTS = (
         (
             _DEVICES + "test_a_post_is_called_back_though_each_slice_of_it_ends_"
             "before_the_lane_is_looked_at_twice",
-        ),
-    ),
-    Mutant(
-        "mark",
-        "kvtransfer/transports/ipc_outlet.py",
-        "self._lane.after(plan.after)",
-        "pass",
-        (_MARKS + "test_nothing_moves_before_the_mark_and_everything_as_it_is_then",),
-    ),
-    Mutant(
-        "mark",
-        "kvtransfer/transports/page_source.py",
-        "self._lane.after(plan.after)",
-        "pass",
-        (
-            _MARKS + "test_nothing_moves_before_the_mark_and_everything_as_it_is_then",
-            _MARKS + "test_each_socket_waits_for_the_marks_of_its_own_posts",
-        ),
-    ),
-    Mutant(
-        "mark",
-        "kvtransfer/transports/page_summer.py",
-        "self._lane.after(mark)",
-        "pass",
-        (_MARKS + "test_nothing_moves_before_the_mark_and_everything_as_it_is_then",),
-    ),
-    Mutant(
-        "mark",
-        "kvtransfer/transports/nixl_outlet.py",
-        "return job.begin.is_done()",
-        "return True",
-        (_MARKS + "test_nothing_moves_before_the_mark_and_everything_as_it_is_then",),
-    ),
-    Mutant(
-        "mark",
-        "kvtransfer/out_grant.py",
-        "after = next(found, None)",
-        "after = None",
-        (
-            _MARK_BOOKS + "test_a_plan_waits_for_the_last_page_that_it_reads",
-            "tests/worker/test_marks.py::"
-            "test_pages_are_offered_before_they_are_computed_and_each_once",
-        ),
-    ),
-    Mutant(
-        "mark",
-        "kvtransfer/outbound.py",
-        "self.marks = other.marks.copy()",
-        "pass",
-        (
-            _MARK_BOOKS + "test_a_row_that_goes_elsewhere_takes_its_marks_along",
-            "tests/worker/test_marks.py::"
-            "test_row_that_goes_elsewhere_amid_a_step_waits_for_its_marks_there",
         ),
     ),
     Mutant(

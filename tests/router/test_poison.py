@@ -89,8 +89,21 @@ def telling(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Answer, "add", add)
 
 
+def telling_and_ending(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a token that the tokenizer raises at, whenever it is asked."""
+    telling(monkeypatch)
+    real = Answer.end
+
+    def end(self: Answer) -> None:
+        if self.tokens == expected_answer(BAD, 3):
+            raise OverflowError("injected")
+        real(self)
+
+    monkeypatch.setattr(Answer, "end", end)
+
+
 @pytest.mark.parametrize("is_busy", [False, True])
-@pytest.mark.parametrize("inject", [placing, ticking, telling])
+@pytest.mark.parametrize("inject", [placing, ticking, telling, telling_and_ending])
 def test_bug_met_by_one_request_fails_it_alone(
     inject: Callable[[pytest.MonkeyPatch], None],
     is_busy: bool,
@@ -138,19 +151,6 @@ def test_bug_that_many_requests_meet_is_logged_now_and_then(
         "1 requests were placed",
         "20 requests were placed",
     ]
-
-
-def test_figures_that_do_not_add_up_fail_their_request_and_are_no_silent_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    most = worker_pb2.RowFigures(transfer_bytes=2**63 - 1)
-    monkeypatch.setattr(rows, "_figures", lambda role: most)
-
-    async def script(router: Router, cluster: ScriptedCluster) -> None:
-        outcome = await ask(router, message(GOOD, max_tokens=5))
-        assert isinstance(outcome.error, InternalError)
-
-    play(script)
 
 
 def test_text_that_cannot_be_decoded_fails_its_request_alone(
@@ -220,3 +220,16 @@ def test_bug_met_when_a_worker_fails_ends_one_of_its_requests(
         assert also_good.tokens == expected_answer([4, 5, 6], 40)
 
     play(script, ("p0", "d0"))
+
+
+def test_figures_that_do_not_add_up_fail_their_request_and_are_no_silent_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    most = worker_pb2.RowFigures(transfer_bytes=2**63 - 1)
+    monkeypatch.setattr(rows, "_figures", lambda role: most)
+
+    async def script(router: Router, cluster: ScriptedCluster) -> None:
+        outcome = await ask(router, message(GOOD, max_tokens=5))
+        assert isinstance(outcome.error, InternalError)
+
+    play(script)

@@ -63,7 +63,7 @@ def parse_layout(text: str) -> Layout:
     """The layout that a canonical JSON (EngineSpec.layout) describes. Raises `LayoutError`."""
     try:
         raw = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also too many digits, or brackets
         raise LayoutError("layout", f"not JSON: {error}") from error
     if not isinstance(raw, dict):
         raise LayoutError("layout", "not an object")
@@ -78,7 +78,7 @@ def parse_layout(text: str) -> Layout:
     for name in raw:
         if name not in names:
             raise LayoutError(name, "unknown")
-    if raw["dtype"] not in DTYPE_BYTES:
+    if not isinstance(raw["dtype"], str) or raw["dtype"] not in DTYPE_BYTES:
         raise LayoutError("dtype", f"{raw['dtype']!r} is none of {', '.join(DTYPE_BYTES)}")
     for name in (name for name in names if name != "dtype"):
         if type(raw[name]) is not int or not 1 <= raw[name] <= 1 << 20:

@@ -63,6 +63,8 @@ def test_a_side_of_several_ranks_has_pages_of_all_and_is_refused_where_none_can_
     [
         ("{", "layout"),
         ("[]", "layout"),
+        ("[" * 100_000, "layout"),
+        ('{"layers": ' + "9" * 5_000 + "}", "layout"),
         (json.dumps({**FIELDS, "planes": 2}), "planes"),
         (json.dumps({**FIELDS, "layers": 0}), "layers"),
         (json.dumps({**FIELDS, "ranks": 2, "whole_kv_heads": 2}), "kv_heads"),
@@ -71,6 +73,7 @@ def test_a_side_of_several_ranks_has_pages_of_all_and_is_refused_where_none_can_
         (json.dumps({**FIELDS, "layers": True}), "layers"),
         (json.dumps({**FIELDS, "head_dim": "64"}), "head_dim"),
         (json.dumps({**FIELDS, "dtype": "int7"}), "dtype"),
+        (json.dumps({**FIELDS, "dtype": ["float32"]}), "dtype"),
         (json.dumps({k: v for k, v in FIELDS.items() if k != "kv_heads"}), "kv_heads"),
     ],
 )

@@ -54,7 +54,7 @@ check: lint
 # Without triton the tests of kernels would skip.
 test: lint
 	$(BIN)/python -c 'import triton'
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadfile
 
 lint: $(INSTALLED) proto-drift
 	$(BIN)/ruff check .
@@ -88,6 +88,7 @@ soak: $(INSTALLED)
 
 mutants: $(INSTALLED)
 	$(BIN)/python -m tests.mutants
+	$(BIN)/python -m tests.mutants.trials
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -93,15 +93,13 @@ class ColumnWriter:
 
 
 def tokens_of(columns: worker_pb2.TokenColumns) -> Iterator[Told]:
-    """Every token, in order. Raises ValueError if columns do not fit together, or bring a sample
-    that nobody asked for (there is one a request), at once or while they are read."""
+    """Every token, in order. Raises ValueError if columns do not fit together, at once or while
+    they are read."""
     rows, indexes = columns.rows, columns.first_indexes
     ids, counts = columns.token_ids, columns.counts
     n_counted = sum(counts) if counts else len(rows)
     if len(rows) != len(indexes) or n_counted != len(ids) or len(counts) not in (0, len(rows)):
         raise ValueError(f"{len(rows)} rows, {len(indexes)} indexes, {len(ids)} of {n_counted} ids")
-    if any(columns.samples):
-        raise ValueError(f"samples {list(columns.samples)}; there is one a request, 0")
     if not counts and not columns.ends and not columns.logprobs:
         return zip(rows, indexes, ids, repeat(GOES_ON), repeat(None))
     return _one_by_one(columns)

@@ -51,10 +51,12 @@ demo: $(INSTALLED)
 check: lint
 	$(BIN)/pytest -q tests/checks
 
-# Without triton the tests of kernels would skip.
+# Without triton the tests of kernels would skip. They run in one process: the last of them looks at
+# what the others have run.
 test: lint
 	$(BIN)/python -c 'import triton'
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest tests/engine/kernels
+	$(BIN)/pytest -n 2 --dist loadfile --ignore tests/engine/kernels
 
 lint: $(INSTALLED) proto-drift
 	$(BIN)/ruff check .

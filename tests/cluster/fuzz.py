@@ -27,6 +27,7 @@ from twolane.params import SamplingParams
 from twolane.rpc.params import params_to_proto
 from twolane.testing.virtual_time import virtual_time_runner
 from twolane.v1 import inference_pb2
+from worker.config import StepWatchConfig
 
 BOUND_S = 40.0  # of any one request, bad luck included
 TROUBLE_S = 8.0  # bad luck begins within so long
@@ -84,6 +85,7 @@ class Fuzz:
             transfer_faults=faults,
             sender_writes=dice.random() < 0.5,
             steps_ahead=dice.choice([0, 1]),
+            step_watch=StepWatchConfig(first_late_s=10.0),
         )
 
     def _client(self, number: int) -> list[Ask]:

@@ -64,6 +64,7 @@ class Shape:
     transfer_faults: Faults = field(default_factory=Faults)
     sender_writes: bool = False
     steps_ahead: int = 0
+    step_watch: StepWatchConfig = field(default_factory=StepWatchConfig)
     dispatch: DispatchConfig = field(default_factory=lambda: DispatchConfig(max_failures=40))
 
 
@@ -244,7 +245,7 @@ class VirtualCluster:
                 step_tokens=self.shape.step_tokens, decode_rows=self.shape.decode_rows
             ),
             sessions=SessionConfig(grace_s=4.0, tombstone_s=3.0),
-            step_watch=StepWatchConfig(first_late_s=10.0),
+            step_watch=self.shape.step_watch,
         )
         make = self.shape.make_decode_engine if roles == "d" else None
         engine = (make or self.shape.make_engine)(self.shape.n_pages)

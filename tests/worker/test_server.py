@@ -258,7 +258,7 @@ async def test_stream_without_open_is_invalid_argument_with_the_field() -> None:
 
 async def test_stream_on_which_nobody_speaks_is_invalid_argument() -> None:
     async with running() as (worker, _), grpc.aio.insecure_channel(worker.endpoint) as channel:
-        call = worker_pb2_grpc.WorkerServiceStub(channel).Session()
+        call = worker_pb2_grpc.WorkerServiceStub(channel).Session(metadata=SHOWN)
         with pytest.raises(grpc.aio.AioRpcError) as refusal:
             async with asyncio.timeout(5.0):
                 await call.read()

@@ -89,9 +89,10 @@ def test_what_no_rank_can_load_is_told_as_one_engine_tells_it(
     model_dir: ModelDir, tmp_path: Path
 ) -> None:
     nowhere = EngineConfig(model_dir=tmp_path, device="cpu", tensor_parallel=2)
+    before = set(psutil.Process().children())  # of tests that ran in this process
     with pytest.raises(CheckpointError, match=r"config\.json is missing"):
         load_engine(nowhere)
-    assert not psutil.Process().children()
+    assert set(psutil.Process().children()) <= before
 
 
 def test_ranks_need_the_file_of_a_pool_that_they_are_given(model_dir: ModelDir) -> None:

@@ -271,3 +271,46 @@ def test_pace_is_that_of_the_latest_answers_with_a_margin_for_what_it_was_off() 
     assert uneven is not None
     assert uneven > 1.2 * (0.2 + 49 * 0.025), "with a margin"
     assert pace.service_s(100, 100, 200.0) is None, "old news say nothing"
+
+
+def test_ten_times_the_capacity_is_refused_at_once_and_the_highest_is_served() -> None:
+    """Four rows of 0.35 s each; asked for ten times as often, of three priorities, with deadlines
+    and without; and once a second of priority 100."""
+    capacity_per_s, for_s, per_s = 4 / 0.35, 10.0, 10 * 4 / 0.35
+    asked: list[tuple[float, int, asyncio.Task[Outcome]]] = []
+
+    async def script(router: Router, cluster: ScriptedCluster) -> None:
+        now = asyncio.get_running_loop().time
+
+        def start_one(priority: int, time_left_s: float | None = None) -> asyncio.Task[Outcome]:
+            request = message([len(asked) % 900 + 1, 2], max_tokens=30, priority=priority)
+            task = asyncio.create_task(ask(router, request, time_left_s=time_left_s))
+            asked.append((now(), priority, task))
+            return task
+
+        for n in range(int(for_s * per_s)):
+            start_one((-10, 0, 10)[n % 3], (None, 1.0, 3.0, 10.0)[n // 3 % 4])
+            if n % int(per_s) == 0:
+                start_one(100)
+            await asyncio.sleep(1 / per_s)
+        over = now()
+        finished = router.status().counters["finished"]
+        assert finished >= 0.85 * capacity_per_s * for_s
+        assert len(router._dispatcher.board.requests) < 1024
+        outcomes = [(at, priority, await task) for at, priority, task in asked]
+        kinds = {type(outcome.error) for _, _, outcome in outcomes}
+        assert kinds == {type(None), DeadlineError, OverloadedError}
+        for at, priority, outcome in outcomes:
+            if priority == 100:
+                assert outcome.error is None
+                assert outcome.ended_at - at < 1.0
+            if isinstance(outcome.error, OverloadedError):
+                assert outcome.error.retry_after_s > 0
+                assert outcome.ended_at - at < 5.5, "the queue is bounded in time"
+        refused = [o.ended_at - at for at, _, o in outcomes if o.error and not o.responses]
+        assert len(refused) > 0.6 * len(outcomes)
+        assert max(refused) == 0.0, "those that are refused at the door"
+        assert now() - over < 6.0
+        assert (await start_one(-10, 0.5)).error is None, "all is as before"
+
+    play_with_rows(script, decode_rows=4, max_wait_s=5.0)

@@ -52,7 +52,11 @@ SECTIONS = (
         "Checked before a request is queued. The error names the value and the bound.",
         {
             LimitsConfig: {
-                "message_bytes": Row("one gRPC message, one HTTP body", "", f"{OVERLOADED}; 413"),
+                "message_bytes": Row(
+                    "one gRPC message, one HTTP body",
+                    "",
+                    "InvalidRequestError in the client; HTTP 413",
+                ),
                 "prompt_bytes": Row("a prompt's text, or all messages of a chat", "", INVALID),
                 "prompt_tokens": Row("a prompt", "--max-prompt-tokens", INVALID),
                 "max_tokens": Row("max_tokens of a request", "--max-output-tokens", INVALID),
@@ -122,7 +126,7 @@ SECTIONS = (
                     "connections of one address (IPv6: a /64) other than the loopback", "", "closed"
                 ),
                 "bodies_bytes": Row("all unfinished bodies", "", "the oldest gets 503"),
-                "head_bytes": Row("an HTTP head, its URL, trailers; pipelined bytes", "", "431"),
+                "head_bytes": Row("an HTTP head, its URL, trailers", "", "431"),
                 "head_timeout_s": Row("from connection to the end of a head", "", "408"),
                 "body_timeout_s": Row("from head to the end of the body", "", "408"),
                 "prompts": Row("prompts of one completion", "", "InvalidRequestError"),

@@ -12,10 +12,12 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from deploy import log_limit
 from engine import config as engine_config
 from engine.cuda import plans
 from kvtransfer import negotiation
 from router import limits
+from router.http import connection
 from tests.docs.bounds import INVALID, SECTIONS, Row
 from tests.docs.tables import table
 from twolane import params
@@ -35,6 +37,7 @@ OTHERS = (
     (options, "MAX_MESSAGE_BYTES", "a gRPC message inside a cluster, and an answer", "call fails"),
     (negotiation, "HELLO_S", "a transfer link until its hello", "closed"),
     (secret, "MIN_SECRET_CHARS", "characters of a cluster's secret, at least", "the start fails"),
+    (connection, "_HELD_BYTES", "pipelined HTTP requests behind the running one", "not read"),
     (metrics_http, "MOST_CONNECTIONS", "connections to a metrics page", "closed"),
 )
 # A value beyond each bound of SamplingParams, for which the error names the bound.
@@ -57,7 +60,8 @@ def _parts() -> Iterable[str]:
         "Every bound is on by default. Where a row names no option, the default is changed in "
         "the file. Errors are those of `twolane/errors.py`; by gRPC each has a status (drawn "
         "there), by HTTP one too (`router/http/errors.py`). Refusals are counted in "
-        "`twolane_router_refused_total` of the router's metrics, by reason."
+        "`twolane_router_refused_total` of the router's metrics, by the reasons of "
+        "`twolane/refusals.py:Refusal`."
     )
     for section in SECTIONS:
         yield f"## {section.title}\n\n{section.text}"
@@ -99,6 +103,10 @@ def _others() -> Iterable[Sequence[str]]:
     for module, name, what, beyond in OTHERS:
         path = Path(inspect.getfile(module)).relative_to(ROOT)
         yield (what, _shown(name.lower(), getattr(module, name)), f"`{path}:{name}`", beyond)
+
+    per_s = inspect.signature(log_limit.LogLimit).parameters["per_s"].default
+    where = "`deploy/log_limit.py:LogLimit`"
+    yield ("log records of a kind, a second", str(per_s), where, "one line counts the rest")
 
 
 def _sampling() -> Iterable[Sequence[str]]:

@@ -25,7 +25,7 @@ from twolane.errors import InvalidParameterError
 from twolane.params import SamplingParams
 from twolane.rpc import metrics_http, options, secret
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).resolve().parents[2]
 # Constants: module, name, what they bound, what happens beyond.
 OTHERS = (
     (limits, "MAX_REQUEST_ID_CHARS", "characters of a request id", INVALID),
@@ -66,7 +66,7 @@ def _parts() -> Iterable[str]:
     for section in SECTIONS:
         yield f"## {section.title}\n\n{section.text}"
         for config, rows in section.rows.items():
-            path = Path(inspect.getfile(config)).relative_to(ROOT)
+            path = Path(inspect.getfile(config)).resolve().relative_to(ROOT)
             yield f"`{config.__name__}` in `{path}`:"
             yield table(("field", "bounds", "default", "option", "beyond it"), _cells(config, rows))
     yield "## Others"
@@ -101,7 +101,7 @@ def _shown(name: str, value: object) -> str:
 
 def _others() -> Iterable[Sequence[str]]:
     for module, name, what, beyond in OTHERS:
-        path = Path(inspect.getfile(module)).relative_to(ROOT)
+        path = Path(inspect.getfile(module)).resolve().relative_to(ROOT)
         yield (what, _shown(name.lower(), getattr(module, name)), f"`{path}:{name}`", beyond)
 
     per_s = inspect.signature(log_limit.LogLimit).parameters["per_s"].default

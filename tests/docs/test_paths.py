@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.symbols import ROOT, has_symbol
+from tests.docs.tables import rows_of
 
 DOCUMENTS = sorted(
     [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "benchmarks/README.md"]
@@ -44,3 +45,16 @@ def test_every_link_of_a_document_leads_somewhere(document: Path) -> None:
         if not path.exists() or (anchor and anchor not in anchors(path)):
             broken.append(target + anchor)
     assert broken == []
+
+
+def test_each_question_of_the_design_is_answered_by_at_most_two_files() -> None:
+    text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    questions = [row for row in rows_of(text) if row[0].endswith("?")]
+    assert {row[0] for row in questions} >= {
+        "Why was this request refused?",
+        "How is the decode worker picked?",
+        "Where is the first token sent?",
+        "Where does a page come free?",
+    }
+    for question, where in questions:
+        assert 1 <= len({path for path, _ in NAMED.findall(where)}) <= 2, question

@@ -71,9 +71,6 @@ class GrantBook:
         """Grants whose Revoke is to be repeated now."""
         return [grant for grant in self.revoked() if grant.retry.is_due(now)]
 
-    def has(self, sender_epoch: int) -> bool:
-        return any(grant.key.sender_epoch == sender_epoch for grant in self._of.values())
-
     # -- moves ------------------------------------------------------------------------------
 
     def try_open(

@@ -33,7 +33,8 @@ class InPeers:
         return peer.landing if peer is not None and peer.attached else None
 
     def is_gone(self, epoch: int) -> bool:
-        return epoch in self.of and self.of[epoch].is_gone
+        """Whether that is proven, of a sender that has transfers here."""
+        return self.of[epoch].is_gone
 
     def landings(self) -> list[Landing]:
         """Each once."""

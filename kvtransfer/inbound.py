@@ -148,6 +148,7 @@ class Inbound:
 
     def commit(self, now: float) -> None:
         """The row has its pages; whoever repeats DONE gets COMMIT again for a while."""
+        assert self.state is InState.LANDED
         assert self._done is not None
         assert self.reserve is not None
         self._life.advance(InState.OVER)

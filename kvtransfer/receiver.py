@@ -109,7 +109,7 @@ class Receiver:
         the event behind that one (`Abandoned`), or the caller's own `cancel`, ends the row.
         """
         inbound = self._ins.get(key)
-        if inbound is None or inbound.state is not InState.LANDED:  # guard: given up
+        if inbound is None:  # guard: given up
             return None
         del self._ins[key]
         inbound.commit(now)
@@ -239,8 +239,7 @@ class Receiver:
             if now >= peer.judge_at:
                 peer.judge_at = math.inf
                 self._judge_aloud(epoch, now)
-            is_used = self._book.has(epoch) or bool(self._of_sender(epoch))
-            if not peer.attached and math.isinf(peer.judge_at) and not is_used:
+            if not (peer.attached or math.isfinite(peer.judge_at) or self._of_sender(epoch)):
                 del self._peers.of[epoch]
         for grant in self._book.revokes_due(now):
             revoke = transfer_pb2.Revoke(ticket=grant.ticket, reason=grant.reason)

@@ -100,8 +100,7 @@ class Events:
                 self._board.drop("unknown_request")
             return
         attempt = request.attempt
-        role = None if attempt is None else attempt.role_of(event.key, epoch, event.role)
-        if attempt is None or role is None:
+        if attempt is None or (role := attempt.role_of(event.key, epoch, event.role)) is None:
             self._board.drop("old_attempt")
             return
         attempt.last_news = now
@@ -167,13 +166,13 @@ class Events:
             case K.KIND_REFUSED:
                 self._recovery.refused(request, epoch, event.reason, event.message, now)
             case K.KIND_GONE | K.KIND_FINISHED:
-                if _ends_attempt(attempt, role, event):
+                if ends_attempt(attempt, role, event):
                     self._recovery.retry(request, "row_gone", now)
             case _:
                 self._board.drop("unknown_event")
 
 
-def _ends_attempt(attempt: Attempt, role: int, event: worker_pb2.RowEvent) -> bool:
+def ends_attempt(attempt: Attempt, role: int, event: worker_pb2.RowEvent) -> bool:
     """Whether a row that is no more, without its last token, ends the attempt.
 
     The word of the side that owns the row counts; while D judges, D's. And D's GONE always does: it

@@ -15,7 +15,7 @@ from router.attempt import Attempt, AttemptState
 from router.board import Board
 from router.endings import Endings
 from router.guard import Guard
-from router.member import Member, MemberState
+from router.member import Member
 from router.policy import Need, WorkerView, place_decode
 from router.request import Request, RequestState
 from twolane.attempt_number import next_attempt
@@ -120,8 +120,6 @@ class Recovery:
         assert attempt is not None
         prefill = self._board.members.get(attempt.prefill_epoch)
         if prefill is None or not prefill.is_open or attempt.is_colocated:
-            return False
-        if self._board.members.is_lost(prefill, now):
             return False
         need = Need(
             n_tokens=attempt.n_tokens,
@@ -242,9 +240,7 @@ class Recovery:
 
     def avoid(self, request: Request, *epochs: int) -> None:
         """Place it on other workers from now on, if there are others."""
-        members = [self._board.members.get(avoided) for avoided in request.avoid]
-        alive = {m.epoch for m in members if m is not None and m.state is MemberState.ALIVE}
-        request.avoid = frozenset({*alive, *epochs})
+        request.avoid |= {*epochs}
 
     def refused(self, request: Request, epoch: int, reason: str, message: str, now: float) -> None:
         """A worker will not have the row: elsewhere, if there is an elsewhere. What another request

@@ -127,8 +127,7 @@ class Registry:
         heard: dict[Listener, list[worker_pb2.RowEvent]] = {}
         for event in events:
             log = self._logs.get((event.key.submission_id, event.key.attempt))
-            if log is None:  # a role speaks of a row that nobody assigned
-                raise AssertionError(f"news of an unknown attempt: {event}")
+            assert log is not None, f"a role speaks of a row that nobody assigned: {event}"
             log.record(event, now)
             if log.ended_s is not None:
                 self._bury(log)

@@ -146,8 +146,6 @@ class Sessions:
 
     def tell_idle(self, now: float) -> None:
         """No step is under way, and none will be soon: whoever has heard otherwise is told."""
-        if not self._open:
-            return
         load = self._describe_load()
         for session in self._open.values():
             if not session.has_heard(load):

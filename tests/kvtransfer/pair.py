@@ -146,6 +146,20 @@ class Pair:
         self.sender.open(key, n_tokens=n_tokens, now=self.now, **options)
         return self.compute(key, n_pages)
 
+    def granted(self, n_pages: int, name: str = "r") -> Key:
+        """A row whose pages are granted, and on their way."""
+        key = self.key(name)
+        self.open(key, n_pages)
+        self.tell_receiver(*self.to_receiver())
+        self.tell_sender(*self.to_sender())
+        return key
+
+    def send_by(self, outlet: HandOutlet) -> None:
+        """From now on the sender posts to this one."""
+        self.sender.detach_peer(D_EPOCH, self.now)
+        self.sender.forget_peer(D_EPOCH)
+        self.sender.attach_peer(D_EPOCH, outlet, self.now)
+
     def compute(self, key: Key, n_pages: int) -> list[int]:
         pages = self.p_pages.try_take(n_pages)
         assert pages is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 
 from deploy.converts import converts_of
 from kvtransfer.events import Committed, Dead, Failed, Released
+from kvtransfer.host import start_ticks
 from tests.kvtransfer.two_drivers import D_EPOCH, LAYOUT, PAGE_BYTES, Two, play
 from twolane.layout import Layout, parse_layout
 from twolane.rpc.link import LinkBrokenError
@@ -199,3 +201,29 @@ def test_a_pinned_transport_that_does_not_work_fails_the_transfer_and_says_why()
         assert two.p_pages.counts().free == 8
 
     play(scene, transports=("cuda_ipc",))
+
+
+def test_receiver_that_refuses_the_model_fails_the_transfer_by_its_word() -> None:
+    async def scene(two: Two) -> None:
+        two.hello.fingerprint = "of another model"
+        key = two.move("r")
+        await asyncio.sleep(0.1)
+        assert two.p_events == [Failed(key, "fingerprint"), Released(key)]
+
+    play(scene)
+
+
+def test_sender_that_comes_again_is_watched_once() -> None:
+    async def scene(two: Two) -> None:
+        two.landing.sender_writes = True
+        two.hello.pid, two.hello.pid_start_ticks = os.getpid(), start_ticks(os.getpid())
+        two.move("r")
+        await asyncio.sleep(0.1)
+        (watched,) = two.d_driver._pidfds.values()
+        two.links[0].break_now("cut")
+        two.move("q")
+        await asyncio.sleep(1.0)
+        assert len(two.links) == 2
+        assert list(two.d_driver._pidfds.values()) == [watched]
+
+    play(scene)

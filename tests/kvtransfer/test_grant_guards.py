@@ -12,19 +12,10 @@ from tests.kvtransfer.pair import D_EPOCH, P_EPOCH, PAGE_BYTES, PAGE_TOKENS, Pai
 from twolane.v1 import transfer_pb2
 
 
-def granted(pair: Pair, n_pages: int, name: str = "r") -> Key:
-    """A row whose pages are granted, and on their way."""
-    key = pair.key(name)
-    pair.open(key, n_pages)
-    pair.tell_receiver(*pair.to_receiver())
-    pair.tell_sender(*pair.to_sender())
-    return key
-
-
 @pytest.mark.parametrize("word", ["drained", "abandon"])
 def test_the_senders_word_does_not_free_pages_that_this_process_may_still_write(word: str) -> None:
     pair = Pair(sender_writes=False)
-    key = granted(pair, 3)
+    key = pair.granted(3)
     pair.receiver.cancel(key, pair.now)
     said = {
         "drained": transfer_pb2.ConnectRequest(drained=transfer_pb2.Drained(ticket=key.ticket(1))),
@@ -39,8 +30,8 @@ def test_the_senders_word_does_not_free_pages_that_this_process_may_still_write(
 
 def test_drained_of_another_transfer_does_not_free_the_pages_of_this_one() -> None:
     pair = Pair(sender_writes=True)
-    first = granted(pair, 3, "a")
-    second = granted(pair, 2, "b")
+    first = pair.granted(3, "a")
+    second = pair.granted(2, "b")
     pair.receiver.cancel(first, pair.now)
     liar = transfer_pb2.Drained(ticket=second.ticket(1))  # generation 1 is the first one's
     pair.tell_receiver(transfer_pb2.ConnectRequest(drained=liar))
@@ -53,7 +44,7 @@ def test_reservation_that_was_queued_before_the_quarantine_was_full_waits_too() 
     config = ReceiverConfig(quarantine_cap_pages=2)
     pair = Pair(sender_writes=True, receiver=config, may_grant=lambda key, n: has_room[0])
     has_room[0] = True
-    victim = granted(pair, 2, "a")
+    victim = pair.granted(2, "a")
     has_room[0] = False
     waiting = pair.key("b")
     pair.open(waiting, 1)
@@ -83,7 +74,7 @@ def test_assign_and_reserve_that_come_after_abandon_get_no_pages() -> None:
 
 def test_page_that_is_announced_twice_keeps_the_checksum_of_the_first() -> None:
     pair = Pair()
-    key = granted(pair, 2)
+    key = pair.granted(2)
     liar = transfer_pb2.Chunk(ticket=key.ticket(1), index=7, first_page=1, n_pages=1, checksums=[9])
     pair.pass_time(0.05)
     pair.tell_receiver(*[m for m in pair.to_receiver() if m.WhichOneof("message") == "chunk"])
@@ -94,7 +85,7 @@ def test_page_that_is_announced_twice_keeps_the_checksum_of_the_first() -> None:
 
 def test_done_of_another_number_of_bytes_lands_nothing() -> None:
     pair = Pair()
-    key = granted(pair, 2)
+    key = pair.granted(2)
     pair.pass_time(0.05)
     said = pair.to_receiver()
     assert kinds(said)[:2] == ["chunk", "done"]
@@ -139,9 +130,25 @@ def test_those_that_pass_a_head_take_no_more_pages_than_it_asks_for() -> None:
     assert [Key.of(r.ticket.key)[0] for r in reserved] == [f"small{i}" for i in range(4)]
 
 
+def test_no_more_reservations_behind_a_head_are_looked_at_than_the_config_says() -> None:
+    asked: list[str] = []
+
+    def has_no_room(key: Key, n_pages: int) -> bool:
+        asked.append(key.submission_id)
+        return False
+
+    pair = Pair(may_grant=has_no_room, receiver=ReceiverConfig(pass_looks=2))
+    for name in "abcdef":
+        pair.open(pair.key(name), 1)
+    pair.tell_receiver(*pair.to_receiver())
+    asked.clear()
+    pair.receiver.tick(pair.now)
+    assert asked == ["a", "b", "c"]
+
+
 def test_landing_of_a_former_transport_is_heard_when_it_has_stopped() -> None:
     pair = Pair(sender_writes=False)
-    key = granted(pair, 3)
+    key = pair.granted(3)
     pair.receiver.detach_peer(P_EPOCH, pair.now)
     other = pair.fabric.landing(D_EPOCH, pair.d_pool, "another")
     pair.receiver.attach_peer(P_EPOCH, other, pair.now)  # the sender fell back

@@ -37,22 +37,29 @@ MODULES = (
     "kvtransfer/peer_links.py",
     "kvtransfer/posts.py",
     "kvtransfer/receiver.py",
+    "kvtransfer/receiver_driver.py",
     "kvtransfer/sender.py",
+    "kvtransfer/sender_driver.py",
     "kvtransfer/stopping.py",
     "kvtransfer/transports/landing_table.py",
     "router/attempt.py",
     "router/endings.py",
     "router/events.py",
+    "router/member.py",
     "router/membership.py",
     "router/recovery.py",
     "router/session.py",
     "router/store.py",
+    "twolane/lifecycle.py",
     "twolane/tombstones.py",
     "worker/attempt_log.py",
     "worker/commands.py",
+    "worker/labels.py",
+    "worker/peers.py",
     "worker/registry.py",
     "worker/reserve.py",
     "worker/returns.py",
+    "worker/session.py",
     "worker/sessions.py",
 )
 
@@ -74,16 +81,23 @@ class Site:
     first_column: int
     last_line: int
     last_column: int
+    exit_line: int  # where an early exit begins: without it, who never comes there sees no change
 
     @property
     def name(self) -> str:
         return f"{self.place}: {self.code}"
 
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.file, self.name
+
     def mutated(self, source: str) -> str:
-        """The module without this guard."""
+        """The module without this guard, every other line where it was."""
         lines = source.splitlines(keepends=True)
         before, after = lines[self.first_line - 1], lines[self.last_line - 1]
-        changed = f"{before[: self.first_column]}({self.replacement}){after[self.last_column :]}"
+        empty = "\n" * (self.last_line - self.first_line)
+        new = f"({self.replacement}{empty})"
+        changed = f"{before[: self.first_column]}{new}{after[self.last_column :]}"
         lines[self.first_line - 1 : self.last_line] = [changed]
         return "".join(lines)
 
@@ -92,7 +106,7 @@ def find_sites(file: str, source: str) -> list[Site]:
     """Every site of one module, in the order of its lines."""
     found: list[Site] = []
     names: Counter[tuple[str, str]] = Counter()
-    for place, condition, replacement in sorted(
+    for place, condition, replacement, exit_line in sorted(
         _conditions(ast.parse(source), ""), key=lambda c: (c[1].lineno, c[1].col_offset)
     ):
         code = ast.unparse(condition)
@@ -110,6 +124,7 @@ def find_sites(file: str, source: str) -> list[Site]:
                 condition.col_offset,
                 condition.end_lineno,
                 condition.end_col_offset,
+                exit_line,
             )
         )
     return found
@@ -125,6 +140,9 @@ class Record:
 
     killed: dict[tuple[str, str], str]
     spared: dict[tuple[str, str], str]
+
+    def __contains__(self, key: tuple[str, str]) -> bool:
+        return key in self.killed or key in self.spared
 
 
 def read_record() -> Record:
@@ -161,28 +179,41 @@ def audit() -> list[str]:
             for (file, name), why in record.spared.items()
             if not why.strip()
         ),
+        *(
+            f"sites.toml: there is no test {test}"
+            for test in sorted(set(record.killed.values()))
+            if not _is_there(test)
+        ),
     ]
 
 
-Condition = tuple[str, ast.expr, str]
+def _is_there(test: str) -> bool:
+    """Whether its file has a test function of that name."""
+    file, _, name = test.partition("::")
+    path = ROOT / file
+    return path.exists() and f"def {name.partition('[')[0]}(" in path.read_text("utf-8")
+
+
+Condition = tuple[str, ast.expr, str, int]
 
 
 def _conditions(node: ast.AST, place: str) -> Iterator[Condition]:
-    """Conditions of `node` and below, each with its function's name and its replacement."""
+    """Conditions of `node` and below, each with its function's name, its replacement, and the line
+    of its early exit (0: it is none)."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             if child.name != "check_integrity":
                 yield from _conditions(child, f"{place}.{child.name}" if place else child.name)
         elif not isinstance(child, ast.Assert):  # those are our own laws: they end the process
-            if isinstance(child, ast.expr) and _is_exit(node, child):
-                yield place, child, "False"
+            if isinstance(node, ast.If) and child is node.test and _exits(node):
+                yield place, node.test, "False", node.body[0].lineno
             elif isinstance(child, ast.Compare) and _is_counted(child):
-                yield place, child, _without(child, node)
+                yield place, child, _without(child, node), 0
             yield from _conditions(child, place)
 
 
-def _is_exit(node: ast.AST, condition: ast.expr) -> bool:
-    return isinstance(node, ast.If) and condition is node.test and isinstance(node.body[-1], _EXITS)
+def _exits(node: ast.If) -> bool:
+    return isinstance(node.body[-1], _EXITS)
 
 
 def _is_counted(comparison: ast.Compare) -> bool:

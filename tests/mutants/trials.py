@@ -1,144 +1,96 @@
-"""Takes the guards of `sites.py` away, one by one, in a copy of the tree.
+"""Takes the guards of `sites.py` away, one by one, and expects a test to fail.
 
     python -m tests.mutants.trials [FILE ...]         demand that each one's recorded test fails
     python -m tests.mutants.trials --hunt [FILE ...]  look for a test of those that have none yet
+    python -m tests.mutants.trials --with TESTS ...   look among these new tests alone
 
 A hunt first runs the tests once under coverage, so that each guard is tried on those alone that
-come by its line, and writes what it finds into sites.toml. What survives stays out, and
-`make check` says so: write a test, or give a reason under [spared].
+come by its line, the quickest first, and writes what it finds into sites.toml as it goes. What
+survives stays out, and `make check` says so: write a test, or give a reason under [spared].
 """
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 import sys
-import tempfile
-import time
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from functools import partial
 
-import coverage
+import pytest
 
-from tests.mutants.fork_runner import Outcome, run_tests, warm_up
-from tests.mutants.sites import MODULES, RECORD, ROOT, Record, Site, all_sites, read_record
+from tests.mutants.collected import Tests, fail_unchanged, run_all, work_on_tests
+from tests.mutants.forks import Outcome, Trial
+from tests.mutants.live_code import LiveCode
+from tests.mutants.sites import RECORD, ROOT, Record, Site, all_sites, read_record
+from tests.mutants.visits import Visits
 
-_TESTS = (
-    "tests/kvtransfer", "tests/worker", "tests/decode_worker", "tests/prefill_worker",
-    "tests/router", "tests/twolane", "tests/cluster/test_virtual_cluster.py",
-)  # fmt: skip
-_COVERAGE = ROOT / "build" / "sites.coverage"
+_MOST_CPU_S = 5  # of one test: what is recorded is quick
+Choice = Callable[[Site, set[str]], list[str]]  # of tests, the first to be tried first
 
 
 def main(arguments: list[str]) -> int:
-    hunts = arguments[:1] == ["--hunt"]
-    files = arguments[1:] if hunts else arguments
+    mode = arguments.pop(0) if arguments and arguments[0].startswith("--") else ""
+    files = [] if mode == "--with" else arguments
     record = read_record()
     sites = [site for site in all_sites() if not files or site.file in files]
-    warm_up()
-    with tempfile.TemporaryDirectory(prefix="twolane-sites-") as folder:
-        copy = copy_of_tree(Path(folder))
-        complaints = hunt(copy, sites, record) if hunts else retry(copy, sites, record)
-    for complaint in complaints:
-        print(f"ERROR: {complaint}")
-    print(f"{len(sites)} guards looked at, {len(complaints)} complaints")
-    return 1 if complaints else 0
+    if mode == "--hunt":
+        visits = Visits()
+        return work_on_tests(visits.files, partial(hunt, sites, record, visits.tests_of))
+    if mode == "--with":
+        return work_on_tests(arguments, partial(hunt, sites, record, None))
+    known = [record.killed[site.key] for site in sites if site.key in record.killed]
+    return work_on_tests(known, partial(retry, sites, record))
 
 
-def copy_of_tree(folder: Path) -> Path:
-    ignore = shutil.ignore_patterns(
-        "__pycache__", "results", ".venv", ".git", "build", "dist", ".*_cache", ".hypothesis"
-    )
-    return Path(shutil.copytree(ROOT, folder / "tree", ignore=ignore))
-
-
-def retry(copy: Path, sites: list[Site], record: Record) -> list[str]:
-    """Each site's own test must fail without it."""
-    complaints = []
-    for site in sites:
-        test = record.killed.get((site.file, site.name))
-        if test is None:
-            continue
-        outcome = without(copy, site, [test])
-        verdict = "killed" if is_killed(outcome) else "SURVIVED"
-        print(f"{verdict:9} {site.file}  {site.name}", flush=True)
-        if not is_killed(outcome):
-            complaints.append(f"{test} passes without `{site.name}` of {site.file}")
+def retry(sites: list[Site], record: Record, tests: Tests, code: LiveCode) -> list[str]:
+    """Each site's own test must fail without it, and pass with it."""
+    known = [site for site in sites if site.key in record.killed]
+    names = sorted({record.killed[site.key] for site in known})
+    complaints = [f"there is no test {name}" for name in names if name not in tests]
+    here = [name for name in names if name in tests]
+    complaints += fail_unchanged(tests[name] for name in here)
+    trials = [
+        trial_of(site, [tests[record.killed[site.key]]], code)
+        for site in known
+        if record.killed[site.key] in tests
+    ]
+    for outcome in run_all(trials):
+        verdict = "killed" if outcome.test is not None else "SURVIVED"
+        print(f"{verdict:9} {outcome.took_s:5.1f} s  {outcome.trial.name}", flush=True)
+        if outcome.test is None:
+            complaints.append(f"{outcome.trial.name}: its test passes without it{_why(outcome)}")
     return complaints
 
 
-def hunt(copy: Path, sites: list[Site], record: Record) -> list[str]:
-    """Look for a test that fails without each site that has no entry."""
-    visitors = Visitors()
+def hunt(
+    sites: list[Site], record: Record, choose: Choice | None, tests: Tests, code: LiveCode
+) -> list[str]:
+    """Look for a test that fails without each site that has no entry. None: try all."""
+    wanted = {f"{site.file}  {site.name}": site for site in sites if site.key not in record}
     survived = []
-    for site in sites:
-        if (site.file, site.name) in {**record.killed, **record.spared}:
-            continue
-        begun = time.monotonic()
-        test = hunt_one(copy, site, record, visitors)
-        took_s = time.monotonic() - begun
-        print(f"{test or 'SURVIVED':9} {site.file}  {site.name}  {took_s:.1f} s", flush=True)
-        if test is None:
+
+    def make_trials() -> Iterator[Trial]:
+        for site in wanted.values():
+            near = {test for (file, _), test in record.killed.items() if file == site.file}
+            names = choose(site, near) if choose is not None else list(tests)
+            yield trial_of(site, [tests[name] for name in names if name in tests], code)
+
+    for n, outcome in enumerate(run_all(make_trials()), 1):
+        site, n_tests = wanted[outcome.trial.name], len(outcome.trial.tests)
+        found = f"{outcome.how} {outcome.test}" if outcome.test else f"SURVIVED {n_tests} tests"
+        took = f"{n}/{len(wanted)} {outcome.took_s:5.1f} s"
+        print(f"{took}  {outcome.trial.name}: {found}{_why(outcome)}", flush=True)
+        if outcome.test is None:
             survived.append(f"{site.file}: nothing fails without `{site.name}`")
-            continue
-        record.killed[site.file, site.name] = test
-        write_record(record)
+        else:
+            record.killed[site.key] = outcome.test
+            write_record(record)
     return survived
 
 
-def hunt_one(copy: Path, site: Site, record: Record, visitors: Visitors) -> str | None:
-    """First the tests that killed its neighbours, then every other that comes by."""
-    near = {test for (file, _), test in record.killed.items() if file == site.file}
-    passing = visitors.of(site)
-    for tests in ([t for t in passing if t in near], [t for t in passing if t not in near]):
-        if not tests:
-            continue
-        outcome = without(copy, site, [*tests, "-x"])
-        if outcome.failed:
-            return outcome.failed[0]
-        if outcome.status:
-            raise SystemExit(f"{site.name}: status {outcome.status}\n{outcome.output}")
-    return None
-
-
-class Visitors:
-    """Which tests come by which lines, as coverage recorded it once."""
-
-    def __init__(self) -> None:
-        if not _COVERAGE.exists():
-            _measure_coverage()
-        self._data = coverage.CoverageData(str(_COVERAGE))
-        self._data.read()
-
-    def of(self, site: Site) -> list[str]:
-        """Test ids, those of the module's own package first."""
-        contexts = self._data.contexts_by_lineno(str(ROOT / site.file))
-        lines = range(site.first_line, site.last_line + 1)
-        tests = {name.split("|")[0] for line in lines for name in contexts.get(line, ()) if name}
-        own = f"tests/{site.file.split('/')[0]}/"
-        return sorted(tests, key=lambda test: (not test.startswith(own), test))
-
-
-def _measure_coverage() -> None:
-    command = [sys.executable, "-m", "pytest", "-q", *_TESTS, "--cov-context=test", "--cov-report="]
-    command += [f"--cov={file.rsplit('/', 1)[0]}" for file in MODULES]
-    environment = {**os.environ, "COVERAGE_FILE": str(_COVERAGE)}
-    _COVERAGE.parent.mkdir(exist_ok=True)
-    subprocess.run(command, cwd=ROOT, env=environment, check=True)
-
-
-def without(copy: Path, site: Site, arguments: list[str]) -> Outcome:
-    path = copy / site.file
-    original = path.read_text("utf-8")
-    path.write_text(site.mutated(original), "utf-8")
-    try:
-        return run_tests(copy, ["-m", "not gpu and not soak", *arguments])
-    finally:
-        path.write_text(original, "utf-8")
-
-
-def is_killed(outcome: Outcome) -> bool:
-    return outcome.status != 0
+def trial_of(site: Site, tests: list[pytest.Item], code: LiveCode) -> Trial:
+    path = ROOT / site.file
+    mutate = partial(code.change, path, site.mutated(path.read_text("utf-8")))
+    return Trial(f"{site.file}  {site.name}", mutate, tests, _MOST_CPU_S)
 
 
 def write_record(record: Record) -> None:
@@ -156,6 +108,10 @@ def write_record(record: Record) -> None:
 def quoted(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
+
+
+def _why(outcome: Outcome) -> str:
+    return f" ({outcome.output})" if outcome.output else ""
 
 
 if __name__ == "__main__":

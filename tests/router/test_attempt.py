@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from router.attempt import Attempt
+import pytest
+
+from router.attempt import Attempt, AttemptState
+from router.events import ends_attempt
 from twolane.v1 import worker_pb2
 
+S = AttemptState
 P, D = 11, 22
 PREFILL, DECODE = worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE
 
@@ -52,3 +56,37 @@ def test_tokens_are_told_by_the_worker_that_has_the_row_and_under_its_number() -
     assert not moved.may_tell(102, D, PREFILL)
     assert not moved.may_tell(102, P, DECODE)
     assert not moved.may_tell(102, P, worker_pb2.ROLE_UNSPECIFIED)
+
+
+def test_worker_that_the_attempt_was_not_placed_on_does_not_speak_of_it() -> None:
+    stranger = 33
+    for role in (PREFILL, DECODE, worker_pb2.ROLE_UNSPECIFIED):
+        assert make(2).role_of(number(2), stranger, role) is None
+    assert make(2).role_of(number(2), P, DECODE) is None
+    assert make(2).role_of(number(2), D, PREFILL) is None
+
+
+FINISHED, GONE = worker_pb2.RowEvent.KIND_FINISHED, worker_pb2.RowEvent.KIND_GONE
+
+
+@pytest.mark.parametrize(
+    ("state", "role", "kind", "ends"),
+    [
+        (S.PLACED, PREFILL, FINISHED, True),
+        (S.MOVING, PREFILL, GONE, True),
+        (S.JUDGING, PREFILL, GONE, False),  # its word does not count any more
+        (S.PLACED, DECODE, FINISHED, False),  # the end that the prefill worker's token tells of
+        (S.PLACED, DECODE, GONE, True),  # it will never join
+        (S.JUDGING, DECODE, FINISHED, False),
+        (S.JUDGING, DECODE, GONE, True),
+        (S.DECODING, DECODE, FINISHED, True),
+        (S.DECODING, DECODE, GONE, True),
+    ],
+)
+def test_row_that_is_no_more_ends_its_attempt_by_the_word_of_its_owner(
+    state: AttemptState, role: int, kind: worker_pb2.RowEvent.Kind, ends: bool
+) -> None:
+    attempt = make(2, moved_from=make(1) if state is S.MOVING else None)
+    if state is not attempt.state:
+        attempt.life.advance(state)
+    assert ends_attempt(attempt, role, worker_pb2.RowEvent(kind=kind)) is ends

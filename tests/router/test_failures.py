@@ -131,7 +131,52 @@ def test_retarget_that_nobody_answers_ends_in_a_full_resume() -> None:
         cluster.workers[p].freeze()
         asyncio.get_running_loop().call_later(4.0, cluster.workers[p].thaw)
 
-    scenario(0.025, fault, knobs={"transfer_s": 0.05})
+    def check(router: Router, cluster: ScriptedCluster) -> None:
+        assert counters(router)["resumes.not_retargeted"] == 1
+
+    scenario(0.025, fault, knobs={"transfer_s": 0.05}, check=check)
+
+
+def test_prefill_worker_whose_session_broke_is_not_asked_to_move_a_row() -> None:
+    def fault(router: Router, cluster: ScriptedCluster, p: str, d: str) -> None:
+        cluster.workers[d].kill()  # its dial fails while that of the other is under way
+        asyncio.get_running_loop().call_later(0.0002, cluster.workers[p].kill)
+
+    def check(router: Router, cluster: ScriptedCluster) -> None:
+        assert "retargets" not in counters(router)
+
+    scenario(0.025, fault, knobs={"transfer_s": 0.05}, check=check)
+
+
+def test_row_that_got_ahead_between_two_preemptions_has_not_failed() -> None:
+    def fault(router: Router, cluster: ScriptedCluster, p: str, d: str) -> None:
+        cluster.workers[d].preempt_at["r"] = 10
+
+    config = RouterConfig(dispatch=DispatchConfig(max_failures=0))
+    scenario(0.001, fault, config=config)
+
+
+def test_new_decode_worker_whose_stream_is_cut_is_asked_for_tokens_not_to_move_the_row() -> None:
+    def fault(router: Router, cluster: ScriptedCluster, p: str, d: str) -> None:
+        cluster.workers[d].kill()
+        (other,) = {"d0", "d1"} - {d}
+        asyncio.get_running_loop().call_later(0.003, cluster.workers[other].cut)
+
+    def check(router: Router, cluster: ScriptedCluster) -> None:
+        everyone = [worker for worker in cluster.everyone if not worker.is_dead]
+        told = {
+            worker.address.worker_id[0]: {c.WhichOneof("command") for c in worker.commands}
+            for worker in everyone
+        }
+        assert "retarget" in told["p"]
+        assert "attach" in told["d"]
+        assert "retarget" not in told["d"]
+
+    def lose_confirmation(response: worker_pb2.SessionResponse) -> bool:
+        return any(row.kind == row.KIND_RETARGETED for row in response.rows)
+
+    knobs = {"transfer_s": 0.05, "loses": lose_confirmation}
+    scenario(0.025, fault, ("p0", "d0", "d1"), knobs=knobs, check=check)
 
 
 def test_refusal_by_one_worker_sends_the_request_to_another() -> None:
@@ -269,3 +314,18 @@ def test_row_that_was_given_up_for_others_pages_is_no_failure_of_its_request() -
     row_kinds = worker_pb2.RowEvent
     config = RouterConfig(dispatch=DispatchConfig(max_failures=0))
     scenario(0.025, fault, knobs={"transfer_s": 0.05}, check=check, config=config)
+
+
+def test_colocated_row_that_is_gone_ends_its_attempt_whoever_it_was_decoded_by() -> None:
+    def fault(router: Router, cluster: ScriptedCluster, p: str, d: str) -> None:
+        worker = cluster.workers[p]
+        (row,) = worker.rows.values()
+        worker.rows.clear()
+        row.phase = "ended"
+        kind = worker_pb2.RowEvent.KIND_GONE
+        worker.say(rows=[worker_pb2.RowEvent(key=row.assign.key, kind=kind)])  # names no role
+
+    def check(router: Router, cluster: ScriptedCluster) -> None:
+        assert counters(router)["resumes.row_gone"] == 1
+
+    scenario(0.1, fault, ("b0", "b1"), check=check)

@@ -278,3 +278,23 @@ def test_drain_reaches_the_incarnation_that_answers(members: Membership, epoch: 
     assert drained.state is MemberState.DRAINING
     members.opened(epoch, 3.2)
     assert state(members, epoch) is MemberState.DRAINING, "it takes the place of the other"
+
+
+def test_member_that_is_gone_is_not_brought_back_by_a_late_word(members: Membership) -> None:
+    members.report_gone(1, 1.0)
+    members.heard(1, worker_pb2.LoadReport(rows=3), 1.1)
+    assert state(members, 1) is MemberState.GONE
+    assert member(members).load.rows == 0
+
+
+def test_drain_of_a_suspect_counts_from_when_it_is_heard(members: Membership) -> None:
+    members.broken(1)
+    assert state_after_drain(members, undo=False) is MemberState.SUSPECT
+    members.opened(1, 1.0)
+    assert state(members, 1) is MemberState.DRAINING
+
+
+def test_drain_may_be_asked_for_twice(members: Membership) -> None:
+    for undo in (False, False, True, True):
+        wanted = MemberState.ALIVE if undo else MemberState.DRAINING
+        assert state_after_drain(members, undo=undo) is wanted

@@ -12,6 +12,7 @@ from kvtransfer.config import LeaseConfig
 from kvtransfer.transports.memory import Faults
 from tests.worker.conftest import Play, Town
 from twolane.params import SamplingParams
+from twolane.testing.links import link_pair
 from twolane.v1 import sampling_pb2, worker_pb2
 from worker.attempt_id import AttemptId
 from worker.config import StepLimits
@@ -296,3 +297,12 @@ def test_faulty_transport_changes_no_answer(play: Play, faults: Faults) -> None:
         await town.settle(5.0)
 
     play(scene, faults=faults)
+
+
+def test_worker_without_a_decode_role_says_so_to_a_peer(play: Play) -> None:
+    async def scene(town: Town) -> None:
+        worker = town.add("p", "p")
+        _, there = link_pair()
+        assert not await worker.serve_peer(there)
+
+    play(scene)

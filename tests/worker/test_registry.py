@@ -262,3 +262,18 @@ def test_repeated_retarget_is_known_by_its_heir_and_its_target() -> None:
     assert registry.has_followed(A, following, 7)
     assert not registry.has_followed(A, following, 8), "another target"
     assert not registry.has_followed(following, AttemptId("r", 3), 7)
+
+
+def test_row_goes_on_only_as_an_attempt_that_is_later_and_neither_here_nor_cancelled() -> None:
+    registry, second, third = Registry(CONFIG), AttemptId("r", 2), AttemptId("r", 3)
+    assert not registry.can_follow(second, third), "it is not here"
+    registry.admit(log(second, [P], Session("one")))
+    assert registry.can_follow(second, third)
+    assert not registry.can_follow(second, AttemptId("r", 1)), "earlier"
+    registry.cancel(third, THEIRS, 0.0)
+    assert registry.can_follow(second, third), "what another router buries is not ours"
+    registry.cancel(third, MINE, 0.0)
+    assert not registry.can_follow(second, third), "cancelled"
+    fourth = AttemptId("r", 4)
+    registry.admit(log(fourth, [P], Session("one")))
+    assert not registry.can_follow(second, fourth), "here already"

@@ -10,6 +10,7 @@ from engine.fake import expected_answer
 from tests.worker.conftest import Play, Town
 from twolane.errors import InvalidRequestError
 from twolane.params import SamplingParams
+from twolane.rpc.params import params_to_proto
 from twolane.testing.links import MemoryLink, link_pair
 from twolane.v1 import worker_pb2
 from worker.attempt_id import AttemptId
@@ -284,5 +285,50 @@ def test_assign_for_another_epoch_is_refused(play: Play) -> None:
         await town.router.wait_for_kind(A, "REFUSED")
         assert [event.reason for event in town.router.rows[A]] == ["epoch"]
         assert worker.dropped() == {"epoch": 1}
+
+    play(scene)
+
+
+@pytest.mark.parametrize("role", [worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE])
+@pytest.mark.parametrize("lacks", ["epoch", "worker_id"])
+def test_half_of_a_row_whose_other_worker_is_not_named_is_refused(
+    play: Play, role: worker_pb2.Role, lacks: str
+) -> None:
+    async def scene(town: Town) -> None:
+        worker = town.add("w", "pd")
+        other = worker_pb2.WorkerAddress(worker_id="other", epoch=77, endpoint="other")
+        other.ClearField(lacks)
+        mine, is_prefill = worker.address, role == worker_pb2.ROLE_PREFILL
+        assign = worker_pb2.Assign(
+            key=A.key,
+            row=1,
+            roles=[role],
+            token_ids=[1, 2, 3],
+            n_prompt=3,
+            sampling=params_to_proto(SamplingParams(max_tokens=5, seed=1)),
+            prefill=mine if is_prefill else other,
+            decode=other if is_prefill else mine,
+        )
+        town.router.send(worker, worker_pb2.SessionRequest(assign=assign))
+        await town.router.wait_for_kind(A, "REFUSED")
+        assert town.router.rows[A][0].reason == "invalid"
+
+    play(scene)
+
+
+def test_row_of_both_roles_needs_no_address(play: Play) -> None:
+    async def scene(town: Town) -> None:
+        worker = town.add("w", "pd")
+        assign = worker_pb2.Assign(
+            key=A.key,
+            row=1,
+            roles=[worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE],
+            token_ids=[1, 2, 3],
+            n_prompt=3,
+            sampling=params_to_proto(SamplingParams(max_tokens=5, seed=1)),
+        )
+        town.router._row_numbers[A] = assign.row
+        town.router.send(worker, worker_pb2.SessionRequest(assign=assign))
+        await town.router.wait_for_kind(A, "FINISHED")
 
     play(scene)

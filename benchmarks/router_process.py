@@ -16,7 +16,7 @@ from benchmarks.scripted_row import ScriptConfig
 from twolane.rpc.secret import new_secret
 
 MODEL = "bundled"
-_ROUTER = ("deploy", "router", "--engine", "fake", "--port", "0", "--worker-port", "0")
+_ROUTER = ("deploy", "router", "--port", "0", "--worker-port", "0")
 
 
 class RouterError(RuntimeError):

@@ -7,53 +7,61 @@ import os
 import shutil
 import socket
 import sys
-from typing import Any
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import click
 
 from deploy.child import run_process
 from deploy.launcher import StartError
-from deploy.options import (
-    HTTP_OPTIONS,
-    LIMIT_OPTIONS,
-    LOG_OPTIONS,
-    MODEL_OPTIONS,
-    ROUTER_OPTIONS,
-    TIMING_OPTIONS,
-    TRANSPORT_OPTIONS,
-    http_port,
-    limits_spec,
-    model_spec,
-    timing_spec,
-    with_options,
-)
+from deploy.options import flags, said
 from deploy.orphan import die_with_parent
 from deploy.scratch import make_scratch, remove_stale_scratch
 from deploy.secret import secret_by_hand, secret_option
 from deploy.spec import (
     DECODE,
+    MAX_PORT,
     PREFILL,
-    TRANSPORTS,
+    ClusterSettings,
+    ClusterSpec,
     ModelSpec,
+    RouterSettings,
     RouterSpec,
+    TimingSpec,
+    WorkerSettings,
     WorkerSpec,
-    new_epoch,
-    unsummed,
 )
 from deploy.spec_json import from_json
+from engine.config import EngineConfig
 from twolane.config import SOCKET_NAME
 
-_PORT = click.IntRange(0, 65535)
+_PORT = click.IntRange(0, MAX_PORT)
 _ID_HELP = "Unique in the cluster.  [default: of host and process]"
 _ROUTER_HELP = "Announce to these: a router's worker port.  [default: 127.0.0.1:7201]"
-CHILD_OPTIONS = [
-    click.option("--host", default="127.0.0.1", show_default=True),
-    secret_option("~/.twolane/secret, made where there is none"),
-    *LOG_OPTIONS,
-    click.option("--spec-from-stdin", is_flag=True, hidden=True),  # JSON; nothing else counts then
-    click.option("--ready-fd", type=int, hidden=True),
-    click.option("--parent-pid", type=int, hidden=True),
-]
+_WORKER_PORT = 7201
+CommandT = TypeVar("CommandT", bound=Callable[..., Any])
+SpecT = TypeVar("SpecT", RouterSpec, WorkerSpec)
+
+
+def _of_a_process(command: CommandT) -> CommandT:
+    """Gives a command what a router and a worker have in common."""
+    file = click.option(
+        "--topology",
+        metavar="FILE_OR_NAME",
+        help="What to start, as for `twolane up`; a worker's has one pool. Options beside it "
+        "change it.",
+    )
+    hidden = (  # of launchers
+        click.option("--spec-from-stdin", is_flag=True, hidden=True),  # JSON; no option counts then
+        click.option("--ready-fd", type=int, hidden=True),
+        click.option("--parent-pid", type=int, hidden=True),
+    )
+    of_all = flags(TimingSpec, ClusterSettings, leave_out=("launcher", "share_gpus"))
+    secret = secret_option("~/.twolane/secret, made where there is none")
+    for option in (*hidden, secret, of_all, file):
+        command = option(command)
+    return command
 
 
 @click.group()
@@ -63,91 +71,94 @@ def main() -> None:
 
 @main.command()
 @click.option("--router-id", help=_ID_HELP)
-@click.option("--port", type=_PORT, default=7200, show_default=True)
 @click.option(
     "--worker-host",
     default="127.0.0.1",
     show_default=True,
     help="Where workers announce themselves, showing the secret.",
 )
-@click.option("--worker-port", type=_PORT, default=7201, show_default=True)
-@click.option("--metrics-port", type=_PORT, default=0, help="Of its metrics.  [default: any]")
 @click.option(
     "--admin-socket",
     metavar="PATH",
     help="Where operators come in.  [default: in a new temporary folder]",
 )
-@with_options(HTTP_OPTIONS)
-@with_options(ROUTER_OPTIONS)
-@with_options(MODEL_OPTIONS)
-@with_options(LIMIT_OPTIONS)
-@with_options(TIMING_OPTIONS)
-@with_options(CHILD_OPTIONS)
-def router(**given: Any) -> None:
+@flags(RouterSettings, worker_port=_WORKER_PORT)
+@_of_a_process
+@click.pass_context
+def router(context: click.Context, /, **given: Any) -> None:
     """Run one router."""
-    if given["parent_pid"]:
-        die_with_parent(given["parent_pid"])
-    if given["spec_from_stdin"]:
-        spec = from_json(RouterSpec, sys.stdin.read())
-    else:
-        spec = RouterSpec(
+
+    def spec() -> RouterSpec:
+        return replace(
+            _cluster(said(context), role="both").router(),
             router_id=given["router_id"] or _own_id("router"),
-            model=_model(given),
-            secret=_secret(given),
-            generation_config=given["generation_config"],
-            host=given["host"],
-            port=given["port"],
+            secret=secret_by_hand(given["secret_file"]),
             worker_host=given["worker_host"],
-            worker_port=given["worker_port"],
-            metrics_port=given["metrics_port"],
             admin_socket=given["admin_socket"] or _own_socket(),
-            log_level=given["log_level"],
-            http_port=http_port(given),
-            timing=timing_spec(given),
-            limits=limits_spec(given),
         )
-    run_process(spec, given["ready_fd"])
+
+    _run(RouterSpec, spec, given)
 
 
 @main.command()
 @click.option("--worker-id", help=_ID_HELP)
 @click.option("--role", type=click.Choice([PREFILL, DECODE, "both"]), default="both")
 @click.option("--router", "routers", multiple=True, metavar="HOST:PORT", help=_ROUTER_HELP)
-@click.option("--port", type=_PORT, default=0)
-@click.option("--metrics-port", type=_PORT, default=0, help="Of its metrics.  [default: any]")
-@with_options(TRANSPORT_OPTIONS)
-@with_options(MODEL_OPTIONS)
-@with_options(LIMIT_OPTIONS)
-@with_options(TIMING_OPTIONS)
-@with_options(CHILD_OPTIONS)
-def worker(**given: Any) -> None:
+@click.option("--host", "own_host", default="127.0.0.1", show_default=True)
+@click.option("--port", "own_port", type=_PORT, default=0)
+@click.option(
+    "--metrics-port",
+    "own_metrics_port",
+    type=_PORT,
+    default=0,
+    help="Of its metrics.  [default: any]",
+)
+@flags(ModelSpec, EngineConfig, WorkerSettings, leave_out=("worker_metrics_port",))
+@_of_a_process
+@click.pass_context
+def worker(context: click.Context, /, **given: Any) -> None:
     """Run one worker, with one role or both."""
+
+    def spec() -> WorkerSpec:
+        cluster = _cluster(said(context), role=given["role"])
+        if len(cluster.pools) > 1:
+            names = ", ".join(pool.name for pool in cluster.pools)
+            raise click.UsageError(f"a worker is of one pool; the topology has {names}")
+        return replace(
+            cluster.workers("")[0],
+            worker_id=given["worker_id"] or _own_id("worker"),
+            pool=cluster.pools[0].name if given["topology"] else "",
+            secret=secret_by_hand(given["secret_file"]),
+            routers=given["routers"] or (f"127.0.0.1:{_WORKER_PORT}",),
+            host=given["own_host"],
+            port=given["own_port"],
+            metrics_host="",
+            metrics_port=given["own_metrics_port"],
+        )
+
+    _run(WorkerSpec, spec, given)
+
+
+def _run(kind: type[SpecT], made: Callable[[], SpecT], given: dict[str, Any]) -> None:
     if given["parent_pid"]:
         die_with_parent(given["parent_pid"])
-    if given["spec_from_stdin"]:
-        spec = from_json(WorkerSpec, sys.stdin.read())
-    else:
-        transports = given["transports"] or TRANSPORTS
-        if refusal := unsummed(transports, given["checksums"]):
-            raise click.UsageError(refusal)
-        spec = WorkerSpec(
-            worker_id=given["worker_id"] or _own_id("worker"),
-            epoch=new_epoch(),
-            secret=_secret(given),
-            roles=(PREFILL, DECODE) if given["role"] == "both" else (given["role"],),
-            model=_model(given),
-            routers=given["routers"] or ("127.0.0.1:7201",),
-            host=given["host"],
-            port=given["port"],
-            checksums=given["checksums"],
-            sockets=given["sockets"],
-            metrics_port=given["metrics_port"],
-            log_level=given["log_level"],
-            transports=transports,
-            timing=timing_spec(given),
-            limits=limits_spec(given),
-        )
+    try:
+        spec = from_json(kind, sys.stdin.read()) if given["spec_from_stdin"] else made()
+    except StartError as error:
+        raise click.ClickException(str(error)) from error
     run_process(spec, given["ready_fd"])
+
+
+def _cluster(options: dict[str, Any], *, role: str) -> ClusterSpec:
+    """What the options are for, with one worker of that role if no file says what there is."""
+    from deploy.resolve import resolve
+    from deploy.up_topology import read_options
+
+    topology = read_options(options, role=role)
+    cluster = resolve(topology)
+    if topology.router.worker_port is not None:
+        return cluster
+    return replace(cluster, settings=replace(cluster.settings, worker_port=_WORKER_PORT))
 
 
 def _own_id(kind: str) -> str:
@@ -161,20 +172,6 @@ def _own_socket() -> str:
     scratch = make_scratch()
     atexit.register(shutil.rmtree, scratch, ignore_errors=True)
     return str(scratch / SOCKET_NAME)
-
-
-def _secret(given: dict[str, Any]) -> str:
-    try:
-        return secret_by_hand(given["secret_file"])
-    except StartError as error:
-        raise click.ClickException(str(error)) from error
-
-
-def _model(given: dict[str, Any]) -> ModelSpec:
-    try:
-        return model_spec(given)
-    except StartError as error:
-        raise click.ClickException(str(error)) from error
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 def router_config(spec: RouterSpec) -> RouterConfig:
     """Raises `ModelFilesError` for a generation_config.json that cannot be used."""
-    timing, limits, defaults = spec.timing, spec.limits, _defaults(spec)
+    timing, settings, defaults = spec.timing, spec.settings, _defaults(spec)
     if defaults != NO_DEFAULTS:
         said = {**defaults.sampling, "max_new_tokens": defaults.max_tokens}
         words = ", ".join(f"{name} {value}" for name, value in said.items() if value is not None)
@@ -36,8 +36,8 @@ def router_config(spec: RouterSpec) -> RouterConfig:
         defaults={spec.model.name: defaults},
         limits=with_given(
             LimitsConfig(),
-            prompt_tokens=limits.max_prompt_tokens,
-            max_tokens=limits.max_output_tokens,
+            prompt_tokens=settings.max_prompt_tokens,
+            max_tokens=settings.max_output_tokens,
         ),
         membership=MembershipConfig(
             announce_interval_s=timing.heartbeat_s,
@@ -46,19 +46,19 @@ def router_config(spec: RouterSpec) -> RouterConfig:
         ),
         admission=with_given(
             AdmissionConfig(),
-            max_queued=limits.max_queued,
-            growth_reserve_tokens=limits.growth_tokens,
+            max_queued=settings.max_queued,
+            growth_reserve_tokens=settings.growth_tokens,
         ),
     )
 
 
 def _defaults(spec: RouterSpec) -> ModelDefaults:
     """What the generation_config.json that the spec chooses says. The model's own may be absent."""
-    chosen = spec.generation_config
+    chosen = spec.settings.generation_config
     if chosen == NONE:
         return NO_DEFAULTS
     if chosen == AUTO:
-        return read_defaults(Path(spec.model.model_dir))
+        return read_defaults(spec.model.model_dir)
     directory = Path(chosen).expanduser()
     if not (directory / FILE).is_file():
         raise ModelFilesError(
@@ -75,7 +75,8 @@ def grpc_door_config(shares: Shares) -> GrpcDoorConfig:
 
 def http_config(spec: RouterSpec, shares: Shares) -> HttpConfig | None:
     """None if there is no such door."""
-    if spec.http_port is None:
+    port = spec.settings.http_door
+    if port is None:
         return None
-    usual = HttpConfig(port=spec.http_port)
+    usual = HttpConfig(port=port)
     return replace(usual, connections=min(usual.connections, shares.http))

@@ -11,7 +11,7 @@ from deploy.converts import converts_of
 from deploy.engines import Powerhouse
 from deploy.given import with_given
 from deploy.launcher import StartError
-from deploy.spec import DECODE, PREFILL, LimitsSpec, ModelSpec, TimingSpec, WorkerSpec
+from deploy.spec import DECODE, PREFILL, ModelSpec, TimingSpec, WorkerSettings, WorkerSpec
 from engine.step import EngineSpec
 from kvtransfer.config import MIB, LeaseConfig, ReceiverConfig, SenderConfig
 from kvtransfer.transports.base import Landing
@@ -67,9 +67,9 @@ def build_worker(
     )
     transports = opener.transports if pages is not None else ()
     if pages is not None and not transports:
-        if "nixl" in spec.transports:
+        if "nixl" in spec.settings.transports:
             raise StartError("nixl is not installed: pip install 'twolane[nixl]'")
-        raise StartError(f"{', '.join(spec.transports)} is not for pages of a CPU")
+        raise StartError(f"{', '.join(spec.settings.transports)} is not for pages of a CPU")
     wire = Wire(
         dial=dialer,
         open_outlet=opener,
@@ -83,16 +83,15 @@ def build_worker(
 
 
 def on_device(spec: WorkerSpec) -> ModelSpec:
-    """The model, as it is spread over the GPUs that the spec names. Raises `StartError`."""
-    if spec.model.tensor_parallel > 1 and spec.model.engine == "fake":
-        raise StartError("a fake engine has no ranks: leave --tensor-parallel out")
-    return replace(spec.model, share_gpus=len({*spec.devices}) < len(spec.devices))
+    """The model, as it is spread over the GPUs that the spec names."""
+    config = replace(spec.model.config, share_gpus=len({*spec.devices}) < len(spec.devices))
+    return replace(spec.model, config=config)
 
 
 def ready_limits(spec: WorkerSpec) -> StepLimits:
     """What the worker's steps will be on a GPU, which is made ready for them. Rows decode in a
     prefill worker only where their prompts have one token left."""
-    limits = step_limits(spec.limits, GPU_STEP_LIMITS)
+    limits = step_limits(spec.settings, GPU_STEP_LIMITS)
     return limits if DECODE in spec.roles else replace(limits, decode_rows=1)
 
 
@@ -119,7 +118,7 @@ def worker_config(spec: WorkerSpec, *, on_gpu: bool = False) -> WorkerConfig:
         secret=spec.secret,
         announce_every_s=timing.heartbeat_s,
         drain_for_s=timing.stop_grace_s,
-        limits=step_limits(spec.limits, GPU_STEP_LIMITS if on_gpu else StepLimits()),
+        limits=step_limits(spec.settings, GPU_STEP_LIMITS if on_gpu else StepLimits()),
         step_watch=step_watch_config(timing, on_gpu=on_gpu),
         sessions=SessionConfig(
             load_every_s=timing.heartbeat_s,
@@ -143,15 +142,15 @@ def step_watch_config(timing: TimingSpec, *, on_gpu: bool = False) -> StepWatchC
 
 def _devices(spec: WorkerSpec, *, on_gpu: bool) -> tuple[str, ...]:
     """One a rank, in words for people."""
-    each = spec.model.tensor_parallel
+    each = spec.model.config.tensor_parallel
     return (spec.devices or ("cuda",) * each) if on_gpu else ("cpu",) * each
 
 
-def step_limits(limits: LimitsSpec, usual: StepLimits) -> StepLimits:
+def step_limits(settings: WorkerSettings, usual: StepLimits) -> StepLimits:
     """`usual` where nothing is given. Where only the positions of a step are, decode rows leave
     room for prefill."""
-    step_tokens = limits.step_tokens or max(usual.step_tokens, 2 * (limits.decode_rows or 0))
-    decode_rows = limits.decode_rows or min(usual.decode_rows, step_tokens // 2)
+    step_tokens = settings.step_tokens or max(usual.step_tokens, 2 * (settings.decode_rows or 0))
+    decode_rows = settings.decode_rows or min(usual.decode_rows, step_tokens // 2)
     if not 1 <= decode_rows < step_tokens:
         raise StartError(
             f"decode_rows is {decode_rows} and step_tokens {step_tokens}; a step must have room "
@@ -161,15 +160,15 @@ def step_limits(limits: LimitsSpec, usual: StepLimits) -> StepLimits:
 
 
 def prefill_config(spec: WorkerSpec, *, on_gpu: bool = False) -> PrefillConfig:
-    limits = spec.limits
+    settings = spec.settings
     batching = with_given(
         BatchingConfig(),
-        window_s=limits.prefill_window_s,
-        watermark_rows=limits.prefill_watermark_rows,
+        window_s=settings.prefill_window_s,
+        watermark_rows=settings.prefill_watermark_rows,
     )
     sender = sender_config(spec.timing, on_gpu=on_gpu)
     config = PrefillConfig(batching=batching, sender=sender)
-    return with_given(config, holding_cap_share=limits.holding_cap_share)
+    return with_given(config, holding_cap_share=settings.holding_cap_share)
 
 
 def sender_config(timing: TimingSpec, *, on_gpu: bool = False) -> SenderConfig:
@@ -207,5 +206,6 @@ def lease_config(timing: TimingSpec) -> LeaseConfig:
 
 
 def transport_config(spec: WorkerSpec) -> TransportConfig:
-    config = TransportConfig(transports=spec.transports, bind_host=bare(spec.host))
-    return with_given(config, checksums=spec.checksums, sockets=spec.sockets)
+    settings = spec.settings
+    config = TransportConfig(transports=settings.transports, bind_host=bare(spec.host))
+    return with_given(config, checksums=settings.checksums, sockets=settings.sockets)

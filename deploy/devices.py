@@ -68,7 +68,7 @@ def on_one_kind(cluster: ClusterSpec, n_gpus: int, *, share: bool = False) -> Cl
     go on in bfloat16 on a GPU. Where it is open and some have one role, all are on the CPU unless
     there is a GPU for each rank, or they may share: then none is left to find out by itself.
     """
-    devices = {pool.model.device: pool.name for pool in cluster.pools}
+    devices = {pool.model.config.device: pool.name for pool in cluster.pools}
     open_ones = devices.pop("auto", None)
     if len(devices) > 1:
         kinds = ", ".join(f"{device} in pool {name}" for device, name in sorted(devices.items()))
@@ -76,11 +76,15 @@ def on_one_kind(cluster: ClusterSpec, n_gpus: int, *, share: bool = False) -> Cl
     if open_ones is None:
         return cluster
     has_one_role = any(len(pool.roles) == 1 for pool in cluster.pools)
-    n_ranks = sum(pool.n_workers * pool.model.tensor_parallel for pool in cluster.pools)
+    n_ranks = sum(pool.n_workers * pool.model.config.tensor_parallel for pool in cluster.pools)
     to_cpu = has_one_role and not share and n_ranks > n_gpus
     (device,) = devices or (["cpu"] if to_cpu else ["auto"])
-    pools = tuple(replace(pool, model=replace(pool.model, device=device)) for pool in cluster.pools)
-    return replace(cluster, pools=pools)
+    return replace(cluster, pools=tuple(_on(device, pool) for pool in cluster.pools))
+
+
+def _on(device: str, pool: PoolSpec) -> PoolSpec:
+    config = replace(pool.model.config, device=device)
+    return replace(pool, model=replace(pool.model, config=config))
 
 
 def placed(cluster: ClusterSpec, hosts: Sequence[Host], *, share: bool = False) -> ClusterSpec:
@@ -91,7 +95,7 @@ def placed(cluster: ClusterSpec, hosts: Sequence[Host], *, share: bool = False) 
     pools = [pool for pool in cluster.pools if _computes_on_gpu(pool)]
     if not pools or not any(host.gpus for host in hosts):
         return cluster
-    needs = [Need(p.name, p.roles, p.n_workers, p.model.tensor_parallel) for p in pools]
+    needs = [Need(p.name, p.roles, p.n_workers, p.model.config.tensor_parallel) for p in pools]
     try:
         seats = place(needs, hosts, share=share)
     except StartError as error:
@@ -118,7 +122,7 @@ def environment_of(spec: ProcessSpec) -> dict[str, str]:
 
 
 def _computes_on_gpu(pool: PoolSpec) -> bool:
-    return pool.model.engine != "fake" and pool.model.device != "cpu"
+    return pool.model.engine != "fake" and pool.model.config.device != "cpu"
 
 
 def _instead(needs: Sequence[Need], hosts: Sequence[Host], *, share: bool) -> str:
@@ -136,7 +140,8 @@ def _check_shared(cluster: ClusterSpec) -> None:
     """By itself, each rank on a GPU would take most of what it finds free at its own moment.
     Raises `StartError`."""
     for pool in cluster.pools:
-        is_open = pool.model.n_pages is None and pool.model.kv_bytes is None
+        config = pool.model.config
+        is_open = config.n_pages is None and config.kv_bytes is None
         if is_open and any(cluster.devices.count(gpu) > 1 for its in pool.devices for gpu in its):
             raise StartError(
                 f"workers of pool {pool.name} share GPUs: each must be told how much of one it "

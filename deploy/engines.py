@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 from deploy.host_memory import check_room
 from deploy.launcher import StartError
 from deploy.loading import LoadingLines
 from deploy.spec import ModelSpec
+from engine.config import CPU_PAGE_TOKENS, GPU_PAGE_TOKENS, EngineConfig
 from engine.config_fields import read_config, size_of
 from engine.errors import EngineError
 from engine.fake import FakeEngine, FakeEngineConfig
@@ -76,7 +76,8 @@ def open_engine(
     """
     memory = None
     try:
-        loader = _FakeLoader(spec) if spec.engine == "fake" else _ModelLoader(spec, ready)
+        is_fake = spec.engine == "fake"
+        loader = _FakeLoader(spec.config) if is_fake else _ModelLoader(spec.config, ready)
         if loader.n_pages is not None:
             _check_pages(loader.n_pages, loader.page_tokens)
         check_room(loader.host_bytes)
@@ -108,56 +109,38 @@ class _ModelLoader:
     """`n_pages`: None where that depends on what the weights leave free on a card.
     `host_bytes`: what pools take of the host's memory, those of all ranks; none on a GPU."""
 
-    def __init__(self, spec: ModelSpec, ready: StepLimits | None) -> None:
+    def __init__(self, config: EngineConfig, ready: StepLimits | None) -> None:
         import torch  # a fake engine does without
 
         from engine.architecture import read_architecture
-        from engine.config import CPU_PAGE_TOKENS, GPU_PAGE_TOKENS, EngineConfig
         from engine.fp8 import FP8
-        from engine.load import pick_device, pick_dtype
+        from engine.load import settle
         from engine.pool import PoolShape
         from engine.ranks.shard import Shard
 
-        device = pick_device(spec.device)
-        dtype = pick_dtype(spec.dtype, device)
-        self._config = EngineConfig(
-            model_dir=Path(spec.model_dir),
-            model_name=spec.name,
-            dtype=dtype,
-            n_pages=spec.n_pages,
-            kv_bytes=spec.kv_bytes,
-            page_tokens=spec.page_tokens,
-            exact=spec.exact,
-            threads=spec.threads,
-            max_context_tokens=spec.max_context_tokens,
-            device=device,
-            load_format=spec.load_format,
-            weights=spec.weights,
-            kv_dtype=spec.kv_dtype,
-            tensor_parallel=spec.tensor_parallel,
-            ready_rows=ready.decode_rows if ready else 0,
-            ready_tokens=ready.step_tokens if ready else 0,
-            share_gpus=spec.share_gpus,
-        )
+        if ready is not None:
+            config = replace(config, ready_rows=ready.decode_rows, ready_tokens=ready.step_tokens)
+        self._config = config = settle(config)
         self.host_bytes = 0
-        self.on_gpu = device == "cuda"
-        self.runs_on = _runs_on(spec, device, dtype)
+        self.on_gpu = config.device == "cuda"
+        self.runs_on = _runs_on(config)
         self.n_pages: int | None = None
-        self.page_tokens = spec.page_tokens or (GPU_PAGE_TOKENS if self.on_gpu else CPU_PAGE_TOKENS)
-        if self.on_gpu and spec.n_pages is None and spec.kv_bytes is None:
+        usual = GPU_PAGE_TOKENS if self.on_gpu else CPU_PAGE_TOKENS
+        self.page_tokens = config.page_tokens or usual
+        if self.on_gpu and config.n_pages is None and config.kv_bytes is None:
             return
-        arch = read_architecture(self._config.model_dir)
+        arch = read_architecture(config.model_dir)
         shape = PoolShape(
             layers=arch.layers,
-            kv_heads=Shard(0, spec.tensor_parallel).local(arch).kv_heads,
+            kv_heads=Shard(0, config.tensor_parallel).local(arch).kv_heads,
             head_dim=arch.head_dim,
             page_tokens=self.page_tokens,
-            dtype=FP8 if spec.kv_dtype == "fp8" else getattr(torch, dtype),
+            dtype=FP8 if config.kv_dtype == "fp8" else getattr(torch, config.dtype),
         )
-        self.n_pages = self._config.pages_for(shape.page_bytes)
+        self.n_pages = config.pages_for(shape.page_bytes)
         if self.on_gpu:
             return
-        self.host_bytes = self.n_pages * shape.page_bytes * spec.tensor_parallel
+        self.host_bytes = self.n_pages * shape.page_bytes * config.tensor_parallel
 
     def load(self, memory: PoolMemory | None) -> Engine:
         from engine.load import load_engine
@@ -170,12 +153,15 @@ class _ModelLoader:
         )
 
 
-def _runs_on(spec: ModelSpec, device: str, dtype: str) -> str:
+def _runs_on(config: EngineConfig) -> str:
     """As in `2 x cuda bfloat16, fp8 weights, fp8 pages`."""
-    ranks = f"{spec.tensor_parallel} x " if spec.tensor_parallel > 1 else ""
-    fp8 = [(spec.weights, "fp8 weights"), (spec.kv_dtype, "fp8 pages")]
+    ranks = f"{config.tensor_parallel} x " if config.tensor_parallel > 1 else ""
+    fp8 = [(config.weights, "fp8 weights"), (config.kv_dtype, "fp8 pages")]
     return ", ".join(
-        [f"{ranks}{device} {dtype}", *(words for given, words in fp8 if given == "fp8")]
+        [
+            f"{ranks}{config.device} {config.dtype}",
+            *(words for given, words in fp8 if given == "fp8"),
+        ]
     )
 
 
@@ -186,22 +172,20 @@ class _FakeLoader:
     on_gpu = False
     runs_on = "fake engine"
 
-    def __init__(self, spec: ModelSpec) -> None:
-        facts = read_config(Path(spec.model_dir) / "config.json")
+    def __init__(self, config: EngineConfig) -> None:
+        facts = read_config(config.model_dir / "config.json")
         limit = size_of(facts, "max_position_embeddings")
         vocab_size = size_of(facts, "vocab_size")
-        self.page_tokens = page_tokens = spec.page_tokens or FakeEngineConfig().page_tokens
-        if page_tokens % 16:
-            raise StartError(f"page_tokens is {page_tokens}; it must be a multiple of 16")
+        self.page_tokens = page_tokens = config.page_tokens or FakeEngineConfig().page_tokens
         page_bytes = FakeEngineConfig(page_tokens=page_tokens).page_bytes
-        from_bytes = (spec.kv_bytes or 0) // page_bytes
+        from_bytes = (config.kv_bytes or 0) // page_bytes
         self._config = FakeEngineConfig(
-            model=spec.name,
-            n_pages=spec.n_pages or from_bytes or FAKE_PAGES,
+            model=config.model_name,
+            n_pages=config.n_pages or from_bytes or FAKE_PAGES,
             page_tokens=page_tokens,
             vocab_size=vocab_size,
             first_token=min(3, vocab_size - 1),  # ids before are special, mostly
-            max_context_tokens=min(spec.max_context_tokens or limit, limit),
+            max_context_tokens=min(config.max_context_tokens or limit, limit),
             hangs_by_file=facts.get("fake_hangs_by_file", ""),
             echoes=bool(facts.get("echoes")),
         )

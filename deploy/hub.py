@@ -7,8 +7,8 @@ from pathlib import Path
 
 from deploy.bundled import model_path
 from deploy.launcher import StartError
+from deploy.spec import BUNDLED
 
-BUNDLED = "bundled"
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _FILES = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model"]
 

@@ -59,7 +59,7 @@ class Progress:
         http = f", OpenAI's way at [bold]http://{event.http}/v1[/]" if event.http else ""
         hints = (
             f'    twolane generate "Once upon a time"{at}\n    twolane chat{at}\n'
-            if (Path(self._cluster.model.model_dir) / "tokenizer.json").exists()
+            if (self._cluster.model.model_dir / "tokenizer.json").exists()
             else "    it has no tokenizer.json, so prompts and answers are token ids alone:\n"
             f"    twolane generate --token-ids 1,2,3{at}\n"
         )
@@ -74,8 +74,8 @@ class Progress:
 
 def _headline(cluster: ClusterSpec) -> str:
     """bundled (float32, exact): 2 prefill workers and 2 decode workers; Ctrl-C stops it"""
-    model = cluster.model
-    kind = [model.dtype] * (model.dtype != "auto") + ["exact"] * model.exact
+    config = cluster.model.config
+    kind = [config.dtype] * (config.dtype != "auto") + ["exact"] * config.exact
     precision = f" ({', '.join(kind)})" if kind else ""
     workers = " and ".join(
         f"{pool.n_workers} {_pool(pool)} worker{'s' * (pool.n_workers != 1)}"
@@ -83,7 +83,7 @@ def _headline(cluster: ClusterSpec) -> str:
     )
     n_gpus = len({*cluster.devices})
     where = f" on {n_gpus} GPU{'s' * (n_gpus != 1)}" if n_gpus else ""
-    return f"{escape(model.name)}{precision}: {workers}{where}; Ctrl-C stops it"
+    return f"{escape(config.model_name)}{precision}: {workers}{where}; Ctrl-C stops it"
 
 
 def _pool(pool: PoolSpec) -> str:

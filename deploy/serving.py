@@ -13,7 +13,6 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deploy.descriptors import TooFewDescriptorsError, count_open, raise_limit, share
@@ -78,13 +77,13 @@ async def _serving_router(spec: RouterSpec, limit: int) -> AsyncIterator[Where]:
     from router.server import RouterServer
     from router.text import TextCodec
 
-    shares = share(limit, count_open())
+    shares, settings = share(limit, count_open()), spec.settings
     place = ServerConfig(
-        host=spec.host,
-        port=spec.port,
+        host=settings.host,
+        port=settings.port,
         worker_host=spec.worker_host,
-        worker_port=spec.worker_port,
-        metrics_port=spec.metrics_port,
+        worker_port=settings.worker_port,
+        metrics_port=settings.metrics_port,
         admin_socket=spec.admin_socket,
         grpc=grpc_door_config(shares),
         http=http_config(spec, shares),
@@ -94,7 +93,7 @@ async def _serving_router(spec: RouterSpec, limit: int) -> AsyncIterator[Where]:
     async with AsyncExitStack() as stack:
         dialer = await stack.enter_async_context(GrpcDialer(spec.secret))
         try:
-            config, text = router_config(spec), TextCodec.load(Path(spec.model.model_dir))
+            config, text = router_config(spec), TextCodec.load(spec.model.model_dir)
         except ModelFilesError as error:
             raise StartError(str(error)) from error
         server = RouterServer(config, place, dialer, text)
@@ -121,7 +120,7 @@ async def _serving_worker(spec: WorkerSpec) -> AsyncIterator[Where]:
     from worker.metrics import WorkerMetrics
     from worker.server import WorkerServer
 
-    is_shared = DECODE in spec.roles and "shm" in spec.transports
+    is_shared = DECODE in spec.roles and "shm" in spec.settings.transports
     with open_engine(
         on_device(spec), name=spec.name, is_shared=is_shared, ready=ready_limits(spec)
     ) as power:

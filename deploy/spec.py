@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
+from engine.config import EngineConfig, option
 from twolane.rpc.secret import new_secret
 
 MAX_PORT = 65535
@@ -17,49 +19,56 @@ _HTTP_ABOVE = 2  # between them, workers come in where a router is started alone
 PREFILL, DECODE = "prefill", "decode"
 TRANSPORTS = ("cuda_ipc", "shm", "unix", "nixl", "tcp")  # best first; see kvtransfer
 AUTO, NONE = "auto", "none"  # whose generation_config.json: the model's, nobody's
+BUNDLED = "bundled"  # the model that comes with us
 OVER_NETWORKS = frozenset({"nixl", "tcp"})  # of them; pages are always summed there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSpec:
-    """A model and the engine that runs it. `n_pages` or `kv_bytes`, or neither (the default).
+class ClusterSettings:
+    """Options of a whole cluster."""
 
-    `engine` is `model`, or `fake`: the double that needs no torch and answers nonsense quickly.
-    `device` is `cpu`, `cuda`, or `auto`: a GPU where there is one. `dtype` is one of
-    `engine.config.DTYPES`, or `auto`: bfloat16 on a GPU, float32 on a CPU. A worker computes on
-    `tensor_parallel` GPUs, or processes of `threads` threads each.
+    model: str = option(BUNDLED, "What to serve.", metavar="DIR_OR_HUB_ID")
+    launcher: str = option("ray", "", choices=("ray", "process"))
+    share_gpus: bool = option(False, "Several workers on a GPU, where there is not one for each.")
+    log_level: str = option("info", "", choices=("debug", "info", "warning", "error"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """A model and the engine that runs it: `model`, which `config` is for, or `fake`: the double
+    that needs no torch and answers nonsense quickly. Raises ValueError for a fake one with ranks.
     """
 
-    model_dir: str
-    name: str
-    engine: str = "model"
-    device: str = "auto"
-    dtype: str = "auto"
-    exact: bool = False
-    n_pages: int | None = None
-    kv_bytes: int | None = None
-    page_tokens: int | None = None  # None: 16 on a CPU; on a GPU always 64
-    threads: int = 1
-    max_context_tokens: int | None = None
-    load_format: str = "safetensors"
-    weights: str = "auto"  # or `fp8`: rounded to it as they are loaded
-    kv_dtype: str = "auto"  # or `fp8`
-    tensor_parallel: int = 1
-    share_gpus: bool = False  # ranks may, where there is not one for each
+    config: EngineConfig
+    engine: str = option(
+        "model", "`fake` answers nonsense without computing.", choices=("model", "fake")
+    )
+
+    def __post_init__(self) -> None:
+        if self.engine == "fake" and self.config.tensor_parallel > 1:
+            raise ValueError("a fake engine has no ranks: leave tensor_parallel out")
+
+    @property
+    def name(self) -> str:
+        return self.config.model_name
+
+    @property
+    def model_dir(self) -> Path:
+        return self.config.model_dir
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimingSpec:
-    """Times of the failure rules (shortened in tests), and of a clean end."""
+    """Times of the failure rules (shortened in tests), and of a clean end. Raises ValueError for
+    times under which everybody would be taken for dead."""
 
-    heartbeat_s: float = 1.0
-    suspicion_s: float = 3.0
-    lease_s: float = 6.0
-    grace_s: float = 10.0  # rows outlive a lost router by this
-    stop_grace_s: float = 5.0  # running answers get this long when a process is asked to stop
+    heartbeat_s: float = option(1.0, "How often everybody shows signs of life.", above=0)
+    suspicion_s: float = option(3.0, "Silence after which requests go elsewhere.", above=0)
+    lease_s: float = option(6.0, "How long pages are held for a silent peer.", above=0)
+    grace_s: float = option(10.0, "How long answers outlive a lost router.", above=0)
+    stop_grace_s: float = option(5.0, "How long running answers get at a stop.", above=0)
 
     def __post_init__(self) -> None:
-        """Raises ValueError for times under which everybody would be taken for dead."""
         for name in ("suspicion_s", "lease_s"):
             if getattr(self, name) <= self.heartbeat_s:
                 raise ValueError(
@@ -69,40 +78,114 @@ class TimingSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LimitsSpec:
-    """What an operator may cap. None leaves the default of whoever enforces it."""
+class WorkerSettings:
+    """Options of a worker beside those of its engine. None leaves the default of whoever enforces
+    it. What `checksums` and `sockets` mean: see `kvtransfer.transports.registry`."""
 
-    step_tokens: int | None = None  # most positions of one forward pass: the prefill chunk
-    decode_rows: int | None = None  # most rows of a worker at once
-    max_prompt_tokens: int | None = None
-    max_output_tokens: int | None = None
-    max_queued: int | None = None  # requests that may wait at the router
-    growth_tokens: int | None = None  # room for an answer that admission reserves
-    prefill_window_s: float | None = None  # longest that a prompt of a burst waits for others
-    prefill_watermark_rows: int | None = None  # waiting prompts from which on it is a burst
-    holding_cap_share: float | None = None  # of a pool that may wait for decode workers
+    step_tokens: int | None = option(
+        None, "Most tokens of a step; longer prompts are split.", least=1
+    )
+    decode_rows: int | None = option(None, "Most answers that one worker decodes.", least=1)
+    prefill_window_s: float | None = option(
+        None, "The longest that a prompt of a burst waits for others.", least=0
+    )
+    prefill_watermark_rows: int | None = option(
+        None, "More waiting prompts than so many are a burst.", least=0
+    )
+    holding_cap_share: float | None = option(
+        None,
+        "Share of a pool that may wait for decode workers before prefills stop.",
+        above=0,
+        most=1,
+    )
+    transports: tuple[str, ...] = option(
+        TRANSPORTS,
+        "How pages travel; may be repeated, best first.  [default: the best that works]",
+        choices=TRANSPORTS,
+        flag="--transport",
+    )
+    checksums: bool | None = option(
+        None,
+        "Compare a checksum of each page on both sides. Over networks (nixl, tcp) always: "
+        "--no-checksums is for a --transport of one host.  [default: all but cuda_ipc]",
+    )
+    sockets: int | None = option(
+        None,
+        "Sockets from each sender to each receiver, for unix and tcp.  [default: 1]",
+        least=1,
+        most=MAX_SOCKETS,
+    )
+    worker_metrics_port: int = option(
+        0,
+        "Port of the first worker's metrics; the others take the next ports.  [default: any]",
+        least=0,
+        most=MAX_PORT,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterSettings:
+    """Options of a router: where clients come in, where workers do, what is refused, and what
+    requests take that leave it open. Port 0 is any free one. None leaves the default of whoever
+    enforces it."""
+
+    host: str = option("127.0.0.1", "Where clients connect.")
+    port: int = option(7200, "", least=0, most=MAX_PORT)
+    worker_port: int = option(
+        0, "Port where workers connect.  [default: any]", least=0, most=MAX_PORT
+    )
+    metrics_port: int = option(
+        0, "Port of the router's metrics.  [default: any]", least=0, most=MAX_PORT
+    )
+    http_port: int | None = option(
+        None,
+        "Port of the OpenAI-style HTTP API, at --host.  [default: --port + 2]",
+        least=0,
+        most=MAX_PORT,
+    )
+    no_http: bool = option(False, "Serve no HTTP.")
+    generation_config: str = option(
+        AUTO,
+        "Whose generation_config.json tells what requests take that set no temperature, "
+        "top_k, top_p, min_p, repetition_penalty or max_tokens; auto: the model's.",
+        metavar="auto|none|DIR",
+    )
+    max_prompt_tokens: int | None = option(None, "Longer prompts are refused.", least=1)
+    max_output_tokens: int | None = option(
+        None, "Longest answer; more max_tokens are refused.", least=1
+    )
+    max_queued: int | None = option(None, "Requests that may wait at the router.", least=1)
+    growth_tokens: int | None = option(None, "Tokens that each answer reserves.", least=1)
+
+    def __post_init__(self) -> None:
+        if self.http_port is not None and self.no_http:
+            raise ValueError(
+                "http_port says where the HTTP door is, no_http that there is none: give one"
+            )
+
+    @property
+    def http_door(self) -> int | None:
+        """Its port: if nobody says, two above gRPC's, or any free one where that is any or the
+        last. None: there is no such door."""
+        if self.no_http or self.http_port is not None:
+            return self.http_port
+        above = self.port + _HTTP_ABOVE
+        return above if self.port and above <= MAX_PORT else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterSpec:
-    """One router process. Port 0 takes any free one. `host` is for clients, `worker_host` for
-    workers and the launcher, who show the `secret`. `generation_config` is `auto`, `none`, or a
-    directory."""
+    """One router process. `settings.host` is for clients, `worker_host` for workers and the
+    launcher, who show the `secret`."""
 
     router_id: str
     model: ModelSpec
-    generation_config: str = AUTO
+    settings: RouterSettings = field(default_factory=RouterSettings)
     secret: str = field(default_factory=new_secret, repr=False)
-    host: str = "127.0.0.1"
-    port: int = 0
     worker_host: str = "127.0.0.1"
-    worker_port: int = 0
-    metrics_port: int = 0  # at `host`
-    http_port: int | None = 0  # at `host`; None: no HTTP door
     admin_socket: str = ""  # the path of the operators' door; empty: none
     log_level: str = "info"
     timing: TimingSpec = field(default_factory=TimingSpec)
-    limits: LimitsSpec = field(default_factory=LimitsSpec)
 
     @property
     def name(self) -> str:
@@ -118,8 +201,8 @@ class WorkerSpec:
     """One incarnation of a worker: `worker_id` survives a restart, `epoch` never does.
 
     The roles are `prefill`, `decode`, or both (colocated). `devices` are the GPUs that it may see,
-    as CUDA_VISIBLE_DEVICES names them; empty: those that its launcher sees. What `checksums` and
-    `sockets` mean, and are where they are None: see `kvtransfer.transports.registry`.
+    as CUDA_VISIBLE_DEVICES names them; empty: those that its launcher sees. Its metrics are at
+    `metrics_port`; the settings' is its pool's.
     """
 
     worker_id: str
@@ -127,18 +210,15 @@ class WorkerSpec:
     roles: tuple[str, ...]
     model: ModelSpec
     routers: tuple[str, ...]
+    settings: WorkerSettings = field(default_factory=WorkerSettings)
     secret: str = field(default_factory=new_secret, repr=False)
     pool: str = ""
     host: str = "127.0.0.1"
     port: int = 0
-    transports: tuple[str, ...] = TRANSPORTS
-    checksums: bool | None = None
-    sockets: int | None = None
     metrics_host: str = ""  # empty: `host`
     metrics_port: int = 0
     log_level: str = "info"
     timing: TimingSpec = field(default_factory=TimingSpec)
-    limits: LimitsSpec = field(default_factory=LimitsSpec)
     devices: tuple[str, ...] = ()
 
     @property
@@ -158,38 +238,28 @@ class PoolSpec:
     """Workers that are alike, called `<name>-0`, `<name>-1`, …
 
     `devices` are the GPUs of each (`deploy.devices`); empty: all see those that their launcher
-    sees. Their metrics are at `worker_metrics_port` and the ports above; 0: any free ones.
+    sees. Their metrics are at `settings.worker_metrics_port` and the ports above; 0: any free ones.
     """
 
     name: str
     roles: tuple[str, ...]
     model: ModelSpec
     n_workers: int = 1
-    transports: tuple[str, ...] = TRANSPORTS
-    checksums: bool | None = None
-    sockets: int | None = None
-    worker_metrics_port: int = 0
-    limits: LimitsSpec = field(default_factory=LimitsSpec)
+    settings: WorkerSettings = field(default_factory=WorkerSettings)
     devices: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSpec:
-    """One router and its pools of workers, on this machine. `host` is where clients come in;
-    workers are reached over the loopback alone."""
+    """One router and its pools of workers, on this machine. Workers are reached over the loopback
+    alone."""
 
     model: ModelSpec  # as the router sees it: its name, and where its tokenizer is
     pools: tuple[PoolSpec, ...]
-    generation_config: str = AUTO  # as in RouterSpec
-    host: str = "127.0.0.1"
-    port: int = 7200
-    worker_port: int = 0
-    metrics_port: int = 0
-    http_port: int | None = 7202  # None: no HTTP door
+    settings: RouterSettings = field(default_factory=RouterSettings)
     admin_socket: str = ""
     log_level: str = "info"
     timing: TimingSpec = field(default_factory=TimingSpec)
-    limits: LimitsSpec = field(default_factory=LimitsSpec)
     secret: str = field(default_factory=new_secret, repr=False, compare=False)
 
     @property
@@ -205,16 +275,10 @@ class ClusterSpec:
         return RouterSpec(
             router_id="router-0",
             model=self.model,
-            generation_config=self.generation_config,
-            host=self.host,
-            port=self.port,
-            worker_port=self.worker_port,
-            metrics_port=self.metrics_port,
-            http_port=self.http_port,
+            settings=self.settings,
             admin_socket=self.admin_socket,
             log_level=self.log_level,
             timing=self.timing,
-            limits=self.limits,
             secret=self.secret,
         )
 
@@ -227,28 +291,18 @@ class ClusterSpec:
                 roles=pool.roles,
                 model=pool.model,
                 routers=(worker_endpoint,),
+                settings=pool.settings,
                 secret=self.secret,
                 pool=pool.name,
-                transports=pool.transports,
-                checksums=pool.checksums,
-                sockets=pool.sockets,
-                metrics_host=self.host,
-                metrics_port=pool.worker_metrics_port + i if pool.worker_metrics_port else 0,
+                metrics_host=self.settings.host,
+                metrics_port=port + i if (port := pool.settings.worker_metrics_port) else 0,
                 log_level=self.log_level,
                 timing=self.timing,
-                limits=pool.limits,
                 devices=pool.devices[i] if pool.devices else (),
             )
             for pool in self.pools
             for i in range(pool.n_workers)
         ]
-
-
-def http_port_above(port: int) -> int:
-    """Where the HTTP door is, if nobody says: two above gRPC's port, or any free one (0) where that
-    is any or the last."""
-    above = port + _HTTP_ABOVE
-    return above if port and above <= MAX_PORT else 0
 
 
 def unsummed(transports: tuple[str, ...], checksums: bool | None) -> str:

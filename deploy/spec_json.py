@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import types
+from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 SpecT = TypeVar("SpecT")
@@ -12,7 +13,7 @@ SpecT = TypeVar("SpecT")
 
 def to_json(spec: Any) -> str:
     """One line."""
-    return json.dumps(dataclasses.asdict(spec))
+    return json.dumps(dataclasses.asdict(spec), default=str)  # paths
 
 
 def from_json(kind: type[SpecT], text: str) -> SpecT:
@@ -35,7 +36,9 @@ def _build(hint: Any, value: Any, where: str) -> Any:
         return tuple(_build(item, part, f"{where}[{i}]") for i, part in enumerate(value))
     if hint is float and isinstance(value, int):
         value = float(value)
-    if type(value) is not hint:
+    if hint is Path and isinstance(value, str):
+        value = Path(value)
+    if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
         raise ValueError(f"{where} is {value!r}; it must be of type {hint.__name__}")
     return value
 

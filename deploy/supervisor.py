@@ -280,13 +280,14 @@ def _next_incarnation(spec: ProcessSpec, dead: Handle) -> ProcessSpec:
     """A worker comes back under a new epoch; a router at the ports that everybody knows."""
     if isinstance(spec, WorkerSpec):
         return spec.reborn()
-    return replace(
-        spec,
+    settings = replace(
+        spec.settings,
         port=_port(dead.endpoint),
         worker_port=_port(dead.worker_endpoint),
         metrics_port=_port(dead.metrics_endpoint),
         http_port=_port(dead.http_endpoint) if dead.http_endpoint else None,
     )
+    return replace(spec, settings=settings)
 
 
 def _port(endpoint: str) -> int:

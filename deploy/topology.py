@@ -5,47 +5,45 @@ and what the options of `twolane up` amount to.
              ├─▶ Topology ──resolve──▶ ClusterSpec ──settled, place──▶ WorkerSpecs, each with GPUs
     file  ───┘
 
-Nothing is looked up here: no model, no GPU. A field has the name of its option (`--kv-dtype` is
-`kv_dtype`); one that nobody gave is None and leaves the default of whoever enforces it. `workers`
-says what holds for all pools, a pool what holds for it alone.
+Nothing is looked up here: no model, no GPU. The keys are the options that the specs declare
+(`deploy.options`); one that nobody gave is None and leaves what is usual. `workers` says what holds
+for all pools, a pool what holds for it alone.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
-from typing import Annotated, Any, Literal
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from deploy.hub import BUNDLED
+from deploy.options import Declared, declared, settings
 from deploy.spec import (
     DECODE,
-    MAX_SOCKETS,
     PREFILL,
-    TRANSPORTS,
+    ClusterSettings,
     ModelSpec,
+    RouterSettings,
     TimingSpec,
+    WorkerSettings,
     unsummed,
 )
+from engine.config import EngineConfig
+from engine.errors import EngineConfigError
 
 Place = tuple[str | int, ...]  # of a field: ("pools", 0, "role")
-Count = Annotated[int, Field(ge=1)]
-Port = Annotated[int, Field(ge=0, le=65535)]
-Seconds = Annotated[float, Field(gt=0)]
 ROLES = {"prefill": (PREFILL,), "decode": (DECODE,), "both": (PREFILL, DECODE)}
 NAMES = {"prefill": "prefill", "decode": "decode", "both": "colocated"}  # of pools without one
-
-
-def _known_transport(name: str) -> str:
-    if name not in TRANSPORTS:
-        raise PydanticCustomError("transport", f"should be one of {', '.join(TRANSPORTS)}")
-    return name
-
-
-Transport = Annotated[str, AfterValidator(_known_transport)]
+WORKER_KINDS = (ModelSpec, EngineConfig, WorkerSettings)
+OPTIONS = {  # by field and by key
+    name: each
+    for each in declared(ClusterSettings, RouterSettings, TimingSpec, *WORKER_KINDS)
+    for name in (each.field, each.key)
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,38 +62,46 @@ class TopologyError(ValueError):
         self.problems = problems
 
 
-_USUAL = {field.name: field.default for field in fields(ModelSpec)}
-
-
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
+    if TYPE_CHECKING:  # the fields that `_with_options` adds
 
+        def __getattr__(self, name: str) -> Any: ...
+
+
+PartT = TypeVar("PartT", bound=_Part)
+
+
+def _with_options(*kinds: type, is_final: bool = False) -> Callable[[type[PartT]], type[PartT]]:
+    """A class decorator: the options that these declare are fields. Where nobody gave one it is
+    None; what is usual, where nobody else could say otherwise."""
+
+    def decorate(part: type[PartT]) -> type[PartT]:
+        found: dict[str, Any] = {}
+        for each in declared(*kinds):
+            kind = _type(each)
+            found[each.key] = (kind, each.usual) if is_final else (kind | None, None)
+        return create_model(
+            part.__name__, __base__=part, __doc__=part.__doc__, __module__=part.__module__, **found
+        )
+
+    return decorate
+
+
+def _type(each: Declared) -> Any:
+    its = each.option
+    kind: Any = Literal[its.choices] if its.choices else each.hint
+    if get_origin(each.hint) is tuple:
+        return Annotated[tuple[kind, ...], Field(min_length=1, strict=False)]
+    return Annotated[
+        kind, Field(ge=its.least, gt=its.above, le=its.most, multiple_of=its.multiple_of)
+    ]
+
+
+@_with_options(*WORKER_KINDS)
 class WorkerOptions(_Part):
     """A worker's engine, steps and transports."""
-
-    engine: Literal["model", "fake"] | None = None
-    device: Literal["auto", "cpu", "cuda"] | None = None
-    tensor_parallel: Annotated[int, Field(ge=1, le=8)] | None = None  # GPUs of each worker
-    dtype: Literal["auto", "float32", "bfloat16"] | None = None
-    weights: Literal["auto", "fp8"] | None = None
-    kv_dtype: Literal["auto", "fp8"] | None = None
-    exact: bool | None = None
-    pages: Count | None = None  # or kv_bytes, or neither: what there is room for
-    kv_bytes: Count | None = None
-    page_tokens: Count | None = None
-    max_context_tokens: Count | None = None
-    load_format: Literal["safetensors", "random"] | None = None
-    threads: Count | None = None
-    step_tokens: Count | None = None
-    decode_rows: Count | None = None
-    prefill_window_s: Annotated[float, Field(ge=0)] | None = None
-    prefill_watermark_rows: Annotated[int, Field(ge=0)] | None = None
-    holding_cap_share: Annotated[float, Field(gt=0, le=1)] | None = None
-    transports: Annotated[tuple[Transport, ...], Field(min_length=1, strict=False)] | None = None
-    checksums: bool | None = None
-    sockets: Annotated[int, Field(ge=1, le=MAX_SOCKETS)] | None = None
-    worker_metrics_port: Port | None = None  # of the first worker; the others' follow on
 
 
 class Pool(WorkerOptions):
@@ -103,7 +109,7 @@ class Pool(WorkerOptions):
 
     role: Literal["prefill", "decode", "both"]
     name: Annotated[str, Field(pattern="^[a-z0-9][a-z0-9-]*$", max_length=40)] | None = None
-    workers: Count = 1
+    workers: Annotated[int, Field(ge=1)] = 1
 
     @property
     def title(self) -> str:
@@ -111,40 +117,25 @@ class Pool(WorkerOptions):
         return self.name or NAMES[self.role]
 
 
+@_with_options(RouterSettings)
 class RouterOptions(_Part):
-    """Where clients come in (`host`, `port`, `http_port`), where workers do, what is refused, and
-    what requests take that leave it open."""
-
-    host: str | None = None
-    port: Port | None = None
-    worker_port: Port | None = None
-    metrics_port: Port | None = None
-    http_port: Port | None = None
-    no_http: bool | None = None
-    generation_config: str | None = None  # auto, none, or a directory
-    max_prompt_tokens: Count | None = None
-    max_output_tokens: Count | None = None
-    max_queued: Count | None = None
-    growth_tokens: Count | None = None
+    """Where clients come in, where workers do, what is refused, and what requests take that leave
+    it open."""
 
 
+@_with_options(TimingSpec)
 class TimingOptions(_Part):
-    """See `deploy.spec.TimingSpec`."""
-
-    heartbeat_s: Seconds | None = None
-    suspicion_s: Seconds | None = None
-    lease_s: Seconds | None = None
-    grace_s: Seconds | None = None
-    stop_grace_s: Seconds | None = None
+    """Times of the failure rules, and of a clean end."""
 
 
-class Topology(_Part):
-    """One cluster. `share_gpus` lets workers share GPUs where there is not one for each."""
+@_with_options(ClusterSettings, is_final=True)
+class _ClusterOptions(_Part):
+    """What holds for all of a cluster."""
 
-    model: str = BUNDLED
-    launcher: Literal["ray", "process"] = "ray"
-    share_gpus: bool = False
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+class Topology(_ClusterOptions):
+    """One cluster."""
+
     router: RouterOptions = RouterOptions()
     timing: TimingOptions = TimingOptions()
     workers: WorkerOptions = WorkerOptions()
@@ -158,40 +149,38 @@ class Topology(_Part):
         both = of_all | own
         return WorkerOptions(**{k: v for k, v in both.items() if k in WorkerOptions.model_fields})
 
+    def model_of(
+        self, pool: Pool, *, model_dir: Path = Path(), name: str = "", threads: int = 1
+    ) -> ModelSpec:
+        """The model, and the engine of that pool's workers, of so many threads if nobody says.
+        Raises ValueError or EngineConfigError for options that contradict each other."""
+        said = {"threads": threads, **given(self.options_of(pool))}
+        config = EngineConfig(model_dir=model_dir, model_name=name, **settings(EngineConfig, said))
+        return ModelSpec(config=config, **settings(ModelSpec, said))
+
 
 def given(part: BaseModel) -> dict[str, Any]:
     """The fields that say something."""
     return {name: value for name, value in part if value is not None}
 
 
-def parse_topology(value: object) -> Topology:
-    """Raises `TopologyError` with everything that is wrong."""
+def parse_topology(value: object, *, is_whole: bool = True) -> Topology:
+    """Raises `TopologyError` with everything that is wrong. One that is not whole has not all the
+    workers that it takes to answer."""
     try:
         topology = Topology.model_validate(value)
     except ValidationError as error:
         raise TopologyError([_problem(detail) for detail in error.errors()]) from None
-    problems = list(_contradictions(topology))
+    problems = list(_contradictions(topology, is_whole=is_whole))
     if problems:
         raise TopologyError(problems)
     return topology
 
 
-def _contradictions(topology: Topology) -> Iterator[Problem]:
+def _contradictions(topology: Topology, *, is_whole: bool) -> Iterator[Problem]:
     """What each field alone cannot know."""
-    for place, part in (
-        (("workers",), topology.workers),
-        *((("pools", i), pool) for i, pool in enumerate(topology.pools)),
-    ):
-        if part.pages is not None and part.kv_bytes is not None:
-            yield Problem(
-                (*place, "kv_bytes"), "pages and kv_bytes both say how large the pool is: give one"
-            )
-    for i, pool in enumerate(topology.pools):
-        if (
-            _said(topology, pool, "engine") == "fake"
-            and _said(topology, pool, "tensor_parallel") != 1
-        ):
-            yield Problem(("pools", i, "tensor_parallel"), "a fake engine has no ranks")
+    refused = list(_refused_models(topology))
+    yield from refused
     n_of = dict.fromkeys(NAMES, 0)
     seen: dict[str, int] = {"router": -1}
     for i, pool in enumerate(topology.pools):
@@ -201,29 +190,64 @@ def _contradictions(topology: Topology) -> Iterator[Problem]:
             text = f"{whose} is called {pool.title} already: give this pool another name"
             yield Problem(("pools", i, "name" if pool.name else "role"), text)
         seen[pool.title] = i
-    if not n_of["both"] and not (n_of["prefill"] and n_of["decode"]):
+    if is_whole and not n_of["both"] and not (n_of["prefill"] and n_of["decode"]):
         yield Problem(
             ("pools",),
             f"{n_of['prefill']} prefill and {n_of['decode']} decode workers can answer nothing; "
             "take at least one of each, or one that does both (colocated)",
         )
-    if topology.router.http_port is not None and topology.router.no_http:
-        text = "http_port says where the HTTP door is, no_http that there is none: give one"
-        yield Problem(("router", "no_http"), text)
     yield from _unsummed(topology)
-    yield from _strangers(topology)
-    try:
-        TimingSpec(**given(topology.timing))
-    except ValueError as error:
-        yield Problem(("timing",), str(error))
+    if not refused and any(pool.role != "both" for pool in topology.pools):
+        yield from _strangers(topology)
+    for name, part, kind in (
+        ("router", topology.router, RouterSettings),
+        ("timing", topology.timing, TimingSpec),
+    ):
+        try:
+            kind(**settings(kind, given(part)))
+        except ValueError as error:
+            yield Problem((name, *_named(str(error))[-1:]), str(error))
+
+
+def _refused_models(topology: Topology) -> Iterator[Problem]:
+    """What engines refuse; once, where it was said."""
+    found: dict[Place, str] = {}
+    for i, pool in enumerate(topology.pools):
+        try:
+            topology.model_of(pool)
+        except (EngineConfigError, ValueError) as error:
+            names = _named(str(error))
+            own = [name for name in names if name in given(pool)]
+            of_all = [name for name in names if name in given(topology.workers)]
+            place: Place = ("pools", i, own[-1]) if own else ("workers", *of_all[-1:])
+            found.setdefault(place, str(error))
+    for place, text in found.items():
+        yield Problem(place, text)
+
+
+def _named(text: str) -> list[str]:
+    """The options that a refusal names, by key."""
+    return [OPTIONS[word].key for word in re.findall(r"\w+", text) if word in OPTIONS]
+
+
+def written(text: str, name: Callable[[str], str]) -> str:
+    """A refusal with its options as the user wrote them: `name` makes that of a key. A name of one
+    word, which may be just a word, counts where its part stands before it."""
+
+    def replaced(found: re.Match[str]) -> str:
+        part, word = found["part"] or "", found["word"]
+        return name(part + OPTIONS[word].key) if word in OPTIONS else found[0]
+
+    pattern = r"\b((?P<part>(router|timing|workers)\.)|(?=[a-z]+_))(?P<word>[a-z_]+)\b"
+    return re.sub(pattern, replaced, text)
 
 
 def _unsummed(topology: Topology) -> Iterator[Problem]:
     """Each said once, where it was said."""
     found: dict[Place, str] = {}
     for i, pool in enumerate(topology.pools):
-        options = topology.options_of(pool)
-        refusal = unsummed(options.transports or TRANSPORTS, options.checksums)
+        its = WorkerSettings(**settings(WorkerSettings, given(topology.options_of(pool))))
+        refusal = unsummed(its.transports, its.checksums)
         whose: Place = ("workers",) if pool.checksums is None else ("pools", i)
         if refusal:
             found.setdefault((*whose, "checksums"), refusal)
@@ -234,8 +258,6 @@ def _unsummed(topology: Topology) -> Iterator[Problem]:
 def _strangers(topology: Topology) -> Iterator[Problem]:
     """Pools whose workers the router would never pair: their models' numbers differ, or pages of
     one cannot be made of those of the other."""
-    if all(pool.role == "both" for pool in topology.pools):
-        return
     first = topology.pools[0]
     alike = ["engine", "dtype", "weights", "exact"]
     if _said(topology, first, "exact"):  # holds for equal numbers of ranks, and pages of one dtype
@@ -270,8 +292,8 @@ def _unmade(topology: Topology, nth: int) -> Iterator[Problem]:
 
 def _said(topology: Topology, pool: Pool, name: str) -> object:
     """What holds for the workers of that pool, if nobody says otherwise too."""
-    said = getattr(topology.options_of(pool), name)
-    return _USUAL[name] if said is None else said
+    model = topology.model_of(pool)
+    return model.engine if name == "engine" else getattr(model.config, name)
 
 
 def _problem(detail: Mapping[str, Any]) -> Problem:

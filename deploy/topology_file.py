@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from deploy.launcher import StartError
-from deploy.topology import Place, Problem, Topology, TopologyError, parse_topology
+from deploy.topology import Place, Problem, Topology, TopologyError, parse_topology, written
 
 SHIPPED = Path(__file__).parent / "topologies"
 _MOST_DEEP = 50
@@ -26,8 +26,8 @@ def find_topology(name: str) -> Path:
     raise StartError(f"no file {name}; a topology is a YAML file, or one of {ours}")
 
 
-def read_topology(path: Path) -> Topology:
-    """Raises `StartError` with a line for each thing that is wrong."""
+def read_topology(path: Path, *, is_whole: bool = True) -> Topology:
+    """See `parse_topology`. Raises `StartError` with a line for each thing that is wrong."""
     try:
         text = path.read_text(encoding="utf-8")
         _refuse_endless(text)
@@ -35,7 +35,8 @@ def read_topology(path: Path) -> Topology:
         twice = list(_given_twice(root, ()))
         if twice:
             raise TopologyError(twice)
-        return parse_topology({} if root is None else yaml.safe_load(text))
+        value = {} if root is None else yaml.safe_load(text)
+        return parse_topology(value, is_whole=is_whole)
     except (OSError, UnicodeDecodeError) as error:
         raise StartError(f"{path}: {error}") from error
     except yaml.MarkedYAMLError as error:
@@ -46,7 +47,9 @@ def read_topology(path: Path) -> Topology:
     except yaml.YAMLError as error:
         raise StartError(f"{path}: not YAML: {error}") from error
     except TopologyError as error:
-        found = sorted(((_mark(root, p.place), p.text) for p in error.problems), key=_line)
+        found = sorted(
+            ((_mark(root, p.place), written(p.text, str)) for p in error.problems), key=_line
+        )
         raise StartError("\n".join(f"{_at(path, mark)}: {text}" for mark, text in found)) from error
 
 

@@ -18,27 +18,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
-from click.core import ParameterSource
 from rich.console import Console
 
 from deploy.devices import settled
 from deploy.events import Event, Kind
 from deploy.launcher import Launcher, StartError
-from deploy.options import (
-    HTTP_OPTIONS,
-    LIMIT_OPTIONS,
-    LOG_OPTIONS,
-    MODEL_OPTIONS,
-    ROUTER_OPTIONS,
-    TIMING_OPTIONS,
-    TRANSPORT_OPTIONS,
-    with_options,
-)
+from deploy.options import flags, said
 from deploy.process_launcher import ProcessLauncher
 from deploy.progress import Progress
 from deploy.scratch import CRASHED, LAST_WORDS
 from deploy.secret import read_secret, secret_option
-from deploy.spec import ClusterSpec
+from deploy.spec import (
+    ClusterSettings,
+    ClusterSpec,
+    ModelSpec,
+    RouterSettings,
+    TimingSpec,
+    WorkerSettings,
+)
+from engine.config import EngineConfig
 from twolane.config import SOCKET_NAME
 from twolane.rpc.listen import join, try_listen
 from twolane.testing.extras import missing_for_serving
@@ -48,7 +46,6 @@ if TYPE_CHECKING:
     from deploy.topology import Topology
 
 _COUNT = click.IntRange(min=0)
-_PORT = click.IntRange(0, 65535)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -61,28 +58,9 @@ _PORT = click.IntRange(0, 65535)
 @click.option("--prefill", type=_COUNT, help="Workers that read prompts.  [default: 1]")
 @click.option("--decode", type=_COUNT, help="Workers that write answers.  [default: 1]")
 @click.option("--colocated", type=_COUNT, default=0, help="Workers that do both.")
-@click.option("--launcher", type=click.Choice(["ray", "process"]), default="ray", show_default=True)
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where clients connect.")
-@click.option("--port", type=_PORT, default=7200, show_default=True)
-@click.option("--worker-port", type=_PORT, help="Port where workers connect.  [default: any]")
-@click.option("--metrics-port", type=_PORT, help="Port of the router's metrics.  [default: any]")
-@click.option(
-    "--worker-metrics-port",
-    type=_PORT,
-    help="Port of the first worker's metrics; the others take the next ports.  [default: any]",
-)
-@click.option(
-    "--share-gpus", is_flag=True, help="Several workers on a GPU, where there is not one for each."
-)
-@with_options(TRANSPORT_OPTIONS)
-@with_options(HTTP_OPTIONS)
-@with_options(ROUTER_OPTIONS)
-@with_options(MODEL_OPTIONS)
-@with_options(LIMIT_OPTIONS)
-@with_options(TIMING_OPTIONS)
+@flags(ClusterSettings, RouterSettings, ModelSpec, EngineConfig, WorkerSettings, TimingSpec)
 @secret_option("drawn, so that nobody else can join")
 @click.option("--log-dir", type=click.Path(path_type=Path), help="Keep the processes' output here.")
-@with_options(LOG_OPTIONS)
 @click.option("--json", "as_json", is_flag=True, help="Print events as lines of JSON.")
 @click.option("--print-topology", is_flag=True, help="Print the file that this amounts to.")
 @click.option("--until-stdin-closes", is_flag=True, help="Stop when standard input ends, too.")
@@ -93,17 +71,18 @@ def up(context: click.Context, /, **given: Any) -> None:
     Without --colocated, there is one prefill and one decode worker unless you say otherwise.
     """
     from deploy.supervisor import Supervisor
+    from deploy.topology_file import write_topology
+    from deploy.up_topology import read_options
 
     scratch: Path = context.obj
     out, log_dir = sys.stdout, (given["log_dir"] or scratch).absolute()
     tell: Callable[[Event], None] = partial(_print_json, out)
     try:
-        topology = _topology(context, given)
+        topology = read_options(said(context))
         if given["print_topology"]:
-            print(_as_file(topology), end="")
+            print(write_topology(topology), end="")
             return
         cluster = _cluster(topology, given["secret_file"], scratch)
-        cluster = replace(cluster, log_level=topology.log_level)
         _check_ports(cluster)
         _make(log_dir)
         with _prints_to(log_dir / "launcher.log") as own_log:
@@ -123,12 +102,12 @@ def up(context: click.Context, /, **given: Any) -> None:
 
 def _check_ports(cluster: ClusterSpec) -> None:
     """Before anything is started. Who takes one later is told of by the router."""
-    router = cluster.router()
+    router, its = cluster.router(), cluster.settings
     wanted = [
-        (router.host, router.port, "--port"),
-        (router.host, router.http_port or 0, "--http-port"),
-        (router.worker_host, router.worker_port, "--worker-port"),
-        (router.host, router.metrics_port, "--metrics-port"),
+        (its.host, its.port, "--port"),
+        (its.host, its.http_door or 0, "--http-port"),
+        (router.worker_host, its.worker_port, "--worker-port"),
+        (its.host, its.metrics_port, "--metrics-port"),
     ]
     wanted += [
         (worker.metrics_host, worker.metrics_port, "--worker-metrics-port")
@@ -144,28 +123,6 @@ def _make(log_dir: Path) -> None:
         log_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StartError(f"--log-dir {log_dir} cannot be made: {error.strerror}") from error
-
-
-def _topology(context: click.Context, given: dict[str, Any]) -> Topology:
-    """What the options and perhaps a file amount to. Options that nobody gave say nothing."""
-    from deploy.topology_file import find_topology, read_topology
-    from deploy.up_topology import topology_of
-
-    file = given["topology"]
-    base = read_topology(find_topology(file)) if file is not None else None
-    unsaid = (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
-    said = {
-        name: value
-        for name, value in given.items()
-        if context.get_parameter_source(name) not in unsaid
-    }
-    return topology_of(said, base)
-
-
-def _as_file(topology: Topology) -> str:
-    from deploy.topology_file import write_topology
-
-    return write_topology(topology)
 
 
 def _cluster(topology: Topology, secret_file: Path | None, scratch: Path) -> ClusterSpec:

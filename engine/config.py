@@ -2,22 +2,55 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from engine.errors import EngineConfigError
 
 DTYPES = ("float32", "bfloat16")
-DEVICES = ("auto", "cpu", "cuda")
-LOAD_FORMATS = ("safetensors", "random")
-WEIGHTS = ("auto", "fp8")
-KV_DTYPES = ("auto", "fp8")
+PAGE_TOKENS_STEP = 16  # a page holds a multiple of so many
 CPU_PAGE_TOKENS = 16  # where none are given
 GPU_PAGE_TOKENS = 64  # always: kernels are built and tested for pages of so many
 DEFAULT_KV_BYTES = 256 << 20
 MAX_THREADS = 256
 MAX_RANKS = 8
 NOT_EXACT = "products of FP8 weights depend on the batch: exact mode needs weights of another dtype"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """A field that users set: what may be said of it, and how. `deploy.options` makes a flag of
+    each, `deploy.topology` a key of a file; both are called `name`.
+
+    `usual` is what a cluster takes where nobody says; the field's own default is a library's.
+    """
+
+    name: str  # "": the field's
+    help: str
+    usual: Any = None  # None: the field's default
+    choices: tuple[str, ...] = ()
+    least: float | None = None
+    above: float | None = None
+    most: float | None = None
+    multiple_of: int | None = None
+    flag: str = ""  # "": `name` with dashes
+    metavar: str | None = None  # of the value, in a help text
+
+    def wanted_instead_of(self, value: Any) -> str:
+        """What it must be, in words; empty where `value` is that."""
+        if self.choices and value not in self.choices:
+            return " or ".join((", ".join(self.choices[:-1]), self.choices[-1]))
+        if self.multiple_of and (value < self.multiple_of or value % self.multiple_of):
+            return f"a multiple of {self.multiple_of}"
+        if self.least is not None and not self.least <= value <= (self.most or value):
+            return f"{self.least} to {self.most}" if self.most else f"at least {self.least}"
+        return ""
+
+
+def option(default: Any, help: str, *, name: str = "", **facts: Any) -> Any:
+    """A field of a dataclass that is an option; `facts` are those of `Option`."""
+    return field(default=default, metadata={"option": Option(name=name, help=help, **facts)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +63,8 @@ class EngineConfig:
     1 in float32 a quarter (benchmarks/engine_cpu.py); on a GPU a third at batch 1, less at larger
     ones (benchmarks.engine --exact). `threads` is the process's number of compute threads: engines
     that share a process should agree on it.
-    `device` auto is cuda where there is one. `page_tokens` None is 16 on a CPU; on a GPU it is 64.
+    `device` auto is cuda where there is one; `dtype` auto is bfloat16 there, float32 on a CPU:
+    `engine.load` settles both. `page_tokens` None is 16 on a CPU; on a GPU it is 64.
     `max_context_tokens` None means the model's own limit. `seed` is that of random weights.
 
     `weights` fp8 rounds the layers' matrices to FP8 as they are loaded; auto takes them as they are
@@ -50,59 +84,73 @@ class EngineConfig:
 
     model_dir: Path
     model_name: str = ""  # shown to users; the directory's name where empty
-    dtype: str = "float32"
-    n_pages: int | None = None
-    kv_bytes: int | None = None
-    page_tokens: int | None = None
-    exact: bool = True
-    device: str = "cpu"
-    threads: int = 1
-    max_context_tokens: int | None = None
-    load_format: str = "safetensors"
+    device: str = option(
+        "cpu",
+        "Where the model runs; auto: on a GPU where there is one.",
+        usual="auto",
+        choices=("auto", "cpu", "cuda"),
+    )
+    tensor_parallel: int = option(
+        1, "GPUs that share each worker's model; on a CPU, processes.", least=1, most=MAX_RANKS
+    )
+    dtype: str = option(
+        "float32",
+        "Data type of weights and KV pages; auto: bfloat16 on a GPU, float32 on a CPU.",
+        usual="auto",
+        choices=("auto", *DTYPES),
+    )
+    weights: str = option(
+        "auto",
+        "fp8: rounded to FP8 as they are loaded; auto: as the model has them. On a GPU.",
+        choices=("auto", "fp8"),
+    )
+    kv_dtype: str = option(
+        "auto",
+        "fp8: keys and values in FP8, half the memory; auto: as --dtype says. On a GPU.",
+        choices=("auto", "fp8"),
+    )
+    exact: bool = option(
+        True, "Same request, same bits: alone or in a crowd, on any path.", usual=False
+    )
+    n_pages: int | None = option(None, "KV pages of each worker.", name="pages", least=1)
+    kv_bytes: int | None = option(
+        None, "Instead of --pages: bytes of each worker's KV pages.", least=1
+    )
+    page_tokens: int | None = option(
+        None,
+        f"Tokens of a page, on a CPU: a multiple of {PAGE_TOKENS_STEP}; on a GPU they are always "
+        f"{GPU_PAGE_TOKENS}.",
+        least=1,
+        multiple_of=PAGE_TOKENS_STEP,
+    )
+    max_context_tokens: int | None = option(None, "Less than the model's own limit.", least=1)
+    load_format: str = option(
+        "safetensors", "`random` weights are for benchmarks.", choices=("safetensors", "random")
+    )
+    threads: int = option(
+        1,
+        "Compute threads of each worker.  [default: its share of the cores]",
+        least=1,
+        most=MAX_THREADS,
+    )
     seed: int = 0
-    weights: str = "auto"
-    kv_dtype: str = "auto"
-    tensor_parallel: int = 1
     peer_sums: bool = True
     ready_rows: int = 0
     ready_tokens: int = 0
     share_gpus: bool = False
 
     def __post_init__(self) -> None:
-        if self.dtype not in DTYPES:
-            raise EngineConfigError(f"dtype is {self.dtype!r}; it must be {' or '.join(DTYPES)}")
-        if self.load_format not in LOAD_FORMATS:
-            known = " or ".join(LOAD_FORMATS)
-            raise EngineConfigError(f"load_format is {self.load_format!r}; it must be {known}")
-        self._check_fp8()
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if value is None or "option" not in each.metadata:
+                continue
+            if wanted := each.metadata["option"].wanted_instead_of(value):
+                raise EngineConfigError(f"{each.name} is {value!r}; it must be {wanted}")
         if self.n_pages is not None and self.kv_bytes is not None:
             raise EngineConfigError("n_pages and kv_bytes both say how large the pool is: give one")
-        for name in ("n_pages", "kv_bytes", "max_context_tokens"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise EngineConfigError(f"{name} is {value}; it must be at least 1")
-        if self.device not in DEVICES:
-            known = ", ".join(DEVICES)
-            raise EngineConfigError(f"device is {self.device!r}; it must be one of {known}")
-        if self.page_tokens is not None and (self.page_tokens < 16 or self.page_tokens % 16):
-            raise EngineConfigError(
-                f"page_tokens is {self.page_tokens}; it must be a multiple of 16"
-            )
         for name in ("ready_rows", "ready_tokens"):
             if getattr(self, name) < 0:
                 raise EngineConfigError(f"{name} is {getattr(self, name)}; it must be at least 0")
-        if not 1 <= self.threads <= MAX_THREADS:
-            raise EngineConfigError(f"threads is {self.threads}; it must be 1 to {MAX_THREADS}")
-        if not 1 <= self.tensor_parallel <= MAX_RANKS:
-            raise EngineConfigError(
-                f"tensor_parallel is {self.tensor_parallel}; it must be 1 to {MAX_RANKS}"
-            )
-
-    def _check_fp8(self) -> None:
-        if self.weights not in WEIGHTS:
-            raise EngineConfigError(f"weights is {self.weights!r}; it must be auto or fp8")
-        if self.kv_dtype not in KV_DTYPES:
-            raise EngineConfigError(f"kv_dtype is {self.kv_dtype!r}; it must be auto or fp8")
         if self.weights == "fp8" and self.exact:
             raise EngineConfigError(NOT_EXACT)
         if self.kv_dtype == "fp8" and self.page_tokens not in (None, GPU_PAGE_TOKENS):

@@ -50,6 +50,12 @@ def pick_dtype(dtype: str, device: str) -> str:
     return "bfloat16" if device == "cuda" else "float32"
 
 
+def settle(config: EngineConfig) -> EngineConfig:
+    """With the device and the dtype that `auto` means here. Raises EngineConfigError."""
+    device = pick_device(config.device)
+    return replace(config, device=device, dtype=pick_dtype(config.dtype, device))
+
+
 def load_engine(
     config: EngineConfig,
     *,
@@ -61,23 +67,18 @@ def load_engine(
 
     On a CPU pages are in `pool_memory`, where given; ranks need the file `pool_fd` that it maps.
     """
-    device = pick_device(config.device)
-    if pool_memory is not None and device != "cpu":
+    config = settle(config)
+    if pool_memory is not None and config.device != "cpu":
         raise EngineConfigError("a GPU's pool lies in its own memory, not in pool_memory")
     if config.tensor_parallel > 1:
         if (pool_memory is None) != (pool_fd is None):
             raise EngineConfigError("ranks map the pool too: pool_memory needs its pool_fd")
-        if device == "cuda":
+        if config.device == "cuda":
             _check_cards(config)
         from engine.ranks.start import start_ranks
 
-        return start_ranks(
-            replace(config, device=device),
-            progress=progress,
-            pool_memory=pool_memory,
-            pool_fd=pool_fd,
-        )
-    if device == "cpu":
+        return start_ranks(config, progress=progress, pool_memory=pool_memory, pool_fd=pool_fd)
+    if config.device == "cpu":
         from engine.cpu import load_engine as load_cpu_engine
 
         return load_cpu_engine(config, pool_memory=pool_memory, progress=progress)

@@ -11,14 +11,20 @@ from unittest import mock
 
 from deploy.bundled import model_path
 from deploy.child import run_process
-from deploy.spec import ModelSpec, WorkerSpec
+from deploy.spec import WorkerSettings, WorkerSpec
 from kvtransfer.receiver import Receiver
 from kvtransfer.transports.base import Wake
 from kvtransfer.transports.stream_landing import StreamLanding
+from tests.deploy.clusters import model_with
 
-MODEL = ModelSpec(model_dir=str(model_path()), name="m", engine="fake", n_pages=8)
+MODEL = model_with(model_dir=str(model_path()), name="m", engine="fake", n_pages=8)
 SPEC = WorkerSpec(
-    worker_id="w", epoch=1, roles=("decode",), model=MODEL, routers=(), transports=("tcp",)
+    worker_id="w",
+    epoch=1,
+    roles=("decode",),
+    model=MODEL,
+    routers=(),
+    settings=WorkerSettings(transports=("tcp",)),
 )
 
 

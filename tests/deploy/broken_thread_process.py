@@ -17,12 +17,13 @@ from unittest import mock
 from deploy.child import run_process
 from deploy.ray_actor import ServiceActor
 from deploy.serving import Where
-from deploy.spec import ModelSpec, ProcessSpec, WorkerSpec
+from deploy.spec import ProcessSpec, WorkerSpec
 from deploy.spec_json import to_json
 from kvtransfer.transports.thread import TransportThread
+from tests.deploy.clusters import model_with
 
 SPEC = WorkerSpec(
-    worker_id="w", epoch=1, roles=("decode",), model=ModelSpec(model_dir="", name="m"), routers=()
+    worker_id="w", epoch=1, roles=("decode",), model=model_with(model_dir="", name="m"), routers=()
 )
 
 

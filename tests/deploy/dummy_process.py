@@ -23,7 +23,7 @@ def main() -> None:
     arguments = dict(zip(sys.argv[3::2], sys.argv[4::2], strict=True))
     die_with_parent(int(arguments["--parent-pid"]))
     fd = int(arguments["--ready-fd"])
-    behaviour = json.loads(sys.stdin.read())["model"]["name"]
+    behaviour = json.loads(sys.stdin.read())["model"]["config"]["model_name"]
     print(f"dummy {sys.argv[1]} {behaviour}", flush=True)
     if behaviour == "gpus":
         print(f"sees {os.environ.get('CUDA_VISIBLE_DEVICES', 'all')}", flush=True)

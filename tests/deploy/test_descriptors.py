@@ -18,11 +18,12 @@ import pytest
 
 from deploy.compose_router import grpc_door_config, http_config
 from deploy.descriptors import LEAST, Shares, share
-from deploy.spec import ModelSpec, RouterSpec
+from deploy.spec import RouterSpec
 from router.config import GrpcDoorConfig, HttpConfig
+from tests.deploy.clusters import model_with
 
-ROUTER = ["router", "--engine", "fake", "--port", "0", "--worker-port", "0", "--http-port", "0"]
-SPEC = RouterSpec(router_id="r", model=ModelSpec(model_dir="", name="m"), http_port=0)
+ROUTER = ["router", "--port", "0", "--worker-port", "0", "--http-port", "0"]
+SPEC = RouterSpec(router_id="r", model=model_with(model_dir="", name="m"))
 
 
 @pytest.mark.parametrize("limit", [LEAST, 64, 256, 1024, 4096, 20_000, 65_536, 1_000_000])
@@ -56,7 +57,7 @@ def test_connections_are_bounded_by_what_the_limit_leaves(
 @pytest.mark.parametrize("module", ["deploy.up", "deploy"])
 def test_too_few_descriptors_are_one_clear_line(module: str) -> None:
     command = f"ulimit -n 16; exec {sys.executable} -m {module}"
-    command += " router --engine fake" if module == "deploy" else " --engine fake"
+    command += " router" if module == "deploy" else " --engine fake"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()

@@ -1,18 +1,17 @@
 from __future__ import annotations
 
 import subprocess
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from deploy.devices import environment_of, read_gpus, settled, visible_devices
 from deploy.launcher import StartError
-from deploy.spec import ClusterSpec, ModelSpec, PoolSpec, RouterSpec
-from tests.deploy.clusters import cluster_with
+from deploy.spec import ClusterSpec, PoolSpec, RouterSpec
+from tests.deploy.clusters import changed, cluster_with, model_with
 
-MODEL = ModelSpec(model_dir="/m", name="m", tensor_parallel=2)
-SINGLE = replace(MODEL, tensor_parallel=1)
+MODEL = model_with(model_dir="/m", name="m", tensor_parallel=2)
+SINGLE = changed(MODEL, tensor_parallel=1)
 CLUSTER = cluster_with(MODEL, colocated=2)
 FOUR = ("0", "1", "2", "3")
 
@@ -54,28 +53,28 @@ def test_all_workers_compute_on_the_same_kind_of_device(
     device: str, kinds: tuple[int, int, int], expected: str
 ) -> None:
     prefill, decode, colocated = kinds
-    model = replace(SINGLE, device=device)
+    model = changed(SINGLE, device=device)
     cluster = cluster_with(model, prefill=prefill, decode=decode, colocated=colocated)
     made = settled(cluster, FOUR)
-    assert {worker.model.device for worker in made.workers("h:1")} == {expected}
+    assert {worker.model.config.device for worker in made.workers("h:1")} == {expected}
     given = {gpu for each in devices(made) for gpu in each}
     assert len(given) == (0 if expected == "cpu" else cluster.n_workers)
 
 
 def test_workers_with_one_role_share_gpus_where_asked_to_and_else_leave_them_alone() -> None:
-    pair = cluster_with(replace(SINGLE, kv_bytes=1 << 30), prefill=1, decode=1)
-    assert {w.model.device for w in settled(pair, FOUR[:1]).workers("h:1")} == {"cpu"}
+    pair = cluster_with(changed(SINGLE, kv_bytes=1 << 30), prefill=1, decode=1)
+    assert {w.model.config.device for w in settled(pair, FOUR[:1]).workers("h:1")} == {"cpu"}
     shared = settled(pair, FOUR[:1], share=True)
-    assert {w.model.device for w in shared.workers("h:1")} == {"auto"}
+    assert {w.model.config.device for w in shared.workers("h:1")} == {"auto"}
     assert devices(shared) == [("0",), ("0",)]
     ranks = cluster_with(MODEL, prefill=1, decode=1)  # each of two
-    assert {w.model.device for w in settled(ranks, FOUR[:3]).workers("h:1")} == {"cpu"}
-    assert {w.model.device for w in settled(ranks, FOUR).workers("h:1")} == {"auto"}
+    assert {w.model.config.device for w in settled(ranks, FOUR[:3]).workers("h:1")} == {"cpu"}
+    assert {w.model.config.device for w in settled(ranks, FOUR).workers("h:1")} == {"auto"}
 
 
 def two_pools(one: str, other: str) -> ClusterSpec:
     pools = [
-        PoolSpec(name=name, roles=("prefill", "decode"), model=replace(SINGLE, device=device))
+        PoolSpec(name=name, roles=("prefill", "decode"), model=changed(SINGLE, device=device))
         for name, device in (("a", one), ("b", other))
     ]
     return ClusterSpec(model=SINGLE, pools=tuple(pools))
@@ -83,7 +82,9 @@ def two_pools(one: str, other: str) -> ClusterSpec:
 
 def test_pools_may_leave_their_device_to_another_but_not_differ() -> None:
     assert devices(settled(two_pools("auto", "cuda"), FOUR)) == [("0",), ("1",)]
-    assert {w.model.device for w in settled(two_pools("cpu", "auto"), FOUR).workers("h")} == {"cpu"}
+    assert {
+        w.model.config.device for w in settled(two_pools("cpu", "auto"), FOUR).workers("h")
+    } == {"cpu"}
     with pytest.raises(StartError, match="same kind of device; here: cpu in pool b, cuda in pool"):
         settled(two_pools("cuda", "cpu"), FOUR)
 
@@ -102,11 +103,11 @@ def test_too_few_gpus_are_refused_with_what_can_be_done(
     changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(StartError, match=message):
-        settled(cluster_with(replace(MODEL, **changes), colocated=2), FOUR[:3])
+        settled(cluster_with(changed(MODEL, **changes), colocated=2), FOUR[:3])
 
 
 def test_gpus_are_shared_only_where_asked_for_and_with_bounded_memory() -> None:
-    three = cluster_with(replace(SINGLE, n_pages=8), colocated=3)
+    three = cluster_with(changed(SINGLE, n_pages=8), colocated=3)
     with pytest.raises(StartError, match="3 workers need 3 GPUs"):
         settled(three, FOUR[:2])
     assert devices(settled(three, FOUR[:2], share=True)) == [("0",), ("1",), ("0",)]
@@ -116,13 +117,13 @@ def test_gpus_are_shared_only_where_asked_for_and_with_bounded_memory() -> None:
 
 
 def test_ranks_share_gpus_where_no_host_has_one_for_each() -> None:
-    wide = cluster_with(replace(MODEL, n_pages=8, tensor_parallel=4), colocated=1)
+    wide = cluster_with(changed(MODEL, n_pages=8, tensor_parallel=4), colocated=1)
     with pytest.raises(StartError, match=r"needs 4 GPUs .* let workers share GPUs \(--share-gpus"):
         settled(wide, FOUR[:2])
     shared = settled(wide, FOUR[:2], share=True)
     assert devices(shared) == [("0", "1", "0", "1")]
     assert environment_of(shared.workers("h:1")[0]) == {"CUDA_VISIBLE_DEVICES": "0,1"}
-    pair = settled(cluster_with(replace(MODEL, n_pages=8), colocated=2), FOUR[:1], share=True)
+    pair = settled(cluster_with(changed(MODEL, n_pages=8), colocated=2), FOUR[:1], share=True)
     assert devices(pair) == [("0", "0"), ("0", "0")]
     with pytest.raises(StartError, match=r"--pages or --kv-bytes"):
         settled(cluster_with(MODEL, colocated=1), FOUR[:1], share=True)
@@ -130,12 +131,17 @@ def test_ranks_share_gpus_where_no_host_has_one_for_each() -> None:
 
 @pytest.mark.parametrize(
     ("changes", "visible"),
-    [({"device": "cpu"}, FOUR), ({"engine": "fake"}, FOUR), ({}, ()), ({"device": "cuda"}, ())],
+    [
+        ({"device": "cpu"}, FOUR),
+        ({"engine": "fake", "tensor_parallel": 1}, FOUR),
+        ({}, ()),
+        ({"device": "cuda"}, ()),
+    ],
 )
 def test_where_nothing_is_to_be_shared_out_all_see_all(
     changes: dict[str, Any], visible: tuple[str, ...]
 ) -> None:
-    made = settled(cluster_with(replace(MODEL, **changes), colocated=2), visible)
+    made = settled(cluster_with(changed(MODEL, **changes), colocated=2), visible)
     assert devices(made) == [(), ()]
     assert environment_of(made.workers("h:1")[0]) == {}
     assert "CUDA_VISIBLE_DEVICES" not in environment_of(made.router())

@@ -4,7 +4,6 @@ No card here: the engine is a double."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,10 +11,10 @@ import pytest
 from deploy.bundled import model_path
 from deploy.engines import open_engine
 from deploy.launcher import StartError
-from deploy.spec import ModelSpec
 from engine.fake import FakeEngine, FakeEngineConfig
+from tests.deploy.clusters import changed, model_with
 
-GPU = ModelSpec(model_dir=str(model_path()), name="m", device="cuda")
+GPU = model_with(model_dir=str(model_path()), name="m", device="cuda")
 
 
 class Double(FakeEngine):
@@ -79,7 +78,7 @@ def test_too_few_pages_that_were_asked_for_are_refused_before_anything_is_loaded
     made = loads(3)
     with (
         pytest.raises(StartError, match=message),
-        open_engine(replace(GPU, **changes), name="w", is_shared=False),
+        open_engine(changed(GPU, **changes), name="w", is_shared=False),
     ):
         pass
     assert made == []

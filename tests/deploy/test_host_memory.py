@@ -9,10 +9,10 @@ from deploy.bundled import model_path
 from deploy.engines import open_engine
 from deploy.host_memory import RESERVE_BYTES, available_bytes, check_room
 from deploy.launcher import StartError
-from deploy.spec import ModelSpec
+from tests.deploy.clusters import changed, model_with
 
 GIB = 1 << 30
-HUGE = ModelSpec(model_dir=str(model_path()), name="m", device="cpu", kv_bytes=999_999_999_999_999)
+HUGE = model_with(model_dir=str(model_path()), name="m", device="cpu", kv_bytes=999_999_999_999_999)
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_the_pools_of_all_ranks_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("deploy.engines.check_room", checked.append)
     monkeypatch.setattr("engine.load.load_engine", lambda *_, **__: 1 / 0)
     for ranks in (1, 2):
-        spec = replace(HUGE, kv_bytes=None, n_pages=8, tensor_parallel=ranks)
+        spec = changed(HUGE, kv_bytes=None, n_pages=8, tensor_parallel=ranks)
         with pytest.raises(ZeroDivisionError), open_engine(spec, name="w", is_shared=False):
             pass
     assert checked[0] == checked[1] > 0

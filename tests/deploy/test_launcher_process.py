@@ -17,7 +17,8 @@ import pytest
 
 from deploy.launcher import StartError
 from deploy.process_launcher import ProcessLauncher
-from deploy.spec import ModelSpec, RouterSpec, WorkerSpec, new_epoch
+from deploy.spec import RouterSpec, WorkerSpec, new_epoch
+from tests.deploy.clusters import model_with
 
 DUMMY = (sys.executable, str(Path(__file__).with_name("dummy_process.py")))
 
@@ -27,7 +28,7 @@ def spec(behaviour: str = "ok", worker_id: str = "w") -> WorkerSpec:
         worker_id=worker_id,
         epoch=new_epoch(),
         roles=("decode",),
-        model=ModelSpec(model_dir="", name=behaviour),
+        model=model_with(model_dir="", name=behaviour),
         routers=(),
     )
 
@@ -86,7 +87,7 @@ async def test_output_goes_to_a_log_that_survives_restarts(
 ) -> None:
     for _ in range(2):
         await launcher.fence(await launcher.start(spec()))
-    router = RouterSpec(router_id="r", model=ModelSpec(model_dir="", name="ok"))
+    router = RouterSpec(router_id="r", model=model_with(model_dir="", name="ok"))
     await launcher.start(router)
     assert (tmp_path / "w.log").read_text() == "dummy worker ok\n" * 2
     assert (tmp_path / "r.log").read_text() == "dummy router ok\n"
@@ -206,10 +207,11 @@ def test_children_die_with_a_parent_that_is_killed(tmp_path: Path) -> None:
         "import asyncio, sys\n"
         "from pathlib import Path\n"
         "from deploy.process_launcher import ProcessLauncher\n"
-        "from deploy.spec import ModelSpec, WorkerSpec\n"
+        "from deploy.spec import WorkerSpec\n"
+        "from tests.deploy.clusters import model_with\n"
         "async def main():\n"
         "    launcher = ProcessLauncher(Path(sys.argv[1]), command=sys.argv[2:])\n"
-        "    model = ModelSpec(model_dir='', name='stubborn')\n"
+        "    model = model_with(model_dir='', name='stubborn')\n"
         "    w = WorkerSpec(worker_id='w', epoch=1, roles=(), model=model, routers=())\n"
         "    print((await launcher.start(w)).pid, flush=True)\n"
         "    await asyncio.sleep(60)\n"

@@ -12,7 +12,8 @@ import deploy.ray_launcher
 from deploy.launcher import StartError
 from deploy.ray_actor import ServiceActor
 from deploy.ray_launcher import RayLauncher
-from deploy.spec import ModelSpec, ProcessSpec, WorkerSpec, new_epoch
+from deploy.spec import ProcessSpec, WorkerSpec, new_epoch
+from tests.deploy.clusters import model_with
 
 
 async def test_an_actor_that_dies_before_it_says_its_pid_is_a_start_that_failed(
@@ -25,7 +26,7 @@ async def test_an_actor_that_dies_before_it_says_its_pid_is_a_start_that_failed(
             os._exit(3)
 
     monkeypatch.setattr(deploy.ray_launcher, "ServiceActor", StillbornActor)
-    model = ModelSpec(model_dir="", name="m")
+    model = model_with(model_dir="", name="m")
     spec = WorkerSpec(worker_id="w", epoch=new_epoch(), roles=(), model=model, routers=())
     with tempfile.TemporaryDirectory() as short:  # Ray's sockets want a short path
         launcher = RayLauncher(tmp_path, Path(short), n_actors=1)
@@ -55,7 +56,7 @@ async def test_actors_see_the_gpus_that_were_placed_and_end_with_all_that_they_s
 
     monkeypatch.setattr(deploy.ray_launcher, "ServiceActor", SeeingActor)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    model = ModelSpec(model_dir="", name="m")
+    model = model_with(model_dir="", name="m")
 
     def spec(name: str, *devices: str) -> WorkerSpec:
         return WorkerSpec(
@@ -93,7 +94,7 @@ async def test_a_temporary_folder_too_deep_for_rays_sockets_is_told_with_the_rem
         raise OSError("AF_UNIX path length cannot exceed 107 bytes: /a/long/one")
 
     monkeypatch.setattr(deploy.ray_launcher, "start_ray", start_ray)
-    model = ModelSpec(model_dir="", name="m")
+    model = model_with(model_dir="", name="m")
     spec = WorkerSpec(worker_id="w", epoch=new_epoch(), roles=(), model=model, routers=())
     with pytest.raises(StartError, match=r"shorter path, or take --launcher process"):
         await RayLauncher(tmp_path, tmp_path, n_actors=1).start(spec)

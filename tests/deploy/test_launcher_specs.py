@@ -3,13 +3,18 @@ from __future__ import annotations
 import pytest
 
 from deploy.restart import RestartConfig, RestartPolicy
-from deploy.spec import ClusterSpec, ModelSpec, RouterSpec, TimingSpec, WorkerSpec
+from deploy.spec import ClusterSpec, RouterSpec, TimingSpec, WorkerSettings, WorkerSpec
 from deploy.spec_json import from_json, to_json
-from tests.deploy.clusters import cluster_with
+from tests.deploy.clusters import cluster_with, model_with
 
-MODEL = ModelSpec(model_dir="/m", name="m", kv_bytes=7)
+MODEL = model_with(model_dir="/m", name="m", kv_bytes=7)
 CLUSTER = cluster_with(
-    MODEL, prefill=2, decode=1, colocated=1, transports=("tcp",), timing=TimingSpec(lease_s=2)
+    MODEL,
+    prefill=2,
+    decode=1,
+    colocated=1,
+    settings=WorkerSettings(transports=("tcp",)),
+    timing=TimingSpec(lease_s=2),
 )
 
 
@@ -28,7 +33,11 @@ def test_specs_survive_the_way_through_json(spec: ClusterSpec | RouterSpec | Wor
         ('{"router_id": "r", "colour": 1}', "unknown keys: colour"),
         ('{"router_id": "r"}', "missing 1 required keyword-only argument: 'model'"),
         ('{"router_id": 3}', "router_id is 3; it must be of type str"),
-        ('{"model": {"model_dir": "", "name": "", "exact": 1}}', r"model\.exact is 1"),
+        ('{"model": {"config": {"model_dir": "", "exact": 1}}}', r"model\.config\.exact is 1; it"),
+        (
+            '{"model": {"config": {"model_dir": 3}}}',
+            r"model_dir is 3; it must be of type Path",
+        ),
         ('{"timing": {"lease_s": "2"}}', r"timing\.lease_s is '2'; it must be of type float"),
         ("[]", "must be an object"),
         ("nonsense", "Expecting value"),

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -9,10 +9,10 @@ from deploy.bundled import model_path
 from deploy.child import log_to_stderr
 from deploy.engines import open_engine
 from deploy.loading import LoadingLines
-from deploy.spec import ModelSpec
 from engine.progress import Loaded, Readied
+from tests.deploy.clusters import changed, model_with
 
-MODEL = ModelSpec(model_dir=str(model_path()), name="small", device="cpu", n_pages=3)
+MODEL = model_with(model_dir=str(model_path()), name="small", device="cpu", n_pages=3)
 GB = 10**9
 
 
@@ -57,10 +57,10 @@ def test_a_model_that_is_there_at_once_has_one_line(caplog: pytest.LogCaptureFix
 
 @pytest.mark.parametrize("changes", [{}, {"load_format": "random"}, {"tensor_parallel": 2}])
 def test_an_engine_says_that_it_has_loaded(
-    changes: dict[str, object], caplog: pytest.LogCaptureFixture
+    changes: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="deploy.loading")
-    spec = replace(MODEL, **changes)  # type: ignore[arg-type]
+    spec = changed(MODEL, **changes)
     with open_engine(spec, name="w", is_shared=False):
         pass
     assert [line[:13] for line in caplog.messages if line.startswith("loaded")] == ["loaded small:"]

@@ -6,12 +6,12 @@ from pathlib import Path
 from deploy.events import Event, Kind
 from deploy.launcher import Handle
 from deploy.loading_news import LoadingNews
-from deploy.spec import ModelSpec, ProcessSpec
+from deploy.spec import ProcessSpec
 from deploy.supervisor import Supervisor, SupervisorConfig
-from tests.deploy.clusters import cluster_with
+from tests.deploy.clusters import cluster_with, model_with
 
 PREFIX = "2026-11-20 10:00:00,000 I deploy.loading: "
-CLUSTER = cluster_with(ModelSpec(model_dir="/m", name="m"), prefill=1, decode=1)
+CLUSTER = cluster_with(model_with(model_dir="/m", name="m"), prefill=1, decode=1)
 
 
 def write(log: Path, text: str) -> None:

@@ -11,11 +11,11 @@ import pytest
 from deploy.launcher import StartError
 from deploy.process_launcher import ProcessLauncher
 from deploy.secret import secret_by_hand
-from deploy.spec import ClusterSpec, ModelSpec
-from tests.deploy.clusters import cluster_with
+from deploy.spec import ClusterSpec
+from tests.deploy.clusters import cluster_with, model_with
 from tests.deploy.test_launcher_process import DUMMY, spec
 
-CLUSTER = cluster_with(ModelSpec(model_dir="", name="ok"), prefill=1, decode=1)
+CLUSTER = cluster_with(model_with(model_dir="", name="ok"), prefill=1, decode=1)
 
 
 def test_a_named_file_holds_the_secret(tmp_path: Path) -> None:

@@ -17,10 +17,11 @@ from deploy.bundled import model_path
 from deploy.descriptors import MOST
 from deploy.launcher import StartError
 from deploy.serving import serving
-from deploy.spec import ModelSpec, ProcessSpec, RouterSpec, WorkerSpec
+from deploy.spec import ProcessSpec, RouterSettings, RouterSpec, WorkerSpec
+from tests.deploy.clusters import changed, model_with
 
-MODEL = ModelSpec(model_dir=str(model_path()), name="m", engine="fake", n_pages=8)
-ROUTER = RouterSpec(router_id="r", model=MODEL)
+MODEL = model_with(model_dir=str(model_path()), name="m", engine="fake", n_pages=8)
+ROUTER = RouterSpec(router_id="r", model=MODEL, settings=RouterSettings(port=0))
 WORKER = WorkerSpec(worker_id="w", epoch=1, roles=("prefill",), model=MODEL, routers=())
 
 
@@ -66,7 +67,7 @@ async def test_a_process_that_cannot_start_freezes_nothing() -> None:
 
 async def test_a_router_whose_tokenizer_is_damaged_says_so_in_a_line(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
-    model = replace(MODEL, model_dir=str(tmp_path))
+    model = changed(MODEL, model_dir=tmp_path)
     with pytest.raises(StartError, match=r"tokenizer\.json is not a tokenizer: .*$") as caught:
         async with serving(replace(ROUTER, model=model)):
             pass

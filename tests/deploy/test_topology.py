@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +11,14 @@ import pytest
 from deploy.devices import settled
 from deploy.launcher import StartError
 from deploy.resolve import resolve
-from deploy.spec import TRANSPORTS, ClusterSpec, LimitsSpec, ModelSpec, TimingSpec
+from deploy.spec import ClusterSpec, WorkerSettings
 from deploy.topology import (
-    RouterOptions,
-    TimingOptions,
-    Topology,
-    WorkerOptions,
     given,
     parse_topology,
 )
 from deploy.topology_file import SHIPPED, find_topology, read_topology, write_topology
-from deploy.up_command import up
 from deploy.up_topology import topology_of
+from tests.deploy.clusters import model_with
 from tests.deploy.topologies import read, refusal, said
 
 FOUR = ("0", "1", "2", "3")
@@ -58,15 +53,18 @@ def test_a_file_says_what_each_worker_and_the_router_are(tmp_path: Path) -> None
     readers, decode = cluster.pools
     assert [w.worker_id for w in cluster.workers("h:1")] == ["readers-0", "readers-1", "decode-0"]
     assert (readers.roles, decode.roles) == (("prefill",), ("decode",))
-    assert {pool.model.dtype for pool in cluster.pools} == {"bfloat16"}
-    assert (readers.model.kv_bytes, readers.model.n_pages) == (1_000_000, None)
-    assert (decode.model.kv_bytes, decode.model.n_pages) == (None, 50)  # one goes for the other
-    assert (readers.model.tensor_parallel, decode.model.tensor_parallel) == (1, 2)
-    assert (readers.model.threads, decode.model.threads) == (9 // 4, 3)
-    assert (readers.limits.step_tokens, decode.limits.step_tokens) == (128, 64)
-    assert (readers.transports, decode.transports) == (("tcp",), ("unix", "tcp"))
+    assert {pool.model.config.dtype for pool in cluster.pools} == {"bfloat16"}
+    assert (readers.model.config.kv_bytes, readers.model.config.n_pages) == (1_000_000, None)
+    assert (decode.model.config.kv_bytes, decode.model.config.n_pages) == (
+        None,
+        50,
+    )  # one goes for the other
+    assert (readers.model.config.tensor_parallel, decode.model.config.tensor_parallel) == (1, 2)
+    assert (readers.model.config.threads, decode.model.config.threads) == (9 // 4, 3)
+    assert (readers.settings.step_tokens, decode.settings.step_tokens) == (128, 64)
+    assert (readers.settings.transports, decode.settings.transports) == (("tcp",), ("unix", "tcp"))
     router = cluster.router()
-    assert (router.port, router.limits.max_queued, router.timing.lease_s) == (0, 7, 9.0)
+    assert (router.settings.port, router.settings.max_queued, router.timing.lease_s) == (0, 7, 9.0)
     assert {worker.timing.lease_s for worker in cluster.workers("h:1")} == {9.0}
 
 
@@ -74,9 +72,9 @@ def test_what_a_file_does_not_say_is_left_to_whoever_enforces_it(tmp_path: Path)
     cluster = resolve(read("pools: [{role: both}]", tmp_path), cores=4)
     (pool,) = cluster.pools
     (worker,) = cluster.workers("h:1")
-    model = ModelSpec(model_dir=pool.model.model_dir, name="bundled", threads=4)
+    model = model_with(model_dir=pool.model.model_dir, name="bundled", threads=4)
     assert (worker.worker_id, worker.model) == ("colocated-0", model)
-    assert (worker.transports, worker.limits) == (TRANSPORTS, LimitsSpec())
+    assert worker.settings == WorkerSettings()
     assert cluster == ClusterSpec(model=model, pools=(pool,))
 
 
@@ -234,7 +232,9 @@ def test_the_shipped_topologies_are_what_they_are_called() -> None:
     assert {path.stem for path in SHIPPED.iterdir()} == {*SHIPPED_KINDS}
     for name, expected in SHIPPED_KINDS.items():
         cluster = resolve(read_topology(find_topology(name)), cores=2)
-        kinds = [(p.name, p.roles, p.n_workers, p.model.tensor_parallel) for p in cluster.pools]
+        kinds = [
+            (p.name, p.roles, p.n_workers, p.model.config.tensor_parallel) for p in cluster.pools
+        ]
         assert kinds == expected, name
 
 
@@ -282,9 +282,9 @@ def test_options_make_the_topology_that_a_file_would(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"checksums": False, "transports": ("tcp",)}, "always summed over networks .tcp."),
-        ({"prefill": 2, "decode": 0}, "2 prefill and 0 decode workers .* or --colocated 1"),
+        ({"prefill": 2, "decode": 0}, "2 prefill and 0 decode workers .* or one that does both"),
         ({"pages": 3, "kv_bytes": 3}, "both say how large"),
-        ({"lease_s": 0.1}, "lease_s is 0.1; it must be more than heartbeat_s"),
+        ({"lease_s": 0.1}, "--lease-s is 0.1; it must be more than --heartbeat-s"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(
@@ -315,35 +315,6 @@ def test_options_beside_a_file_change_what_its_pools_leave_open(tmp_path: Path) 
             topology_of(options, base)
 
 
-def test_every_option_of_up_has_its_field_with_the_same_default_and_none_is_lost() -> None:
-    of_the_command = {"topology", "log_dir", "as_json", "print_topology", "until_stdin_closes"}
-    of_the_command |= {"secret_file"}
-    of_pools = {"prefill", "decode", "colocated"}
-    places = {
-        name: part
-        for part in (Topology, RouterOptions, TimingOptions, WorkerOptions)
-        for name in part.model_fields
-    }
-    options = {param.name: param for param in up.params}
-    assert {*options} - of_the_command - of_pools - {*places} == set()
-    assert {*places} - {*options} == {"router", "timing", "workers", "pools"}
-    plain = {
-        field.name: field.default for spec in (ModelSpec, TimingSpec) for field in fields(spec)
-    }
-    shown = up.make_context("up", []).params
-    for name, default in plain.items():
-        if shown.get(name) is not None:
-            assert shown[name] == default, name
-    for name, option in options.items():
-        if isinstance(option.type, click.Choice):
-            for choice in option.type.choices:  # what one accepts the other does
-                said = {name: (choice,) if option.multiple else choice}
-                assert topology_of(said) != topology_of({}) or choice == shown[name]
-    with pytest.raises(click.UsageError, match="transports"):
-        topology_of({"transports": ("smoke",)})
-    assert {*TimingOptions.model_fields} == {field.name for field in fields(TimingSpec)}
-
-
 @pytest.mark.parametrize(
     ("flags", "port"),
     [
@@ -358,7 +329,7 @@ def test_every_option_of_up_has_its_field_with_the_same_default_and_none_is_lost
 def test_the_http_door_is_two_ports_above_that_of_grpc(
     flags: dict[str, Any], port: int | None
 ) -> None:
-    assert resolve(topology_of(flags)).router().http_port == port
+    assert resolve(topology_of(flags)).router().settings.http_door == port
 
 
 def test_an_http_port_without_the_door_is_refused(tmp_path: Path) -> None:
@@ -367,16 +338,6 @@ def test_an_http_port_without_the_door_is_refused(tmp_path: Path) -> None:
     text = "router: {http_port: 8000, no_http: true}\npools: [{role: both}]"
     (line,) = refusal(text, tmp_path)
     assert "give one" in line
-
-
-def test_every_limit_has_its_field_and_reaches_its_side() -> None:
-    limits: dict[str, Any] = {field.name: n for n, field in enumerate(fields(LimitsSpec), start=2)}
-    limits |= {"prefill_window_s": 0.5, "holding_cap_share": 0.5}
-    cluster = resolve(topology_of({"colocated": 1, **limits}))
-    (worker,) = cluster.workers("h:1")
-    for name, value in limits.items():
-        holders = [spec.limits for spec in (cluster.router(), worker)]
-        assert [getattr(holder, name) for holder in holders].count(value) == 1, name
 
 
 def test_parts_say_only_what_was_given() -> None:

@@ -280,7 +280,11 @@ def test_folders_of_a_killed_start_are_removed_at_the_next(tmp_path: Path) -> No
         (["--model", str(Path(__file__).parent)], 1, "has no config.json"),
         (["--prefill", "1", "--decode", "0"], 2, "can answer nothing"),
         (["--pages", "5", "--kv-bytes", "5"], 2, "give one"),
-        (["--lease-s", "0.1"], 2, "lease_s is 0.1; it must be more than heartbeat_s, which is 1"),
+        (
+            ["--lease-s", "0.1"],
+            2,
+            "--lease-s is 0.1; it must be more than --heartbeat-s, which is 1",
+        ),
         (["--pages", "2"], 1, "a pool of 2 pages of 16 tokens is too small"),
         (["--host", "192.0.2.1"], 1, "(--port): 192.0.2.1 is no address of this machine"),
         (["--colour", "red"], 2, "No such option"),
@@ -341,7 +345,7 @@ def test_help_shows_the_launchers_options() -> None:
 def test_router_and_worker_start_as_plain_processes_too(tmp_path: Path) -> None:
     def start(*arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", "deploy", *arguments, "--engine", "fake"],
+            [sys.executable, "-m", "deploy", *arguments],
             stdout=subprocess.PIPE, text=True, env={**os.environ, "HOME": str(tmp_path)},
         )  # fmt: skip
 
@@ -353,7 +357,9 @@ def test_router_and_worker_start_as_plain_processes_too(tmp_path: Path) -> None:
 
     with start("router", "--port", "0", "--worker-port", "0") as router:
         door, worker_door = endpoint(router), endpoint(router, "hears workers")
-        with start("worker", "--worker-id", "w", "--router", worker_door) as worker:
+        with start(
+            "worker", "--worker-id", "w", "--router", worker_door, "--engine", "fake"
+        ) as worker:
             endpoint(worker)
             with Client(door) as client:
                 wait_until(lambda: bool(client.models()))

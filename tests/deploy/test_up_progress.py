@@ -9,13 +9,13 @@ from rich.console import Console
 from deploy.bundled import model_path
 from deploy.events import Event, Kind
 from deploy.progress import Progress
-from deploy.spec import ClusterSpec, ModelSpec
-from tests.deploy.clusters import cluster_with
+from deploy.spec import ClusterSpec
+from tests.deploy.clusters import cluster_with, model_with
 
 
 def shown_when_ready(model_dir: Path, host: str = "127.0.0.1") -> str:
     out = StringIO()
-    cluster = cluster_with(ModelSpec(model_dir=str(model_dir), name="m"), prefill=2, colocated=1)
+    cluster = cluster_with(model_with(model_dir=str(model_dir), name="m"), prefill=2, colocated=1)
     progress = Progress(Console(file=out, highlight=False), cluster, Path("/logs"))
     progress(Event(kind=Kind.READY, endpoint=f"{host}:7300", http="127.0.0.1:7302"))
     return out.getvalue()
@@ -40,7 +40,7 @@ def test_the_headline_says_what_is_started_and_on_how_many_gpus() -> None:
         Progress(Console(file=out, highlight=False), cluster, Path("/logs"))
         return out.getvalue().strip()
 
-    model = ModelSpec(model_dir="", name="m", dtype="bfloat16", exact=True)
+    model = model_with(model_dir="", name="m", dtype="bfloat16", exact=True)
     cluster = cluster_with(model, prefill=2, colocated=1)
     end = "Ctrl-C stops it; logs in /logs"
     assert (

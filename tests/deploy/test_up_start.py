@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from deploy.launcher import StartError
-from deploy.spec import ClusterSpec, ModelSpec
+from deploy.spec import ClusterSpec, WorkerSettings
 from deploy.up_command import _check_ports
-from tests.deploy.clusters import cluster_with
+from tests.deploy.clusters import cluster_with, model_with
 from twolane.testing import start_local
 
 UP = [sys.executable, "-m", "twolane.cli", "up", "--json", "--engine", "fake", "--colocated", "1"]
@@ -71,9 +71,12 @@ def test_a_cluster_serves_on_ipv6() -> None:
 
 def cluster_at(ports: dict[str, Any]) -> ClusterSpec:
     worker_metrics_port = ports.pop("worker_metrics_port", 0)
-    cluster = cluster_with(ModelSpec(model_dir="", name="m"), colocated=1, **ports)
+    cluster = cluster_with(model_with(model_dir="", name="m"), colocated=1, **ports)
     (pool,) = cluster.pools
-    return replace(cluster, pools=(replace(pool, worker_metrics_port=worker_metrics_port),))
+    return replace(
+        cluster,
+        pools=(replace(pool, settings=WorkerSettings(worker_metrics_port=worker_metrics_port)),),
+    )
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,13 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from deploy.events import Event, Kind
 from deploy.launcher import Handle, StartError
 from deploy.restart import RestartConfig
-from deploy.spec import ModelSpec, ProcessSpec, RouterSpec, WorkerSpec
+from deploy.spec import ProcessSpec, RouterSpec, WorkerSpec
 from deploy.supervisor import Supervisor, SupervisorConfig
-from tests.deploy.clusters import cluster_with
+from tests.deploy.clusters import cluster_with, model_with
 from twolane.v1 import cluster_pb2, cluster_pb2_grpc
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
-CLUSTER = cluster_with(ModelSpec(model_dir="", name="m"), prefill=1, decode=1, port=0)
+CLUSTER = cluster_with(model_with(model_dir="", name="m"), prefill=1, decode=1, port=0)
 QUICK = SupervisorConfig(
     restart=RestartConfig(first_delay_s=0.01),
     ready_timeout_s=2,
@@ -291,9 +291,9 @@ async def test_a_dead_router_comes_back_at_the_same_ports(scene: Scene) -> None:
         await scene.until(lambda: bool(scene.launcher.running("router-0")))
         _, spec = scene.launcher.running("router-0")[0]
         assert isinstance(spec, RouterSpec)
-        assert scene.launcher.endpoint.endswith(f":{spec.port}")
-        assert scene.launcher.worker_endpoint.endswith(f":{spec.worker_port}")
-        assert spec.metrics_port == 9090
+        assert scene.launcher.endpoint.endswith(f":{spec.settings.port}")
+        assert scene.launcher.worker_endpoint.endswith(f":{spec.settings.worker_port}")
+        assert spec.settings.metrics_port == 9090
     assert scene.admin.gone == []
 
 

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from deploy.hub import BUNDLED
+from deploy.options import declared
+from deploy.spec import BUNDLED
 from engine import config
 from engine.architecture import FAMILIES, Architecture, read_architecture
 from engine.checkpoint import Checkpoint, shard_files
@@ -149,11 +150,11 @@ def _parts(folder: Path) -> Iterable[str]:
     yield table(
         ("option", "values"),
         [
-            ("`--dtype`", ", ".join(("auto", *config.DTYPES))),
-            ("`--weights`", ", ".join(config.WEIGHTS)),
-            ("`--kv-dtype`", ", ".join(config.KV_DTYPES)),
-            ("`--device`", ", ".join(config.DEVICES)),
-            ("`--load-format`", ", ".join(config.LOAD_FORMATS)),
+            *(
+                (f"`{each.flag}`", ", ".join(each.option.choices))
+                for each in declared(config.EngineConfig)
+                if each.option.choices
+            ),
             ("`--tensor-parallel`", f"1 to {config.MAX_RANKS}"),
             (
                 "`--page-tokens`",

@@ -177,7 +177,7 @@ def test_random_weights_are_the_same_on_every_worker(model_dir: ModelDir, answer
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"dtype": "float16"}, "dtype is 'float16'; it must be float32 or bfloat16"),
+        ({"dtype": "float16"}, "dtype is 'float16'; it must be auto, float32 or bfloat16"),
         ({"load_format": "gguf"}, "load_format is 'gguf'"),
         ({"n_pages": 4, "kv_bytes": 4096}, "give one"),
         ({"n_pages": 0}, "n_pages is 0"),

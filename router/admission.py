@@ -7,6 +7,7 @@ from router.endings import Endings
 from router.member import MemberState
 from router.request import Job, Request, RequestState
 from twolane.errors import DeadlineError, OverloadedError, TwolaneError, UnavailableError
+from twolane.refusals import Refusal
 
 UNKNOWN_WAIT_S = 1.0  # for RetryInfo before anything was seen to drain
 MAX_PRIORITY = 1 << 31
@@ -33,7 +34,7 @@ class Admission:
         if len(queue) >= self._config.max_queued:
             last = queue.last()
             assert last is not None
-            self._board.counters["refused.evicted"] += 1
+            self._count(Refusal.EVICTED)
             why = "it gave its place to one of a higher priority: "
             self._endings.fail(last, self._full(len(queue), last, now, why))
 
@@ -41,7 +42,7 @@ class Admission:
         """What can be said without the prompt, and so before it is looked at; an empty model stands
         for the only one. Raises as `check`."""
         if left_s is not None and left_s <= 0:
-            self._board.counters["refused.deadline"] += 1
+            self._count(Refusal.DEADLINE)
             raise DeadlineError(
                 "the deadline had passed when the request arrived",
                 metadata={"time_left_s": f"{left_s:.3f}"},
@@ -53,16 +54,16 @@ class Admission:
         if n_waiting >= self._config.max_queued:
             last = queue.last()
             if last is None or last.job.priority >= priority:
-                self._board.counters["refused.queue_full"] += 1
+                self._count(Refusal.QUEUE_FULL)
                 raise self._full(n_waiting, None, now)
         wait_s = self._wait_s(model, priority, now)
         if wait_s is None:
             return
         if wait_s > self._config.max_wait_s:
-            self._board.counters["refused.queue_long"] += 1
+            self._count(Refusal.QUEUE_LONG)
             raise self._too_long(wait_s)
         if left_s is not None and wait_s > left_s:
-            self._board.counters["refused.deadline_hopeless"] += 1
+            self._count(Refusal.DEADLINE_HOPELESS)
             raise self._hopeless(left_s, wait_s, 0.0)
 
     def note_dispatch(self, request: Request, now: float) -> None:
@@ -187,7 +188,7 @@ class Admission:
             error = self._too_long(waited_s + wait_s, why)
         else:
             return None
-        self._board.counters["refused.overtaken"] += 1
+        self._count(Refusal.OVERTAKEN)
         return error
 
     def _late_at(self, request: Request, now: float) -> float | None:
@@ -208,7 +209,7 @@ class Admission:
         service_s = self._board.outlook.service_s(job.model, job.n_prompt, job.max_tokens, now)
         estimate_s = wait_s + (service_s or 0.0)
         if estimate_s * self._config.hopeless_factor > left_s:
-            self._board.counters["refused.deadline_hopeless"] += 1
+            self._count(Refusal.DEADLINE_HOPELESS)
             raise self._hopeless(left_s, wait_s, service_s or 0.0)
 
     def _too_long(self, wait_s: float, why: str = "") -> OverloadedError:
@@ -239,6 +240,9 @@ class Admission:
         if not model and len(models) == 1:
             model = models[0]
         return self._board.outlook.wait_s(model, queue.n_ahead(model, priority), priority, now)
+
+    def _count(self, refusal: Refusal) -> None:
+        self._board.counters[f"refused.{refusal}"] += 1
 
     def _full(
         self, n_waiting: int, evicted: Request | None, now: float, why: str = ""

@@ -35,6 +35,7 @@ class Refusal(StrEnum):
     EVICTED = "evicted"  # it waited, and gave its place to a higher priority
     DEADLINE = "deadline"  # the deadline had passed when it arrived
     DEADLINE_HOPELESS = "deadline_hopeless"  # it would pass before the answer is complete
+    OVERTAKEN = "overtaken"  # it waited, and higher priorities now go first for longer than it can
 
     # At a worker, for an ASSIGN.
     INVALID = "invalid"  # a field is unset or out of its bound: the router's bug, or version skew

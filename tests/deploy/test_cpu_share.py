@@ -7,10 +7,11 @@ import pytest
 
 from deploy.cpu_share import ROUTER_NICE, try_prefer
 from deploy.process_launcher import ProcessLauncher
-from deploy.spec import ModelSpec, RouterSpec
+from deploy.spec import RouterSpec
+from tests.deploy.clusters import model_with
 from tests.deploy.test_launcher_process import DUMMY, spec
 
-ROUTER = RouterSpec(router_id="r", model=ModelSpec(model_dir="", name="ok"))
+ROUTER = RouterSpec(router_id="r", model=model_with(model_dir="", name="ok"))
 OURS = os.getpriority(os.PRIO_PROCESS, 0)
 
 

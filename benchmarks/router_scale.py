@@ -19,7 +19,6 @@ from __future__ import annotations
 import gc
 import random
 import time
-from array import array
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -89,7 +88,7 @@ class Rig:
 
     def submit(self, job: Job) -> Request:
         """As intake and the doors do it."""
-        job = replace(job, prefix_hashes=prefix_hashes(array("i", job.token_ids)))
+        job = replace(job, prefix_hashes=prefix_hashes(job.token_ids))
         request = self.dispatcher.submit(job, None, self.now)
         self.settle()
         return request

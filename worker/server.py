@@ -25,7 +25,7 @@ from worker.worker import Worker
 log = logging.getLogger(__name__)
 
 SERVICES = (WORKER, TRANSFER)
-_LAST_WORDS_S = 0.1  # for what streams have queued: closing them drops it
+_LAST_WORDS_S = 5.0  # for peers to take what their streams have queued
 
 
 class WorkerServer:
@@ -55,7 +55,8 @@ class WorkerServer:
         config = self._worker.config
         server = grpc.aio.server(interceptors=[self.gate], options=INTERNAL_SERVER_OPTIONS)
         servicer = Health()
-        server.add_generic_rpc_handlers(Services(self._worker).handlers())
+        services = Services(self._worker)
+        server.add_generic_rpc_handlers(services.handlers())
         gate = CallGate(CallGateConfig())
         server.add_generic_rpc_handlers(standard_handlers(servicer, SERVICES, gate))
         with listening(config.host, config.port, "--port"):
@@ -72,12 +73,12 @@ class WorkerServer:
             for service in ("", *SERVICES):
                 await servicer.set(service, health_pb2.HealthCheckResponse.SERVING)
             log.info("worker %s serves on %s", config.worker_id, self._worker.endpoint)
-            await self._serve(servicer)
+            await self._serve(servicer, services)
         finally:
             await server.stop(grace=0.2)
             await endpoint.close()
 
-    async def _serve(self, servicer: Health) -> None:
+    async def _serve(self, servicer: Health, services: Services) -> None:
         announcer = Announcer(self._worker, metrics_endpoint=self.metrics_endpoint)
         async with asyncio.TaskGroup() as tasks:
             life = tasks.create_task(self._worker.run(), name="worker")
@@ -89,7 +90,7 @@ class WorkerServer:
             await self._wait_drained()
             voice.cancel()
             await announcer.leave()
-            await asyncio.sleep(_LAST_WORDS_S)
+            await self._finish(services)
             life.cancel()
 
     async def _wait_drained(self) -> None:
@@ -98,3 +99,9 @@ class WorkerServer:
                 await self._worker.wait_drained()
         except TimeoutError:
             log.warning("rows are left after %s s", self._worker.config.drain_for_s)
+
+    async def _finish(self, services: Services) -> None:
+        try:
+            await services.finish(_LAST_WORDS_S)
+        except TimeoutError:
+            log.warning("a peer has not taken its last news within %s s", _LAST_WORDS_S)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import grpc
@@ -24,6 +27,10 @@ class Services:
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
+        self._open: dict[GrpcLink[Any, Any], asyncio.Task[Any]] = {}
+        self._finished: set[GrpcLink[Any, Any]] = set()
+        self._none_open = asyncio.Event()
+        self._none_open.set()
 
     def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
         """For `add_generic_rpc_handlers`."""
@@ -37,26 +44,53 @@ class Services:
         generic = grpc.method_handlers_generic_handler
         return tuple(generic(service, named) for service, named in methods.items())
 
-    async def _session(self, context: Context) -> None:
-        link: GrpcLink[worker_pb2.SessionResponse, worker_pb2.SessionRequest] = GrpcLink(context)
+    async def finish(self, within_s: float) -> None:
+        """End every stream when what it has queued is written. Raises `TimeoutError` if a peer has
+        not taken it within that."""
+        async with asyncio.timeout(within_s):
+            await asyncio.gather(*map(self._finish, list(self._open)))
+            await self._none_open.wait()
+
+    async def _finish(self, link: GrpcLink[Any, Any]) -> None:
+        await link.finish()
+        if (handler := self._open.get(link)) is not None:  # it waits for a message
+            self._finished.add(link)
+            handler.cancel()
+
+    @contextmanager
+    def _link(self, context: Context) -> Iterator[GrpcLink[Any, Any]]:
+        """A link over this stream, for the handler that runs. Left normally when `finish` ends it,
+        so that the peer gets the status OK behind the last message."""
+        link: GrpcLink[Any, Any] = GrpcLink(context)
+        handler = asyncio.current_task()
+        assert handler is not None
+        self._open[link] = handler
+        self._none_open.clear()
         try:
-            await self._worker.serve_session(link)
-        except StaleEpochError as error:
+            yield link
+        except asyncio.CancelledError:
+            if link not in self._finished or handler.uncancel() > 0:
+                raise
+        finally:
             link.close()
+            del self._open[link]
+            self._finished.discard(link)
+            if not self._open:
+                self._none_open.set()
+
+    async def _session(self, context: Context) -> None:
+        try:
+            with self._link(context) as link:
+                await self._worker.serve_session(link)
+        except StaleEpochError as error:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         except RouterInUseError as error:
-            link.close()
             await context.abort(grpc.StatusCode.ALREADY_EXISTS, str(error))
-        finally:
-            link.close()
 
     async def _connect(self, context: Context) -> None:
-        link: GrpcLink[transfer_pb2.ConnectResponse, transfer_pb2.ConnectRequest]
-        link = GrpcLink(context)
-        try:
+        has_lane = True
+        with self._link(context) as link:
             has_lane = await self._worker.serve_peer(link)
-        finally:
-            link.close()
         if not has_lane:
             raise UnimplementedError("this worker does not decode")
 

@@ -375,3 +375,18 @@ async def test_stopping_worker_finishes_its_rows_and_takes_no_new_ones() -> None
         assert (client.rows[-1].key, client.rows[-1].reason) == (late, "draining")
         await client.hear(FINISHED)
         assert len({event.index for event in client.tokens}) == 600
+
+
+async def test_client_that_reads_late_still_gets_the_last_words_of_a_worker_that_left() -> None:
+    async with running() as (worker, server), Client(worker) as client:
+        client.assign(BOTH, worker, worker, max_tokens=300)
+        while not client.tokens:
+            client.tokens += heard((await client.link.receive()).tokens)
+        server.stop()
+        async with asyncio.timeout(10.0):
+            while client.channel.get_state() is grpc.ChannelConnectivity.READY:
+                await asyncio.sleep(0.01)
+        await client.hear(FINISHED)
+        assert len({event.index for event in client.tokens}) == 300
+        with pytest.raises(LinkBrokenError, match="closed by peer"):
+            await client.link.receive()

@@ -57,10 +57,11 @@ class GrpcLink(Generic[OutT, InT]):
         self._wake = asyncio.Event()
         self._broken = asyncio.Event()
         self._why = "closed"
+        self._is_finishing = False
         self._writer = asyncio.create_task(self._write_all(), name="link-writer")
 
     def send(self, message: OutT) -> None:
-        if self._broken.is_set():
+        if self._broken.is_set() or self._is_finishing:
             raise LinkBrokenError(self._why)
         if len(self._unsent) >= MAX_UNSENT_MESSAGES:
             self._break(f"peer is {MAX_UNSENT_MESSAGES} messages behind")
@@ -91,6 +92,15 @@ class GrpcLink(Generic[OutT, InT]):
         """Stop sending. What was queued and is not written yet is lost."""
         self._break("closed")
 
+    async def finish(self) -> None:
+        """Wait until all that was queued is written; then the link is over. Nothing more is sent.
+
+        At the server's end the peer receives all of it if the handler then returns.
+        """
+        self._is_finishing = True
+        self._wake.set()
+        await self._broken.wait()
+
     async def wait_broken(self) -> str:
         """Wait until the link is over, however that comes; returns why."""
         await self._broken.wait()
@@ -111,6 +121,9 @@ class GrpcLink(Generic[OutT, InT]):
             while True:
                 while self._unsent:
                     await self._stream.write(self._unsent.popleft())
+                if self._is_finishing:
+                    self._break("finished")
+                    return
                 self._wake.clear()
                 await self._wake.wait()
         except (grpc.RpcError, asyncio.InvalidStateError, grpc.aio.UsageError) as error:

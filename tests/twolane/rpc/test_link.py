@@ -106,6 +106,22 @@ async def test_a_cancelled_read_stays_cancelled_whatever_grpc_makes_of_it() -> N
     link.close()
 
 
+async def test_what_was_queued_before_finish_arrives_however_late_it_is_read() -> None:
+    sent = [b"%d" % number * 1000 for number in range(2_000)]
+
+    async def say_all(link: GrpcLink[bytes, bytes]) -> None:
+        for message in sent:
+            link.send(message)
+        await link.finish()
+        with pytest.raises(LinkBrokenError, match="finished"):
+            link.send(b"too late")
+
+    async with connected(say_all) as link:
+        assert [await link.receive() for _ in sent] == sent
+        with pytest.raises(LinkBrokenError, match="closed by peer"):
+            await link.receive()
+
+
 @asynccontextmanager
 async def connected(
     serve: Serve, parse: Callable[[bytes], Any] | None = None

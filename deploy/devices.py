@@ -10,7 +10,7 @@ from pathlib import Path
 
 from deploy.launcher import StartError
 from deploy.placement import Host, Need, place
-from deploy.spec import ClusterSpec, PoolSpec, ProcessSpec, WorkerSpec
+from deploy.spec import ClusterSpec, PoolSpec, ProcessSpec, RouterSpec, WorkerSpec
 
 _DRIVER = Path("/proc/driver/nvidia/gpus")
 _LEAST_CAPABILITY = (9, 0)  # as `engine.load` has it, which imports torch
@@ -107,8 +107,11 @@ def placed(cluster: ClusterSpec, hosts: Sequence[Host], *, share: bool = False) 
 
 
 def environment_of(spec: ProcessSpec) -> dict[str, str]:
-    """What a process must have in its environment before it looks for GPUs: a worker that has some
-    of its own sees no others."""
+    """What a process must have in its environment when it starts: a worker that has GPUs of its own
+    sees no others. A router's memory stays flat under load only with few arenas of glibc's: its
+    threads free each other's calls, and each arena keeps the most that it ever had."""
+    if isinstance(spec, RouterSpec):
+        return {"MALLOC_ARENA_MAX": os.environ.get("MALLOC_ARENA_MAX", "2")}
     if isinstance(spec, WorkerSpec) and spec.devices:
         return {"CUDA_VISIBLE_DEVICES": ",".join(dict.fromkeys(spec.devices))}
     return {}

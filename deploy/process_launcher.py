@@ -11,6 +11,7 @@ from asyncio.subprocess import PIPE, STDOUT, Process
 from collections.abc import Sequence
 from pathlib import Path
 
+from deploy.cpu_share import try_prefer
 from deploy.devices import environment_of
 from deploy.handshake import Ready, handle_of, read_ready
 from deploy.launcher import Handle, StartError
@@ -107,6 +108,8 @@ class ProcessLauncher:
             raise
         finally:
             os.close(write_fd)
+        if isinstance(spec, RouterSpec):
+            try_prefer(process.pid)
         _send(process, to_json(spec))
         return process, read_fd
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
-
 from router.board import Board
 from router.endings import Endings
 from router.member import MemberState
 from router.request import Job, Request, RequestState
-from twolane.errors import DeadlineError, OverloadedError, UnavailableError
+from twolane.errors import DeadlineError, OverloadedError, TwolaneError, UnavailableError
 
 UNKNOWN_WAIT_S = 1.0  # for RetryInfo before anything was seen to drain
 MAX_PRIORITY = 1 << 31
@@ -36,9 +34,8 @@ class Admission:
             last = queue.last()
             assert last is not None
             self._board.counters["refused.evicted"] += 1
-            error = self._full(len(queue), last, now)
-            error.message = f"it gave its place to one of a higher priority: {error.message}"
-            self._endings.fail(last, error)
+            why = "it gave its place to one of a higher priority: "
+            self._endings.fail(last, self._full(len(queue), last, now, why))
 
     def check_room(self, model: str, priority: int, left_s: float | None, now: float) -> None:
         """What can be said without the prompt, and so before it is looked at; an empty model stands
@@ -63,14 +60,10 @@ class Admission:
             return
         if wait_s > self._config.max_wait_s:
             self._board.counters["refused.queue_long"] += 1
-            raise OverloadedError(
-                f"the estimated wait is {wait_s:.1f} s; at most {self._config.max_wait_s:g} s "
-                "may be waited",
-                retry_after_s=self._bounded_retry_s(wait_s),
-                metadata={"value": f"{wait_s:.1f}", "bound": f"{self._config.max_wait_s:g}"},
-            )
+            raise self._too_long(wait_s)
         if left_s is not None and wait_s > left_s:
-            self._refuse_hopeless(left_s, wait_s, 0.0)
+            self._board.counters["refused.deadline_hopeless"] += 1
+            raise self._hopeless(left_s, wait_s, 0.0)
 
     def note_dispatch(self, request: Request, now: float) -> None:
         """A new request left the queue for a worker."""
@@ -89,6 +82,10 @@ class Admission:
         late = self.late_error(request, now)
         if late is not None:
             self._endings.fail(request, late)
+            return
+        overtaken = self._overtaken_error(request, now)
+        if overtaken is not None:
+            self._endings.fail(request, overtaken)
             return
         waited_s = now - request.queued_since
         servable_at = self._last_servable.get(request.job.model, request.queued_since)
@@ -171,6 +168,28 @@ class Admission:
             },
         )
 
+    def _overtaken_error(self, request: Request, now: float) -> TwolaneError | None:
+        """A new request that would be refused if it came now, since those of higher priorities that
+        have come later leave nothing to its own: it is told so as soon as that can be seen."""
+        job = request.job
+        n_higher = self._board.queue.n_ahead(job.model, job.priority + 1)
+        if request.state is not RequestState.QUEUED or not n_higher:
+            return None
+        wait_s = self._board.outlook.wait_s(job.model, n_higher, job.priority, now)
+        if wait_s is None:
+            return None
+        waited_s = now - request.queued_since
+        why = f"{n_higher} of higher priorities go first now: "
+        error: TwolaneError
+        if job.deadline is not None and now + wait_s > job.deadline:
+            error = self._hopeless(job.deadline - now, wait_s, 0.0, why)
+        elif waited_s + wait_s > self._config.max_wait_s:
+            error = self._too_long(waited_s + wait_s, why)
+        else:
+            return None
+        self._board.counters["refused.overtaken"] += 1
+        return error
+
     def _late_at(self, request: Request, now: float) -> float | None:
         """When a worker must have it at the latest, as far as can be told. What answers took under
         a load that is over says little: a request that alone waits is tried."""
@@ -189,12 +208,22 @@ class Admission:
         service_s = self._board.outlook.service_s(job.model, job.n_prompt, job.max_tokens, now)
         estimate_s = wait_s + (service_s or 0.0)
         if estimate_s * self._config.hopeless_factor > left_s:
-            self._refuse_hopeless(left_s, wait_s, service_s or 0.0)
+            self._board.counters["refused.deadline_hopeless"] += 1
+            raise self._hopeless(left_s, wait_s, service_s or 0.0)
 
-    def _refuse_hopeless(self, left_s: float, wait_s: float, service_s: float) -> NoReturn:
-        self._board.counters["refused.deadline_hopeless"] += 1
-        raise DeadlineError(
-            f"the deadline is {left_s:.3f} s away; the estimated wait is {wait_s:.3f} s"
+    def _too_long(self, wait_s: float, why: str = "") -> OverloadedError:
+        bound = f"{self._config.max_wait_s:g}"
+        return OverloadedError(
+            f"{why}the estimated wait is {wait_s:.1f} s; at most {bound} s may be waited",
+            retry_after_s=self._bounded_retry_s(wait_s),
+            metadata={"value": f"{wait_s:.1f}", "bound": bound},
+        )
+
+    def _hopeless(
+        self, left_s: float, wait_s: float, service_s: float, why: str = ""
+    ) -> DeadlineError:
+        return DeadlineError(
+            f"{why}the deadline is {left_s:.3f} s away; the estimated wait is {wait_s:.3f} s"
             + (f", and the answer takes {service_s:.3f} s more" if service_s else ""),
             metadata={
                 "time_left_s": f"{left_s:.3f}",
@@ -211,10 +240,12 @@ class Admission:
             model = models[0]
         return self._board.outlook.wait_s(model, queue.n_ahead(model, priority), priority, now)
 
-    def _full(self, n_waiting: int, evicted: Request | None, now: float) -> OverloadedError:
+    def _full(
+        self, n_waiting: int, evicted: Request | None, now: float, why: str = ""
+    ) -> OverloadedError:
         model = evicted.job.model if evicted is not None else ""
         return OverloadedError(
-            f"{n_waiting} requests are waiting; at most {self._config.max_queued} may",
+            f"{why}{n_waiting} requests are waiting; at most {self._config.max_queued} may",
             retry_after_s=self._retry_after_s(model, n_waiting, now),
             metadata={"value": str(n_waiting), "bound": str(self._config.max_queued)},
         )

@@ -139,6 +139,9 @@ class Dispatcher:
 
     def _tokens(self, epoch: int, columns: worker_pb2.TokenColumns, now: float) -> None:
         role, rows = columns.role, self.board.rows
+        if any(columns.samples):  # a request has one answer, of sample 0
+            self.board.drop("unknown_sample")
+            return
         try:
             told = list(tokens_of(columns))
         except ValueError:
@@ -156,6 +159,7 @@ class Dispatcher:
 
     def tick(self, now: float) -> None:
         """Call often: it bounds how late a deadline or a suspicion is noticed."""
+        self._guard.check()
         self.board.now = now
         self.members.tick(now)
         self._look_after_lost(now)

@@ -92,8 +92,12 @@ class Membership:
         if len(self._members) >= self._config.most_members:  # guard: members
             text = f"there are {len(self._members)} workers, at most {self._config.most_members}"
             raise OverloadedError(text, retry_after_s=self._config.forget_after_s)
-        self._of_worker.setdefault(worker_id, {})[epoch] = None
-        member = self._members[epoch] = Member(announce, now)
+        former = self._of_worker.setdefault(worker_id, {})
+        member = Member(announce, now)
+        if former:  # a worker that is drained and starts again is drained
+            member.drain_wanted = self._members[next(reversed(former))].drain_wanted
+        former[epoch] = None
+        self._members[epoch] = member
         self._note_facts(epoch)
         self._looks.put(epoch, now + self._config.suspicion_s)
         log.info(

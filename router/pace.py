@@ -35,7 +35,7 @@ class Pace:
         self._first_tokens = Mean()
         self._gap_s = Mean()
         self._share = Mean()  # of max_tokens, that answers have when they finish
-        self._error = Mean()  # relative
+        self._error = Mean()  # relative to what was predicted: at most 1 if it was too long
         self._latest = 0.0
 
     def note(
@@ -53,8 +53,8 @@ class Pace:
         to the last."""
         predicted_s = self._predicted(prompt_tokens, n_tokens)
         took_s = first_s + tokens_s
-        if self._first_s.n >= ENOUGH and took_s > 0:
-            self._error.note(abs(took_s - predicted_s) / took_s)
+        if self._first_s.n >= ENOUGH and predicted_s > 0:
+            self._error.note(abs(took_s - predicted_s) / predicted_s)
         self._first_s.note(first_s)
         self._first_tokens.note(prompt_tokens)
         if n_tokens > 1:

@@ -88,10 +88,12 @@ class Router:
         trace: TracebackType | None,
     ) -> None:
         self.stop_accepting()
-        if self._dispatcher.board.requests:
-            self.end_answers()
-            await asyncio.sleep(LAST_WORDS_S)  # closing a link drops what it has not sent
-        await self._tasks.__aexit__(kind, error, trace)
+        try:
+            if self._dispatcher.board.requests:
+                self.end_answers()
+                await asyncio.sleep(LAST_WORDS_S)  # closing a link drops what it has not sent
+        finally:
+            await self._tasks.__aexit__(kind, error, trace)
 
     # Clients
 

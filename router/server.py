@@ -31,8 +31,9 @@ from router.worker_door import WorkerDoor
 from twolane.rpc.call_gate import CallGate
 from twolane.rpc.listen import ListenError, bare, join, listening
 from twolane.rpc.metrics_http import Headers, MetricsEndpoint
-from twolane.rpc.options import INTERNAL_SERVER_OPTIONS, door_server_options
+from twolane.rpc.options import INTERNAL_SERVER_OPTIONS
 from twolane.rpc.secret import SecretGate
+from twolane.rpc.shared_port import SharedPort
 from twolane.rpc.standard_services import Health, standard_handlers
 from twolane.v1 import cluster_pb2
 
@@ -109,11 +110,11 @@ class RouterServer:
             http = self._open_http()
             stack.push_async_callback(self._stop_doors, server, http)
             gate = self._calls
-            server.add_generic_rpc_handlers(tuple(Door(self.router).handlers(gate)))
-            server.add_generic_rpc_handlers(standard_handlers(self._health, (INFERENCE,), gate))
+            server.add_handlers(Door(self.router).handlers(gate))
+            server.add_handlers(standard_handlers(self._health, (INFERENCE,), gate))
             host, port = self._config.host, self._config.port
             with listening(host, port, "--port"):
-                self.port = server.add_insecure_port(join(host, port))
+                self.port = server.bind(host, port)
             await self._open_admin_door(stack)
             await self._publish()
             await server.start()
@@ -139,13 +140,12 @@ class RouterServer:
     async def wait_stopped(self) -> None:
         await self._stop_wanted.wait()
 
-    def _make_door(self) -> grpc.aio.Server:
-        options = door_server_options(
+    def _make_door(self) -> SharedPort:
+        return SharedPort(
             message_bytes=self.router.config.limits.message_bytes,
             connections=self._config.grpc.connections,
             idle_s=self._config.grpc.idle_s,
         )
-        return grpc.aio.server(options=options)
 
     async def _open_worker_door(self, stack: AsyncExitStack) -> None:
         server = grpc.aio.server(interceptors=[self.gate], options=INTERNAL_SERVER_OPTIONS)
@@ -183,7 +183,7 @@ class RouterServer:
             self.http_port = http.open(bare(config.host))
         return http
 
-    async def _stop_doors(self, server: grpc.aio.Server, http: HttpServer | None) -> None:
+    async def _stop_doors(self, server: SharedPort, http: HttpServer | None) -> None:
         """New calls are refused; running ones get the grace, at both doors the same one."""
         await self._health.enter_graceful_shutdown()
         grace_s = self._config.stop_grace_s

@@ -8,7 +8,7 @@ import pytest
 
 from deploy.devices import environment_of, read_gpus, settled, visible_devices
 from deploy.launcher import StartError
-from deploy.spec import ClusterSpec, ModelSpec, PoolSpec
+from deploy.spec import ClusterSpec, ModelSpec, PoolSpec, RouterSpec
 from tests.deploy.clusters import cluster_with
 
 MODEL = ModelSpec(model_dir="/m", name="m", tensor_parallel=2)
@@ -27,6 +27,16 @@ def test_each_worker_gets_gpus_of_its_own_and_keeps_them() -> None:
     assert workers[1].reborn().devices == ("2", "3")
     assert environment_of(workers[1]) == {"CUDA_VISIBLE_DEVICES": "2,3"}
     assert devices(settled(cluster_with(SINGLE, colocated=2), FOUR)) == [("0",), ("1",)]
+
+
+def test_a_router_starts_with_few_arenas_of_memory_unless_told_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    router = RouterSpec(router_id="r", model=MODEL)
+    monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
+    assert environment_of(router) == {"MALLOC_ARENA_MAX": "2"}
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "4")
+    assert environment_of(router) == {"MALLOC_ARENA_MAX": "4"}
 
 
 @pytest.mark.parametrize(
@@ -128,7 +138,7 @@ def test_where_nothing_is_to_be_shared_out_all_see_all(
     made = settled(cluster_with(replace(MODEL, **changes), colocated=2), visible)
     assert devices(made) == [(), ()]
     assert environment_of(made.workers("h:1")[0]) == {}
-    assert environment_of(made.router()) == {}
+    assert "CUDA_VISIBLE_DEVICES" not in environment_of(made.router())
 
 
 def test_gpus_hidden_from_us_are_not_given_away() -> None:

@@ -94,3 +94,24 @@ def test_several_tokens_of_a_row_in_one_message_are_taken_in_order() -> None:
         assert (await running).tokens == answer
 
     play(script)
+
+
+def test_tokens_of_a_sample_that_nobody_asked_for_are_dropped() -> None:
+    async def script(router: Router, cluster: ScriptedCluster) -> None:
+        running = asyncio.create_task(ask(router, message(PROMPT, max_tokens=30)))
+        await asyncio.sleep(0.1)
+        (request,) = router._dispatcher.board.requests.values()
+        assert request.attempt is not None
+        columns = worker_pb2.TokenColumns(
+            role=D,
+            rows=[request.attempt.row],
+            first_indexes=[len(request.answer.tokens)],
+            token_ids=[1],
+            samples=[2],
+        )
+        said = worker_pb2.SessionResponse(tokens=[columns])
+        router.session_message(cluster.workers["d0"].epoch, said)
+        assert counters(router)["dropped.unknown_sample"] == 1
+        assert (await running).tokens == expected_answer(PROMPT, 30)
+
+    play(script)

@@ -186,6 +186,20 @@ def test_last_words_end_a_member_at_once(members: Membership) -> None:
     assert state(members, 1) is MemberState.GONE
 
 
+def test_a_worker_that_is_drained_and_starts_again_is_drained(members: Membership) -> None:
+    assert state_after_drain(members, undo=False) is MemberState.DRAINING
+    for epoch in (2, 3):
+        members.report_gone(epoch - 1, epoch)
+        members.announce(announce(epoch=epoch), epoch)
+        members.opened(epoch, epoch)
+        assert state(members, epoch) is MemberState.DRAINING
+    assert state_after_drain(members, undo=True) is MemberState.ALIVE
+    members.report_gone(3, 4.0)
+    members.announce(announce(epoch=4), 4.0)
+    members.opened(4, 4.0)
+    assert state(members, 4) is MemberState.ALIVE, "nor is the undo forgotten"
+
+
 def test_load_report_and_operator_can_both_drain(members: Membership) -> None:
     members.heard(1, worker_pb2.LoadReport(draining=True), 0.5)
     assert state(members, 1) is MemberState.DRAINING

@@ -47,7 +47,8 @@ def test_full_queue_evicts_the_youngest_of_the_lowest_priority_for_a_higher_one(
         assert high.tokens == expected_answer(PROMPT, 30)
         evicted = await tasks["young"]
         assert isinstance(evicted.error, OverloadedError)
-        assert "gave its place" in evicted.error.message
+        assert "gave its place" in str(evicted.error)
+        assert str(evicted.error) == evicted.error.message
         assert evicted.error.retry_after_s > 0
         for name in ("runs", "old", "mid"):
             assert (await tasks[name]).tokens == expected_answer(PROMPT, 30)
@@ -141,6 +142,36 @@ def test_queue_is_bounded_by_the_expected_wait_and_higher_priorities_wait_less()
     play_with_rows(script, decode_rows=1, max_wait_s=5.0)
 
 
+def test_a_low_priority_that_higher_ones_overtake_is_refused_once_it_cannot_be_reached() -> None:
+    async def script(router: Router, cluster: ScriptedCluster) -> None:
+        tasks = [start(router, n) for n in range(20)]
+        await asyncio.sleep(3.6)  # 0.35 s each, one after the other: the rate is known
+        low = start(router, 1)
+        low_with_deadline = start(router, 2, time_left_s=4.8)
+        await asyncio.sleep(0.01)
+        assert not low.done()
+        assert not low_with_deadline.done()
+        began = asyncio.get_running_loop().time()
+        high = [
+            asyncio.create_task(ask(router, message([n + 1, 2], max_tokens=30, priority=10)))
+            for n in range(14)
+        ]
+        overtaken = await low
+        assert isinstance(overtaken.error, OverloadedError)
+        assert "of higher priorities go first now" in str(overtaken.error)
+        assert overtaken.error.retry_after_s > 4.0
+        late = await low_with_deadline
+        assert isinstance(late.error, DeadlineError)
+        assert "of higher priorities go first now" in str(late.error)
+        for outcome in (overtaken, late):
+            assert outcome.ended_at - began < 2.0, "long before its deadline, or any timeout"
+        assert router.status().counters["refused.overtaken"] >= 2
+        assert all(outcome.error is None for outcome in await asyncio.gather(*high))
+        await asyncio.gather(*tasks)
+
+    play_with_rows(script, decode_rows=1, max_wait_s=5.0)
+
+
 def test_deadline_that_the_measured_pace_cannot_meet_is_refused_at_once_while_others_wait() -> None:
     async def script(router: Router, cluster: ScriptedCluster) -> None:
         for n in range(10):
@@ -195,6 +226,23 @@ def test_wait_of_a_low_priority_counts_what_goes_to_higher_ones() -> None:
     assert rate.wait_s(0, 2.0, 0) == 0.0, "nobody is ahead"
 
 
+def test_one_slow_beginning_does_not_make_short_answers_hopeless() -> None:
+    pace = Pace()
+    for n in range(24):
+        pace.note(
+            prompt_tokens=100,
+            first_s=10.0 if n < 8 else 0.1,
+            n_tokens=50,
+            tokens_s=0.5,
+            max_tokens=50,
+            is_whole=True,
+            now=n,
+        )
+    expected_s = pace.service_s(100, 50, 24.0)
+    assert expected_s is not None
+    assert expected_s < 2 * 10.5, "at most twice what was predicted of what it is too much"
+
+
 def test_pace_is_that_of_the_latest_answers_with_a_margin_for_what_it_was_off() -> None:
     pace = Pace()
 
@@ -223,3 +271,46 @@ def test_pace_is_that_of_the_latest_answers_with_a_margin_for_what_it_was_off() 
     assert uneven is not None
     assert uneven > 1.2 * (0.2 + 49 * 0.025), "with a margin"
     assert pace.service_s(100, 100, 200.0) is None, "old news say nothing"
+
+
+def test_ten_times_the_capacity_is_refused_at_once_and_the_highest_is_served() -> None:
+    """Four rows of 0.35 s each; asked for ten times as often, of three priorities, with deadlines
+    and without; and once a second of priority 100."""
+    capacity_per_s, for_s, per_s = 4 / 0.35, 10.0, 10 * 4 / 0.35
+    asked: list[tuple[float, int, asyncio.Task[Outcome]]] = []
+
+    async def script(router: Router, cluster: ScriptedCluster) -> None:
+        now = asyncio.get_running_loop().time
+
+        def start_one(priority: int, time_left_s: float | None = None) -> asyncio.Task[Outcome]:
+            request = message([len(asked) % 900 + 1, 2], max_tokens=30, priority=priority)
+            task = asyncio.create_task(ask(router, request, time_left_s=time_left_s))
+            asked.append((now(), priority, task))
+            return task
+
+        for n in range(int(for_s * per_s)):
+            start_one((-10, 0, 10)[n % 3], (None, 1.0, 3.0, 10.0)[n // 3 % 4])
+            if n % int(per_s) == 0:
+                start_one(100)
+            await asyncio.sleep(1 / per_s)
+        over = now()
+        finished = router.status().counters["finished"]
+        assert finished >= 0.85 * capacity_per_s * for_s
+        assert len(router._dispatcher.board.requests) < 1024
+        outcomes = [(at, priority, await task) for at, priority, task in asked]
+        kinds = {type(outcome.error) for _, _, outcome in outcomes}
+        assert kinds == {type(None), DeadlineError, OverloadedError}
+        for at, priority, outcome in outcomes:
+            if priority == 100:
+                assert outcome.error is None
+                assert outcome.ended_at - at < 1.0
+            if isinstance(outcome.error, OverloadedError):
+                assert outcome.error.retry_after_s > 0
+                assert outcome.ended_at - at < 5.5, "the queue is bounded in time"
+        refused = [o.ended_at - at for at, _, o in outcomes if o.error and not o.responses]
+        assert len(refused) > 0.6 * len(outcomes)
+        assert max(refused) == 0.0, "those that are refused at the door"
+        assert now() - over < 6.0
+        assert (await start_one(-10, 0.5)).error is None, "all is as before"
+
+    play_with_rows(script, decode_rows=4, max_wait_s=5.0)

@@ -15,6 +15,7 @@ from router.detokenizer import Decoding
 from router.intake import NO_DEADLINE_S, deadline_of
 from router.recovery import Recovery
 from router.router import Router
+from router.tally import Tally
 from router.testing import rows
 from router.testing.client import Outcome, ask, message, play
 from router.testing.cluster import ScriptedCluster
@@ -130,6 +131,22 @@ def test_bug_met_by_one_request_fails_it_alone(
         play(script, ("p0",), config=ONE_ROW)
     assert "injected" in caplog.text
     assert "Traceback" in caplog.text
+
+
+def test_a_broken_law_of_our_own_tables_ends_the_router(monkeypatch: pytest.MonkeyPatch) -> None:
+    def give(self: Tally, attempt: Any) -> None:
+        raise AssertionError("injected")
+
+    monkeypatch.setattr(Tally, "add", give)
+
+    async def script(router: Router, cluster: ScriptedCluster) -> None:
+        with pytest.raises(AssertionError, match="injected"):
+            await ask(router, message(GOOD, max_tokens=3))
+        await asyncio.sleep(60.0)  # its end calls this off
+
+    with pytest.raises(BaseExceptionGroup) as caught:
+        play(script)
+    assert caught.group_contains(AssertionError, match="injected")
 
 
 def test_bug_that_many_requests_meet_is_logged_now_and_then(

@@ -32,15 +32,13 @@ from twolane.rpc.call_gate import CallGate, CallGateConfig, Context
 RequestT = TypeVar("RequestT", bound=Message)
 StreamsHandler = Callable[[Context], Awaitable[None]]
 
-_INNER_GATE = CallGate(CallGateConfig())  # between our own processes
-
 
 def unary(
     request_type: type[RequestT],
     handler: Callable[[RequestT, Context], Awaitable[Message]],
-    gate: CallGate = _INNER_GATE,
+    gate: CallGate | None = None,
 ) -> grpc.RpcMethodHandler[Any, Any]:
-    """One message in, one out."""
+    """One message in, one out. Without a `gate` it gets one of its own, of the usual bounds."""
 
     async def answer(request: RequestT, context: Context) -> None:
         await context.write(await handler(request, context))
@@ -51,16 +49,18 @@ def unary(
 def unary_stream(
     request_type: type[RequestT],
     handler: Callable[[RequestT, Context], Awaitable[None]],
-    gate: CallGate = _INNER_GATE,
+    gate: CallGate | None = None,
     *,
     check: Callable[[Context], None] = lambda context: None,
 ) -> grpc.RpcMethodHandler[Any, Any]:
     """One message in, many out, written by `handler` to the context. `check` may refuse a call
     before its message is read and parsed. What these two refuse is theirs to count; the rest the
-    gate counts.
+    gate counts. Without a `gate` it gets one of its own, of the usual bounds.
 
     To gRPC it is a stream of messages either way, so the first is read when `gate` says so.
     """
+
+    gate = gate or CallGate(CallGateConfig())
 
     async def handle(requests: object, context: Context) -> None:
         is_counted = False

@@ -54,15 +54,14 @@ DOOR_SERVER_OPTIONS: list[tuple[str, int]] = [
 
 
 def door_server_options(
-    *, message_bytes: int, connections: int, idle_s: float
+    *, message_bytes: int, connections: int, idle_s: float, shares_port: bool = False
 ) -> list[tuple[str, int]]:
-    """`message_bytes` bounds what a client may send; what we send keeps its own bound."""
+    """`message_bytes` bounds what a client may send; what we send keeps its own bound.
+    `shares_port`: other servers of this process may listen at the same one."""
+    ours = ("grpc.max_receive_message_length", "grpc.so_reuseport")
     return [
-        *(
-            option
-            for option in DOOR_SERVER_OPTIONS
-            if option[0] != "grpc.max_receive_message_length"
-        ),
+        *(option for option in DOOR_SERVER_OPTIONS if option[0] not in ours),
+        ("grpc.so_reuseport", int(shares_port)),
         ("grpc.max_receive_message_length", message_bytes),
         ("grpc.max_allowed_incoming_connections", connections),
         ("grpc.max_connection_idle_ms", int(idle_s * 1000)),

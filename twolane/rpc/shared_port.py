@@ -1,0 +1,59 @@
+"""Several gRPC servers of one process at one port, for a door that many calls reach at once.
+
+    connections ──(kernel, SO_REUSEPORT)──> server 0 ── takes a call, then the next ──> handlers
+                                       └──> server 1 ── takes a call, then the next ──> handlers
+
+A grpc.aio server takes one call at a time: each costs a wake-up of gRPC's thread and four turns of
+the event loop before the next one is looked at, and until then a call waits where no handler can
+refuse it. Here a burst on one connection is in the way of its own server alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import grpc
+
+from twolane.rpc.listen import join, try_listen
+from twolane.rpc.options import door_server_options
+
+SERVERS = 8
+FEW_CONNECTIONS = 64  # a server's own; with fewer, how the kernel spreads them would show
+
+
+class SharedPort:
+    """Takes `connections` at once, more or less: each server takes its part of them."""
+
+    def __init__(self, *, message_bytes: int, connections: int, idle_s: float) -> None:
+        n = min(SERVERS, max(1, connections // FEW_CONNECTIONS))
+        options = door_server_options(
+            message_bytes=message_bytes,
+            connections=connections // n,
+            idle_s=idle_s,
+            shares_port=True,
+        )
+        self._servers = [grpc.aio.server(options=options) for _ in range(n)]
+
+    def add_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
+        for server in self._servers:
+            server.add_generic_rpc_handlers(tuple(handlers))
+
+    def bind(self, host: str, port: int) -> int:
+        """Returns the port. Raises OSError if it is in use: the kernel would share it with another
+        process of this user that shares it too."""
+        if port and (why := try_listen(host, port)):
+            raise OSError(why)
+        for server in self._servers:
+            port = server.add_insecure_port(join(host, port))
+        return port
+
+    async def start(self) -> None:
+        for server in self._servers:
+            await server.start()
+
+    async def stop(self, grace_s: float | None) -> None:
+        """As `grpc.aio.Server.stop`."""
+        async with asyncio.TaskGroup() as tasks:
+            for server in self._servers:
+                tasks.create_task(server.stop(grace_s))

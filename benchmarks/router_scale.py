@@ -1,7 +1,7 @@
 """What the router's own code costs by the size of the cluster and by the requests in flight.
 
-`python -m benchmarks.router_scale` drives a `Dispatcher` in this process, without gRPC and text,
-and counts processor time:
+`python -m benchmarks.router_scale` drives a `Dispatcher` in this process (`benchmarks.router_rig`),
+and counts processor time. Garbage is collected as in a router's process:
 
     by workers      submit + place    one prompt of 1,024 tokens is hashed, admitted, placed, told
                     the same, queued  every worker is full: one is submitted; one has ended, so the
@@ -10,117 +10,39 @@ and counts processor time:
                     the same, queued  with a head that waits, and news of a page more or less
                     announce          the same as the one before
                     tick, model facts of an idle cluster; after an announce that changed something
-    by requests     tick, counts      nothing is due
+    by requests     tick              under load (`benchmarks.router_load`): mean, 99th percentile,
+                                      and how many ended by their deadline or stalled meanwhile
+                    counts            of requests by state, for metrics
                     kB a request      of 8,192 tokens, running
 """
 
 from __future__ import annotations
 
 import gc
-import random
 import time
-from array import array
-from collections.abc import Callable
-from dataclasses import replace
 
 import click
 import psutil
 
 from benchmarks.results import save
-from router.affinity import prefix_hashes
+from benchmarks.router_load import LoadedRouter
+from benchmarks.router_rig import Rig, mean_us
+from deploy.serving import settle_memory
 from router.config import AdmissionConfig, RouterConfig
-from router.dispatch import Dispatcher
-from router.request import Job, Request
+from router.request import Request
 from router.status import make_status
-from twolane.errors import CancelledError
-from twolane.params import SamplingParams
-from twolane.v1 import cluster_pb2, inference_pb2, worker_pb2
 
 WORKERS = (10, 100, 1_000)
 REQUESTS = (1_000, 10_000, 50_000)
-AIMS = {"submit_place_us": 250, "load_report_us": 20, "tick_ms_at_50000": 2.0}
-PROMPT_TOKENS, LONG_PROMPT_TOKENS = 1_024, 8_192
+TICKS = 400
+AIMS = {"submit_place_us": 250, "load_report_us": 20, "tick_p99_ms_at_50000": 2.0}
+LONG_PROMPT_TOKENS = 8_192
 _ROWS = 4
-_PARAMS = SamplingParams(max_tokens=64, seed=1)
-
-
-class Rig:
-    """A dispatcher with workers, half of them for prefill, that say what they are told to."""
-
-    def __init__(self, n_workers: int, config: RouterConfig, rows: int = _ROWS) -> None:
-        self.dispatcher = Dispatcher(config)
-        self.n_workers = n_workers
-        self.now = 100.0
-        self.rows = rows
-        self._n_jobs = 0
-        self._rng = random.Random(1)
-        for epoch in range(1, n_workers + 1):
-            self.dispatcher.announce(self.announcement(epoch), self.now)
-            self.dispatcher.session_opened(epoch, self.now)
-            self.report(epoch)
-        self.settle()
-
-    def announcement(self, epoch: int) -> cluster_pb2.AnnounceRequest:
-        role = worker_pb2.ROLE_PREFILL if epoch % 2 else worker_pb2.ROLE_DECODE
-        return cluster_pb2.AnnounceRequest(
-            worker=worker_pb2.WorkerAddress(worker_id=f"worker-{epoch}", epoch=epoch, endpoint="e"),
-            roles=[role],
-            model="m",
-            fingerprint="f",
-            n_pages=10**6,
-            page_tokens=64,
-            max_context_tokens=131_072,
-            vocab_size=150_000,
-            decode_rows=self.rows,
-        )
-
-    def report(self, epoch: int, used: int = 0) -> None:
-        pages = worker_pb2.PageCounts(used=used, free=10**6 - used)
-        message = worker_pb2.SessionResponse(load=worker_pb2.LoadReport(pages=pages, rows=used))
-        raw = message.SerializeToString()
-        self.dispatcher.on_message(epoch, worker_pb2.SessionResponse.FromString(raw), self.now)
-
-    def job(self, n_tokens: int = PROMPT_TOKENS) -> Job:
-        self._n_jobs += 1
-        numbers = [self._rng.randrange(150_000) for _ in range(n_tokens)]
-        ids = inference_pb2.TokenIds(ids=numbers).ids
-        name = f"{self._n_jobs:016x}"
-        return Job(request_id=name, model="m", token_ids=ids, params=_PARAMS, arrived=self.now)
-
-    def submit(self, job: Job) -> Request:
-        """As intake and the doors do it."""
-        job = replace(job, prefix_hashes=prefix_hashes(array("i", job.token_ids)))
-        request = self.dispatcher.submit(job, None, self.now)
-        self.settle()
-        return request
-
-    def end(self, request: Request) -> None:
-        """What waits is not placed by that, but when all has settled."""
-        self.dispatcher.end(request.job.submission_id, CancelledError("left"), self.now)
-
-    def settle(self) -> None:
-        """As the router does it once a turn of its loop."""
-        self.dispatcher.settle(self.now)
-        self.dispatcher.take_outbox()
-        self.dispatcher.take_touched()
-
-    def tick(self) -> None:
-        self.now += 0.001
-        self.dispatcher.tick(self.now)
-        self.dispatcher.take_outbox()
-
-
-def mean_us(count: int, work: Callable[[int], object]) -> float:
-    """Processor time of `work(0)` to `work(count - 1)`, each."""
-    start = time.process_time()
-    for n in range(count):
-        work(n)
-    return (time.process_time() - start) / count * 1e6
 
 
 def by_workers(n_workers: int) -> dict[str, float]:
     admission = AdmissionConfig(extra_rows=0, max_queued=10_000, max_prefill_backlog_tokens=10**9)
-    rig = Rig(n_workers, RouterConfig(admission=admission))
+    rig = Rig(n_workers, RouterConfig(admission=admission), rows=_ROWS)
     dispatcher, figures = rig.dispatcher, {}
     room = n_workers // 2 * _ROWS
     jobs = [rig.job() for _ in range(min(room, 300))]
@@ -168,21 +90,26 @@ def _say(rig: Rig, n: int, used: int) -> None:
     rig.settle()
 
 
-def by_requests(n_requests: int) -> dict[str, float]:
-    admission = AdmissionConfig(max_prefill_backlog_tokens=10**12)
-    rig = Rig(20, RouterConfig(admission=admission), rows=10**6)
-    for _ in range(n_requests):
-        rig.submit(rig.job(64))
-    board = rig.dispatcher.board
-    assert not board.queue
-    rig.tick()
-    rig.tick()
-    tick_ms = mean_us(50, lambda n: rig.tick()) / 1e3
+def by_requests(n_requests: int, n_ticks: int = TICKS) -> dict[str, float]:
+    load = LoadedRouter(n_requests)
+    board, took_ms = load.rig.dispatcher.board, []
+    before = board.counters.copy()
+    for _ in range(n_ticks):
+        took_ms.append(load.tick_ms())
+        load.turn_over()
+    board.check_integrity()
+    late, stalled = "failed.DEADLINE_EXCEEDED", "resumes.stalled"
 
     def count(n: int) -> None:
-        make_status(board, started=0.0, now=rig.now, with_requests=False)
+        make_status(board, started=0.0, now=load.rig.now, with_requests=False)
 
-    return {"tick_ms": tick_ms, "counts_ms": mean_us(20, count) / 1e3}
+    return {
+        "tick_ms": sum(took_ms) / n_ticks,
+        "tick_p99_ms": sorted(took_ms)[int(0.99 * n_ticks)],
+        "late": board.counters[late] - before[late],
+        "stalled": board.counters[stalled] - before[stalled],
+        "counts_ms": mean_us(20, count) / 1e3,
+    }
 
 
 def request_kb(n_requests: int = 2_000) -> float:
@@ -199,6 +126,7 @@ def request_kb(n_requests: int = 2_000) -> float:
 
 @click.command(help="Measure the router's own code by workers and by requests in flight.")
 def main() -> None:
+    settle_memory()
     workers: dict[str, dict[str, float]] = {}
     requests: dict[str, dict[str, float]] = {}
     kb = round(request_kb(), 1)

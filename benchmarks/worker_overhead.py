@@ -28,6 +28,7 @@ import numpy as np
 
 from benchmarks.results import save
 from decode_worker.role import DecodeRole
+from deploy.serving import settle_memory
 from engine.fake import FakeEngine, FakeEngineConfig
 from engine.step import RowResult, RowWork, SampledToken
 from kvtransfer.transports.base import Checked, LandingEvent, PageIds, Wake
@@ -44,7 +45,7 @@ from worker.worker import Worker
 PAGE_TOKENS, POOL_PAGES, PROMPT_TOKENS = 32, 13_000, 1024
 TRANSPORT = "benchmark"
 _WARM_UP_STEPS = 300
-_SWITCH_S, _COLLECT_EVERY = 100e-6, 20_000
+_SWITCH_S = 100e-6  # as in a worker's process
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +172,8 @@ async def measure(n_rows: int, n_steps: int, answer_tokens: int, step_s: float) 
     server.add_generic_rpc_handlers(Services(worker).handlers())
     worker.endpoint = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()
-    _settle()
+    sys.setswitchinterval(_SWITCH_S)
+    settle_memory()
     life = asyncio.create_task(worker.run())
     spec = engine.spec
     told = (worker.endpoint, site.epoch, n_rows, answer_tokens, spec.fingerprint, spec.layout)
@@ -209,14 +211,6 @@ async def measure(n_rows: int, n_steps: int, answer_tokens: int, step_s: float) 
         "longest_collection_ms": round(max(collections, default=0.0) * 1e3, 3),
         "calls": calls,
     }
-
-
-def _settle() -> None:
-    """What a worker's process does (`deploy.serving`)."""
-    sys.setswitchinterval(_SWITCH_S)
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(_COLLECT_EVERY)
 
 
 def watch_gc(took: list[float]) -> None:

@@ -52,13 +52,13 @@ async def serving(spec: ProcessSpec) -> AsyncIterator[Where]:
     block = _serving_router(spec, limit) if isinstance(spec, RouterSpec) else _serving_worker(spec)
     try:
         async with block as where:
-            _settle_memory()
+            settle_memory()
             yield where
     except* StartError as errors:
         raise first_error(errors) from None
 
 
-def _settle_memory() -> None:
+def settle_memory() -> None:
     """What was loaded stays: the collector never looks at it again, and at the rest less often.
 
     Otherwise it stops a router for 25 to 45 ms each second under load, and all answers with it.

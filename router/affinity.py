@@ -89,7 +89,7 @@ def tokens_of(n_blocks: int) -> int:
 
 def prefix_hashes(token_ids: Sequence[int]) -> array[int]:
     """A chain hash, of 64 bits, of each beginning of a whole number of blocks."""
-    ids = token_ids if isinstance(token_ids, array) else array("i", token_ids)
+    ids = token_ids if isinstance(token_ids, array) else array("i", token_ids[:])
     raw = memoryview(ids).cast("B")
     chain = hashlib.blake2b(digest_size=8)
     names = array("Q")
@@ -100,10 +100,8 @@ def prefix_hashes(token_ids: Sequence[int]) -> array[int]:
 
 
 def _blocks(n_tokens: int) -> Iterator[tuple[int, int]]:
-    start = 0
-    for n_blocks in range(1, n_tokens // BLOCK_TOKENS + 1):
-        end = tokens_of(n_blocks)
-        if end > n_tokens:
-            return
-        yield start, end
-        start = end
+    n_fine = min(n_tokens, tokens_of(N_FINE_BLOCKS)) // BLOCK_TOKENS * BLOCK_TOKENS
+    for start in range(0, n_fine, BLOCK_TOKENS):
+        yield start, start + BLOCK_TOKENS
+    for start in range(n_fine, n_tokens - COARSE_BLOCK_TOKENS + 1, COARSE_BLOCK_TOKENS):
+        yield start, start + COARSE_BLOCK_TOKENS

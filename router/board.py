@@ -137,7 +137,6 @@ class Board:
         self.labels[job.label] = job.submission_id
         self.states[request.state] += 1
         self.queue.push(request)
-        self.alarm(request, self.now)
 
     def alarm(self, request: Request, due: float) -> None:
         """Have it looked at then, if it is not earlier anyway."""

@@ -44,24 +44,25 @@ def _assign(
 ) -> worker_pb2.SessionRequest:
     job = request.job
     command = worker_pb2.SessionRequest(
-        assign=worker_pb2.Assign(
-            key=attempt.key,
-            row=attempt.row,
-            roles=roles,
-            token_ids=job.token_ids,
-            n_prompt=job.n_prompt,
-            sampling=request.sampling,
-            priority=job.priority,
-            time_left_ms=time_left_ms(job.deadline, now),
-            prefill=prefill.announce.worker,
-            decode=decode.announce.worker,
-            growth_tokens=attempt.growth_tokens,
-            tenant=job.tenant,
-            request_id=job.request_id,
-            claim=job.claim,
-            fence=fence_of(attempt.key.attempt),
-            resume_hash=sha256(job.resume_token).digest(),
-        )
+        # of a dict: an Assign would be made and then copied, with all ids of the prompt
+        assign={
+            "key": attempt.key,
+            "row": attempt.row,
+            "roles": roles,
+            "token_ids": job.token_ids,
+            "n_prompt": job.n_prompt,
+            "sampling": request.sampling,
+            "priority": job.priority,
+            "time_left_ms": time_left_ms(job.deadline, now),
+            "prefill": prefill.announce.worker,
+            "decode": decode.announce.worker,
+            "growth_tokens": attempt.growth_tokens,
+            "tenant": job.tenant,
+            "request_id": job.request_id,
+            "claim": job.claim,
+            "fence": fence_of(attempt.key.attempt),
+            "resume_hash": sha256(job.resume_token).digest(),
+        }
     )
     command.assign.token_ids.extend(request.answer.tokens[: attempt.first_index])
     return command

@@ -73,6 +73,7 @@ class Dispatcher:
         self.board.add(request)
         self.board.observer.admitted(job.model, request.n_prompt)
         self.settle(now)
+        self._clock.begin(request, now)
         return request
 
     def end(self, submission_id: str, error: TwolaneError, now: float) -> bool:

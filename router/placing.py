@@ -40,16 +40,18 @@ class Placing:
             return
         for model in queue.models():
             while (head := queue.head(model)) is not None:
-                if head is self._stuck.get(model):
-                    news = self._board.roster.has_news_for(self._need(head), model)
-                    if not news:
-                        break
+                if head is self._stuck.get(model) and not self._has_news_for(head, model):
+                    break
                 name = head.job.submission_id
                 placed = self._guard.run("placed", name, now, self._place, head, now)
                 if not placed and not head.is_over:
                     self._stuck[model] = head
                     break
                 self._stuck.pop(model, None)
+
+    def _has_news_for(self, head: Request, model: str) -> bool:
+        roster = self._board.roster
+        return roster.has_news(model) and roster.has_news_for(self._need(head), model)
 
     def _is_there(self, epoch: int) -> bool:
         member = self._board.members.get(epoch)

@@ -30,6 +30,11 @@ class RequestClock:
         self._admission = admission
         self._guard = guard
 
+    def begin(self, request: Request, now: float) -> None:
+        """A new request has been queued, and placed if that was possible at once."""
+        if not request.is_over:
+            self._board.alarm(request, self._next_look(request, now))
+
     def tick(self, now: float) -> None:
         for request in self._board.alarms.take_up_to(now):
             self._guard.run("ticked", request.job.submission_id, now, self._look, request, now)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from router.config import AdmissionConfig
 from router.member import Member, MemberState
@@ -20,8 +21,33 @@ from router.membership import Membership
 from router.order import Order
 from router.policy import Need, WorkerView
 from router.tally import Tally
+from twolane.v1 import cluster_pb2
 
-KindKey = tuple[str, str, tuple[str, ...], bool, bool, int]
+
+class KindKey(NamedTuple):
+    """What the workers of a kind have in common."""
+
+    fingerprint: str
+    layout: str
+    makes_dtypes: tuple[str, ...]
+    prefills: bool
+    decodes: bool
+    page_tokens: int
+
+
+class _Facts(NamedTuple):
+    """Of a worker, until it announces something else or wants a fence."""
+
+    announce: cluster_pb2.AnnounceRequest
+    wants_fence: bool
+    worker_id: str
+    model: str
+    kind: KindKey
+
+    @property
+    def place(self) -> tuple[str, KindKey]:
+        """Among whom it is."""
+        return self.model, self.kind
 
 
 class Roster:
@@ -33,14 +59,14 @@ class Roster:
         self._members = members
         self._tally = tally
         self._views: dict[int, WorkerView] = {}
-        self._model_of: dict[int, str] = {}
+        self._facts: dict[int, _Facts] = {}  # of those that have a view
         self._kinds: dict[str, dict[KindKey, _Kind]] = {}
         self._news: dict[str, _News] = {}  # by model
 
     def all(self, model: str) -> list[WorkerView]:
         """Every view of a model: for tests, and for comparison."""
         self.refresh()
-        return [view for epoch, view in self._views.items() if self._model_of[epoch] == model]
+        return [view for epoch, view in self._views.items() if self._facts[epoch].model == model]
 
     def view(self, epoch: int) -> WorkerView | None:
         """None: it may get no new work."""
@@ -50,15 +76,24 @@ class Roster:
     def shortlist(self, need: Need, model: str) -> list[WorkerView]:
         """`place` and `place_decode` choose of these as they would of all."""
         self.refresh()
+        kinds, n_tokens = self._kinds.get(model, {}).values(), need.n_tokens + need.growth_tokens
+        if not any(kind.has_room(n_tokens) for kind in kinds):
+            return []  # as nothing can be chosen
         chosen: dict[int, WorkerView] = {}
-        for kind in self._kinds.get(model, {}).values():
+        for kind in kinds:
             for view in kind.candidates(need):
                 chosen[view.epoch] = view
         for epoch in need.cached_tokens:
-            if self._model_of.get(epoch) == model:
+            facts = self._facts.get(epoch)
+            if facts is not None and facts.model == model:
                 chosen[epoch] = self._views[epoch]
         self.n_looks += len(chosen)
         return list(chosen.values())
+
+    def has_news(self, model: str) -> bool:
+        """Whether `has_news_for` may say yes."""
+        self.refresh()
+        return model in self._news
 
     def has_news_for(self, need: Need, model: str) -> bool:
         """Whether what found no place at the last call may find one now: a worker has got room
@@ -92,57 +127,61 @@ class Roster:
             if old is not None:
                 self._drop(old)
             return
-        view = self._view(member)
+        known = self._facts.get(epoch)
+        facts = _facts(member, known)
+        view = self._view(member, facts)
         self.n_looks += 1
-        model = member.announce.model
-        if view == old and model == self._model_of[epoch]:
-            return
-        if old is not None and (_kind_key(old), self._model_of[epoch]) != (_kind_key(view), model):
+        if old is not None and known is not None and known.place != facts.place:
             self._drop(old)
             old = None
+        self._facts[epoch] = facts
+        if view == old:
+            return
         self._views[epoch] = view
-        self._model_of[epoch] = model
-        kinds = self._kinds.setdefault(model, {})
-        key = _kind_key(view)
-        if key not in kinds:
-            kinds[key] = _Kind(self._views)
-        kinds[key].put(view)
+        kinds = self._kinds.get(facts.model)
+        if kinds is None:
+            kinds = self._kinds[facts.model] = {}
+        kind = kinds.get(facts.kind)
+        if kind is None:
+            kind = kinds[facts.kind] = _Kind(self._views)
+        kind.put(view)
         if view.prefills and (old is None or _has_grown_for_prompts(old, view)):
-            self._news_of(model).prefill[epoch] = view
+            self._news_of(facts.model).prefill[epoch] = view
         if view.decodes and (old is None or _has_grown_for_rows(old, view)):
-            self._news_of(model).decode[epoch] = view
+            self._news_of(facts.model).decode[epoch] = view
 
     def _drop(self, view: WorkerView) -> None:
-        model = self._model_of.pop(view.epoch)
+        facts = self._facts.pop(view.epoch)
         del self._views[view.epoch]
-        kinds = self._kinds[model]
-        key = _kind_key(view)
-        kinds[key].remove(view)
-        if not kinds[key].n_workers:
-            del kinds[key]
+        kinds = self._kinds[facts.model]
+        kind = kinds[facts.kind]
+        kind.remove(view)
+        if not kind.n_workers:
+            del kinds[facts.kind]
         if not kinds:
-            del self._kinds[model]
-        self._news_of(model).has_left = True
+            del self._kinds[facts.model]
+        self._news_of(facts.model).has_left = True
 
     def _news_of(self, model: str) -> _News:
         return self._news.setdefault(model, _News())
 
-    def _view(self, member: Member) -> WorkerView:
-        told, load, share = member.announce, member.load, self._tally.of(member.epoch)
+    def _view(self, member: Member, facts: _Facts) -> WorkerView:
+        told, load, kind = facts.announce, member.load, facts.kind
+        epoch = told.worker.epoch
+        share = self._tally.of(epoch)
         pages = load.pages
         # what we promised, or what the worker reports, if that is more: others use it too
         taken = pages.used + pages.pinned + pages.quarantined + load.reserved_growth_pages
         return WorkerView(
-            epoch=member.epoch,
-            worker_id=member.worker_id,
-            fingerprint=told.fingerprint,
-            prefills=member.prefills,
-            # a worker that wants a fence takes no reservations
-            decodes=member.decodes and not load.fence_wanted,
+            epoch=epoch,
+            worker_id=facts.worker_id,
+            fingerprint=kind.fingerprint,
+            prefills=kind.prefills,
+            decodes=kind.decodes,
             n_pages=told.n_pages,
-            page_tokens=told.page_tokens,
-            layout=told.layout,
-            makes_dtypes=tuple(told.makes_dtypes),
+            page_tokens=kind.page_tokens,
+            layout=kind.layout,
+            makes_dtypes=kind.makes_dtypes,
             occupied_pages=max(share.pages, taken),
             rows=share.rows,
             max_rows=told.decode_rows + self._config.extra_rows,
@@ -185,7 +224,7 @@ class _Kind:
             self._by_free.put(epoch, (is_full, free, view.rows, name))
         if view.prefills and view.decodes:
             self._by_both.put(epoch, (view.backlog_tokens, free, view.rows, name))
-        self._by_room.put(epoch, 0 if is_full else -view.free_pages)
+        self._by_room.put(epoch, 0 if is_full or not view.decodes else -view.free_pages)
 
     def remove(self, view: WorkerView) -> None:
         self.n_workers -= 1
@@ -207,7 +246,7 @@ class _Kind:
             return view.has_room(n_tokens)
 
         yield from self._first(self._by_backlog, need, can_prefill)
-        if self._has_room(n_tokens):
+        if self.has_room(n_tokens):
             yield from self._first(self._by_free, need, can_decode)
             yield from self._first(
                 self._by_both, need, lambda view: can_prefill(view) and can_decode(view)
@@ -215,9 +254,11 @@ class _Kind:
         else:  # they are there all the same: it is not avoided ones that must do
             yield from self._first(self._by_free, need, lambda view: True)
 
-    def _has_room(self, n_tokens: int) -> bool:
+    def has_room(self, n_tokens: int) -> bool:
+        """Whether a worker takes a row of so many tokens, avoided or not."""
         for epoch in self._by_room:
-            return self._views[epoch].has_room(n_tokens)
+            view = self._views[epoch]
+            return view.decodes and view.has_room(n_tokens)
         return False
 
     def _first(
@@ -238,15 +279,20 @@ class _Kind:
                 yield view
 
 
-def _kind_key(view: WorkerView) -> KindKey:
-    return (
-        view.fingerprint,
-        view.layout,
-        view.makes_dtypes,
-        view.prefills,
-        view.decodes,
-        view.page_tokens,
+def _facts(member: Member, known: _Facts | None) -> _Facts:
+    """`known`, if that is still so."""
+    told, wants_fence = member.announce, bool(member.load.fence_wanted)
+    if known is not None and known.announce is told and known.wants_fence == wants_fence:
+        return known
+    kind = KindKey(
+        fingerprint=told.fingerprint,
+        layout=told.layout,
+        makes_dtypes=tuple(told.makes_dtypes),
+        prefills=member.prefills,
+        decodes=member.decodes and not wants_fence,  # it takes no reservations
+        page_tokens=told.page_tokens,
     )
+    return _Facts(told, wants_fence, member.worker_id, told.model, kind)
 
 
 def _has_grown_for_prompts(old: WorkerView, new: WorkerView) -> bool:

@@ -42,8 +42,12 @@ class WaitingQueue:
         priority = request.job.priority if is_new else _RESUMED
         rank = (-priority, request.sequence)
         model = request.job.model
-        self._lines.setdefault(model, LazyHeap()).put(request, rank)
-        self._n_of.setdefault(model, Counter())[priority] += 1
+        line = self._lines.get(model)
+        if line is None:
+            line = self._lines[model] = LazyHeap()
+            self._n_of[model] = Counter()
+        line.put(request, rank)
+        self._n_of[model][priority] += 1
         if is_new:
             self._new.put(request, (priority, -request.sequence))
 

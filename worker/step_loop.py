@@ -28,6 +28,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from engine.step import Mark, RowResult, RowWork
@@ -42,6 +43,7 @@ log = logging.getLogger(__name__)
 
 Command = Callable[[float], None]
 _LEAST_NAP_S = 0.001
+_n_new = attrgetter("n_new")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,17 +121,18 @@ class StepLoop:
         left = self._limits.step_tokens
         for role in self._roles.all:
             share = role.plan(left, now)
-            left -= sum(row.n_new for row in share)
+            left -= sum(map(_n_new, share))
             assert left >= 0, "a role planned more than it was given"
             work += share
         return work
 
     def _run(self, work: list[RowWork]) -> Coroutine[Any, Any, list[RowResult]]:
         prefill = self._roles.prefill
+        if prefill is None:
+            return self._runner.run(work, None)
 
         def on_submitted(mark: Mark | None) -> None:
-            if prefill is not None:
-                prefill.on_submitted(work, mark, asyncio.get_running_loop().time())
+            prefill.on_submitted(work, mark, asyncio.get_running_loop().time())
 
         return self._runner.run(work, on_submitted)
 
@@ -143,7 +146,7 @@ class StepLoop:
         by_number = {result.row: result for result in results}
         for role in self._roles.all:
             role.apply(by_number, now)
-        self._observer.on_step(self._watch.end(now), sum(row.n_new for row in work))
+        self._observer.on_step(self._watch.end(now), sum(map(_n_new, work)))
 
     async def _sleep(self) -> None:
         now = asyncio.get_running_loop().time()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Protocol
@@ -20,9 +20,9 @@ class StepRunner(Protocol):
 
     steps_ahead: int  # how many calls of `run` may be on their way besides the oldest
 
-    def run(self, work: Sequence[RowWork], on_submitted: OnSubmitted) -> Results:
+    def run(self, work: Sequence[RowWork], on_submitted: OnSubmitted | None) -> Results:
         """The step is on its way when this returns; its results are awaited. Before they are there,
-        `on_submitted` is called, on the loop."""
+        `on_submitted` is called, on the loop, if anybody wants to know."""
         ...
 
     async def close(self) -> None:
@@ -33,7 +33,8 @@ class StepRunner(Protocol):
 class ThreadStepRunner:
     """Steps on a thread of their own, so that the event loop goes on meanwhile.
 
-    Another thread waits for results, so that a step can be submitted while one is computed.
+    Another thread waits for results, so that a step can be submitted while one is computed. It gets
+    a step from the first one, not by way of the loop, which a step of decode rows alone wakes once.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -42,23 +43,92 @@ class ThreadStepRunner:
         self._submits = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine-step")
         self._waits = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine-wait")
 
-    def run(self, work: Sequence[RowWork], on_submitted: OnSubmitted) -> Results:
-        loop = asyncio.get_running_loop()
-        step = loop.run_in_executor(self._submits, self._engine.submit, work)
-        return self._result(step, on_submitted)
+    def run(self, work: Sequence[RowWork], on_submitted: OnSubmitted | None) -> Results:
+        pending = _Pending()
+        self._submits.submit(self._submit, pending, work, on_submitted)
+        return pending.wait()
 
-    async def _result(
-        self, submitted: Awaitable[Step], on_submitted: OnSubmitted
-    ) -> list[RowResult]:
-        step = await submitted
-        on_submitted(step.written)
+    def _submit(
+        self, pending: _Pending, work: Sequence[RowWork], on_submitted: OnSubmitted | None
+    ) -> None:
+        """On its thread."""
+        if pending.is_called_off:
+            return
+        try:
+            step = self._engine.submit(work)
+        except BaseException as error:  # noqa: BLE001  who waits raises it
+            pending.fail(error)
+            return
+        if on_submitted is not None:
+            pending.tell(on_submitted, step.written)
         if isinstance(step, DoneStep):
-            return step.results
-        return await asyncio.get_running_loop().run_in_executor(self._waits, step.result)
+            pending.succeed(step.results)
+        else:
+            self._waits.submit(self._wait, pending, step)
+
+    def _wait(self, pending: _Pending, step: Step) -> None:
+        """On its thread."""
+        if pending.is_called_off:
+            return
+        try:
+            results = step.result()
+        except BaseException as error:  # noqa: BLE001  who waits raises it
+            pending.fail(error)
+            return
+        pending.succeed(results)
 
     async def close(self) -> None:
-        for thread in (self._submits, self._waits):
+        for thread in (self._submits, self._waits):  # the first gives work to the second
             await asyncio.to_thread(thread.shutdown, wait=True)
+
+
+class _Pending:
+    """One step's way from thread to thread, and what the loop hears of it. `tell`, `succeed` and
+    `fail` are called by the threads; who waits hears them in that order."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._results: asyncio.Future[list[RowResult]] = self._loop.create_future()
+
+    async def wait(self) -> list[RowResult]:
+        return await self._results
+
+    @property
+    def is_called_off(self) -> bool:
+        """Nobody waits any more."""
+        return self._results.cancelled()
+
+    def tell(self, hear: OnSubmitted, mark: Mark | None) -> None:
+        self._on_loop(self._hear, hear, mark)
+
+    def succeed(self, results: list[RowResult]) -> None:
+        self._on_loop(self._set, results)
+
+    def fail(self, error: BaseException) -> None:
+        self._on_loop(self._raise, error)
+
+    def _on_loop(self, work: Callable[..., None], *args: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(work, *args)
+        except RuntimeError:
+            if not self._loop.is_closed():
+                raise
+
+    def _hear(self, hear: OnSubmitted, mark: Mark | None) -> None:
+        if self._results.done():
+            return
+        try:
+            hear(mark)
+        except Exception as error:  # noqa: BLE001  as above
+            self._raise(error)
+
+    def _set(self, results: list[RowResult]) -> None:
+        if not self._results.done():
+            self._results.set_result(results)
+
+    def _raise(self, error: BaseException) -> None:
+        if not self._results.done():
+            self._results.set_exception(error)
 
 
 class TimedEngine(Engine, Protocol):
@@ -80,8 +150,11 @@ class TimedStepRunner:
         self._turn = asyncio.Lock()  # fair: steps take it in the order of submission
         self._sampled: dict[int, int] = {}  # by row, in the newest step that is done
 
-    async def run(self, work: Sequence[RowWork], on_submitted: OnSubmitted) -> list[RowResult]:
-        on_submitted(None)
+    async def run(
+        self, work: Sequence[RowWork], on_submitted: OnSubmitted | None
+    ) -> list[RowResult]:
+        if on_submitted is not None:
+            on_submitted(None)
         async with self._turn:
             known = [self._resolve(row) for row in work]
             await asyncio.sleep(self._engine.step_time_s(known))

@@ -14,12 +14,14 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
+from operator import attrgetter
 
 from engine.step import RowWork
 from worker.config import StepWatchConfig
 
 _SMOOTHING = 0.1  # weight of the newest step in the moving average
 _MOST_A_LOOK_S = 1.0  # counts between two looks
+_n_new = attrgetter("n_new")
 Kind = tuple[bool, bool]  # whether any row has one new position, and whether any has more
 
 
@@ -40,7 +42,8 @@ class StepWatch:
     def begin(self, work: Sequence[RowWork], now: float) -> None:
         if not self._flying:
             self._age_s, self._looked_at_s = 0.0, now
-        kind = (any(row.n_new == 1 for row in work), any(row.n_new > 1 for row in work))
+        counts = set(map(_n_new, work))
+        kind = (1 in counts, max(counts, default=0) > 1)
         self._flying.append((kind, now))
 
     def end(self, now: float) -> float:

@@ -94,9 +94,12 @@ class _HangingRunner(TimedStepRunner):
         super().__init__(engine, steps_ahead=steps_ahead)
         self._is_hung = is_hung
 
-    async def run(self, work: Sequence[RowWork], on_submitted: OnSubmitted) -> list[RowResult]:
+    async def run(
+        self, work: Sequence[RowWork], on_submitted: OnSubmitted | None
+    ) -> list[RowResult]:
         if self._is_hung():
-            on_submitted(None)
+            if on_submitted is not None:
+                on_submitted(None)
             await asyncio.Event().wait()
         return await super().run(work, on_submitted)
 

@@ -49,7 +49,7 @@ class IdleRole:
 class NoRunner:
     steps_ahead = 0
 
-    async def run(self, work: Sequence[RowWork], told: OnSubmitted) -> list[RowResult]:
+    async def run(self, work: Sequence[RowWork], told: OnSubmitted | None) -> list[RowResult]:
         raise AssertionError("there was no work")
 
     async def close(self) -> None:
@@ -108,12 +108,11 @@ class SecondRunner:
         self.steps_ahead = steps_ahead
         self.said = said
 
-    def run(self, work: Sequence[RowWork], told: OnSubmitted) -> Results:
+    def run(self, work: Sequence[RowWork], told: OnSubmitted | None) -> Results:
         self.said.append("run")
-        return self._result(work, told)
+        return self._result(work)
 
-    async def _result(self, work: Sequence[RowWork], told: OnSubmitted) -> list[RowResult]:
-        told(None)
+    async def _result(self, work: Sequence[RowWork]) -> list[RowResult]:
         await asyncio.sleep(1)
         return [RowResult(row.row) for row in work]
 
@@ -155,7 +154,7 @@ def test_broken_engine_ends_the_worker_loudly(play: Play, monkeypatch: pytest.Mo
     async def scene(town: Town) -> None:
         worker = town.add("w", "pd")
 
-        async def run(work: Sequence[RowWork], told: OnSubmitted) -> list[RowResult]:
+        async def run(work: Sequence[RowWork], told: OnSubmitted | None) -> list[RowResult]:
             raise BrokenEngineError("device lost")
 
         monkeypatch.setattr(worker._runner, "run", run)
@@ -176,7 +175,7 @@ def test_faulty_row_fails_alone(play: Play, monkeypatch: pytest.MonkeyPatch) -> 
         worker = town.add("w", "pd")
         engine_run = worker._runner.run
 
-        async def run(work: Sequence[RowWork], told: OnSubmitted) -> list[RowResult]:
+        async def run(work: Sequence[RowWork], told: OnSubmitted | None) -> list[RowResult]:
             results = await engine_run(work, told)
             return [
                 RowResult(r.row, error="logits are not finite")
@@ -206,7 +205,7 @@ def test_row_that_fails_amid_its_answer_indexes_none_of_it(
         worker = town.add("w", "pd")
         engine_run = worker._runner.run
 
-        async def run(work: Sequence[RowWork], told: OnSubmitted) -> list[RowResult]:
+        async def run(work: Sequence[RowWork], told: OnSubmitted | None) -> list[RowResult]:
             results = await engine_run(work, told)
             return [
                 RowResult(r.row, error="logits are not finite") if len(w.token_ids) > 80 else r
@@ -229,7 +228,7 @@ def test_failed_row_leaves_nothing_in_the_prefix_index(
         worker = town.add("w", "pd")
         engine_run = worker._runner.run
 
-        async def run(work: Sequence[RowWork], told: OnSubmitted) -> list[RowResult]:
+        async def run(work: Sequence[RowWork], told: OnSubmitted | None) -> list[RowResult]:
             results = await engine_run(work, told)
             failing = [w.start + w.n_new == 100 for w in work]
             return [

@@ -1,0 +1,141 @@
+"""A dispatcher, without gRPC and text, and workers that say what they are told to.
+
+Half of the workers are for prefill, half for decode. Time stands still but for `now`.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from router.affinity import prefix_hashes
+from router.config import RouterConfig
+from router.dispatch import Dispatcher
+from router.request import Job, Request
+from twolane.errors import CancelledError
+from twolane.params import SamplingParams
+from twolane.v1 import cluster_pb2, inference_pb2, sampling_pb2, worker_pb2
+
+PREFILL, DECODE = worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE
+GOES_ON = sampling_pb2.FINISH_REASON_UNSPECIFIED
+PROMPT_TOKENS = 1_024
+PARAMS = SamplingParams(max_tokens=64, seed=1)
+
+
+class Rig:
+    """See the module's docstring."""
+
+    def __init__(self, n_workers: int, config: RouterConfig, rows: int = 4) -> None:
+        self.dispatcher = Dispatcher(config)
+        self.n_workers = n_workers
+        self.now = 100.0
+        self.rows = rows
+        self._n_jobs = 0
+        self._rng = random.Random(1)
+        for epoch in range(1, n_workers + 1):
+            self.dispatcher.announce(self.announcement(epoch), self.now)
+            self.dispatcher.session_opened(epoch, self.now)
+            self.report(epoch)
+        self.dispatcher.board.roster.refresh()  # a placement does not pay for the whole cluster
+        self.settle()
+
+    def announcement(self, epoch: int) -> cluster_pb2.AnnounceRequest:
+        return cluster_pb2.AnnounceRequest(
+            worker=worker_pb2.WorkerAddress(worker_id=f"worker-{epoch}", epoch=epoch, endpoint="e"),
+            roles=[PREFILL if epoch % 2 else DECODE],
+            model="m",
+            fingerprint="f",
+            n_pages=10**6,
+            page_tokens=64,
+            max_context_tokens=131_072,
+            vocab_size=150_000,
+            decode_rows=self.rows,
+        )
+
+    def hear(self, epoch: int, message: worker_pb2.SessionResponse) -> None:
+        """As it comes from the wire."""
+        raw = message.SerializeToString()
+        self.dispatcher.on_message(epoch, worker_pb2.SessionResponse.FromString(raw), self.now)
+
+    def report(self, epoch: int, used: int = 0) -> None:
+        pages = worker_pb2.PageCounts(used=used, free=10**6 - used)
+        load = worker_pb2.LoadReport(pages=pages, rows=used)
+        self.hear(epoch, worker_pb2.SessionResponse(load=load))
+
+    def tell_token(
+        self,
+        request: Request,
+        reason: sampling_pb2.FinishReason = GOES_ON,
+        *,
+        role: worker_pb2.Role,
+    ) -> None:
+        """The next token, by the worker of that role."""
+        attempt = request.attempt
+        assert attempt is not None
+        columns = worker_pb2.TokenColumns(
+            role=role,
+            rows=[attempt.row],
+            first_indexes=[len(request.answer.tokens)],
+            token_ids=[7],
+        )
+        if reason:
+            columns.ends.add(at=0, finish_reason=reason)
+        epoch = attempt.prefill_epoch if role == PREFILL else attempt.decode_epoch
+        self.hear(epoch, worker_pb2.SessionResponse(tokens=[columns]))
+
+    def tell_end(self, request: Request, *, role: worker_pb2.Role) -> None:
+        """The last words of a side: they carry its figures."""
+        attempt = request.attempt
+        assert attempt is not None
+        kind = worker_pb2.RowEvent.KIND_FINISHED
+        if role == PREFILL:
+            kind = worker_pb2.RowEvent.KIND_HANDED_OVER
+        figures = worker_pb2.RowFigures()
+        event = worker_pb2.RowEvent(key=attempt.key, kind=kind, role=role, figures=figures)
+        epoch = attempt.prefill_epoch if role == PREFILL else attempt.decode_epoch
+        self.hear(epoch, worker_pb2.SessionResponse(rows=[event]))
+
+    def job(self, n_tokens: int = PROMPT_TOKENS, time_left_s: float | None = None) -> Job:
+        self._n_jobs += 1
+        numbers = [self._rng.randrange(150_000) for _ in range(n_tokens)]
+        return Job(
+            request_id=f"{self._n_jobs:016x}",
+            model="m",
+            token_ids=inference_pb2.TokenIds(ids=numbers).ids,
+            params=PARAMS,
+            arrived=self.now,
+            deadline=None if time_left_s is None else self.now + time_left_s,
+        )
+
+    def submit(self, job: Job) -> Request:
+        """As intake and the doors do it."""
+        job = replace(job, prefix_hashes=prefix_hashes(job.token_ids))
+        request = self.dispatcher.submit(job, None, self.now)
+        self.settle()
+        return request
+
+    def end(self, request: Request) -> None:
+        """What waits is not placed by that, but when all has settled."""
+        self.dispatcher.end(request.job.submission_id, CancelledError("left"), self.now)
+
+    def settle(self) -> None:
+        """As the router does it once a turn of its loop."""
+        self.dispatcher.settle(self.now)
+        self.dispatcher.take_outbox()
+        self.dispatcher.take_touched()
+
+    def tick(self, after_s: float = 0.001) -> None:
+        """As the router does it, so long after the last."""
+        self.now += after_s
+        self.dispatcher.tick(self.now)
+        self.dispatcher.take_outbox()
+
+
+def mean_us(count: int, work: Callable[[int], object]) -> float:
+    """Processor time of `work(0)` to `work(count - 1)`, each."""
+    start = time.process_time()
+    for n in range(count):
+        work(n)
+    return (time.process_time() - start) / count * 1e6

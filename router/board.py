@@ -63,9 +63,9 @@ class NullObserver:
 class Board:
     """See the module's docstring."""
 
-    def __init__(self, config: RouterConfig, store: Store, observer: Observer) -> None:
+    def __init__(self, config: RouterConfig, observer: Observer) -> None:
         self.config = config
-        self.store = store
+        self.store = Store()
         self.observer = observer
         self.members = Membership(config.membership)
         self.queue = WaitingQueue()

@@ -196,11 +196,6 @@ class Board:
         self.store.release(job.label, job.submission_id)
         request.drop_prompt()
 
-    def worker_id(self, epoch: int) -> str:
-        """For people; empty where nobody knows it any more."""
-        member = self.members.get(epoch)
-        return member.worker_id if member is not None else ""
-
     def attempts_at(self, epoch: int) -> list[tuple[Request, Attempt]]:
         """Live attempts that are known to that worker."""
         return [

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from deploy.child import run_process
-from deploy.launcher import StartError
+from deploy.errors import StartError
 from deploy.options import (
     HTTP_OPTIONS,
     LIMIT_OPTIONS,

@@ -9,8 +9,8 @@ from decode_worker.config import DecodeConfig
 from decode_worker.role import DecodeRole
 from deploy.converts import converts_of
 from deploy.engines import Powerhouse
+from deploy.errors import StartError
 from deploy.given import with_given
-from deploy.launcher import StartError
 from deploy.spec import DECODE, PREFILL, LimitsSpec, ModelSpec, TimingSpec, WorkerSpec
 from engine.step import EngineSpec
 from kvtransfer.config import MIB, LeaseConfig, ReceiverConfig, SenderConfig

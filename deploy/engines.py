@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from deploy.errors import StartError
 from deploy.host_memory import check_room
-from deploy.launcher import StartError
 from deploy.loading import LoadingLines
 from deploy.spec import ModelSpec
 from engine.config_fields import read_config, size_of

@@ -22,8 +22,9 @@ from click.core import ParameterSource
 from rich.console import Console
 
 from deploy.devices import settled
+from deploy.errors import StartError
 from deploy.events import Event, Kind
-from deploy.launcher import Launcher, StartError
+from deploy.launcher import Launcher
 from deploy.options import (
     HTTP_OPTIONS,
     LIMIT_OPTIONS,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from deploy.devices import environment_of, read_gpus, settled, visible_devices
-from deploy.launcher import StartError
+from deploy.errors import StartError
 from deploy.spec import ClusterSpec, ModelSpec, PoolSpec
 from tests.deploy.clusters import cluster_with
 

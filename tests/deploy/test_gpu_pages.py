@@ -11,7 +11,7 @@ import pytest
 
 from deploy.bundled import model_path
 from deploy.engines import open_engine
-from deploy.launcher import StartError
+from deploy.errors import StartError
 from deploy.spec import ModelSpec
 from engine.fake import FakeEngine, FakeEngineConfig
 

@@ -102,7 +102,7 @@ class EngineSpec:
     n_pages: int
     page_tokens: int
     page_bytes: int  # of all ranks: their pages of that number, one behind the other
-    layout: str  # canonical JSON of dtype, page_tokens, layers, kv_heads, head_dim
+    layout: str  # `twolane.layout.Layout.to_json`
     max_context_tokens: int
     vocab_size: int
     eos_token_ids: tuple[int, ...]

@@ -14,10 +14,9 @@ when the row ends well; those that a failed row wrote never do.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from decode_worker.config import DecodeConfig
-from decode_worker.preemption import choose_victim
 from engine.step import Page, RowResult, RowWork, SampledToken
 from kvtransfer import reasons
 from kvtransfer.events import Abandoned, Dead, Landed, ReceiverEvent
@@ -27,7 +26,6 @@ from twolane.refusals import TOO_LARGE
 from twolane.v1 import sampling_pb2, worker_pb2
 from worker.attempt_id import AttemptId
 from worker.errors import RowRefusedError
-from worker.prefix import publish
 from worker.rows import Row, RowState, by_turn
 from worker.site import Site
 from worker.stop import GOES_ON
@@ -274,7 +272,7 @@ class DecodeRole:
             self._order = None
         is_sound = kind != _Kind.KIND_FAILED and row.n_computed > row.n_given
         if is_sound and self._config.index_answers:
-            publish(row, row.n_computed, self._site.pages)
+            row.publish(row.n_computed, self._site.pages)
         if row.times.joined_s is not None and row.n_computed > row.n_given:
             row.times.last_token_s = self._applied_s
         row.advance(RowState.OVER)
@@ -304,3 +302,11 @@ class DecodeRole:
         load.decode_queue = self.receiver.n_queued
         load.reserved_growth_pages = self._site.reserve.n_promised
         load.fence_wanted.extend(self.receiver.fence_wanted(now))
+
+
+def choose_victim(rows: Iterable[Row]) -> Row:
+    """Who gives way when pages run out: the lowest priority; among those the youngest.
+
+    It is the last one in turn, so the first is never a victim: someone always gets on.
+    """
+    return max(rows, key=lambda row: row.turn)

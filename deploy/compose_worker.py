@@ -23,10 +23,10 @@ from twolane.rpc.listen import bare
 from worker.config import SessionConfig, StepLimits, StepWatchConfig, WorkerConfig
 from worker.links import PeerDialer
 from worker.metrics import WorkerMetrics
+from worker.peers import Wire
 from worker.role import Roles
 from worker.site import Site
 from worker.step_runner import ThreadStepRunner
-from worker.wire import Wire
 from worker.worker import Worker
 
 # A card of today reads 2,048 tokens in 50 ms, nearly at its best rate: no answer waits longer.

@@ -15,6 +15,6 @@ ROOT = Path(__file__).parents[2]
     ("target", "extras"), [("demo", ["serve"]), ("test", ["serve", "dev"]), ("proto", [])]
 )
 def test_a_target_installs_what_it_needs_and_nothing_else(target: str, extras: list[str]) -> None:
-    command = ["make", "--dry-run", "--always-make", target]
+    command = ["make", "PYTHON=python3", "--dry-run", "--always-make", target]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert re.findall(r"pip install .*'\.\[(\w+)\]'", done.stdout) == extras

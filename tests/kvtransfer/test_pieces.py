@@ -20,8 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtransfer import in_grant, inbound, outbound
-from kvtransfer.checksum import page_checksums
-from kvtransfer.digests import mix64
+from kvtransfer.digests import mix64, page_checksums
 from kvtransfer.host import host_identity, open_pidfd, start_ticks
 from kvtransfer.in_grant import GRANT_MOVES, GrantState
 from kvtransfer.inbound import IN_MOVES, InState

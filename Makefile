@@ -6,6 +6,7 @@
 #   make format     let ruff rewrite the code     make proto      regenerate twolane/v1 from proto/
 #   make bench      measure this machine          make soak       the long tests
 #   make test-gpu   the tests that need a GPU     make mutants    break each guard, expect a red test
+#   make docs       write the pages of docs/ that are made from the code
 #   make clean      remove what these made
 
 PYTHON ?= $(firstword $(foreach p,python3 python3.13 python3.12 python3.11,$(shell \
@@ -26,7 +27,7 @@ STUBS_IN = $(PROTO_VENV)/bin/python -m grpc_tools.protoc -Iproto \
 
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check lint format proto proto-drift bench test-gpu soak mutants clean
+.PHONY: help install demo test check lint format docs proto proto-drift bench test-gpu soak mutants clean
 
 help:
 	@sed -n '/^#   make/s/^#  //p' Makefile
@@ -55,7 +56,7 @@ demo: $(SERVING)
 	$(BIN)/python -m deploy.demo
 
 check: lint
-	$(BIN)/pytest -q tests/checks
+	$(BIN)/pytest -q tests/checks tests/docs
 
 # Without triton the tests of kernels would skip. They run in one process: the last of them looks at
 # what the others have run.
@@ -74,6 +75,9 @@ lint: $(INSTALLED) proto-drift
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: $(INSTALLED)
+	$(BIN)/python -m tests.docs
 
 proto: $(PROTO_INSTALLED)
 	$(call STUBS_IN,.)

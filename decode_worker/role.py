@@ -22,7 +22,7 @@ from kvtransfer import reasons
 from kvtransfer.events import Abandoned, Dead, Landed, ReceiverEvent
 from kvtransfer.key import Key
 from kvtransfer.receiver import Receiver
-from twolane.refusals import TOO_LARGE
+from twolane.refusals import Refusal
 from twolane.v1 import sampling_pb2, worker_pb2
 from worker.attempt_id import AttemptId
 from worker.errors import RowRefusedError
@@ -67,7 +67,7 @@ class DecodeRole:
             self._key(row), n_tokens=row.n_given, now=now, prefix_hashes=row.prompt_hashes
         ):
             raise RowRefusedError(
-                reasons.CANCELLED, "its transfer was given up before it was assigned"
+                Refusal.CANCELLED, "its transfer was given up before it was assigned"
             )
         self._waiting[row.attempt] = row
 
@@ -150,7 +150,9 @@ class DecodeRole:
     def check_fits(self, row: Row) -> None:
         n_most, n_pages = row.n_prompt_pages + self._growth_pages(row), self._site.spec.n_pages
         if n_most > n_pages:
-            raise RowRefusedError(TOO_LARGE, f"grows to {n_most} pages; the pool has {n_pages}")
+            raise RowRefusedError(
+                Refusal.TOO_LARGE, f"grows to {n_most} pages; the pool has {n_pages}"
+            )
 
     def can_adopt(self, row: Row, n_new_pages: int) -> bool:
         if not self._has_room(row, n_new_pages):

@@ -30,7 +30,7 @@ from prefill_worker.batching import Waiting, share_out, who_starts
 from prefill_worker.config import PrefillConfig
 from prefill_worker.outgoing import Outgoing
 from prefill_worker.starting import try_start
-from twolane.refusals import NO_ROLE, QUEUE_FULL
+from twolane.refusals import Refusal
 from twolane.v1 import worker_pb2
 from worker.attempt_id import AttemptId
 from worker.attempt_log import AttemptLog
@@ -72,10 +72,10 @@ class PrefillRole:
         """Queue the row."""
         n_waiting = len(self._in_state(RowState.WAITING))
         if n_waiting >= self._config.queue_limit:
-            raise RowRefusedError(QUEUE_FULL, f"{n_waiting} rows wait here")
+            raise RowRefusedError(Refusal.QUEUE_FULL, f"{n_waiting} rows wait here")
         if self._is_local(row):
             if self._adopter is None:
-                raise RowRefusedError(NO_ROLE, "no decode role here to hand the row to")
+                raise RowRefusedError(Refusal.NO_ROLE, "no decode role here to hand the row to")
             self._adopter.check_fits(row)
         self._rows[row.attempt] = row
 

@@ -15,8 +15,8 @@ from router.board import Board
 from router.endings import Endings
 from router.recovery import Recovery
 from router.request import Request, RequestState
-from twolane import refusals
 from twolane.errors import InternalError, UnavailableError
+from twolane.refusals import Refusal
 from twolane.rpc.columns import Told
 from twolane.v1 import sampling_pb2, worker_pb2
 
@@ -165,7 +165,7 @@ class Events:
                 self._endings.fail(
                     request, UnavailableError("another router has taken this request over")
                 )
-            case K.KIND_REFUSED if event.reason == refusals.CANCELLED and not is_prefill:
+            case K.KIND_REFUSED if event.reason == Refusal.CANCELLED and not is_prefill:
                 pass  # P gave the transfer up before D was assigned; P tells why
             case K.KIND_REFUSED:
                 self._recovery.refused(request, epoch, event.reason, event.message, now)

@@ -18,9 +18,9 @@ from router.guard import Guard
 from router.member import Member, MemberState
 from router.policy import Need, WorkerView, place_decode
 from router.request import Request, RequestState
-from twolane import refusals
 from twolane.attempt_number import next_attempt
 from twolane.errors import UnavailableError
+from twolane.refusals import NOT_NOW, Refusal
 from twolane.v1 import worker_pb2
 
 A = AttemptState
@@ -249,12 +249,12 @@ class Recovery:
     def refused(self, request: Request, epoch: int, reason: str, message: str, now: float) -> None:
         """A worker will not have the row: elsewhere, if there is an elsewhere. What another request
         of its label keeps from starting is over; one that has an answer so far is the earlier."""
-        is_in_use = reason == refusals.REQUEST_IN_USE
+        is_in_use = reason == Refusal.REQUEST_IN_USE
         if is_in_use and not request.answer.tokens:
             self._endings.fail(request, request.job.label.in_use_error())
             return
         self.avoid(request, epoch)
-        is_refusal = is_in_use or reason in refusals.NOT_NOW
+        is_refusal = is_in_use or reason in NOT_NOW
         self.retry(
             request,
             f"refused.{reason or 'unknown'}",

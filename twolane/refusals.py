@@ -1,29 +1,52 @@
-"""Why a worker does not take an ASSIGN: the stable words of RowEvent.reason.
+"""Why a request, or a row of it, was not taken: every reason there is.
 
-invalid          a field is out of its bound, or unset: the router's bug, or a version skew
-no_role          this worker does not have that role
-too_large        more context, or more pages, than this worker can ever hold
-epoch            another incarnation of this worker was meant
-tombstone        the attempt was cancelled before
-duplicate        the attempt is another router's
-cancelled        its transfer was given up before it was assigned; the prefill worker tells why
-request_in_use   another request runs under that label
-draining         takes no new rows
-queue_full       too many rows wait here
+    client ──> door ──> admission ──> queue ──> worker
+
+    door         counted in `refused`; the client's error has this reason, in capitals
+    admission    counted in `refused`; the client gets OverloadedError or DeadlineError
+    worker       RowEvent REFUSED with this reason; the router tries elsewhere, and counts it in
+                 `resumes` as refused.REASON
+
+`refused` and `resumes` are counters of the router's status and metrics.
 """
 
 from __future__ import annotations
 
-INVALID = "invalid"
-NO_ROLE = "no_role"
-TOO_LARGE = "too_large"
-EPOCH = "epoch"
-TOMBSTONE = "tombstone"
-DUPLICATE = "duplicate"
-CANCELLED = "cancelled"
-REQUEST_IN_USE = "request_in_use"
-DRAINING = "draining"
-QUEUE_FULL = "queue_full"
+from enum import StrEnum
 
-# They say nothing of the request: it goes elsewhere, or comes again.
-NOT_NOW = frozenset({DRAINING, QUEUE_FULL})
+
+class Refusal(StrEnum):
+    """Stable words: they are on the wire and in metrics."""
+
+    # At a door: the reasons of twolane.errors.
+    INVALID_REQUEST = "invalid_request"  # it can never succeed as it is
+    INVALID_PARAMETER = "invalid_parameter"  # one field is out of its bound
+    UNIMPLEMENTED = "unimplemented"  # a field that is reserved for a later version
+    PERMISSION_DENIED = "permission_denied"  # not from here
+    UNKNOWN_MODEL = "unknown_model"  # no worker serves that model
+    DUPLICATE_REQUEST = "duplicate_request"  # its request id is in use
+    OVERLOADED = "overloaded"  # a bound of the door itself: calls, connections, unread messages
+    DEADLINE_EXCEEDED = "deadline_exceeded"  # its message did not come in time
+    UNAVAILABLE = "unavailable"  # the router is stopping, or has no worker
+
+    # At admission (router/admission.py).
+    QUEUE_FULL = "queue_full"  # too many requests wait at the router; also: rows at a worker
+    QUEUE_LONG = "queue_long"  # the expected wait is too long
+    EVICTED = "evicted"  # it waited, and gave its place to a higher priority
+    DEADLINE = "deadline"  # the deadline had passed when it arrived
+    DEADLINE_HOPELESS = "deadline_hopeless"  # it would pass before the answer is complete
+
+    # At a worker, for an ASSIGN.
+    INVALID = "invalid"  # a field is unset or out of its bound: the router's bug, or version skew
+    NO_ROLE = "no_role"  # the worker does not have that role
+    TOO_LARGE = "too_large"  # more context, or more pages, than the worker can ever hold
+    EPOCH = "epoch"  # another incarnation of the worker was meant
+    TOMBSTONE = "tombstone"  # the attempt was cancelled before
+    DUPLICATE = "duplicate"  # the attempt is another router's
+    CANCELLED = "cancelled"  # its transfer was given up before; the prefill worker reports why
+    REQUEST_IN_USE = "request_in_use"  # another request runs under that label
+    DRAINING = "draining"  # the worker takes no new rows
+
+
+# Reasons of a worker that do not depend on the request: it goes elsewhere, or comes again.
+NOT_NOW = frozenset({Refusal.DRAINING, Refusal.QUEUE_FULL})

@@ -9,7 +9,7 @@ same.
 from __future__ import annotations
 
 from kvtransfer.key import Key
-from twolane import refusals
+from twolane.refusals import Refusal
 from twolane.v1 import worker_pb2
 from worker.assigns import check_assign
 from worker.attempt_id import AttemptId
@@ -99,14 +99,14 @@ class Commands:
     def _assign(self, session: Session, assign: worker_pb2.Assign, now: float) -> None:
         attempt = AttemptId.of(assign.key)
         if not self._is_meant(assign):
-            self._turn_away(session, assign, refusals.EPOCH, now)
+            self._turn_away(session, assign, Refusal.EPOCH, now)
             return
         if (log := self._registry.find(attempt)) is not None:
             if log.owner == session.owner:
                 self._drop("duplicate_assign")
                 session.send(self._registry.attach(attempt, 0, session), now)
             else:
-                self._turn_away(session, assign, refusals.DUPLICATE, now)
+                self._turn_away(session, assign, Refusal.DUPLICATE, now)
             return
         left_s = assign.time_left_ms / 1000
         deadline_s = now + left_s if left_s > 0 else None
@@ -122,7 +122,7 @@ class Commands:
             self._site.news.event(_refusal(assign, refusal.reason, refusal.message))
 
     def _turn_away(
-        self, session: Session, assign: worker_pb2.Assign, reason: str, now: float
+        self, session: Session, assign: worker_pb2.Assign, reason: Refusal, now: float
     ) -> None:
         """Nothing is kept of it. (Of what `_start` refuses there is a log, for ATTACH.)"""
         self._drop(reason)
@@ -130,18 +130,18 @@ class Commands:
 
     def _start(self, assign: worker_pb2.Assign, log: AttemptLog, now: float) -> None:
         if self.is_draining:
-            raise RowRefusedError(refusals.DRAINING, "this worker takes no new rows")
+            raise RowRefusedError(Refusal.DRAINING, "this worker takes no new rows")
         params = check_assign(assign, self._site.spec)
         role = self._roles.prefill if _PREFILL in assign.roles else self._roles.decode
         wanted = {_PREFILL: self._roles.prefill, _DECODE: self._roles.decode}
         if role is None or any(wanted.get(name) is None for name in assign.roles):
             raise RowRefusedError(
-                refusals.NO_ROLE, "this worker does not have every role of the row"
+                Refusal.NO_ROLE, "this worker does not have every role of the row"
             )
         goes_out = _DECODE not in assign.roles
         other = assign.decode if goes_out else assign.prefill
         if len(assign.roles) == 1 and not (other.epoch and other.worker_id):
-            raise RowRefusedError(refusals.INVALID, "the other worker's address is missing")
+            raise RowRefusedError(Refusal.INVALID, "the other worker's address is missing")
         number = self._site.next_number()
         row = Row(assign, params, self._site.spec, number=number, arrived_s=now, log=log)
         role.accept(row, now)
@@ -222,7 +222,7 @@ class Commands:
         self._site.dropped[reason] += 1
 
 
-def _refusal(assign: worker_pb2.Assign, reason: str, message: str = "") -> worker_pb2.RowEvent:
+def _refusal(assign: worker_pb2.Assign, reason: Refusal, message: str = "") -> worker_pb2.RowEvent:
     role = assign.roles[0] if assign.roles else worker_pb2.ROLE_UNSPECIFIED
     return worker_pb2.RowEvent(
         key=assign.key, kind=_Kind.KIND_REFUSED, role=role, reason=reason, message=message

@@ -9,6 +9,8 @@ WorkerError
 
 from __future__ import annotations
 
+from twolane.refusals import Refusal
+
 
 class WorkerError(Exception):
     """Root of the tree."""
@@ -27,9 +29,9 @@ class RouterInUseError(WorkerError):
 
 
 class RowRefusedError(WorkerError):
-    """Becomes RowEvent REFUSED. `reason` is one of the stable words of `twolane.refusals`."""
+    """Becomes RowEvent REFUSED. `twolane.refusals` tells what each reason means."""
 
-    def __init__(self, reason: str, message: str) -> None:
+    def __init__(self, reason: Refusal, message: str) -> None:
         super().__init__(message)
         self.reason = reason
         self.message = message

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from twolane.refusals import REQUEST_IN_USE, TOMBSTONE
+from twolane.refusals import Refusal
 from twolane.tombstones import Tombstones
 from twolane.v1 import worker_pb2
 from worker.attempt_id import AttemptId
@@ -36,15 +36,15 @@ class Registry:
     def find(self, attempt: AttemptId) -> AttemptLog | None:
         return self._logs.get(attempt)
 
-    def admit(self, log: AttemptLog) -> str:
-        """Open the log of an attempt that is not here. Returns why not: the word of a refusal."""
+    def admit(self, log: AttemptLog) -> Refusal | None:
+        """Open the log of an attempt that is not here. Returns why not, or None."""
         assert log.attempt not in self._logs
         if (log.attempt, log.owner) in self._tombstones:
-            return TOMBSTONE
+            return Refusal.TOMBSTONE
         if self._labels.is_anothers(log.claim):  # guard: label
-            return REQUEST_IN_USE
+            return Refusal.REQUEST_IN_USE
         self._open(log)
-        return ""
+        return None
 
     def can_follow(self, attempt: AttemptId, following: AttemptId) -> bool:
         """Whether the row of `attempt` may go on as `following`: here, and neither late nor old."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from router.testing.rows import VOCAB, ScriptedRow, columns_of, next_token
-from twolane import refusals
+from twolane.refusals import Refusal
 from twolane.rpc.link import Link, LinkBrokenError
 from twolane.testing.heard import HeardToken
 from twolane.v1 import cluster_pb2, worker_pb2
@@ -190,7 +190,7 @@ class ScriptedWorker:
         if self.refuses or self.fails or row.key in self._tombstones:
             kind = K.KIND_FAILED if self.fails else K.KIND_REFUSED
             self.say(
-                rows=[row.row_event(kind, role, self.fails or self.refuses or refusals.TOMBSTONE)]
+                rows=[row.row_event(kind, role, self.fails or self.refuses or Refusal.TOMBSTONE)]
             )
             return
         self.rows[row.key] = row

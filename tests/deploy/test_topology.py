@@ -252,9 +252,9 @@ def test_what_is_written_is_read_as_the_same(name: str, tmp_path: Path) -> None:
     assert read(write_topology(whole), tmp_path) == whole
 
 
-def test_the_readmes_example_is_a_topology(tmp_path: Path) -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    example = readme.partition("```yaml\n")[2].partition("```")[0]
+def test_the_guides_example_is_a_topology(tmp_path: Path) -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "guide.md").read_text(encoding="utf-8")
+    example = guide.partition("```yaml\n")[2].partition("```")[0]
     topology = read(example, tmp_path)
     assert [pool.role for pool in topology.pools] == ["prefill", "decode"]
 

@@ -178,7 +178,7 @@ def test_cancelled_attempt_is_let_in_again_only_after_its_tombstone() -> None:
     registry.expire(5.9)
     assert registry.admit(log(A, [D], Session("one"))) == "tombstone"
     registry.expire(6.0)
-    assert registry.admit(log(A, [D], Session("one"))) == ""
+    assert registry.admit(log(A, [D], Session("one"))) is None
 
 
 def test_cancel_of_another_router_buries_nothing() -> None:
@@ -187,22 +187,22 @@ def test_cancel_of_another_router_buries_nothing() -> None:
     assert not registry.cancel(A, THEIRS, 0.0)
     later = AttemptId("later", 1)
     assert registry.cancel(later, THEIRS, 0.0), "it is not here: theirs, for all we know"
-    assert registry.admit(log(later, [D], Session("one"))) == "", "but it was ours"
+    assert registry.admit(log(later, [D], Session("one"))) is None, "but it was ours"
 
 
 def test_label_of_a_live_row_is_refused_to_another_claim() -> None:
     registry = Registry(CONFIG)
     mine, theirs = Claim("t", "x", 1), Claim("t", "x", 2)
-    assert registry.admit(log(A, [P], Session("one"), claim=mine)) == ""
+    assert registry.admit(log(A, [P], Session("one"), claim=mine)) is None
     assert (
         registry.admit(log(AttemptId("q", 1), [P], Session("two"), claim=theirs))
         == "request_in_use"
     )
-    assert registry.admit(log(AttemptId("r", 2), [D], Session("one"), claim=mine)) == "", (
+    assert registry.admit(log(AttemptId("r", 2), [D], Session("one"), claim=mine)) is None, (
         "a later try"
     )
     other = Claim("other tenant", "x", 2)
-    assert registry.admit(log(AttemptId("q", 1), [P], Session("two"), claim=other)) == ""
+    assert registry.admit(log(AttemptId("q", 1), [P], Session("two"), claim=other)) is None
 
 
 @pytest.mark.parametrize("end", ["cancelled", "ended"])
@@ -214,7 +214,8 @@ def test_label_is_free_again_once_its_row_is_cancelled_or_has_ended(end: str) ->
     else:
         registry.dispatch([row_event(A, Kind.KIND_FINISHED, P)], 0.0)
     assert (
-        registry.admit(log(AttemptId("q", 1), [P], Session("two"), claim=Claim("t", "x", 2))) == ""
+        registry.admit(log(AttemptId("q", 1), [P], Session("two"), claim=Claim("t", "x", 2)))
+        is None
     )
 
 
@@ -229,7 +230,7 @@ def test_retargeted_row_keeps_its_label_until_it_ends() -> None:
         == "request_in_use"
     )
     registry.dispatch([row_event(following, Kind.KIND_FINISHED, P)], 0.0)
-    assert registry.admit(log(AttemptId("q", 1), [P], Session("two"), claim=theirs)) == ""
+    assert registry.admit(log(AttemptId("q", 1), [P], Session("two"), claim=theirs)) is None
 
 
 def test_handed_over_row_of_both_roles_lives_on() -> None:

@@ -68,7 +68,7 @@ def test_row_ends_where_the_rule_says(params: SamplingParams, last: int) -> None
 def test_each_token_is_told_under_the_number_that_the_row_has_then() -> None:
     registry, listener = Registry(SessionConfig()), Listener()
     one = row(SamplingParams(), listener)
-    assert registry.admit(one.log) == ""
+    assert registry.admit(one.log) is None
     one.append(5)
     one.log.first_token(P, 0, SampledToken(5), GOES_ON)
     heir = registry.heir(one.attempt, AttemptId("r", 2), 7, [P], row=8)

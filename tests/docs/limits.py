@@ -1,0 +1,127 @@
+"""docs/limits.md: every bound, its default, the option that changes it, what happens beyond.
+
+Values and files come from the code; what a bound means is in `bounds`, whose rows must name
+every field of the classes there: a new bound without a row fails the test.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from deploy import log_limit
+from engine import config as engine_config
+from engine.cuda import plans
+from kvtransfer import negotiation
+from router import limits
+from router.http import connection
+from tests.docs.bounds import INVALID, SECTIONS, Row
+from tests.docs.tables import table
+from twolane import params
+from twolane.errors import InvalidParameterError
+from twolane.params import SamplingParams
+from twolane.rpc import metrics_http, options, secret
+
+ROOT = Path(__file__).resolve().parents[2]
+# Constants: module, name, what they bound, what happens beyond.
+OTHERS = (
+    (limits, "MAX_REQUEST_ID_CHARS", "characters of a request id", INVALID),
+    (limits, "MAX_TENANT_CHARS", "characters of a tenant", INVALID),
+    (limits, "MAX_ROLE_CHARS", "characters of a chat message's role", INVALID),
+    (engine_config, "MAX_RANKS", "ranks of a worker (`--tensor-parallel`)", "the start fails"),
+    (engine_config, "MAX_THREADS", "compute threads of a process (`--threads`)", "the start fails"),
+    (plans, "STEP_ROWS", "rows of a GPU's step (`--decode-rows`)", "the start fails"),
+    (options, "MAX_MESSAGE_BYTES", "a gRPC message inside a cluster, and an answer", "call fails"),
+    (negotiation, "HELLO_S", "a transfer link until its hello", "closed"),
+    (secret, "MIN_SECRET_CHARS", "characters of a cluster's secret, at least", "the start fails"),
+    (connection, "_HELD_BYTES", "pipelined HTTP requests behind the running one", "not read"),
+    (metrics_http, "MOST_CONNECTIONS", "connections to a metrics page", "closed"),
+)
+# A value beyond each bound of SamplingParams, for which the error names the bound.
+BEYOND: Mapping[str, Any] = {
+    "max_tokens": 0, "temperature": -1.0, "top_k": -1, "top_p": 2.0, "min_p": 2.0,
+    "repetition_penalty": 0.0, "presence_penalty": 1e9, "frequency_penalty": 1e9, "seed": -1,
+    "top_logprobs": 10**6,
+}  # fmt: skip
+
+
+def page() -> str:
+    """The whole page."""
+    return "\n\n".join(_parts()) + "\n"
+
+
+def _parts() -> Iterable[str]:
+    yield "# Limits"
+    yield (
+        "Made by `make docs` (`tests/docs/limits.py`) from the config classes; a test compares. "
+        "Every bound is on by default. Where a row names no option, the default is changed in "
+        "the file. Errors are those of `twolane/errors.py`; by gRPC each has a status (drawn "
+        "there), by HTTP one too (`router/http/errors.py`). Refusals are counted in "
+        "`twolane_router_refused_total` of the router's metrics, by the reasons of "
+        "`twolane/refusals.py:Refusal`."
+    )
+    for section in SECTIONS:
+        yield f"## {section.title}\n\n{section.text}"
+        for config, rows in section.rows.items():
+            path = Path(inspect.getfile(config)).resolve().relative_to(ROOT)
+            yield f"`{config.__name__}` in `{path}`:"
+            yield table(("field", "bounds", "default", "option", "beyond it"), _cells(config, rows))
+    yield "## Others"
+    yield table(("bounds", "value", "where", "beyond it"), _others())
+    yield "## Sampling parameters\n\nIn `twolane/params.py`; beyond it, `InvalidParameterError`."
+    yield table(("parameter", "bound"), _sampling())
+
+
+def _cells(config: type, rows: Mapping[str, Row]) -> Iterable[Sequence[str]]:
+    for name, row in rows.items():
+        option = f"`{row.option}`" if row.option else ""
+        yield (f"`{name}`", row.what, _shown(name, default_of(config, name)), option, row.beyond)
+
+
+def default_of(config: type, name: str) -> object:
+    """Of a field of a config class."""
+    (field,) = (each for each in fields(config) if each.name == name)
+    default: object = field.default
+    return default
+
+
+def _shown(name: str, value: object) -> str:
+    if value is None:
+        return "none"
+    if name.endswith("_s"):
+        return f"{value:g} s"
+    if name.endswith("_bytes"):
+        assert isinstance(value, int)
+        return f"{value >> 20} MiB" if value >> 20 else f"{value >> 10} KiB"
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+
+
+def _others() -> Iterable[Sequence[str]]:
+    for module, name, what, beyond in OTHERS:
+        path = Path(inspect.getfile(module)).resolve().relative_to(ROOT)
+        yield (what, _shown(name.lower(), getattr(module, name)), f"`{path}:{name}`", beyond)
+
+    per_s = inspect.signature(log_limit.LogLimit).parameters["per_s"].default
+    where = "`deploy/log_limit.py:LogLimit`"
+    yield ("log records of a kind, a second", str(per_s), where, "one line counts the rest")
+
+
+def _sampling() -> Iterable[Sequence[str]]:
+    for name, value in BEYOND.items():
+        yield (f"`{name}`", bound_of(name, value))
+    yield ("`min_tokens`", "0 to max_tokens")
+    yield ("`stop`", f"{params.MAX_STOP_STRINGS} of {params.MAX_STOP_STRING_CHARS} characters")
+    yield ("`stop_token_ids`", f"at most {params.MAX_STOP_TOKEN_IDS}")
+    yield ("`logit_bias`", f"at most {params.MAX_LOGIT_BIAS} tokens, each -10000 to 10000")
+
+
+def bound_of(name: str, value: object) -> str:
+    """What the error says that a parameter must be."""
+    try:
+        SamplingParams(**{name: value})  # type: ignore[arg-type]
+    except InvalidParameterError as error:
+        return error.metadata["bound"]
+    raise AssertionError(f"{name}={value} is accepted")

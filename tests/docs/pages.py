@@ -1,0 +1,14 @@
+"""Which pages of docs/ are made from the code, and by what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from tests.docs import limits, supported_models
+
+ROOT = Path(__file__).parents[2]
+PAGES: Mapping[Path, Callable[[], str]] = {
+    ROOT / "docs" / "supported-models.md": supported_models.page,
+    ROOT / "docs" / "limits.md": limits.page,
+}

@@ -14,9 +14,10 @@ when the row ends well; those that a failed row wrote never do.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from decode_worker.config import DecodeConfig
+from decode_worker.preemption import choose_victim
 from engine.step import Page, RowResult, RowWork, SampledToken
 from kvtransfer import reasons
 from kvtransfer.events import Abandoned, Dead, Landed, ReceiverEvent
@@ -304,11 +305,3 @@ class DecodeRole:
         load.decode_queue = self.receiver.n_queued
         load.reserved_growth_pages = self._site.reserve.n_promised
         load.fence_wanted.extend(self.receiver.fence_wanted(now))
-
-
-def choose_victim(rows: Iterable[Row]) -> Row:
-    """Who gives way when pages run out: the lowest priority; among those the youngest.
-
-    It is the last one in turn, so the first is never a victim: someone always gets on.
-    """
-    return max(rows, key=lambda row: row.turn)

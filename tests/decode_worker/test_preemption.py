@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from decode_worker.role import choose_victim
+from decode_worker.preemption import choose_victim
 from engine.fake import FakeEngine, FakeEngineConfig
 from twolane.params import SamplingParams
 from twolane.v1 import worker_pb2

@@ -1,5 +1,5 @@
-# Everything that a developer, a user or CI runs. `make demo` and `make test` install what they need
-# into .venv first; a second run finds it installed.
+# Everything that a developer, a user or CI runs. `make demo` first installs what serving needs into
+# .venv, everything else the developer's tools on top; a second run finds them installed.
 #
 #   make demo       a cluster on this machine answers a few prompts and shows where the time went
 #   make test       all checks and tests          make check      the checks alone
@@ -14,6 +14,7 @@ PYTHON ?= $(firstword $(foreach p,python3 python3.13 python3.12 python3.11,$(she
 PIP_FLAGS ?= --quiet --disable-pip-version-check
 VENV := .venv
 BIN := $(VENV)/bin
+SERVING := $(VENV)/.serving
 INSTALLED := $(VENV)/.installed
 PACKAGES := twolane router worker prefill_worker decode_worker kvtransfer engine deploy benchmarks
 
@@ -33,11 +34,16 @@ help:
 
 install: $(INSTALLED)
 
-$(INSTALLED): pyproject.toml constraints.txt
+$(SERVING): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "twolane needs Python 3.11 or newer" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
 	    { echo "could not make $(VENV); on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 	@echo "installing into $(VENV) (the first time takes minutes) ..."
+	$(BIN)/pip install $(PIP_FLAGS) -c constraints.txt -e '.[serve]'
+	@touch $@
+
+$(INSTALLED): $(SERVING)
+	@echo "installing the developer's tools into $(VENV) ..."
 	$(BIN)/pip install $(PIP_FLAGS) -c constraints.txt -e '.[dev]'
 	@touch $@
 
@@ -46,7 +52,7 @@ $(PROTO_INSTALLED):
 	$(PROTO_VENV)/bin/pip install $(PIP_FLAGS) grpcio-tools==1.71.2 'setuptools<81'
 	@touch $@
 
-demo: $(INSTALLED)
+demo: $(SERVING)
 	$(BIN)/python -m deploy.demo
 
 check: lint

@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -90,11 +90,11 @@ class Case:
         silu_mul(wide, out=thin)
         return thin
 
-    def calls(self, config: SkinnyConfig, *, pdl: int = 1, general: bool = False) -> list[Call]:
+    def calls(self, config: SkinnyConfig, *, pdl: int = 1) -> list[Call]:
         out = empty(*self.shape[:2])
         return [
             partial(skinny, self.x, weight, out=out, sums=self.sums, gated=self.gated,
-                    config=config, pdl=pdl, general=general)
+                    config=config, pdl=pdl)
             for weight in self.weights
         ]  # fmt: skip
 
@@ -107,11 +107,11 @@ class Case:
                 calls[-1] = partial(_in_turn, calls[-1], partial(silu_mul, wide, out=thin, pdl=1))
         return calls
 
-    def error(self, config: SkinnyConfig, *, general: bool = False) -> float:
+    def error(self, config: SkinnyConfig) -> float:
         """Against the library's answer, at random rows."""
         out = torch.full(self.shape[:2], torch.nan, device="cuda", dtype=self.x.dtype)
         skinny(self.x, self.weights[0], out=out, sums=self.sums, gated=self.gated, config=config,
-               general=general, pdl=1)  # fmt: skip
+               pdl=1)  # fmt: skip
         return relative_error(out, self.library(self.weights[0]))
 
 
@@ -182,10 +182,6 @@ def bench_products(read: float, rows_wanted: Sequence[int]) -> list[dict[str, An
             best = search.best(candidates(rows, outer, inner, gated=gated, cores=cores))
             search.add("ours, launches apart", case.calls(best, pdl=0))
             search.add("ours, early", case.calls(best, pdl=2))
-            if rows == 16:
-                general = replace(best, stages=min(best.stages, 4))
-                if case.error(general, general=True) < 1e-2:
-                    search.add("general", case.calls(general, general=True))
             best_us, guess_us = search.time_of(best), search.time_of(guess)
             share = n_bytes / read * 1e6 / best_us
             print(

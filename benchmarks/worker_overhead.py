@@ -35,11 +35,11 @@ from kvtransfer.transports.base import Checked, LandingEvent, PageIds, Wake
 from twolane.rpc.options import INTERNAL_SERVER_OPTIONS
 from worker.config import StepLimits, WorkerConfig
 from worker.metrics import WorkerMetrics
+from worker.peers import Wire
 from worker.role import Roles
 from worker.services import Services
 from worker.site import Site
 from worker.step_runner import ThreadStepRunner
-from worker.wire import Wire
 from worker.worker import Worker
 
 PAGE_TOKENS, POOL_PAGES, PROMPT_TOKENS = 32, 13_000, 1024

@@ -27,7 +27,6 @@ from twolane.refusals import Refusal
 from twolane.v1 import sampling_pb2, worker_pb2
 from worker.attempt_id import AttemptId
 from worker.errors import RowRefusedError
-from worker.prefix import publish
 from worker.rows import Row, RowState, by_turn
 from worker.site import Site
 from worker.stop import GOES_ON
@@ -276,7 +275,7 @@ class DecodeRole:
             self._order = None
         is_sound = kind != _Kind.KIND_FAILED and row.n_computed > row.n_given
         if is_sound and self._config.index_answers:
-            publish(row, row.n_computed, self._site.pages)
+            row.publish(row.n_computed, self._site.pages)
         if row.times.joined_s is not None and row.n_computed > row.n_given:
             row.times.last_token_s = self._applied_s
         row.advance(RowState.OVER)

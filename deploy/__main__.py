@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import click
 
 from deploy.child import run_process
-from deploy.launcher import StartError
+from deploy.errors import StartError
 from deploy.options import flags, said
 from deploy.orphan import die_with_parent
 from deploy.scratch import make_scratch, remove_stale_scratch

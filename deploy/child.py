@@ -12,8 +12,8 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import asdict
 
+from deploy.errors import StartError
 from deploy.handshake import Ready, send_failure, send_ready
-from deploy.launcher import StartError
 from deploy.log_limit import limit_records
 from deploy.serving import Where, serving
 from deploy.spec import ProcessSpec

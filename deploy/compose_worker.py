@@ -9,8 +9,8 @@ from decode_worker.config import DecodeConfig
 from decode_worker.role import DecodeRole
 from deploy.converts import converts_of
 from deploy.engines import Powerhouse
+from deploy.errors import StartError
 from deploy.given import with_given
-from deploy.launcher import StartError
 from deploy.spec import DECODE, PREFILL, ModelSpec, TimingSpec, WorkerSettings, WorkerSpec
 from engine.step import EngineSpec
 from kvtransfer.config import MIB, LeaseConfig, ReceiverConfig, SenderConfig
@@ -23,10 +23,10 @@ from twolane.rpc.listen import bare
 from worker.config import SessionConfig, StepLimits, StepWatchConfig, WorkerConfig
 from worker.links import PeerDialer
 from worker.metrics import WorkerMetrics
+from worker.peers import Wire
 from worker.role import Roles
 from worker.site import Site
 from worker.step_runner import ThreadStepRunner
-from worker.wire import Wire
 from worker.worker import Worker
 
 # A card of today reads 2,048 tokens in 50 ms, nearly at its best rate: no answer waits longer.

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from deploy.launcher import StartError
+from deploy.errors import StartError
 from deploy.placement import Host, Need, place
 from deploy.spec import ClusterSpec, PoolSpec, ProcessSpec, RouterSpec, WorkerSpec
 

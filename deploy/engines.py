@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from deploy.errors import StartError
 from deploy.host_memory import check_room
-from deploy.launcher import StartError
 from deploy.loading import LoadingLines
 from deploy.spec import ModelSpec
 from engine.config import CPU_PAGE_TOKENS, GPU_PAGE_TOKENS, EngineConfig

@@ -7,7 +7,8 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from deploy.launcher import Handle, StartError
+from deploy.errors import StartError
+from deploy.launcher import Handle
 from deploy.spec import ProcessSpec
 
 LOG_TAIL_LINES = 15

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from deploy.bundled import model_path
-from deploy.launcher import StartError
+from deploy.errors import StartError
 from deploy.spec import BUNDLED
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")

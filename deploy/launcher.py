@@ -9,21 +9,9 @@ A launcher decides nothing: who is restarted when is the supervisor's business.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from deploy.spec import ProcessSpec
-
-ErrorT = TypeVar("ErrorT", bound=Exception)
-
-
-class StartError(Exception):
-    """A process did not come up; the text is its own account of why, or the system's."""
-
-
-def first_error(errors: ExceptionGroup[ErrorT]) -> ErrorT:
-    """Of what task groups piled up, one is enough to tell: the others are its consequences."""
-    error = errors.exceptions[0]
-    return first_error(error) if isinstance(error, ExceptionGroup) else error
 
 
 @dataclass(frozen=True, slots=True)

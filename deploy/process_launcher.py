@@ -13,8 +13,9 @@ from pathlib import Path
 
 from deploy.cpu_share import try_prefer
 from deploy.devices import environment_of
+from deploy.errors import StartError
 from deploy.handshake import Ready, handle_of, read_ready
-from deploy.launcher import Handle, StartError
+from deploy.launcher import Handle
 from deploy.orphan import end_group
 from deploy.process_end import in_words
 from deploy.spec import ProcessSpec, RouterSpec

@@ -16,8 +16,8 @@ from dataclasses import asdict
 
 from deploy.child import doors_in_words, end_with_threads, log_to_stderr
 from deploy.devices import environment_of
+from deploy.errors import StartError
 from deploy.handshake import Ready
-from deploy.launcher import StartError
 from deploy.orphan import die_with
 from deploy.serving import serving
 from deploy.spec import ProcessSpec, RouterSpec, WorkerSpec

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from deploy.errors import StartError
 from deploy.handshake import handle_of, log_tail
-from deploy.launcher import Handle, StartError
+from deploy.launcher import Handle
 from deploy.orphan import end_group
 from deploy.process_end import how_it_ended
 from deploy.ray_actor import ServiceActor

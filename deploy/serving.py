@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from deploy.descriptors import TooFewDescriptorsError, count_open, raise_limit, share
-from deploy.launcher import StartError, first_error
+from deploy.errors import StartError, first_error
 from deploy.spec import DECODE, ProcessSpec, RouterSpec, WorkerSpec
 from twolane.rpc.listen import ListenError
 

@@ -17,8 +17,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from deploy.errors import StartError, first_error
 from deploy.events import Event, Kind
-from deploy.launcher import Handle, Launcher, StartError, first_error
+from deploy.launcher import Handle, Launcher
 from deploy.loading_news import tell_loading
 from deploy.restart import RestartConfig, RestartPolicy
 from deploy.router_client import RouterClient

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from deploy.launcher import StartError
+from deploy.errors import StartError
 from deploy.topology import Place, Problem, Topology, TopologyError, parse_topology, written
 
 SHIPPED = Path(__file__).parent / "topologies"

@@ -21,8 +21,9 @@ import click
 from rich.console import Console
 
 from deploy.devices import settled
+from deploy.errors import StartError
 from deploy.events import Event, Kind
-from deploy.launcher import Launcher, StartError
+from deploy.launcher import Launcher
 from deploy.options import flags, said
 from deploy.process_launcher import ProcessLauncher
 from deploy.progress import Progress

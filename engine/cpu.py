@@ -11,7 +11,6 @@ from engine.architecture import read_architecture
 from engine.attention import Attention
 from engine.batch import pack
 from engine.checkpoint import Checkpoint, weights_revision
-from engine.complaint import complaint
 from engine.config import CPU_PAGE_TOKENS, EngineConfig
 from engine.errors import EngineConfigError
 from engine.fingerprint import model_fingerprint
@@ -22,7 +21,16 @@ from engine.ranks.collective import Alone, Collective
 from engine.ranks.pool_file import map_pool
 from engine.ranks.shard import Shard
 from engine.sampler import Sampler
-from engine.step import ByteArray, DevicePool, DoneStep, EngineSpec, RowResult, RowWork, Step
+from engine.step import (
+    ByteArray,
+    DevicePool,
+    DoneStep,
+    EngineSpec,
+    RowResult,
+    RowWork,
+    Step,
+    row_error,
+)
 from engine.tiles import Product, TiledProduct, plain_product
 from engine.weights import load_weights, random_weights
 
@@ -47,7 +55,7 @@ class CpuEngine:
     def run(self, work: Sequence[RowWork]) -> list[RowResult]:
         """See `engine.step.Engine.run`. An empty batch gives an empty list."""
         assert self._kv is not None, "the engine is closed"
-        complaints = [complaint(row, self.spec) for row in work]
+        complaints = [row_error(row, self.spec) for row in work]
         results = [
             RowResult(row.row, error=text) for row, text in zip(work, complaints, strict=True)
         ]

@@ -23,7 +23,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from engine.layout import describe_layout
 from engine.step import (
     DevicePool,
     DoneStep,
@@ -34,6 +33,7 @@ from engine.step import (
     SampledToken,
     Step,
 )
+from twolane.layout import Layout
 from twolane.params import SamplingParams
 
 Marks = npt.NDArray[np.uint64]
@@ -101,13 +101,15 @@ class FakeEngine:
             n_pages=config.n_pages,
             page_tokens=config.page_tokens,
             page_bytes=config.page_bytes,
-            layout=describe_layout(
+            layout=Layout(
+                ranks=1,
                 dtype="uint8",
                 page_tokens=config.page_tokens,
                 layers=1,
                 kv_heads=1,
                 head_dim=MARK_BYTES // 2,
-            ),
+                whole_kv_heads=1,
+            ).to_json(),
             max_context_tokens=config.max_context_tokens,
             vocab_size=config.vocab_size,
             eos_token_ids=config.eos_token_ids,

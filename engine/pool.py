@@ -12,8 +12,8 @@ import torch
 
 from engine.errors import EngineConfigError
 from engine.fp8 import FP8
-from engine.layout import describe_layout
 from engine.step import ByteArray
+from twolane.layout import Layout
 
 TILE_TOKENS = 64  # attention adds up keys in tiles of this many positions, whatever the page size
 
@@ -43,15 +43,15 @@ class PoolShape:
 
     @property
     def layout(self) -> str:
-        return describe_layout(
+        return Layout(
             dtype=str(self.dtype).removeprefix("torch."),
             page_tokens=self.page_tokens,
             layers=self.layers,
             kv_heads=self.kv_heads,
             head_dim=self.head_dim,
             ranks=self.ranks,
-            whole_kv_heads=self.whole_kv_heads,
-        )
+            whole_kv_heads=self.whole_kv_heads or self.ranks * self.kv_heads,
+        ).to_json()
 
 
 class KVPool:

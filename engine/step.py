@@ -102,7 +102,7 @@ class EngineSpec:
     n_pages: int
     page_tokens: int
     page_bytes: int  # of all ranks: their pages of that number, one behind the other
-    layout: str  # canonical JSON of dtype, page_tokens, layers, kv_heads, head_dim
+    layout: str  # `twolane.layout.Layout.to_json`
     max_context_tokens: int
     vocab_size: int
     eos_token_ids: tuple[int, ...]
@@ -173,3 +173,20 @@ class Engine(Protocol):
     def close(self) -> None:
         """Give the pool's memory back. May be called twice."""
         ...
+
+
+def row_error(row: RowWork, spec: EngineSpec) -> str:
+    """Why no engine can compute the row at all, or nothing: asked before anything is computed."""
+    end = row.start + row.n_new
+    if end > spec.max_context_tokens:
+        return f"{end} tokens exceed the context of {spec.max_context_tokens}"
+    n_pages = -(-end // spec.page_tokens)
+    if len(row.pages) < n_pages:
+        return f"{end} tokens need {n_pages} pages, the row has {len(row.pages)}"
+    pages = row.pages[:n_pages]
+    if min(pages) < 0 or max(pages) >= spec.n_pages:
+        return f"a page of the row is not of this pool of {spec.n_pages}"
+    tokens = row.token_ids[row.start : min(end, row.n_known)]
+    if len(tokens) and (min(tokens) < 0 or max(tokens) >= spec.vocab_size):
+        return f"a token of the row is outside the vocabulary of {spec.vocab_size}"
+    return ""

@@ -16,13 +16,14 @@ so that a peer which is stuck holds up its own copies and no step of an engine.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from kvtransfer.digests import Pool
 from kvtransfer.plan import PageIds
-from kvtransfer.region import Region
 from twolane.layout import Layout
 
 Bytes = npt.NDArray[np.uint8]
@@ -30,6 +31,22 @@ Sums = npt.NDArray[np.uint64]
 
 
 Mark = object  # on a device: lanes may be told to wait for it (an engine's, `Step.written`)
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Memory of this process. Several of one pool are of one size: page p is the concatenation of
+    the p-th part of each."""
+
+    address: int
+    n_bytes: int
+    device: int | None = None  # ordinal of the GPU that it is on; None: host memory
+
+
+def region_of(pool: Pool) -> Region:
+    """Of a pool in host memory, which must outlive it."""
+    assert pool.flags.c_contiguous
+    return Region(pool.ctypes.data, pool.nbytes)
 
 
 class DeviceError(OSError):

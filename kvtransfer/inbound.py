@@ -28,7 +28,6 @@ from enum import Enum, auto
 
 from kvtransfer import reasons
 from kvtransfer.config import ReceiverConfig
-from kvtransfer.ending import Ending, Endings
 from kvtransfer.events import Abandoned, Dead, FirstToken, Landed, ReceiverEvent
 from kvtransfer.grant_book import GrantBook
 from kvtransfer.in_grant import InGrant
@@ -37,7 +36,20 @@ from kvtransfer.key import Key
 from kvtransfer.pages import PageAuthority
 from kvtransfer.transports.base import Checked
 from twolane.lifecycle import Lifecycle
+from twolane.tombstones import Tombstones
 from twolane.v1 import transfer_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What is remembered of a transfer that is over: the generation that was `committed`; 0 where
+    none was, and `reason` says why."""
+
+    reason: str
+    committed: int = 0
+
+
+Endings = Tombstones[Key, Ending]  # late ASSIGN, RESERVE and DONE are answered from here
 
 
 class InState(Enum):

@@ -17,11 +17,10 @@ from typing import Any
 
 from kvtransfer import reasons
 from kvtransfer.config import ReceiverConfig
-from kvtransfer.ending import Ending, Endings
 from kvtransfer.events import Dead, ReceiverEvent, Verdict
 from kvtransfer.grant_book import GrantBook, GrantPolicy, OnRevoked
 from kvtransfer.in_peers import InPeer, InPeers
-from kvtransfer.inbound import Inbound, InHub, InState
+from kvtransfer.inbound import Ending, Endings, Inbound, InHub, InState
 from kvtransfer.key import Key
 from kvtransfer.pages import PageAuthority
 from kvtransfer.transports.base import Checked, Landing

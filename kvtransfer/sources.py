@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from kvtransfer.checksum import Pool
+from kvtransfer.digests import Pool
 from kvtransfer.planes import Ints, gather_of
 from twolane.layout import Layout, parse_layout
 

@@ -36,7 +36,6 @@ from worker.attempt_id import AttemptId
 from worker.attempt_log import AttemptLog
 from worker.errors import RowRefusedError
 from worker.news import row_event
-from worker.prefix import publish
 from worker.role import Adopter
 from worker.rows import Row, RowState, by_turn
 from worker.site import Site
@@ -224,7 +223,7 @@ class PrefillRole:
 
     def _hand_over(self, row: Row, first: SampledToken, now: float) -> None:
         """The prompt is computed: tell the first token, and pass the row on unless it ends here."""
-        publish(row, row.n_given, self._site.pages)
+        row.publish(row.n_given, self._site.pages)
         finish = row.append(first.token)
         row.first = first
         row.times.first_token_s = now

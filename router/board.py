@@ -63,9 +63,9 @@ class NullObserver:
 class Board:
     """See the module's docstring."""
 
-    def __init__(self, config: RouterConfig, store: Store, observer: Observer) -> None:
+    def __init__(self, config: RouterConfig, observer: Observer) -> None:
         self.config = config
-        self.store = store
+        self.store = Store()
         self.observer = observer
         self.members = Membership(config.membership)
         self.queue = WaitingQueue()
@@ -194,11 +194,6 @@ class Board:
         self.alarms.discard(request)
         self.store.release(job.label, job.submission_id)
         request.drop_prompt()
-
-    def worker_id(self, epoch: int) -> str:
-        """For people; empty where nobody knows it any more."""
-        member = self.members.get(epoch)
-        return member.worker_id if member is not None else ""
 
     def attempts_at(self, epoch: int) -> list[tuple[Request, Attempt]]:
         """Live attempts that are known to that worker."""

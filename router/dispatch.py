@@ -24,7 +24,6 @@ from router.placing import Placing
 from router.recovery import Recovery
 from router.request import Job, Request
 from router.request_clock import RequestClock
-from router.store import MemoryStore, Store
 from twolane.errors import TwolaneError
 from twolane.rpc.columns import tokens_of
 from twolane.rpc.params import params_to_proto
@@ -34,10 +33,8 @@ from twolane.v1 import cluster_pb2, worker_pb2
 class Dispatcher:
     """One router's requests on one router's view of the workers."""
 
-    def __init__(
-        self, config: RouterConfig, store: Store | None = None, observer: Observer | None = None
-    ) -> None:
-        self.board = Board(config, store or MemoryStore(), observer or NullObserver())
+    def __init__(self, config: RouterConfig, observer: Observer | None = None) -> None:
+        self.board = Board(config, observer or NullObserver())
         self._config = config
         self._endings = Endings(self.board)
         self._guard = Guard(self.board, self._endings)

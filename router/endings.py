@@ -69,8 +69,8 @@ class Endings:
             prompt_tokens=request.n_prompt,
             output_tokens=len(request.answer.tokens),
             attempts=request.n_attempts,
-            prefill_worker=self._board.worker_id(attempt.prefill_epoch),
-            decode_worker=self._board.worker_id(attempt.decode_epoch),
+            prefill_worker=self._board.members.worker_id(attempt.prefill_epoch),
+            decode_worker=self._board.members.worker_id(attempt.decode_epoch),
         )
         self._board.advance(request, S.FINISHED)
         self._board.counters["finished"] += 1

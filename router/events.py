@@ -154,7 +154,10 @@ class Events:
                     request,
                     InternalError(
                         event.message or f"the row failed: {event.reason}",
-                        metadata={"reason": event.reason, "worker": self._board.worker_id(epoch)},
+                        metadata={
+                            "reason": event.reason,
+                            "worker": self._board.members.worker_id(epoch),
+                        },
                     ),
                 )
             case K.KIND_TAKEN:

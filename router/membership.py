@@ -63,6 +63,11 @@ class Membership:
     def get(self, epoch: int) -> Member | None:
         return self._members.get(epoch)
 
+    def worker_id(self, epoch: int) -> str:
+        """For people; empty where nobody knows it any more."""
+        member = self._members.get(epoch)
+        return member.worker_id if member is not None else ""
+
     def announce(self, announce: cluster_pb2.AnnounceRequest, now: float) -> Member | None:
         """A worker says that it exists. Returns the member if a session must be dialled for it.
 

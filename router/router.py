@@ -25,7 +25,6 @@ from router.readers import Readers
 from router.request import Job, Label, Request
 from router.session import WorkerDialer, WorkerSession
 from router.status import make_service_status, make_status
-from router.store import MemoryStore, Store
 from router.text import TextCodec
 from twolane.errors import (
     CancelledError,
@@ -54,14 +53,12 @@ class Router:
         dialer: WorkerDialer,
         text: TextCodec | None = None,
         *,
-        store: Store | None = None,
         observer: Observer | None = None,
     ) -> None:
         self.config = config
         self._dialer = dialer
         self._text = text
-        self._store = store or MemoryStore()
-        self._dispatcher = Dispatcher(config, self._store, observer)
+        self._dispatcher = Dispatcher(config, observer)
         self._intake = Intake(config, self._dispatcher.members, text)
         self._sessions: dict[int, tuple[WorkerSession, asyncio.Task[None]]] = {}
         # by the very request: its id is free for another while its client still reads
@@ -304,7 +301,7 @@ class Router:
             job = await self._intake.make_job(
                 message, arrived, time_left_s, default_max_tokens=default_max_tokens
             )
-            if not await self._store.claim(job.label, job.submission_id):
+            if not await self._dispatcher.board.store.claim(job.label, job.submission_id):
                 raise job.label.in_use_error()
         return job
 
@@ -315,7 +312,7 @@ class Router:
                 return self._dispatcher.submit(job, detokenizer, self._loop.time())
         finally:
             if job.submission_id not in self._dispatcher.board.requests:
-                self._store.release(job.label, job.submission_id)
+                self._dispatcher.board.store.release(job.label, job.submission_id)
             self._flush()
 
     def _flush(self) -> None:

@@ -25,7 +25,6 @@ from router.metrics import RouterMetrics
 from router.router import Router
 from router.scrape_targets import TARGETS, scrape_targets
 from router.session import WorkerDialer
-from router.store import Store
 from router.text import TextCodec
 from router.worker_door import WorkerDoor
 from twolane.rpc.call_gate import CallGate
@@ -57,11 +56,9 @@ class RouterServer:
         server_config: ServerConfig,
         dialer: WorkerDialer,
         text: TextCodec | None = None,
-        *,
-        store: Store | None = None,
     ) -> None:
         self.metrics = RouterMetrics()
-        self.router = Router(config, dialer, text, store=store, observer=self.metrics)
+        self.router = Router(config, dialer, text, observer=self.metrics)
         self.port = 0
         self.worker_port = 0
         self.metrics_port = 0

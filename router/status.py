@@ -88,6 +88,6 @@ def _request_status(board: Board, request: Request, now: float) -> cluster_pb2.R
     attempt = request.last_attempt
     if attempt is not None:
         status.attempt = try_of(attempt.key.attempt)
-        status.prefill_worker = board.worker_id(attempt.prefill_epoch)
-        status.decode_worker = board.worker_id(attempt.decode_epoch)
+        status.prefill_worker = board.members.worker_id(attempt.prefill_epoch)
+        status.decode_worker = board.members.worker_id(attempt.decode_epoch)
     return status

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "uint8": 1}
@@ -58,17 +58,27 @@ class Layout:
         """Of all ranks: what is moved as one."""
         return self.ranks * self.rank_page_bytes
 
+    def to_json(self) -> str:
+        """Canonical: equal layouts have equal texts. `ranks` stands there only where there are
+        several, `whole_kv_heads` only where ranks share heads."""
+        facts = asdict(self)
+        if self.ranks == 1:
+            del facts["ranks"]
+        if self.whole_kv_heads == self.ranks * self.kv_heads:
+            del facts["whole_kv_heads"]
+        return json.dumps(facts, sort_keys=True, separators=(",", ":"))
+
 
 def parse_layout(text: str) -> Layout:
-    """The layout that a canonical JSON (EngineSpec.layout) describes. Raises `LayoutError`."""
+    """The layout whose `to_json` this is. Raises `LayoutError`."""
     try:
         raw = json.loads(text)
     except (ValueError, RecursionError) as error:  # also too many digits, or brackets
         raise LayoutError("layout", f"not JSON: {error}") from error
     if not isinstance(raw, dict):
         raise LayoutError("layout", "not an object")
-    raw = {"ranks": 1, **raw}  # told only where there are several
-    if "whole_kv_heads" not in raw:  # told only where ranks share heads
+    raw = {"ranks": 1, **raw}
+    if "whole_kv_heads" not in raw:
         whole = _product(raw["ranks"], raw.get("kv_heads"))
         raw = {**raw, "whole_kv_heads": whole}
     names = [field.name for field in fields(Layout)]

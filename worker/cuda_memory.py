@@ -20,9 +20,8 @@ import torch
 from engine.cuda.driver import Context, export_memory, pin, unpin
 from engine.kernels.loading import load_kernels_once
 from engine.step import DevicePool
-from kvtransfer.device import Bytes
+from kvtransfer.device import Bytes, Region
 from kvtransfer.host import start_ticks
-from kvtransfer.region import Region
 from twolane.layout import Layout
 from worker.cuda_lane import CudaLane, LaneConfig
 from worker.cuda_making import CudaMaker, Pool, Staging, makes_dtypes

@@ -7,17 +7,31 @@ inbox and wake the step loop, which lets the role act between two steps.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from kvtransfer.events import ReceiverEvent, SenderEvent
 from kvtransfer.host import host_identity
-from kvtransfer.negotiation import ReceiverIdentity, sender_hello
+from kvtransfer.negotiation import HOST, ReceiverIdentity, sender_hello
 from kvtransfer.receiver_driver import PeerLink, ReceiverDriver
-from kvtransfer.sender_driver import SenderDriver
+from kvtransfer.sender_driver import Dial, OpenOutlet, SenderDriver
+from kvtransfer.transports.base import Landing
 from twolane.v1 import worker_pb2
 from worker.role import DecodeSide, PrefillSide, Roles
 from worker.site import Site
-from worker.wire import Wire
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """How a worker reaches its peers, as its composer brings it: control streams, and the ways that
+    page bytes can travel. Landings are its to close, when the worker is over."""
+
+    dial: Dial  # endpoint -> a fresh stream to that worker's TransferService
+    open_outlet: OpenOutlet  # way for page bytes to the receiver that said this hello
+    landings: Mapping[str, Landing]  # by transport name; where page bytes arrive
+    transports: tuple[str, ...]  # that pages may leave by, best first
+    makes_dtypes: tuple[str, ...] = ()  # of pages that outlets make of ours, if they make any
+    memory: str = HOST  # where the pages are: some transports need the same kind on both sides
 
 
 class Peers:

@@ -28,6 +28,7 @@ from functools import cached_property
 from operator import attrgetter
 from typing import Final
 
+from engine.allocator import PageAllocator
 from engine.prefix import UNIT_TOKENS, chain_hashes
 from engine.step import EngineSpec, Page, RowWork, SampledToken
 from twolane.lifecycle import Lifecycle
@@ -224,6 +225,20 @@ class Row:
         """
         n_grown = min(self._n_most - self.n_given, growth_tokens)
         return self.pages_for(self.n_given + max(0, n_grown - 1)) - self.n_prompt_pages
+
+    def publish(self, n_tokens: int, pages: PageAllocator) -> None:
+        """Index the full pages among the first n_tokens: computed, and by a step that succeeded.
+
+        May be called again with more. Pages whose content is indexed already stay private. An
+        engine whose pages of answers are not those of a prompt of the same tokens has only prompts
+        indexed.
+        """
+        assert n_tokens <= self.n_computed
+        if not self.spec.indexes_answers:
+            n_tokens = min(n_tokens, self.n_prompt)
+        names = self.prompt_hashes if n_tokens == self.n_given else self.chain_hashes(n_tokens)
+        for page, name in zip(self.pages, names, strict=False):
+            pages.publish(page, name)
 
     # -- work -------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ from worker.commands import Commands
 from worker.config import WorkerConfig
 from worker.errors import RouterInUseError, StaleEpochError
 from worker.observer import Nobody, Observer
-from worker.peers import Peers
+from worker.peers import Peers, Wire
 from worker.registry import Registry
 from worker.role import Roles
 from worker.session import SessionLink
@@ -37,7 +37,6 @@ from worker.site import Site
 from worker.step_loop import StepLoop
 from worker.step_runner import StepRunner
 from worker.step_watch import StepWatch
-from worker.wire import Wire
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,6 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from engine.complaint import complaint
 from engine.cuda.driver import CudaError, export_memory
 from engine.cuda.graphs import DecodeGraphs
 from engine.cuda.inputs import DeviceInputs, HostInputs
@@ -38,6 +37,7 @@ from engine.step import (
     RowResult,
     RowWork,
     Step,
+    row_error,
 )
 
 log = logging.getLogger(__name__)
@@ -261,7 +261,7 @@ class CudaEngine:
     def _complaint(self, row: RowWork) -> str:
         if row.follows and row.row not in self._places:
             return "the row follows a share that failed"
-        return complaint(row, self.spec) or (self._sampler.complaint(row) if row.sample else "")
+        return row_error(row, self.spec) or (self._sampler.complaint(row) if row.sample else "")
 
     @contextmanager
     def _on_stream(self) -> Iterator[None]:

@@ -6,15 +6,14 @@ silu(gate) * up follows in the registers, and what it saves is a launch and two 
 [rows, 2 * units].
 
 Sums are in float32, in an order that the configuration fixes: the same call gives the same bits.
-`skinny_hopper` is what engines launch, `skinny_general` the same in plain Triton, to check it by.
 """
+
+from typing import Any
 
 import torch
 import triton
-from triton.tools.tensor_descriptor import TensorDescriptor
 
-from engine.kernels.rehearsal import card_of, launch
-from engine.kernels.skinny_general import general_kernel
+from engine.kernels.rehearsal import card_of
 from engine.kernels.skinny_plan import (
     MAX_ROWS,
     PARTIAL_VALUES,
@@ -45,23 +44,51 @@ def skinny(
     bias: torch.Tensor | None = None,
     gated: bool = False,
     config: SkinnyConfig | None = None,
-    general: bool | None = None,
     pdl: int = 0,
 ) -> None:
-    """x `[rows, in]` times weight `[out, in]` transposed, plus bias [out] -> out `[rows, out]`.
+    """x `[rows, in]` times weight `[out, in]` transposed, plus bias [out] -> out `[rows, out]`,
+    where `can_stream`.
 
     With `gated`, weight is `[2 * units, in]` (gates, ups), bias likewise, and out `[rows, units]` =
     silu(gate) * up. Rows of x and weight must start at multiples of 16 bytes; out is dense.
     `weight` must not change while the stream runs: with `pdl` its first bytes are read before the
-    kernels launched before this one have ended. `general`: the kernel to take; None decides.
+    kernels launched before this one have ended.
 
     Asserted: 1 to 128 rows, shapes, strides, a chunk for each program, two stages, room for parts.
     """
+    from engine.kernels.skinny_launch import launch_streamed  # in Gluon
+
+    rows, inner = x.shape
+    config = config or config_for(rows, out.shape[1], inner, gated=gated)
+    rows_pad = pad_rows(rows)
+    launch_streamed(
+        x,
+        weight,
+        checked_arguments(
+            x, weight, out=out, sums=sums, bias=bias, gated=gated, config=config, rows_pad=rows_pad
+        ),
+        config=config,
+        rows_pad=rows_pad,
+        gated=gated,
+        biased=bias is not None,
+        pdl=pdl,
+    )
+
+
+def checked_arguments(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    *,
+    out: torch.Tensor,
+    sums: PartialSums,
+    bias: torch.Tensor | None,
+    gated: bool,
+    config: SkinnyConfig,
+    rows_pad: int,
+) -> tuple[Any, ...]:
+    """The kernel's arguments after x and weight. Asserts what `skinny` does."""
     rows, inner = x.shape
     n_out = out.shape[1]
-    general = not can_stream(x) if general is None else general
-    config = config or config_for(rows, n_out, inner, gated=gated)
-    rows_pad = max(16, pad_rows(rows)) if general else pad_rows(rows)
     n_tiles = tiles_for(n_out, config, gated=gated)
     assert config.pair or not gated
     assert 1 <= rows <= MAX_ROWS
@@ -76,7 +103,7 @@ def skinny(
     assert config.stages >= 2, "a stage is free when the next has come"
     assert not config.split or config.programs <= min(n_tiles * n_chunks, len(sums.counters))
     assert config.partial_values(rows_pad) <= sums.values.numel()
-    arguments = (
+    return (
         out,
         weight if bias is None else bias,
         sums.values,
@@ -85,33 +112,6 @@ def skinny(
         n_out,
         n_tiles,
         n_chunks,
-    )
-    if not general:
-        from engine.kernels.skinny_launch import launch_streamed
-
-        launch_streamed(
-            x, weight, arguments,
-            config=config, rows_pad=rows_pad, gated=gated, biased=bias is not None, pdl=pdl,
-        )  # fmt: skip
-        return
-    descriptors = (
-        TensorDescriptor(t, list(t.shape), list(t.stride()), [block, config.block_in])
-        for t, block in ((x, rows_pad), (weight, config.half))
-    )
-    launch(general_kernel, (config.programs,))(
-        *descriptors,
-        *arguments,
-        HALF=config.half,
-        ROWS=rows_pad,
-        BLOCK_IN=config.block_in,
-        STAGES=config.stages,
-        SPLIT=config.split,
-        PAIR=config.pair,
-        GATED=gated,
-        BIASED=bias is not None,
-        PDL=pdl,
-        num_warps=config.warps,
-        launch_pdl=pdl,
     )
 
 

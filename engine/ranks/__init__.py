@@ -13,7 +13,7 @@ the same logits and draws are keyed by (seed, sample, position).
 A request's pages are spread like this: page p of the group is page p of every rank's pool, and
 holds there that rank's key-value heads, laid out as in any pool. So one allocator serves all ranks.
 Whoever moves pages does it from the group's process, which has the memory of all ranks mapped, and
-for which a page is the ranks' pages one behind the other (see `engine.layout`; which heads go where
+for which a page is the ranks' pages one behind the other (`twolane.layout`; which heads go where
 between unequal numbers of ranks: `kvtransfer.planes`). A step is over when every rank has said that
 its own share is, on its device: so a result proves what all ranks wrote.
 """

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from kvtransfer.transports.base import Checked
-from kvtransfer.transports.device_seats import SharedSeat
+from kvtransfer.transports.device_ground import SharedSeat
 from kvtransfer.transports.frames import (
     HEAD_BYTES,
     Frame,

@@ -20,10 +20,9 @@ from functools import partial
 
 import numpy as np
 
-from kvtransfer.device import Bytes, DeviceError, Mark, PeerPool, Sums
+from kvtransfer.device import Bytes, DeviceError, Mark, PeerPool, Region, Sums, region_of
 from kvtransfer.digests import mix64
 from kvtransfer.plan import PageIds
-from kvtransfer.region import Region, region_of
 from kvtransfer.sources import MadePages, MakeConvert, Source, WholePages
 from kvtransfer.transports.pool_memory import create_pool_memory, map_peer_memory
 from twolane.layout import Layout

@@ -29,8 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvtransfer import reasons
-from kvtransfer.checksum import page_checksums
-from kvtransfer.digests import XXH3
+from kvtransfer.digests import XXH3, page_checksums
 from kvtransfer.plan import CopyPlan, PageIds
 from kvtransfer.sources import Source, WholePages
 from kvtransfer.transports.base import Checked, LandingEvent, Posted, Stopped, Wake

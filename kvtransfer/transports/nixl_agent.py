@@ -33,8 +33,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kvtransfer.device import Region
 from kvtransfer.plan import PageIds
-from kvtransfer.region import Region
 
 _PACKAGE = "nixl_cu13"
 _FABRIC = Path("/sys/class/infiniband")  # RoCE cards too

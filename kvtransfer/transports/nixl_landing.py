@@ -23,9 +23,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from kvtransfer import reasons
-from kvtransfer.device import DeviceError, Fence
+from kvtransfer.device import DeviceError, Fence, Region
 from kvtransfer.plan import PageIds
-from kvtransfer.region import Region
 from kvtransfer.transports.base import Checked, Checksums, LandingEvent, Stopped
 from kvtransfer.transports.doorway import Doorway, DoorwayConfig
 from kvtransfer.transports.frames import FrameError

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 from google.protobuf.message import DecodeError
 
-from kvtransfer.region import Region
+from kvtransfer.device import Region
 from kvtransfer.transports.frames import FrameError
 from twolane.v1 import nixl_pb2
 

@@ -8,10 +8,9 @@ from typing import Protocol
 
 import numpy as np
 
-from kvtransfer.checksum import Pool
-from kvtransfer.device import Fence, Mark
+from kvtransfer.device import Fence, Mark, Region, region_of
+from kvtransfer.digests import Pool
 from kvtransfer.plan import PageIds
-from kvtransfer.region import Region, region_of
 from kvtransfer.sources import Source
 from kvtransfer.transports.base import Checksums
 from kvtransfer.transports.page_summer import HostSummer, PageSummer

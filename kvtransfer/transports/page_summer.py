@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from kvtransfer.checksum import Pool
 from kvtransfer.device import DeviceMemory, Fence, Mark
-from kvtransfer.digests import DEVICE_DIGESTS, HOST_DIGESTS, page_sums
+from kvtransfer.digests import DEVICE_DIGESTS, HOST_DIGESTS, Pool, page_sums
 from kvtransfer.plan import PageIds
 from kvtransfer.transports.base import Checksums
 from kvtransfer.transports.outlet_thread import NO_SUMS

@@ -25,11 +25,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvtransfer.checksum import Pool
-from kvtransfer.device import DeviceError, DeviceMemory, SentMemory
-from kvtransfer.digests import DEVICE_DIGESTS, HOST_DIGESTS, agreed_digest
+from kvtransfer.device import DeviceError, DeviceMemory, SentMemory, region_of
+from kvtransfer.digests import DEVICE_DIGESTS, HOST_DIGESTS, Pool, agreed_digest
 from kvtransfer.negotiation import HOST
-from kvtransfer.region import region_of
 from kvtransfer.sources import MakeConvert, PageMaker, Source, WholePages
 from kvtransfer.transports import nixl_agent
 from kvtransfer.transports.addresses import listen_tcp, listen_unix

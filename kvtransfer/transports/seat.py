@@ -14,8 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from kvtransfer.checksum import Pool
-from kvtransfer.digests import HOST_DIGESTS, page_sums
+from kvtransfer.digests import HOST_DIGESTS, Pool, page_sums
 from kvtransfer.plan import PageIds, runs
 from kvtransfer.transports.base import Checked
 from kvtransfer.transports.frames import FrameError

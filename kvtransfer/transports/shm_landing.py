@@ -6,8 +6,7 @@ the launcher), is proof that its pages are free.
 
 from __future__ import annotations
 
-from kvtransfer.checksum import Pool, page_checksums
-from kvtransfer.digests import XXH3
+from kvtransfer.digests import XXH3, Pool, page_checksums
 from kvtransfer.plan import PageIds
 from kvtransfer.transports.base import Checked, LandingEvent, Stopped
 from kvtransfer.transports.pool_memory import PoolMemory

@@ -8,8 +8,7 @@ from __future__ import annotations
 import numpy as np
 import xxhash
 
-from kvtransfer.checksum import Pool
-from kvtransfer.digests import XXH3
+from kvtransfer.digests import XXH3, Pool
 from kvtransfer.plan import CopyPlan, PageIds, runs
 from kvtransfer.sources import Source
 from kvtransfer.transports.base import Checksums

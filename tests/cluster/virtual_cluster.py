@@ -38,10 +38,10 @@ from twolane.v1 import cluster_pb2, inference_pb2, sampling_pb2, transfer_pb2, w
 from worker.announcer import Announcer
 from worker.config import SessionConfig, StepLimits, StepWatchConfig, WorkerConfig
 from worker.errors import RouterInUseError, StaleEpochError
+from worker.peers import Wire
 from worker.role import Roles
 from worker.site import Site
 from worker.step_runner import OnSubmitted, TimedEngine, TimedStepRunner
-from worker.wire import Wire
 from worker.worker import Worker
 
 LEASE = LeaseConfig(lease_s=3.0, heartbeat_s=0.5, retry_first_s=0.05, retry_most_s=0.4)

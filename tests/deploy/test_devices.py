@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from deploy.devices import environment_of, read_gpus, settled, visible_devices
-from deploy.launcher import StartError
+from deploy.errors import StartError
 from deploy.spec import ClusterSpec, PoolSpec, RouterSpec
 from tests.deploy.clusters import changed, cluster_with, model_with
 

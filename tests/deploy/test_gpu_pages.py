@@ -10,7 +10,7 @@ import pytest
 
 from deploy.bundled import model_path
 from deploy.engines import open_engine
-from deploy.launcher import StartError
+from deploy.errors import StartError
 from engine.fake import FakeEngine, FakeEngineConfig
 from tests.deploy.clusters import changed, model_with
 

@@ -7,8 +7,8 @@ import pytest
 
 from deploy.bundled import model_path
 from deploy.engines import open_engine
+from deploy.errors import StartError
 from deploy.host_memory import RESERVE_BYTES, available_bytes, check_room
-from deploy.launcher import StartError
 from tests.deploy.clusters import changed, model_with
 
 GIB = 1 << 30

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from deploy.launcher import StartError
+from deploy.errors import StartError
 from deploy.process_launcher import ProcessLauncher
 from deploy.spec import RouterSpec, WorkerSpec, new_epoch
 from tests.deploy.clusters import model_with

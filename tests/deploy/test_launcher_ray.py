@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 import deploy.ray_launcher
-from deploy.launcher import StartError
+from deploy.errors import StartError
 from deploy.ray_actor import ServiceActor
 from deploy.ray_launcher import RayLauncher
 from deploy.spec import ProcessSpec, WorkerSpec, new_epoch

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from deploy.launcher import StartError
+from deploy.errors import StartError
 from deploy.placement import Host, Need, Seat, place
 
 P, D, BOTH = ("prefill",), ("decode",), ("prefill", "decode")

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from deploy.launcher import StartError
+from deploy.errors import StartError
 from deploy.process_launcher import ProcessLauncher
 from deploy.secret import secret_by_hand
 from deploy.spec import ClusterSpec

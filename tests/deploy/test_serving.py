@@ -15,7 +15,7 @@ import pytest
 
 from deploy.bundled import model_path
 from deploy.descriptors import MOST
-from deploy.launcher import StartError
+from deploy.errors import StartError
 from deploy.serving import serving
 from deploy.spec import ProcessSpec, RouterSettings, RouterSpec, WorkerSpec
 from tests.deploy.clusters import changed, model_with

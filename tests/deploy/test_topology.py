@@ -9,7 +9,7 @@ import click
 import pytest
 
 from deploy.devices import settled
-from deploy.launcher import StartError
+from deploy.errors import StartError
 from deploy.resolve import resolve
 from deploy.spec import ClusterSpec, WorkerSettings
 from deploy.topology import (

@@ -25,7 +25,7 @@ from deploy.compose_worker import (
     worker_config,
 )
 from deploy.engines import Powerhouse, open_engine
-from deploy.launcher import StartError
+from deploy.errors import StartError
 from deploy.serving import serving
 from deploy.spec import RouterSettings, TimingSpec, WorkerSettings, WorkerSpec
 from engine.config import EngineConfig

@@ -8,8 +8,8 @@ import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 
 from deploy.bundled import model_path
+from deploy.errors import StartError
 from deploy.hub import find_model
-from deploy.launcher import StartError
 
 
 def test_the_bundled_model_ships_with_the_package() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from deploy.launcher import StartError
+from deploy.errors import StartError
 from deploy.spec import ClusterSpec, WorkerSettings
 from deploy.up_command import _check_ports
 from tests.deploy.clusters import cluster_with, model_with

@@ -10,8 +10,9 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from deploy.errors import StartError
 from deploy.events import Event, Kind
-from deploy.launcher import Handle, StartError
+from deploy.launcher import Handle
 from deploy.restart import RestartConfig
 from deploy.spec import ProcessSpec, RouterSpec, WorkerSpec
 from deploy.supervisor import Supervisor, SupervisorConfig

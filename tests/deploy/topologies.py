@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from deploy.launcher import StartError
+from deploy.errors import StartError
 from deploy.topology import Topology
 from deploy.topology_file import read_topology
 from deploy.up_command import up

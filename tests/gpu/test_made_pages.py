@@ -22,7 +22,6 @@ import torch
 
 from benchmarks.transfer_far_pool import far_pool
 from deploy.converts import converts_of
-from engine.layout import describe_layout
 from kvtransfer.device import Lane, SentMemory
 from kvtransfer.digests import mix64
 from kvtransfer.planes import Paging
@@ -90,15 +89,7 @@ def case(source: Layout, target: Layout) -> Iterator[Case]:
 
 
 def _to_fp8(source: Layout) -> Any:
-    return converts_of(
-        describe_layout(
-            dtype=source.dtype,
-            page_tokens=source.page_tokens,
-            layers=source.layers,
-            kv_heads=source.kv_heads,
-            head_dim=source.head_dim,
-        )
-    )[FP8_DTYPE]
+    return converts_of(source.to_json())[FP8_DTYPE]
 
 
 def wait(lane: Lane) -> None:

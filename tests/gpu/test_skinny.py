@@ -33,7 +33,7 @@ def poisoned_sums() -> PartialSums:
 
 
 def check(
-    rows: int, outer: int, inner: int, *, gated: bool, biased: bool, general: bool = False,
+    rows: int, outer: int, inner: int, *, gated: bool, biased: bool,
     dtype: torch.dtype = BF16, config: SkinnyConfig | None = None,
 ) -> None:  # fmt: skip
     x = random(rows, inner, dtype=dtype)
@@ -41,7 +41,7 @@ def check(
     bias = random(len(weight), dtype=dtype) if biased else None
     sums = poisoned_sums()
     out = torch.full((rows, outer), torch.nan, device="cuda", dtype=dtype)
-    skinny(x, weight, out=out, bias=bias, gated=gated, sums=sums, config=config, general=general)
+    skinny(x, weight, out=out, bias=bias, gated=gated, sums=sums, config=config)
     expected = x.double() @ weight.double().T
     if bias is not None:
         expected += bias.double()
@@ -100,14 +100,6 @@ def test_every_way_of_cutting_gives_the_same(
 def test_half_precision_matches_float64() -> None:
     config = cut(64, True, 64, 16, 50)
     check(11, 1000, 904, gated=False, biased=True, dtype=torch.float16, config=config)
-
-
-@pytest.mark.parametrize(
-    ("rows", "gated", "dtype"), [(5, True, BF16), (40, False, BF16), (40, True, torch.float16)]
-)
-def test_the_general_kernel_matches_float64(rows: int, gated: bool, dtype: torch.dtype) -> None:
-    config = SkinnyConfig(half=64, block_in=64, stages=3, split=True, programs=100)
-    check(rows, 1000, 904, gated=gated, biased=True, general=True, dtype=dtype, config=config)
 
 
 @pytest.mark.parametrize(("rows", "programs"), [(8, 128), (64, 132), (128, 50)])

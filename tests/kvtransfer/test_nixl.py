@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kvtransfer.device import region_of
 from kvtransfer.plan import CopyPlan
-from kvtransfer.region import region_of
 from kvtransfer.transports import nixl_agent, nixl_outlet
 from kvtransfer.transports.base import Checked, Stopped
 from kvtransfer.transports.nixl_agent import NixlAgent, NixlWrite, WriteState

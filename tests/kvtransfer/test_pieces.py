@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from enum import Enum
 from types import ModuleType
 
@@ -19,8 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtransfer import in_grant, inbound, outbound
-from kvtransfer.checksum import page_checksums
-from kvtransfer.digests import mix64
+from kvtransfer.digests import mix64, page_checksums
 from kvtransfer.host import host_identity, open_pidfd, start_ticks
 from kvtransfer.in_grant import GRANT_MOVES, GrantState
 from kvtransfer.inbound import IN_MOVES, InState
@@ -29,7 +29,7 @@ from kvtransfer.outbound import OUT_MOVES, OutState
 from kvtransfer.plan import runs
 from kvtransfer.transports.memory import MemoryFabric
 from kvtransfer.transports.pool_memory import create_pool_memory, map_peer_memory
-from twolane.layout import LayoutError, parse_layout, unfit
+from twolane.layout import DTYPE_BYTES, Layout, LayoutError, parse_layout, unfit
 from twolane.lifecycle import IllegalMoveError, Lifecycle
 
 FIELDS = {"dtype": "bfloat16", "page_tokens": 16, "layers": 4, "kv_heads": 2, "head_dim": 64}
@@ -38,6 +38,31 @@ TEXT = json.dumps(FIELDS)
 
 def test_layout_knows_the_size_of_a_page() -> None:
     assert parse_layout(TEXT).page_bytes == 4 * 2 * 2 * 16 * 64 * 2
+
+
+@given(
+    st.builds(
+        Layout,
+        ranks=st.sampled_from([1, 2, 4, 8]),
+        dtype=st.sampled_from(list(DTYPE_BYTES)),
+        page_tokens=st.integers(1, 256),
+        layers=st.integers(1, 99),
+        kv_heads=st.just(0),
+        head_dim=st.integers(1, 256),
+        whole_kv_heads=st.sampled_from([1, 2, 4, 8, 16]),
+    )
+)
+def test_a_layout_is_read_from_its_text(drawn: Layout) -> None:
+    layout = replace(drawn, kv_heads=max(1, drawn.whole_kv_heads // drawn.ranks))
+    assert parse_layout(layout.to_json()) == layout
+
+
+def test_a_layout_tells_of_ranks_only_where_there_are_several() -> None:
+    """The text is what workers and routers of other versions compare."""
+    alone = '{"dtype":"bfloat16","head_dim":64,"kv_heads":2,"layers":4,"page_tokens":16}'
+    assert parse_layout(TEXT).to_json() == alone
+    shared = json.loads(alone) | {"kv_heads": 1, "ranks": 4, "whole_kv_heads": 2}
+    assert json.loads(parse_layout(json.dumps(shared)).to_json()) == shared
 
 
 @pytest.mark.parametrize("name", list(FIELDS))

@@ -9,7 +9,6 @@ import pytest
 
 from router.config import AdmissionConfig, DispatchConfig, RouterConfig
 from router.router import Router
-from router.store import MemoryStore
 from router.testing.client import ask, message, play
 from router.testing.cluster import ScriptedCluster
 from router.testing.rows import expected_answer
@@ -105,8 +104,7 @@ def test_every_request_ends_exact_or_with_one_typed_error(seed: Any) -> None:
         assert not len(board.queue)
         assert not router._wakes
         assert not board.labels
-        assert isinstance(router._store, MemoryStore)
-        assert not router._store._holders
+        assert not board.store._holders
         await asyncio.sleep(6)  # the frozen thaw, the killed are back
         outcome = await ask(router, message([1, 2, 3], max_tokens=5))
         assert outcome.tokens == expected_answer([1, 2, 3], 5), "the cluster works as before"

@@ -7,7 +7,7 @@ import pytest
 from router.answer import Answer
 from router.ledger import Timeline, make_ledger
 from router.request import Job, Label, Request, RequestState
-from router.store import MemoryStore
+from router.store import Store
 from router.waiting import WaitingQueue
 from twolane.params import SamplingParams
 from twolane.v1 import sampling_pb2, worker_pb2
@@ -91,7 +91,7 @@ def test_queue_keeps_models_apart() -> None:
 
 
 async def test_store_lets_one_submission_hold_a_label_until_it_is_released() -> None:
-    store, label = MemoryStore(), Label("", "x")
+    store, label = Store(), Label("", "x")
     assert await store.claim(label, "first")
     assert await store.claim(label, "first")
     assert not await store.claim(label, "second")

@@ -1,13 +1,18 @@
 from __future__ import annotations
 
 import concurrent.futures
+import re
 import subprocess
 import sys
 import threading
 import time
+import tomllib
 from collections.abc import Iterator
+from importlib.metadata import packages_distributions, requires
+from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from tests.twolane.conftest import Door
 from tests.twolane.scripted import ERRORS
@@ -44,6 +49,41 @@ def test_generate_and_stream_block_and_answer(client: Client, door: Door) -> Non
     assert client.models()[0].name == "tiny"
     assert client.status(["s1"]).submissions[0].submission_id == "s1"
     assert not client.cancel("nobody")
+
+
+def dependencies() -> set[str]:
+    """Distributions that `pip install twolane` brings, those that they need included."""
+    root = Path(__file__).parents[2]
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    found: set[str] = set()
+    waiting = list(map(Requirement, project["dependencies"]))
+    while waiting:
+        needed = waiting.pop()
+        name = normal(needed.name)
+        if name not in found and (needed.marker is None or needed.marker.evaluate({"extra": ""})):
+            found.add(name)
+            waiting += map(Requirement, requires(name) or ())
+    return found
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_a_client_answers_with_its_own_dependencies_alone(door: Door) -> None:
+    """In a process where nothing else that is installed can be imported."""
+    there = dependencies()
+    absent = [
+        module
+        for module, names in packages_distributions().items()
+        if there.isdisjoint(map(normal, names)) and module != "twolane"
+    ]
+    assert {"numpy", "click", "pydantic"} < set(absent)
+    code = f"import sys; sys.modules.update(dict.fromkeys({absent}))\n"
+    code += f"import twolane; client = twolane.Client({door.endpoint!r}).connect()\n"
+    code += "print(client.generate('a b').text)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "a b \n", "")
 
 
 @pytest.mark.parametrize("key", ERRORS)

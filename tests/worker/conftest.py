@@ -25,11 +25,11 @@ from twolane.testing.virtual_time import virtual_time_runner
 from twolane.v1 import transfer_pb2
 from worker.attempt_id import AttemptId
 from worker.config import SessionConfig, StepLimits, WorkerConfig
+from worker.peers import Wire
 from worker.role import Roles
 from worker.site import Site
 from worker.step_runner import TimedStepRunner
 from worker.testing import ScriptedRouter
-from worker.wire import Wire
 from worker.worker import Worker
 
 PeerLink = MemoryLink[transfer_pb2.ConnectRequest, transfer_pb2.ConnectResponse]

@@ -31,11 +31,11 @@ from twolane.v1 import cluster_pb2, cluster_pb2_grpc, worker_pb2, worker_pb2_grp
 from worker.config import SessionConfig, WorkerConfig
 from worker.links import PeerDialer
 from worker.metrics import WorkerMetrics
+from worker.peers import Wire
 from worker.role import Roles
 from worker.server import WorkerServer
 from worker.site import Site
 from worker.step_runner import ThreadStepRunner
-from worker.wire import Wire
 from worker.worker import Worker
 
 OutT = TypeVar("OutT")

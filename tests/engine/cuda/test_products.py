@@ -1,4 +1,4 @@
-"""Which kernel takes a product, on the CPU: the streamed one in its general form."""
+"""Which kernel takes a product, on the CPU: a double of it in plain Triton, where it streams."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from engine.kernels.silu import reference_silu_mul
 def streaming(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Products of any dtype and device stream; the rows of each that did."""
     import engine.cuda.products as products
-    from engine.kernels.skinny import skinny
+    from tests.engine.kernels.general_skinny import general_skinny
 
     rows: list[int] = []
 
     def noting(x: torch.Tensor, *args: Any, **options: Any) -> None:
         rows.append(len(x))
-        skinny(x, *args, **options)
+        general_skinny(x, *args, **options)
 
     monkeypatch.setattr(products, "can_stream", lambda x: True)
     monkeypatch.setattr(products, "skinny", noting)

@@ -209,7 +209,7 @@ def cases() -> dict[str, Callable[[], None]]:
         skinny(
             zeros(n, inner), zeros(128 * (1 + gated), inner), out=zeros(n, 128), sums=sums,
             gated=gated, config=replace(cut_for(n, outer, inner, gated=gated), programs=2),
-            general=False, pdl=True,
+            pdl=True,
         )  # fmt: skip
 
     def paged(granule_bytes: int, granules: int, units: int) -> dict[str, Any]:
@@ -312,10 +312,6 @@ def cases() -> dict[str, Callable[[], None]]:
             for n in STREAMED_ROWS
         },
         "tall gated": lambda: gated_tall(zeros(600, 4096), zeros(512, 4096), out=zeros(600, 256)),
-        "products general": lambda: skinny(
-            rows, zeros(128, 4096), out=zeros(4, 128), sums=sums,
-            config=cut_for(4, 128, 4096), general=True, pdl=True,
-        ),
         "norm fp8": lambda: rms_norm(
             rows, rows[0], out=small(4, 4096), epsilon=1e-5, residual=rows
         ),

@@ -1,4 +1,4 @@
-"""Products of a few rows in the interpreter (the general kernel), and how they are cut."""
+"""How products of a few rows are cut: by the plan, and by a double of the kernel."""
 
 import pytest
 
@@ -7,7 +7,7 @@ pytest.importorskip("triton")
 import torch
 
 from engine.kernels.silu import reference_silu_mul
-from engine.kernels.skinny import PartialSums, skinny
+from engine.kernels.skinny import PartialSums
 from engine.kernels.skinny_plan import (
     PARTIAL_VALUES,
     RING_BYTES,
@@ -18,6 +18,7 @@ from engine.kernels.skinny_plan import (
     tiles_for,
 )
 from engine.kernels.testing import relative_error
+from tests.engine.kernels.general_skinny import general_skinny
 
 SHAPES = [
     (6144, 4096, False), (4096, 4096, False), (14336, 4096, True), (4096, 14336, False),
@@ -48,7 +49,7 @@ def test_products_match_float64_at_odd_shapes(
     sums.values.fill_(torch.nan)
     out = torch.full((rows, outer), torch.nan)
     cut = config(programs, split=split, pair=pair)
-    skinny(x, weight, out=out, bias=bias, gated=gated, sums=sums, config=cut)
+    general_skinny(x, weight, out=out, bias=bias, gated=gated, sums=sums, config=cut)
     expected = x.double() @ weight.double().T + (0 if bias is None else bias.double())
     assert relative_error(out, reference_silu_mul(expected) if gated else expected) < 1e-6
     assert not sums.counters.any(), "a merge left its counter behind"
@@ -57,7 +58,7 @@ def test_products_match_float64_at_odd_shapes(
 def test_half_precision_sums_in_float32() -> None:
     x, weight = torch.randn(3, 512).half(), torch.randn(64, 512).half()
     out = torch.full((3, 64), torch.nan, dtype=torch.float16)
-    skinny(
+    general_skinny(
         x, weight, out=out, sums=PartialSums("cpu", values=1 << 16), config=config(3, split=True)
     )
     assert relative_error(out, x.double() @ weight.double().T) < 3e-4
@@ -70,7 +71,7 @@ def test_every_number_of_programs_shares_all_chunks() -> None:
     for split in (False, True):
         for programs in range(1, 16):  # three tiles of five chunks
             out = torch.full((2, 328), torch.nan)
-            skinny(x, weight, out=out, sums=sums, config=config(programs, split=split))
+            general_skinny(x, weight, out=out, sums=sums, config=config(programs, split=split))
             assert relative_error(out, expected) < 1e-6, (split, programs)
             assert not sums.counters.any()
 
@@ -84,7 +85,7 @@ def test_what_would_wait_for_ever_is_refused(refused: SkinnyConfig) -> None:
     do, whose part of a tile would be waited for."""
     x, weight = torch.randn(2, 160), torch.randn(328, 160)
     with pytest.raises(AssertionError):
-        skinny(x, weight, out=torch.empty(2, 328), sums=PartialSums("cpu"), config=refused)
+        general_skinny(x, weight, out=torch.empty(2, 328), sums=PartialSums("cpu"), config=refused)
 
 
 @pytest.mark.parametrize(("outer", "inner", "gated"), SHAPES)

@@ -1,11 +1,56 @@
-"""Products of a few rows on any card, and in the interpreter: cut as `skinny_hopper` cuts them."""
+"""`skinny` in plain Triton, for the interpreter, which runs no Gluon.
+
+It shares the plan, the checks and the arguments with `skinny`, not the kernel: what passes with it
+shows that a product is cut rightly, into tiles, chunks and parts to be added. That `skinny_hopper`
+computes them rightly is shown on a card alone (tests/gpu/test_skinny.py).
+"""
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
 
+import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
-from engine.kernels.launch import ready
+from engine.kernels.skinny import PartialSums, checked_arguments
+from engine.kernels.skinny_plan import SkinnyConfig, config_for, pad_rows
+
+
+def general_skinny(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    *,
+    out: torch.Tensor,
+    sums: PartialSums,
+    bias: torch.Tensor | None = None,
+    gated: bool = False,
+    config: SkinnyConfig | None = None,
+    pdl: int = 0,
+) -> None:
+    """As `skinny`, of any dtype."""
+    rows, inner = x.shape
+    config = config or config_for(rows, out.shape[1], inner, gated=gated)
+    rows_pad = max(16, pad_rows(rows))
+    arguments = checked_arguments(
+        x, weight, out=out, sums=sums, bias=bias, gated=gated, config=config, rows_pad=rows_pad
+    )
+    descriptors = (
+        TensorDescriptor(t, list(t.shape), list(t.stride()), [block, config.block_in])
+        for t, block in ((x, rows_pad), (weight, config.half))
+    )
+    general_kernel[(config.programs,)](
+        *descriptors,
+        *arguments,
+        HALF=config.half,
+        ROWS=rows_pad,
+        BLOCK_IN=config.block_in,
+        STAGES=config.stages,
+        SPLIT=config.split,
+        PAIR=config.pair,
+        GATED=gated,
+        BIASED=bias is not None,
+        num_warps=config.warps,
+    )
 
 
 @triton.jit
@@ -100,9 +145,7 @@ def general_kernel(
     PAIR: tl.constexpr,
     GATED: tl.constexpr,
     BIASED: tl.constexpr,
-    PDL: tl.constexpr,
 ):
-    ready(PDL)
     programs = tl.num_programs(0)
     each = 1 if SPLIT else n_chunks
     units = n_tiles * n_chunks if SPLIT else n_tiles

@@ -38,6 +38,8 @@ from twolane.v1 import cluster_pb2, inference_pb2, worker_pb2
 
 log = logging.getLogger(__name__)
 
+_HANG_UP_S = 0.05  # within which a hang-up is heard of that came before a request
+
 LAST_WORDS_S = 0.1
 
 
@@ -301,9 +303,18 @@ class Router:
             job = await self._intake.make_job(
                 message, arrived, time_left_s, default_max_tokens=default_max_tokens
             )
-            if not await self._dispatcher.board.store.claim(job.label, job.submission_id):
-                raise job.label.in_use_error()
+            await self._claim(job)
         return job
+
+    async def _claim(self, job: Job) -> None:
+        """Make the label the job's, or raise `DuplicateRequestError`. A client that hangs up and asks
+        again at once may be heard in the other order, so a label in use is looked at twice."""
+        store = self._dispatcher.board.store
+        if await store.claim(job.label, job.submission_id):
+            return
+        await asyncio.sleep(_HANG_UP_S)
+        if not await store.claim(job.label, job.submission_id):
+            raise job.label.in_use_error()
 
     def _submit(self, job: Job) -> Request:
         detokenizer = self._text.detokenizer(job.token_ids) if self._text else None

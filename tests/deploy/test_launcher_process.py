@@ -135,11 +135,12 @@ async def test_a_start_without_a_file_descriptor_left_is_a_start_error(
 async def test_a_cancelled_start_leaves_no_process(
     launcher: ProcessLauncher, tmp_path: Path
 ) -> None:
+    others = set(psutil.Process().children())
     starting = asyncio.create_task(launcher.start(spec("slow")))
     async with asyncio.timeout(10):
         while not (tmp_path / "w.log").exists() or "slow" not in (tmp_path / "w.log").read_text():
             await asyncio.sleep(0.02)
-    (child,) = psutil.Process().children()
+    (child,) = set(psutil.Process().children()) - others
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting

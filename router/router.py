@@ -307,8 +307,9 @@ class Router:
         return job
 
     async def _claim(self, job: Job) -> None:
-        """Make the label the job's, or raise `DuplicateRequestError`. A client that hangs up and asks
-        again at once may be heard in the other order, so a label in use is looked at twice."""
+        """Make the label the job's, or raise `DuplicateRequestError`. A client that hangs up and
+        asks again at once may be heard in the other order, so a label in use is looked at twice.
+        """
         store = self._dispatcher.board.store
         if await store.claim(job.label, job.submission_id):
             return

@@ -114,6 +114,7 @@ def test_memory_of_a_sender_that_cannot_be_unpinned_does_not_end_the_landing(
         pair.grant(1, 3)
         pair.post(1, 1, [9], [3])
         assert pair.out.wait_for(1)[0].ok
+        wait_until(lambda: pair.has([9], [3]))  # so its ring is pinned here
         pair.outlet.close()
         wait_until(lambda: "no such memory" in caplog.text)
         pair.landing.revoke(1)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import re
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -140,7 +141,7 @@ class DeviceGround:
         return Ring(self.memory, self._slot_pages)
 
 
-class SlotSeat:
+class SlotSeat(ABC):
     """What both kinds of seats share."""
 
     def __init__(self, ground: DeviceGround) -> None:
@@ -158,11 +159,13 @@ class SlotSeat:
         self.stop()
         self.is_left = True
 
+    @abstractmethod
     def stop(self) -> None:
-        raise NotImplementedError
+        """Not a byte more of the body that is being read."""
 
+    @abstractmethod
     def give_back(self) -> None:
-        raise NotImplementedError
+        """The memory of this connection is no longer read. May raise DeviceError."""
 
     def _write(self, claim: Claim, source: Bytes, done: Callable[[], None]) -> None:
         def over() -> None:

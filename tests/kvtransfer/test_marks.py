@@ -32,6 +32,18 @@ from twolane.v1 import transfer_pb2
 SENT = list(range(20))  # several slots or slices of two pages
 
 
+class AskedMark(threading.Event):
+    """Knows when the device has come to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.was_asked = threading.Event()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.was_asked.set()
+        return super().wait(timeout)
+
+
 @pytest.fixture(autouse=True)
 def small_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     take_small_slots(monkeypatch)
@@ -50,16 +62,16 @@ def pair(transport: str) -> Iterator[DevicePair]:
 
 
 @pytest.fixture
-def marks() -> Iterator[list[threading.Event]]:
+def marks() -> Iterator[list[AskedMark]]:
     """Passed at the end, whatever the test has found: else no end could be closed."""
-    events = [threading.Event(), threading.Event()]
+    events = [AskedMark(), AskedMark()]
     yield events
     for event in events:
         event.set()
 
 
 @pytest.fixture
-def mark(marks: list[threading.Event]) -> threading.Event:
+def mark(marks: list[AskedMark]) -> AskedMark:
     return marks[0]
 
 
@@ -76,10 +88,11 @@ def landed(pair: DevicePair, n: int) -> Checked:
 
 
 def test_nothing_moves_before_the_mark_and_everything_as_it_is_then(
-    pair: DevicePair, mark: threading.Event
+    pair: DevicePair, mark: AskedMark
 ) -> None:
     pair.grant(1, *SENT)
     pair.post(1, 1, SENT, SENT, after=mark)
+    assert mark.was_asked.wait(5.0)
     assert pair.out.hears_nothing(0.2)
     assert is_untouched(pair)
     pair.p.pages[:] = np.random.default_rng(8).integers(0, 256, pair.p.pages.shape, np.uint8)
@@ -93,7 +106,7 @@ def test_nothing_moves_before_the_mark_and_everything_as_it_is_then(
     assert posted.checksums.tolist() == checked.checksums.tolist() == sums
 
 
-def test_posts_wait_for_a_mark_each(pair: DevicePair, marks: list[threading.Event]) -> None:
+def test_posts_wait_for_a_mark_each(pair: DevicePair, marks: list[AskedMark]) -> None:
     mark, second = marks
     pair.grant(1, *range(8))
     pair.post(1, 1, [0, 1, 2, 3], [0, 1, 2, 3], after=mark)

@@ -225,9 +225,11 @@ async def _bad_luck(cluster: VirtualCluster, fuzz: Fuzz) -> None:
 async def _kill(cluster: VirtualCluster, fuzz: Fuzz) -> None:
     name = fuzz.dice.choice(sorted(cluster.lives))
     epoch = await cluster.kill(name)
-    await asyncio.sleep(fuzz.dice.uniform(0.0, 0.5))
-    cluster.router.report_gone(epoch)
-    cluster.start(name, name.rstrip("0123456789"))
+    try:
+        await asyncio.sleep(fuzz.dice.uniform(0.0, 0.5))
+    finally:  # whoever killed it sees it end, even when the clients are done meanwhile
+        cluster.router.report_gone(epoch)
+        cluster.start(name, name.rstrip("0123456789"))
 
 
 def _reset(cluster: VirtualCluster, fuzz: Fuzz) -> None:

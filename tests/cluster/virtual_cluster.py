@@ -150,6 +150,7 @@ class VirtualCluster:
         life = self.lives.pop(worker_id)
         self.kills += 1
         self.hung.discard(worker_id)
+        self.resume(worker_id)  # bytes to a process that is gone do not stay on their way
         life.announcing.cancel()
         life.task.cancel()
         for link in life.links:

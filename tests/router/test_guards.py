@@ -88,6 +88,8 @@ def test_request_waits_until_what_it_asked_for_again_is_late() -> None:
         (request,) = router._dispatcher.board.requests.values()
         attempt = request.attempt
         assert attempt is not None
+        assert (attempt.gap_due, attempt.due) == (None, None)
+        recovery.tick(request, now())  # looked at though nothing is due
         attempt.gap_due = attempt.due = now() + 1.0
         recovery.tick(request, now())
         assert request.attempt is attempt

@@ -19,6 +19,7 @@ from deploy.errors import StartError
 from deploy.process_launcher import ProcessLauncher
 from deploy.spec import RouterSpec, WorkerSpec, new_epoch
 from tests.deploy.clusters import model_with
+from tests.processes import is_alive
 
 DUMMY = (sys.executable, str(Path(__file__).with_name("dummy_process.py")))
 
@@ -38,14 +39,6 @@ async def launcher(tmp_path: Path) -> AsyncIterator[ProcessLauncher]:
     launcher = ProcessLauncher(tmp_path, command=DUMMY)
     yield launcher
     await launcher.close()
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 async def test_start_returns_when_the_process_serves(launcher: ProcessLauncher) -> None:

@@ -5,7 +5,6 @@ import signal
 import tempfile
 from pathlib import Path
 
-import psutil
 import pytest
 
 import deploy.ray_launcher
@@ -14,6 +13,7 @@ from deploy.ray_actor import ServiceActor
 from deploy.ray_launcher import RayLauncher
 from deploy.spec import ProcessSpec, WorkerSpec, new_epoch
 from tests.deploy.clusters import model_with
+from tests.processes import is_alive
 
 
 async def test_an_actor_that_dies_before_it_says_its_pid_is_a_start_that_failed(
@@ -81,10 +81,6 @@ async def test_actors_see_the_gpus_that_were_placed_and_end_with_all_that_they_s
         finally:
             await launcher.close()
         assert not is_alive(int(again.metrics_endpoint))
-
-
-def is_alive(pid: int) -> bool:
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
 async def test_a_temporary_folder_too_deep_for_rays_sockets_is_told_with_the_remedy(

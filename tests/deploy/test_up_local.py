@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from tests.cluster.real_cluster import inspect, left_over, settled
+from tests.processes import is_alive
 from twolane import UnavailableError
 from twolane.testing import LocalCluster, start_local
 
@@ -159,5 +160,4 @@ def test_ray_runs_the_same_cluster(tmp_path: Path) -> None:
         cluster.wait_for("started", "colocated-0", after=n_events)
         assert tokens(cluster) == expected
         assert "serves on" in (tmp_path / "colocated-0.log").read_text()
-    left = [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
-    assert left == []
+    assert not any(map(is_alive, processes))

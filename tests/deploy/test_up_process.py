@@ -18,6 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.processes import is_alive
 from twolane import Client
 
 FAKE = ["--launcher", "process", "--engine", "fake", "--port", "0"]
@@ -61,7 +62,7 @@ def up_with_events(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], lis
 
 
 def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
-    return [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    return [process for process in processes if is_alive(process)]
 
 
 def test_ctrl_c_in_a_terminal_stops_everything_and_exits_0() -> None:

@@ -10,6 +10,8 @@ import sys
 import psutil
 import pytest
 
+from tests.processes import is_alive
+
 UP = [sys.executable, "-m", "twolane.cli", "up", "--launcher", "process", "--engine", "fake"]
 UP += ["--port", "0", "--colocated", "1"]
 
@@ -43,7 +45,7 @@ def test_cluster_whose_output_nobody_reads_any_more_stops_and_says_why(
         assert process.stderr.readline() == "nobody reads the output any more: stopping\n"
         assert "Traceback" not in process.stderr.read()
         assert process.wait(10) == 0
-    assert not any(c.is_running() and c.status() != psutil.STATUS_ZOMBIE for c in children)
+    assert not any(map(is_alive, children))
 
 
 def test_cluster_that_can_tell_nobody_stops_all_the_same() -> None:

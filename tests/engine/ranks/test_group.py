@@ -24,6 +24,7 @@ from engine.fake import FakeEngine, FakeEngineConfig
 from engine.ranks.group import RankGroup
 from engine.ranks.start import start_ranks
 from engine.step import DevicePool, Engine, Page, RowWork
+from tests.processes import is_alive
 from twolane.params import SamplingParams
 
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_member.py")))
@@ -53,8 +54,7 @@ def alive(pids: list[int]) -> list[int]:
 def gone_within(pids: list[int], seconds: float) -> bool:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        states = [psutil.Process(pid).status() for pid in pids if psutil.pid_exists(pid)]
-        if all(state == psutil.STATUS_ZOMBIE for state in states):
+        if not any(map(is_alive, pids)):
             return True
         time.sleep(0.02)
     return False

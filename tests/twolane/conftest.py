@@ -1,4 +1,8 @@
-"""One scripted door for all client tests, on a thread of its own, as a cluster would be."""
+"""One scripted door for all client tests, on a thread of its own, as a cluster would be.
+
+It ends with them: gRPC logs what it has for a closed event loop on any loop that still runs, and
+a traceback that is formatted there makes `ast.parse` fail here (CPython 3.11, gh-106905).
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ class Door:
     script: ScriptedDoor
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
     admin = f"unix:{tmp_path_factory.mktemp('admin') / 'admin.sock'}"
     script = ScriptedDoor()

@@ -16,7 +16,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SERVING := $(VENV)/.serving
 INSTALLED := $(VENV)/.installed
-PACKAGES := twolane router worker prefill_worker decode_worker kvtransfer engine deploy benchmarks
+PACKAGES := twolane benchmarks
 
 # The stub generator wants protobuf < 6, the rest of us 7: it lives in a venv of its own.
 PROTO_VENV := build/protovenv
@@ -53,7 +53,7 @@ $(PROTO_INSTALLED):
 	@touch $@
 
 demo: $(SERVING)
-	$(BIN)/python -m deploy.demo
+	$(BIN)/python -m twolane.deploy.demo
 
 check: lint
 	$(BIN)/pytest -q tests/checks tests/docs

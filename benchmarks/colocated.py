@@ -9,18 +9,18 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from decode_worker.role import DecodeRole
-from engine.step import Engine
-from prefill_worker.config import PrefillConfig
-from prefill_worker.role import PrefillRole
+from twolane.decode_worker.role import DecodeRole
+from twolane.engine.step import Engine
 from twolane.params import SamplingParams
+from twolane.prefill_worker.config import PrefillConfig
+from twolane.prefill_worker.role import PrefillRole
 from twolane.v1 import worker_pb2
-from worker.config import StepLimits, WorkerConfig
-from worker.role import Roles
-from worker.rows import Row
-from worker.site import Site
-from worker.step_loop import StepLoop
-from worker.step_runner import ThreadStepRunner
+from twolane.worker.config import StepLimits, WorkerConfig
+from twolane.worker.role import Roles
+from twolane.worker.rows import Row
+from twolane.worker.site import Site
+from twolane.worker.step_loop import StepLoop
+from twolane.worker.step_runner import ThreadStepRunner
 
 _Kind = worker_pb2.RowEvent
 _GOES_WELL = {_Kind.KIND_HANDED_OVER, _Kind.KIND_JOINED, _Kind.KIND_FINISHED}
@@ -36,7 +36,7 @@ class Job:
 
 @dataclass(slots=True)
 class Steps:
-    """Implements `worker.observer.Observer`: what the loop's steps were."""
+    """Implements `twolane.worker.observer.Observer`: what the loop's steps were."""
 
     seconds: list[float] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)

@@ -3,7 +3,7 @@
 A file of contenders is TOML, one table each:
 
     [split]
-    commands = ["$python -m deploy.up --prefill 1 --decode 1 --port $port0"]
+    commands = ["$python -m twolane.deploy.up --prefill 1 --decode 1 --port $port0"]
     endpoints = ["127.0.0.1:$port0"]
     ready = '"ready"'
 

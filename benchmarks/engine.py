@@ -52,14 +52,14 @@ from benchmarks.engine_points import (
 from benchmarks.engine_start import measure_starts
 from benchmarks.kernels import fill_fp8, measure_ceilings, measure_fp8_ceiling
 from benchmarks.results import RESULTS, save
-from engine.config import NOT_EXACT, EngineConfig
-from engine.cuda.load import load_cuda_engine
-from engine.cuda.memory import tensor_of
-from engine.cuda.tuning import USUAL, Tuning
-from engine.fp8 import FP8
-from engine.kernels.view import KVView
-from engine.load import load_engine
-from engine.step import Engine
+from twolane.engine.config import NOT_EXACT, EngineConfig
+from twolane.engine.cuda.load import load_cuda_engine
+from twolane.engine.cuda.memory import tensor_of
+from twolane.engine.cuda.tuning import USUAL, Tuning
+from twolane.engine.fp8 import FP8
+from twolane.engine.kernels.view import KVView
+from twolane.engine.load import load_engine
+from twolane.engine.step import Engine
 
 # vLLM 0.24 on an H200, in bf16: milliseconds of a decode step, or of a whole prefill.
 VLLM_MS = {
@@ -153,7 +153,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--startup", action="store_true", help="starts of new processes, too")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--commit", help="of this code, where it is no checkout of git")
-    other = parser.add_argument_group("to compare", "see engine.cuda.tuning")
+    other = parser.add_argument_group("to compare", "see twolane.engine.cuda.tuning")
     other.add_argument("--nccl-sums", action="store_true", help="with --tp, no sums of our own")
     other.add_argument("--library-products", action="store_true")
     other.add_argument("--gemv-rows", type=int, default=USUAL.gemv_rows)

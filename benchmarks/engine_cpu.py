@@ -20,9 +20,9 @@ from pathlib import Path
 
 import torch
 
-from engine.config import DTYPES, EngineConfig
-from engine.cpu import CpuEngine, load_engine
-from engine.step import Page, RowWork
+from twolane.engine.config import DTYPES, EngineConfig
+from twolane.engine.cpu import CpuEngine, load_engine
+from twolane.engine.step import Page, RowWork
 from twolane.params import SamplingParams
 
 BATCHES = (1, 8, 32)

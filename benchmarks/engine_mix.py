@@ -9,9 +9,9 @@ from statistics import median
 from typing import Any
 
 from benchmarks.colocated import Job, Steps, answer_all
-from engine.step import Engine
+from twolane.engine.step import Engine
 from twolane.params import SamplingParams
-from worker.config import StepLimits
+from twolane.worker.config import StepLimits
 
 VLLM_S = 34.9  # vLLM 0.24 on an H200, 709k tokens in, 253k out
 REQUESTS = 1000

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from engine.step import Engine, EngineSpec, Page, RowResult, RowWork, Step
+from twolane.engine.step import Engine, EngineSpec, Page, RowResult, RowWork, Step
 from twolane.params import SamplingParams
 
 PAGE_TOKENS, STEP_TOKENS, DECODE_STEPS = 64, 8192, 60

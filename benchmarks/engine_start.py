@@ -77,10 +77,10 @@ def main() -> None:
     parser.add_argument("--ready-tokens", type=int, default=2048)
     args = parser.parse_args()
 
-    from engine.config import EngineConfig
-    from engine.load import load_engine
-    from engine.progress import Loaded, Readied
-    from engine.step import Page, RowWork
+    from twolane.engine.config import EngineConfig
+    from twolane.engine.load import load_engine
+    from twolane.engine.progress import Loaded, Readied
+    from twolane.engine.step import Page, RowWork
     from twolane.params import SamplingParams
 
     def tell_loaded(news: Loaded | Readied) -> None:

@@ -89,12 +89,12 @@ def points(ring: Ring) -> dict[tuple[str, str, str], tuple[After | None, After |
         ring.add("received", arguments[0])
 
     return {
-        ("engine.cuda.step", "CudaStep", "result"): (None, stamp("sampled")),
-        ("worker.returns", "PageReturns", "on_done"): (stamp("landed"), None),
-        ("worker.metrics", "WorkerMetrics", "on_step"): (stamp("applied"), None),
-        ("engine.cuda.engine", "CudaEngine", "submit"): (None, stamp("submitted")),
-        ("worker.session", "Session", "send"): (None, shipped),
-        ("router.router", "Router", "session_message"): (read("read"), read("told")),
+        ("twolane.engine.cuda.step", "CudaStep", "result"): (None, stamp("sampled")),
+        ("twolane.worker.returns", "PageReturns", "on_done"): (stamp("landed"), None),
+        ("twolane.worker.metrics", "WorkerMetrics", "on_step"): (stamp("applied"), None),
+        ("twolane.engine.cuda.engine", "CudaEngine", "submit"): (None, stamp("submitted")),
+        ("twolane.worker.session", "Session", "send"): (None, shipped),
+        ("twolane.router.router", "Router", "session_message"): (read("read"), read("told")),
         ("benchmarks.caller", "Answer", "note"): (received, None),
     }
 
@@ -176,7 +176,7 @@ def patches(ring: Ring) -> dict[str, Callable[[ModuleType], None]]:
 
         assert module not in found, "one method a module"
         found[module] = patch
-    found["router.door"] = lambda door: watch_writes(door, ring)
+    found["twolane.router.door"] = lambda door: watch_writes(door, ring)
     return found
 
 

@@ -23,23 +23,23 @@ import triton.language as tl
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.results import RESULTS, save
-from engine.cuda.products import Products
-from engine.fp8 import FP8, LARGEST, Fp8Rows
-from engine.kernels.decode_attention import decode_attention
-from engine.kernels.decode_plan import DecodePlan, allocate_plan, items_for, plan_decode
-from engine.kernels.gemv import gemv
-from engine.kernels.launch import APART, OVERLAP
-from engine.kernels.norm import rms_norm
-from engine.kernels.page_copy import copy_pages
-from engine.kernels.prefill_attention import config_for, prefill_attention
-from engine.kernels.prefill_plan import plan_prefill
-from engine.kernels.rope_write import rope_write
-from engine.kernels.sample import sample
-from engine.kernels.silu import silu_mul
-from engine.kernels.skinny import PartialSums, skinny
-from engine.kernels.tall import gated_tall
-from engine.kernels.view import KVView, allocate_view
-from engine.rope import Rope
+from twolane.engine.cuda.products import Products
+from twolane.engine.fp8 import FP8, LARGEST, Fp8Rows
+from twolane.engine.kernels.decode_attention import decode_attention
+from twolane.engine.kernels.decode_plan import DecodePlan, allocate_plan, items_for, plan_decode
+from twolane.engine.kernels.gemv import gemv
+from twolane.engine.kernels.launch import APART, OVERLAP
+from twolane.engine.kernels.norm import rms_norm
+from twolane.engine.kernels.page_copy import copy_pages
+from twolane.engine.kernels.prefill_attention import config_for, prefill_attention
+from twolane.engine.kernels.prefill_plan import plan_prefill
+from twolane.engine.kernels.rope_write import rope_write
+from twolane.engine.kernels.sample import sample
+from twolane.engine.kernels.silu import silu_mul
+from twolane.engine.kernels.skinny import PartialSums, skinny
+from twolane.engine.kernels.tall import gated_tall
+from twolane.engine.kernels.view import KVView, allocate_view
+from twolane.engine.rope import Rope
 
 HEADS, KV_HEADS, DIM, HIDDEN, WIDE, VOCAB, LAYERS = 32, 8, 128, 4096, 14336, 128_256, 32
 QKV = (HEADS + 2 * KV_HEADS) * DIM

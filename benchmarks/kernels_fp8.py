@@ -34,20 +34,20 @@ from benchmarks.kernels import (
     randn,
 )
 from benchmarks.results import RESULTS, save
-from engine.fp8 import FP8, Fp8Rows
-from engine.kernels.decode_attention import decode_attention
-from engine.kernels.decode_config import DecodeConfig, Fp8Products
-from engine.kernels.decode_plan import allocate_plan, plan_decode
-from engine.kernels.gemv import GemvConfig, gemv
-from engine.kernels.norm import rms_norm
-from engine.kernels.prefill_attention import PrefillConfig, config_for, prefill_attention
-from engine.kernels.prefill_plan import plan_prefill
-from engine.kernels.quantise import quantise_rows
-from engine.kernels.rope_write import rope_write
-from engine.kernels.silu import silu_mul
-from engine.kernels.testing import relative_error
-from engine.kernels.widen import widen_pages
-from engine.rope import Rope
+from twolane.engine.fp8 import FP8, Fp8Rows
+from twolane.engine.kernels.decode_attention import decode_attention
+from twolane.engine.kernels.decode_config import DecodeConfig, Fp8Products
+from twolane.engine.kernels.decode_plan import allocate_plan, plan_decode
+from twolane.engine.kernels.gemv import GemvConfig, gemv
+from twolane.engine.kernels.norm import rms_norm
+from twolane.engine.kernels.prefill_attention import PrefillConfig, config_for, prefill_attention
+from twolane.engine.kernels.prefill_plan import plan_prefill
+from twolane.engine.kernels.quantise import quantise_rows
+from twolane.engine.kernels.rope_write import rope_write
+from twolane.engine.kernels.silu import silu_mul
+from twolane.engine.kernels.testing import relative_error
+from twolane.engine.kernels.widen import widen_pages
+from twolane.engine.rope import Rope
 
 CUDA = torch.device("cuda")
 PARTS, HALVES = Fp8Products.PARTS, Fp8Products.HALVES

@@ -21,10 +21,10 @@ import torch
 from benchmarks.results import RESULTS, save
 from benchmarks.transfer_far_pool import far_pool
 from benchmarks.transfer_pools import open_pool
-from kvtransfer.planes import Paging
+from twolane.kvtransfer.planes import Paging
 from twolane.layout import Layout
-from worker.cuda_making import FP8_DTYPE, CudaMaker
-from worker.cuda_memory import CudaMemory
+from twolane.worker.cuda_making import FP8_DTYPE, CudaMaker
+from twolane.worker.cuda_memory import CudaMemory
 
 N_TOKENS = 64 * 128
 USUAL = Layout(

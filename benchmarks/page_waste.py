@@ -1,7 +1,8 @@
 """KV memory that holds nothing because a row's last page is only partly full.
 
 `python -m benchmarks.page_waste` replays lengths of real and drawn workloads through the worker's
-own page arithmetic (`worker.rows`, `worker.reserve`) and the engine's page allocator:
+own page arithmetic (`twolane.worker.rows`, `twolane.worker.reserve`) and the engine's page
+allocator:
 
     pages of a row   |== full ==|== full ==|== part ...... |
                                             used    wasted
@@ -27,13 +28,13 @@ from rich.table import Table
 from benchmarks.plan import PlanConfig, make_plan
 from benchmarks.results import save
 from benchmarks.workload import find_workload
-from engine.allocator import PageAllocator
-from engine.fake import FakeEngine, FakeEngineConfig
-from engine.step import EngineSpec
+from twolane.engine.allocator import PageAllocator
+from twolane.engine.fake import FakeEngine, FakeEngineConfig
+from twolane.engine.step import EngineSpec
 from twolane.params import SamplingParams
 from twolane.v1 import worker_pb2
-from worker.reserve import GrowthReserve
-from worker.rows import Row
+from twolane.worker.reserve import GrowthReserve
+from twolane.worker.rows import Row
 
 WORKLOADS = ("azure-code", "azure-conv", "code", "chat")
 PAGE_TOKENS = (16, 64)

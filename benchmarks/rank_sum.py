@@ -25,12 +25,12 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.results import RESULTS, save
-from engine.cuda.peers import share_buffers
-from engine.kernels.norm import rms_norm
-from engine.kernels.rank_sum import MAX_ROWS, PeerBuffers, rank_sum, rank_sum_norm
-from engine.ranks.collective import Collective
-from engine.ranks.joining import join
-from engine.ranks.place import Place
+from twolane.engine.cuda.peers import share_buffers
+from twolane.engine.kernels.norm import rms_norm
+from twolane.engine.kernels.rank_sum import MAX_ROWS, PeerBuffers, rank_sum, rank_sum_norm
+from twolane.engine.ranks.collective import Collective
+from twolane.engine.ranks.joining import join
+from twolane.engine.ranks.place import Place
 
 WIDTH, BF16 = 8192, torch.bfloat16
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)

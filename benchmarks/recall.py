@@ -1,9 +1,10 @@
 """How well a model recalls: exact answers over seeded prompts, and perplexity on held-out stories.
 
 `python -m benchmarks.recall` measures the bundled model and saves benchmarks/results/recall.json.
-No key of a prompt, hence no pair, occurs in training, and no story either (`deploy.bundled`). An
-answer counts when it is right to the last character and the end token follows it. The distance of
-a question is the number of tokens from the first one of its pair's line to the end of the prompt.
+No key of a prompt, hence no pair, occurs in training, and no story either
+(`twolane.deploy.bundled`). An answer counts when it is right to the last character and the end
+token follows it. The distance of a question is the number of tokens from the first one of its
+pair's line to the end of the prompt.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from tokenizers import Tokenizer
 from benchmarks.recall_backends import Backend, TransformersBackend
 from benchmarks.recall_engine import EngineBackend
 from benchmarks.results import RESULTS, save
-from deploy.bundled import model_path
-from deploy.bundled.corpus import held_out_stories
-from deploy.bundled.markup import END
-from deploy.bundled.records import recall_prompt
-from deploy.bundled.stories import Split
-from engine.config import EngineConfig
-from engine.errors import EngineError
+from twolane.deploy.bundled import model_path
+from twolane.deploy.bundled.corpus import held_out_stories
+from twolane.deploy.bundled.markup import END
+from twolane.deploy.bundled.records import recall_prompt
+from twolane.deploy.bundled.stories import Split
+from twolane.engine.config import EngineConfig
+from twolane.engine.errors import EngineError
 
 CONTEXT_TOKENS = 4096
 MAX_ANSWER_TOKENS = 16

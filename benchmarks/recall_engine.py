@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from engine.config import EngineConfig
-from engine.load import load_engine
-from engine.step import Page, RowWork, SampledToken
+from twolane.engine.config import EngineConfig
+from twolane.engine.load import load_engine
+from twolane.engine.step import Page, RowWork, SampledToken
 from twolane.params import SamplingParams
 
 STEP_TOKENS = 8192  # most positions of a step

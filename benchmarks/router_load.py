@@ -23,8 +23,8 @@ import random
 import time
 
 from benchmarks.router_rig import DECODE, PREFILL, Rig
-from router.config import AdmissionConfig, RouterConfig
-from router.request import Request, RequestState
+from twolane.router.config import AdmissionConfig, RouterConfig
+from twolane.router.request import Request, RequestState
 from twolane.v1 import sampling_pb2
 
 N_WORKERS, PROMPT_TOKENS = 20, 64

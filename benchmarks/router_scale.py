@@ -27,10 +27,10 @@ import psutil
 from benchmarks.results import save
 from benchmarks.router_load import LoadedRouter
 from benchmarks.router_rig import Rig, mean_us
-from deploy.serving import settle_memory
-from router.config import AdmissionConfig, RouterConfig
-from router.request import Request
-from router.status import make_status
+from twolane.deploy.serving import settle_memory
+from twolane.router.config import AdmissionConfig, RouterConfig
+from twolane.router.request import Request
+from twolane.router.status import make_status
 
 WORKERS = (10, 100, 1_000)
 REQUESTS = (1_000, 10_000, 50_000)

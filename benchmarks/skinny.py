@@ -42,16 +42,16 @@ from benchmarks.kernels import (
     time_s,
 )
 from benchmarks.results import RESULTS, save
-from engine.kernels.decode_attention import decode_attention
-from engine.kernels.decode_config import DecodeConfig
-from engine.kernels.decode_plan import allocate_plan, items_for, plan_decode
-from engine.kernels.gemv import gemv
-from engine.kernels.rope_write import rope_write
-from engine.kernels.silu import silu_mul
-from engine.kernels.skinny import PartialSums, skinny
-from engine.kernels.skinny_plan import SkinnyConfig, candidates, config_for, pad_rows
-from engine.kernels.testing import relative_error
-from engine.rope import Rope
+from twolane.engine.kernels.decode_attention import decode_attention
+from twolane.engine.kernels.decode_config import DecodeConfig
+from twolane.engine.kernels.decode_plan import allocate_plan, items_for, plan_decode
+from twolane.engine.kernels.gemv import gemv
+from twolane.engine.kernels.rope_write import rope_write
+from twolane.engine.kernels.silu import silu_mul
+from twolane.engine.kernels.skinny import PartialSums, skinny
+from twolane.engine.kernels.skinny_plan import SkinnyConfig, candidates, config_for, pad_rows
+from twolane.engine.kernels.testing import relative_error
+from twolane.engine.rope import Rope
 
 ROWS = (1, 2, 8, 16, 32, 64, 128)
 BUILDERS = 12  # threads that compile: most of it is outside of Python

@@ -23,7 +23,7 @@ from benchmarks.results import save
 from benchmarks.transfer_bare import bare_rounds
 from benchmarks.transfer_ends import Setting, rounds
 from benchmarks.transfer_nixl import nixl_rounds
-from kvtransfer.transports import nixl_agent
+from twolane.kvtransfer.transports import nixl_agent
 
 TRANSPORTS = ("tcp", "unix", "shm")
 NIXL, NIXL_ALONE = "nixl", "nixl, one request"

@@ -25,10 +25,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.transfer_pools import open_pool
-from kvtransfer.config import MIB
-from kvtransfer.plan import CopyPlan
-from kvtransfer.transports.base import Checked, Outlet
-from kvtransfer.transports.registry import OutletOpener, TransportConfig, open_landings
+from twolane.kvtransfer.config import MIB
+from twolane.kvtransfer.plan import CopyPlan
+from twolane.kvtransfer.transports.base import Checked, Outlet
+from twolane.kvtransfer.transports.registry import OutletOpener, TransportConfig, open_landings
 from twolane.v1 import transfer_pb2
 
 P_EPOCH, D_EPOCH = 1, 2

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvtransfer.transports.double_device import DoubleMemory
-from kvtransfer.transports.pool_memory import PoolMemory, create_pool_memory
-from kvtransfer.transports.registry import AnyPool
+from twolane.kvtransfer.transports.double_device import DoubleMemory
+from twolane.kvtransfer.transports.pool_memory import PoolMemory, create_pool_memory
+from twolane.kvtransfer.transports.registry import AnyPool
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +44,9 @@ def open_pool(
         return MeasuredPool(double, None, double.close)
     import torch
 
-    from engine.cuda.memory import RawMemory
-    from engine.step import DevicePool
-    from worker.cuda_memory import CudaMemory
+    from twolane.engine.cuda.memory import RawMemory
+    from twolane.engine.step import DevicePool
+    from twolane.worker.cuda_memory import CudaMemory
 
     device, size = torch.device("cuda", 0), n_pages * page_bytes // parts
     raws = [RawMemory(size, device) for _ in range(parts)]

@@ -27,20 +27,20 @@ import grpc
 import numpy as np
 
 from benchmarks.results import save
-from decode_worker.role import DecodeRole
-from deploy.serving import settle_memory
-from engine.fake import FakeEngine, FakeEngineConfig
-from engine.step import RowResult, RowWork, SampledToken
-from kvtransfer.transports.base import Checked, LandingEvent, PageIds, Wake
+from twolane.decode_worker.role import DecodeRole
+from twolane.deploy.serving import settle_memory
+from twolane.engine.fake import FakeEngine, FakeEngineConfig
+from twolane.engine.step import RowResult, RowWork, SampledToken
+from twolane.kvtransfer.transports.base import Checked, LandingEvent, PageIds, Wake
 from twolane.rpc.options import INTERNAL_SERVER_OPTIONS
-from worker.config import StepLimits, WorkerConfig
-from worker.metrics import WorkerMetrics
-from worker.peers import Wire
-from worker.role import Roles
-from worker.services import Services
-from worker.site import Site
-from worker.step_runner import ThreadStepRunner
-from worker.worker import Worker
+from twolane.worker.config import StepLimits, WorkerConfig
+from twolane.worker.metrics import WorkerMetrics
+from twolane.worker.peers import Wire
+from twolane.worker.role import Roles
+from twolane.worker.services import Services
+from twolane.worker.site import Site
+from twolane.worker.step_runner import ThreadStepRunner
+from twolane.worker.worker import Worker
 
 PAGE_TOKENS, POOL_PAGES, PROMPT_TOKENS = 32, 13_000, 1024
 TRANSPORT = "benchmark"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from kvtransfer.config import ReceiverConfig
+from twolane.kvtransfer.config import ReceiverConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

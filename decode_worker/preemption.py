@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from worker.rows import Row
+from twolane.worker.rows import Row
 
 
 def choose_victim(rows: Iterable[Row]) -> Row:

@@ -16,27 +16,27 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from decode_worker.config import DecodeConfig
-from decode_worker.preemption import choose_victim
-from engine.step import Page, RowResult, RowWork, SampledToken
-from kvtransfer import reasons
-from kvtransfer.events import Abandoned, Dead, Landed, ReceiverEvent
-from kvtransfer.key import Key
-from kvtransfer.receiver import Receiver
+from twolane.decode_worker.config import DecodeConfig
+from twolane.decode_worker.preemption import choose_victim
+from twolane.engine.step import Page, RowResult, RowWork, SampledToken
+from twolane.kvtransfer import reasons
+from twolane.kvtransfer.events import Abandoned, Dead, Landed, ReceiverEvent
+from twolane.kvtransfer.key import Key
+from twolane.kvtransfer.receiver import Receiver
 from twolane.refusals import Refusal
 from twolane.v1 import sampling_pb2, worker_pb2
-from worker.attempt_id import AttemptId
-from worker.errors import RowRefusedError
-from worker.rows import Row, RowState, by_turn
-from worker.site import Site
-from worker.stop import GOES_ON
+from twolane.worker.attempt_id import AttemptId
+from twolane.worker.errors import RowRefusedError
+from twolane.worker.rows import Row, RowState, by_turn
+from twolane.worker.site import Site
+from twolane.worker.stop import GOES_ON
 
 _Kind = worker_pb2.RowEvent
 _DECODE = worker_pb2.ROLE_DECODE
 
 
 class DecodeRole:
-    """Implements `worker.role.DecodeSide` and `worker.role.Adopter`."""
+    """Implements `twolane.worker.role.DecodeSide` and `twolane.worker.role.Adopter`."""
 
     def __init__(self, site: Site, config: DecodeConfig | None = None) -> None:
         self._site = site
@@ -146,7 +146,8 @@ class DecodeRole:
         if finish != GOES_ON:  # the prefill role would have kept it
             self._end(row, _Kind.KIND_FINISHED)
 
-    # -- adopting (worker.role.Adopter) -----------------------------------------------------
+    # -- adopting (twolane.worker.role.Adopter)
+    # -----------------------------------------------------
 
     def check_fits(self, row: Row) -> None:
         n_most, n_pages = row.n_prompt_pages + self._growth_pages(row), self._site.spec.n_pages

@@ -1,4 +1,5 @@
-"""`python -m deploy router | worker`: one process of a cluster. A whole one: `deploy.up`."""
+"""`python -m twolane.deploy router | worker`: one process of a cluster. A whole one:
+`twolane.deploy.up`."""
 
 from __future__ import annotations
 
@@ -13,13 +14,14 @@ from typing import Any, TypeVar
 
 import click
 
-from deploy.child import run_process
-from deploy.errors import StartError
-from deploy.options import flags, said
-from deploy.orphan import die_with_parent
-from deploy.scratch import make_scratch, remove_stale_scratch
-from deploy.secret import secret_by_hand, secret_option
-from deploy.spec import (
+from twolane.config import SOCKET_NAME
+from twolane.deploy.child import run_process
+from twolane.deploy.errors import StartError
+from twolane.deploy.options import flags, said
+from twolane.deploy.orphan import die_with_parent
+from twolane.deploy.scratch import make_scratch, remove_stale_scratch
+from twolane.deploy.secret import secret_by_hand, secret_option
+from twolane.deploy.spec import (
     DECODE,
     MAX_PORT,
     PREFILL,
@@ -32,9 +34,8 @@ from deploy.spec import (
     WorkerSettings,
     WorkerSpec,
 )
-from deploy.spec_json import from_json
-from engine.config import EngineConfig
-from twolane.config import SOCKET_NAME
+from twolane.deploy.spec_json import from_json
+from twolane.engine.config import EngineConfig
 
 _PORT = click.IntRange(0, MAX_PORT)
 _ID_HELP = "Unique in the cluster.  [default: of host and process]"
@@ -151,8 +152,8 @@ def _run(kind: type[SpecT], made: Callable[[], SpecT], given: dict[str, Any]) ->
 
 def _cluster(options: dict[str, Any], *, role: str) -> ClusterSpec:
     """What the options are for, with one worker of that role if no file says what there is."""
-    from deploy.resolve import resolve
-    from deploy.up_topology import read_options
+    from twolane.deploy.resolve import resolve
+    from twolane.deploy.up_topology import read_options
 
     topology = read_options(options, role=role)
     cluster = resolve(topology)
@@ -175,4 +176,4 @@ def _own_socket() -> str:
 
 
 if __name__ == "__main__":
-    main(prog_name="python -m deploy")
+    main(prog_name="python -m twolane.deploy")

@@ -12,11 +12,11 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from deploy.errors import StartError
-from deploy.handshake import Ready, send_failure, send_ready
-from deploy.log_limit import limit_records
-from deploy.serving import Where, serving
-from deploy.spec import ProcessSpec
+from twolane.deploy.errors import StartError
+from twolane.deploy.handshake import Ready, send_failure, send_ready
+from twolane.deploy.log_limit import limit_records
+from twolane.deploy.serving import Where, serving
+from twolane.deploy.spec import ProcessSpec
 
 log = logging.getLogger(__name__)
 
@@ -43,9 +43,7 @@ def log_to_stderr(level: str = "info") -> None:
     handler = logging.StreamHandler()
     limit_records(handler)
     logging.basicConfig(level=logging.WARNING, format=form, handlers=[handler])
-    workers = ("worker", "prefill_worker", "decode_worker")
-    for package in ("deploy", "router", *workers, "kvtransfer", "engine", "twolane"):
-        logging.getLogger(package).setLevel(level.upper())
+    logging.getLogger("twolane").setLevel(level.upper())
 
 
 def end_with_threads() -> None:

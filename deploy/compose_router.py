@@ -6,19 +6,19 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 
-from deploy.descriptors import Shares
-from deploy.given import with_given
-from deploy.spec import AUTO, NONE, RouterSpec
-from router.config import (
+from twolane.deploy.descriptors import Shares
+from twolane.deploy.given import with_given
+from twolane.deploy.spec import AUTO, NONE, RouterSpec
+from twolane.router.config import (
     AdmissionConfig,
     GrpcDoorConfig,
     HttpConfig,
     MembershipConfig,
     RouterConfig,
 )
-from router.limits import LimitsConfig
-from router.model_defaults import FILE, NO_DEFAULTS, ModelDefaults, read_defaults
-from router.model_files import ModelFilesError
+from twolane.router.limits import LimitsConfig
+from twolane.router.model_defaults import FILE, NO_DEFAULTS, ModelDefaults, read_defaults
+from twolane.router.model_files import ModelFilesError
 
 log = logging.getLogger(__name__)
 

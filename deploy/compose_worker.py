@@ -5,29 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from decode_worker.config import DecodeConfig
-from decode_worker.role import DecodeRole
-from deploy.converts import converts_of
-from deploy.engines import Powerhouse
-from deploy.errors import StartError
-from deploy.given import with_given
-from deploy.spec import DECODE, PREFILL, ModelSpec, TimingSpec, WorkerSettings, WorkerSpec
-from engine.step import EngineSpec
-from kvtransfer.config import MIB, LeaseConfig, ReceiverConfig, SenderConfig
-from kvtransfer.transports.base import Landing
-from kvtransfer.transports.registry import AnyPool, OutletOpener, TransportConfig
-from prefill_worker.batching import BatchingConfig
-from prefill_worker.config import PrefillConfig
-from prefill_worker.role import PrefillRole
+from twolane.decode_worker.config import DecodeConfig
+from twolane.decode_worker.role import DecodeRole
+from twolane.deploy.converts import converts_of
+from twolane.deploy.engines import Powerhouse
+from twolane.deploy.errors import StartError
+from twolane.deploy.given import with_given
+from twolane.deploy.spec import DECODE, PREFILL, ModelSpec, TimingSpec, WorkerSettings, WorkerSpec
+from twolane.engine.step import EngineSpec
+from twolane.kvtransfer.config import MIB, LeaseConfig, ReceiverConfig, SenderConfig
+from twolane.kvtransfer.transports.base import Landing
+from twolane.kvtransfer.transports.registry import AnyPool, OutletOpener, TransportConfig
+from twolane.prefill_worker.batching import BatchingConfig
+from twolane.prefill_worker.config import PrefillConfig
+from twolane.prefill_worker.role import PrefillRole
 from twolane.rpc.listen import bare
-from worker.config import SessionConfig, StepLimits, StepWatchConfig, WorkerConfig
-from worker.links import PeerDialer
-from worker.metrics import WorkerMetrics
-from worker.peers import Wire
-from worker.role import Roles
-from worker.site import Site
-from worker.step_runner import ThreadStepRunner
-from worker.worker import Worker
+from twolane.worker.config import SessionConfig, StepLimits, StepWatchConfig, WorkerConfig
+from twolane.worker.links import PeerDialer
+from twolane.worker.metrics import WorkerMetrics
+from twolane.worker.peers import Wire
+from twolane.worker.role import Roles
+from twolane.worker.site import Site
+from twolane.worker.step_runner import ThreadStepRunner
+from twolane.worker.worker import Worker
 
 # A card of today reads 2,048 tokens in 50 ms, nearly at its best rate: no answer waits longer.
 GPU_STEP_LIMITS = StepLimits(step_tokens=2048, decode_rows=256)

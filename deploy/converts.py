@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from kvtransfer.sources import Convert, MakeConvert
+from twolane.kvtransfer.sources import Convert, MakeConvert
 from twolane.layout import Layout, parse_layout
 
 _WIDE = frozenset({"float32", "bfloat16", "float16"})
@@ -18,7 +18,7 @@ def converts_of(layout: str) -> Mapping[str, MakeConvert]:
 
 
 def _to_fp8(source: Layout, target: Layout) -> Convert:
-    from engine.fp8_pages import quantise_pages  # torch: a fake engine does without
+    from twolane.engine.fp8_pages import quantise_pages  # torch: a fake engine does without
 
     return partial(
         quantise_pages,

@@ -8,9 +8,9 @@ import time
 import click
 from rich.console import Console
 
-from deploy.demo_prompts import DemoPrompt, demo_prompts
-from deploy.ledger_table import Measured, ledger_table
 from twolane.client import Client
+from twolane.deploy.demo_prompts import DemoPrompt, demo_prompts
+from twolane.deploy.ledger_table import Measured, ledger_table
 from twolane.errors import TwolaneError
 from twolane.testing.local import start_local
 
@@ -58,4 +58,4 @@ def _stream(client: Client, prompt: DemoPrompt, console: Console) -> Measured:
 
 
 if __name__ == "__main__":
-    demo(prog_name="python -m deploy.demo")
+    demo(prog_name="python -m twolane.deploy.demo")

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from deploy.errors import StartError
-from deploy.placement import Host, Need, place
-from deploy.spec import ClusterSpec, PoolSpec, ProcessSpec, RouterSpec, WorkerSpec
+from twolane.deploy.errors import StartError
+from twolane.deploy.placement import Host, Need, place
+from twolane.deploy.spec import ClusterSpec, PoolSpec, ProcessSpec, RouterSpec, WorkerSpec
 
 _DRIVER = Path("/proc/driver/nvidia/gpus")
-_LEAST_CAPABILITY = (9, 0)  # as `engine.load` has it, which imports torch
+_LEAST_CAPABILITY = (9, 0)  # as `twolane.engine.load` has it, which imports torch
 _ASK = ("nvidia-smi", "--query-gpu=uuid,compute_cap", "--format=csv,noheader")
 _ASK_S = 20.0  # a driver that nobody uses takes seconds to wake
 

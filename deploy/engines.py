@@ -8,19 +8,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from deploy.errors import StartError
-from deploy.host_memory import check_room
-from deploy.loading import LoadingLines
-from deploy.spec import ModelSpec
-from engine.config import CPU_PAGE_TOKENS, GPU_PAGE_TOKENS, EngineConfig
-from engine.config_fields import read_config, size_of
-from engine.errors import EngineError
-from engine.fake import FakeEngine, FakeEngineConfig
-from engine.ranks.group import RankGroup
-from engine.step import Engine
-from kvtransfer.transports.pool_memory import PoolMemory, create_pool_memory
-from kvtransfer.transports.registry import AnyPool
-from worker.config import StepLimits
+from twolane.deploy.errors import StartError
+from twolane.deploy.host_memory import check_room
+from twolane.deploy.loading import LoadingLines
+from twolane.deploy.spec import ModelSpec
+from twolane.engine.config import CPU_PAGE_TOKENS, GPU_PAGE_TOKENS, EngineConfig
+from twolane.engine.config_fields import read_config, size_of
+from twolane.engine.errors import EngineError
+from twolane.engine.fake import FakeEngine, FakeEngineConfig
+from twolane.engine.ranks.group import RankGroup
+from twolane.engine.step import Engine
+from twolane.kvtransfer.transports.pool_memory import PoolMemory, create_pool_memory
+from twolane.kvtransfer.transports.registry import AnyPool
+from twolane.worker.config import StepLimits
 
 FAKE_PAGES = 4096
 MIN_PAGES = 3  # two of a prompt, and one for the answer to grow into
@@ -41,7 +41,7 @@ class Powerhouse:
         """What transports move: host memory, or GPUs'. None: that of ranks whose cards cannot reach
         each other."""
         if self.engine.device_pool is not None:
-            from worker.cuda_memory import CudaMemory  # needs a GPU's libraries
+            from twolane.worker.cuda_memory import CudaMemory  # needs a GPU's libraries
 
             return CudaMemory(self.engine.device_pool, self.engine.spec.page_bytes)
         return self.engine.pool if self.engine.pool.size else None
@@ -112,11 +112,11 @@ class _ModelLoader:
     def __init__(self, config: EngineConfig, ready: StepLimits | None) -> None:
         import torch  # a fake engine does without
 
-        from engine.architecture import read_architecture
-        from engine.fp8 import FP8
-        from engine.load import settle
-        from engine.pool import PoolShape
-        from engine.ranks.shard import Shard
+        from twolane.engine.architecture import read_architecture
+        from twolane.engine.fp8 import FP8
+        from twolane.engine.load import settle
+        from twolane.engine.pool import PoolShape
+        from twolane.engine.ranks.shard import Shard
 
         if ready is not None:
             config = replace(config, ready_rows=ready.decode_rows, ready_tokens=ready.step_tokens)
@@ -143,7 +143,7 @@ class _ModelLoader:
         self.host_bytes = self.n_pages * shape.page_bytes * config.tensor_parallel
 
     def load(self, memory: PoolMemory | None) -> Engine:
-        from engine.load import load_engine
+        from twolane.engine.load import load_engine
 
         return load_engine(
             self._config,

@@ -1,4 +1,5 @@
-"""What happens to a cluster: for people (`deploy.progress`) and programs (a line of JSON each)."""
+"""What happens to a cluster: for people (`twolane.deploy.progress`) and programs (a line of JSON
+each)."""
 
 from __future__ import annotations
 

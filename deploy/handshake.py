@@ -7,16 +7,16 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from deploy.errors import StartError
-from deploy.launcher import Handle
-from deploy.spec import ProcessSpec
+from twolane.deploy.errors import StartError
+from twolane.deploy.launcher import Handle
+from twolane.deploy.spec import ProcessSpec
 
 LOG_TAIL_LINES = 15
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """What a process says when it serves: see `deploy.launcher.Handle`."""
+    """What a process says when it serves: see `twolane.deploy.launcher.Handle`."""
 
     endpoint: str
     metrics_endpoint: str

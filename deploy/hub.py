@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from deploy.bundled import model_path
-from deploy.errors import StartError
-from deploy.spec import BUNDLED
+from twolane.deploy.bundled import model_path
+from twolane.deploy.errors import StartError
+from twolane.deploy.spec import BUNDLED
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _FILES = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model"]

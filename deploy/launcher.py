@@ -1,7 +1,7 @@
 """The launcher's interface: processes start, end, and are proven dead. Two implementations.
 
-    deploy.process_launcher     child processes
-    deploy.ray_launcher         Ray actors
+    twolane.deploy.process_launcher     child processes
+    twolane.deploy.ray_launcher         Ray actors
 
 A launcher decides nothing: who is restarted when is the supervisor's business.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from deploy.spec import ProcessSpec
+from twolane.deploy.spec import ProcessSpec
 
 
 @dataclass(frozen=True, slots=True)

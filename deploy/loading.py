@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from engine.progress import Loaded, Readied
+from twolane.engine.progress import Loaded, Readied
 
 log = logging.getLogger(__name__)
 

@@ -1,5 +1,5 @@
-"""What a process that is starting writes to its log about loading (`deploy.loading`), for whoever
-waits for it. The log is what every launcher has in common."""
+"""What a process that is starting writes to its log about loading (`twolane.deploy.loading`), for
+whoever waits for it. The log is what every launcher has in common."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-_MARK = " deploy.loading: "  # the logger's name, as `deploy.child.log_to_stderr` writes it
+# The logger's name, as `twolane.deploy.child.log_to_stderr` writes it
+_MARK = " twolane.deploy.loading: "
 
 
 class LoadingNews:

@@ -1,12 +1,12 @@
 """Options, as the flags of a command. Each is declared once, as a field of what it sets:
 
-    engine.config.EngineConfig               an engine
-    deploy.spec.ModelSpec, WorkerSettings    a worker beside it: its steps and transports
-    deploy.spec.RouterSettings               a router
-    deploy.spec.TimingSpec, ClusterSettings  all of a cluster
+    twolane.engine.config.EngineConfig               an engine
+    twolane.deploy.spec.ModelSpec, WorkerSettings    a worker beside it: its steps and transports
+    twolane.deploy.spec.RouterSettings               a router
+    twolane.deploy.spec.TimingSpec, ClusterSettings  all of a cluster
 
-From there come its flag (here), its key in a topology (`deploy.topology`), what is usual in both,
-and its way to whoever reads the field.
+From there come its flag (here), its key in a topology (`twolane.deploy.topology`), what is usual in
+both, and its way to whoever reads the field.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 import click
 from click.core import ParameterSource
 
-from engine.config import Option
+from twolane.engine.config import Option
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from deploy.errors import StartError
+from twolane.deploy.errors import StartError
 
 Counts = tuple[int, ...]  # workers, by pool
 

@@ -11,26 +11,26 @@ from asyncio.subprocess import PIPE, STDOUT, Process
 from collections.abc import Sequence
 from pathlib import Path
 
-from deploy.cpu_share import try_prefer
-from deploy.devices import environment_of
-from deploy.errors import StartError
-from deploy.handshake import Ready, handle_of, read_ready
-from deploy.launcher import Handle
-from deploy.orphan import end_group
-from deploy.process_end import in_words
-from deploy.spec import ProcessSpec, RouterSpec
-from deploy.spec_json import to_json
+from twolane.deploy.cpu_share import try_prefer
+from twolane.deploy.devices import environment_of
+from twolane.deploy.errors import StartError
+from twolane.deploy.handshake import Ready, handle_of, read_ready
+from twolane.deploy.launcher import Handle
+from twolane.deploy.orphan import end_group
+from twolane.deploy.process_end import in_words
+from twolane.deploy.spec import ProcessSpec, RouterSpec
+from twolane.deploy.spec_json import to_json
 
-DEPLOY_COMMAND = (sys.executable, "-m", "deploy")
+DEPLOY_COMMAND = (sys.executable, "-m", "twolane.deploy")
 
 
 class ProcessLauncher:
     """Each process leads a group of its own, so that it is killed with all that it started: ranks
     write to pages and hold GPUs as it does, and it is not dead before they are.
 
-    The children end when this process ends, however it ends (see `deploy.child`). Their output goes
-    to `<log_dir>/<name>.log`, one file for all incarnations. A `command` other than the default
-    must understand the same arguments and read the same input; tests pass doubles.
+    The children end when this process ends, however it ends (see `twolane.deploy.child`). Their
+    output goes to `<log_dir>/<name>.log`, one file for all incarnations. A `command` other than the
+    default must understand the same arguments and read the same input; tests pass doubles.
     """
 
     def __init__(self, log_dir: Path, *, command: Sequence[str] = DEPLOY_COMMAND) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from deploy.events import Event, Kind
-from deploy.spec import ClusterSpec, PoolSpec
+from twolane.deploy.events import Event, Kind
+from twolane.deploy.spec import ClusterSpec, PoolSpec
 
 _STYLE = {
     Kind.STARTED: "green",

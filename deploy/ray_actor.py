@@ -14,18 +14,19 @@ import threading
 from concurrent.futures import Future
 from dataclasses import asdict
 
-from deploy.child import doors_in_words, end_with_threads, log_to_stderr
-from deploy.devices import environment_of
-from deploy.errors import StartError
-from deploy.handshake import Ready
-from deploy.orphan import die_with
-from deploy.serving import serving
-from deploy.spec import ProcessSpec, RouterSpec, WorkerSpec
-from deploy.spec_json import from_json
+from twolane.deploy.child import doors_in_words, end_with_threads, log_to_stderr
+from twolane.deploy.devices import environment_of
+from twolane.deploy.errors import StartError
+from twolane.deploy.handshake import Ready
+from twolane.deploy.orphan import die_with
+from twolane.deploy.serving import serving
+from twolane.deploy.spec import ProcessSpec, RouterSpec, WorkerSpec
+from twolane.deploy.spec_json import from_json
 
 
 class ServiceActor:
-    """Made remote by `deploy.ray_launcher`. A broken service ends the process, never the call."""
+    """Made remote by `twolane.deploy.ray_launcher`. A broken service ends the process, never the
+    call."""
 
     def __init__(self) -> None:
         self._stop = asyncio.Event()
@@ -43,7 +44,9 @@ class ServiceActor:
                 stream.flush()
                 os.dup2(output.fileno(), stream.fileno())
         if os.getpgrp() != os.getpid():
-            os.setpgid(0, 0)  # so that ranks are found by the launcher (`deploy.orphan.end_group`)
+            os.setpgid(
+                0, 0
+            )  # so that ranks are found by the launcher (`twolane.deploy.orphan.end_group`)
         die_with(launcher_pid)
         end_with_threads()  # as in a plain process; here the service is a thread too
         parsed: ProcessSpec

@@ -16,15 +16,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from deploy.errors import StartError
-from deploy.handshake import handle_of, log_tail
-from deploy.launcher import Handle
-from deploy.orphan import end_group
-from deploy.process_end import how_it_ended
-from deploy.ray_actor import ServiceActor
-from deploy.ray_config import start_ray
-from deploy.spec import ProcessSpec, RouterSpec
-from deploy.spec_json import to_json
+from twolane.deploy.errors import StartError
+from twolane.deploy.handshake import handle_of, log_tail
+from twolane.deploy.launcher import Handle
+from twolane.deploy.orphan import end_group
+from twolane.deploy.process_end import how_it_ended
+from twolane.deploy.ray_actor import ServiceActor
+from twolane.deploy.ray_config import start_ray
+from twolane.deploy.spec import ProcessSpec, RouterSpec
+from twolane.deploy.spec_json import to_json
 
 
 @dataclass

@@ -6,20 +6,15 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from deploy.hub import find_model
-from deploy.options import settings
-from deploy.spec import (
-    ClusterSpec,
-    PoolSpec,
-    RouterSettings,
-    TimingSpec,
-    WorkerSettings,
-)
-from deploy.topology import ROLES, Topology, given
+from twolane.deploy.hub import find_model
+from twolane.deploy.options import settings
+from twolane.deploy.spec import ClusterSpec, PoolSpec, RouterSettings, TimingSpec, WorkerSettings
+from twolane.deploy.topology import ROLES, Topology, given
 
 
 def resolve(topology: Topology, *, cores: int | None = None) -> ClusterSpec:
-    """GPUs are not placed yet (`deploy.devices`). Raises `StartError` if there is no such model.
+    """GPUs are not placed yet (`twolane.deploy.devices`). Raises `StartError` if there is no such
+    model.
 
     `cores` are shared among all ranks of all workers; those that this process may use.
     """

@@ -10,7 +10,7 @@ from typing import Any, Self
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from deploy.launcher import Handle
+from twolane.deploy.launcher import Handle
 from twolane.rpc.options import CHANNEL_OPTIONS
 from twolane.rpc.secret import shown
 from twolane.v1 import cluster_pb2, cluster_pb2_grpc

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from deploy.errors import StartError
+from twolane.deploy.errors import StartError
 from twolane.rpc.secret import MIN_SECRET_CHARS, new_secret
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])

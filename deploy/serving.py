@@ -15,14 +15,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from deploy.descriptors import TooFewDescriptorsError, count_open, raise_limit, share
-from deploy.errors import StartError, first_error
-from deploy.spec import DECODE, ProcessSpec, RouterSpec, WorkerSpec
+from twolane.deploy.descriptors import TooFewDescriptorsError, count_open, raise_limit, share
+from twolane.deploy.errors import StartError, first_error
+from twolane.deploy.spec import DECODE, ProcessSpec, RouterSpec, WorkerSpec
 from twolane.rpc.listen import ListenError
 
 if TYPE_CHECKING:
-    from kvtransfer.transports.base import Landing
-    from worker.server import WorkerServer
+    from twolane.kvtransfer.transports.base import Landing
+    from twolane.worker.server import WorkerServer
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +70,12 @@ def settle_memory() -> None:
 
 @asynccontextmanager
 async def _serving_router(spec: RouterSpec, limit: int) -> AsyncIterator[Where]:
-    from deploy.compose_router import grpc_door_config, http_config, router_config
-    from router.config import ServerConfig
-    from router.dialer import GrpcDialer
-    from router.model_files import ModelFilesError
-    from router.server import RouterServer
-    from router.text import TextCodec
+    from twolane.deploy.compose_router import grpc_door_config, http_config, router_config
+    from twolane.router.config import ServerConfig
+    from twolane.router.dialer import GrpcDialer
+    from twolane.router.model_files import ModelFilesError
+    from twolane.router.server import RouterServer
+    from twolane.router.text import TextCodec
 
     shares, settings = share(limit, count_open()), spec.settings
     place = ServerConfig(
@@ -112,13 +112,18 @@ async def _serving_router(spec: RouterSpec, limit: int) -> AsyncIterator[Where]:
 
 @asynccontextmanager
 async def _serving_worker(spec: WorkerSpec) -> AsyncIterator[Where]:
-    from deploy.compose_worker import build_worker, on_device, ready_limits, transport_config
-    from deploy.engines import open_engine
-    from kvtransfer.device import DeviceError
-    from kvtransfer.transports.registry import open_landings
-    from worker.links import PeerDialer
-    from worker.metrics import WorkerMetrics
-    from worker.server import WorkerServer
+    from twolane.deploy.compose_worker import (
+        build_worker,
+        on_device,
+        ready_limits,
+        transport_config,
+    )
+    from twolane.deploy.engines import open_engine
+    from twolane.kvtransfer.device import DeviceError
+    from twolane.kvtransfer.transports.registry import open_landings
+    from twolane.worker.links import PeerDialer
+    from twolane.worker.metrics import WorkerMetrics
+    from twolane.worker.server import WorkerServer
 
     is_shared = DECODE in spec.roles and "shm" in spec.settings.transports
     with open_engine(
@@ -151,7 +156,7 @@ async def _serving_worker(spec: WorkerSpec) -> AsyncIterator[Where]:
 
 
 async def _run(server: WorkerServer) -> None:
-    from worker.errors import DisplacedError
+    from twolane.worker.errors import DisplacedError
 
     try:
         await server.run()

@@ -1,7 +1,7 @@
 """What to run, as frozen values: a cluster, and each process of it.
 
-They travel to other processes as JSON (`deploy.spec_json`), so every field is plain data; never on
-a command line, which every user of a machine can read: they hold the cluster's secret.
+They travel to other processes as JSON (`twolane.deploy.spec_json`), so every field is plain data;
+never on a command line, which every user of a machine can read: they hold the cluster's secret.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import secrets
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from engine.config import EngineConfig, option
+from twolane.engine.config import EngineConfig, option
 from twolane.rpc.secret import new_secret
 
 MAX_PORT = 65535
@@ -80,7 +80,7 @@ class TimingSpec:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
     """Options of a worker beside those of its engine. None leaves the default of whoever enforces
-    it. What `checksums` and `sockets` mean: see `kvtransfer.transports.registry`."""
+    it. What `checksums` and `sockets` mean: see `twolane.kvtransfer.transports.registry`."""
 
     step_tokens: int | None = option(
         None, "Most tokens of a step; longer prompts are split.", least=1
@@ -237,8 +237,9 @@ ProcessSpec = RouterSpec | WorkerSpec
 class PoolSpec:
     """Workers that are alike, called `<name>-0`, `<name>-1`, …
 
-    `devices` are the GPUs of each (`deploy.devices`); empty: all see those that their launcher
-    sees. Their metrics are at `settings.worker_metrics_port` and the ports above; 0: any free ones.
+    `devices` are the GPUs of each (`twolane.deploy.devices`); empty: all see those that their
+    launcher sees. Their metrics are at `settings.worker_metrics_port` and the ports above; 0: any
+    free ones.
     """
 
     name: str

@@ -17,13 +17,13 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from deploy.errors import StartError, first_error
-from deploy.events import Event, Kind
-from deploy.launcher import Handle, Launcher
-from deploy.loading_news import tell_loading
-from deploy.restart import RestartConfig, RestartPolicy
-from deploy.router_client import RouterClient
-from deploy.spec import ClusterSpec, ProcessSpec, WorkerSpec
+from twolane.deploy.errors import StartError, first_error
+from twolane.deploy.events import Event, Kind
+from twolane.deploy.launcher import Handle, Launcher
+from twolane.deploy.loading_news import tell_loading
+from twolane.deploy.restart import RestartConfig, RestartPolicy
+from twolane.deploy.router_client import RouterClient
+from twolane.deploy.spec import ClusterSpec, ProcessSpec, WorkerSpec
 from twolane.v1 import cluster_pb2
 
 ALIVE, GONE = "alive", "gone"  # words of WorkerStatus.state

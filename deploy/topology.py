@@ -6,8 +6,8 @@ and what the options of `twolane up` amount to.
     file  ───┘
 
 Nothing is looked up here: no model, no GPU. The keys are the options that the specs declare
-(`deploy.options`); one that nobody gave is None and leaves what is usual. `workers` says what holds
-for all pools, a pool what holds for it alone.
+(`twolane.deploy.options`); one that nobody gave is None and leaves what is usual. `workers` says
+what holds for all pools, a pool what holds for it alone.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from deploy.options import Declared, declared, settings
-from deploy.spec import (
+from twolane.deploy.options import Declared, declared, settings
+from twolane.deploy.spec import (
     DECODE,
     PREFILL,
     ClusterSettings,
@@ -32,8 +32,8 @@ from deploy.spec import (
     WorkerSettings,
     unsummed,
 )
-from engine.config import EngineConfig
-from engine.errors import EngineConfigError
+from twolane.engine.config import EngineConfig
+from twolane.engine.errors import EngineConfigError
 
 Place = tuple[str | int, ...]  # of a field: ("pools", 0, "role")
 ROLES = {"prefill": (PREFILL,), "decode": (DECODE,), "both": (PREFILL, DECODE)}

@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from deploy.errors import StartError
-from deploy.topology import Place, Problem, Topology, TopologyError, parse_topology, written
+from twolane.deploy.errors import StartError
+from twolane.deploy.topology import Place, Problem, Topology, TopologyError, parse_topology, written
 
 SHIPPED = Path(__file__).parent / "topologies"
 _MOST_DEEP = 50

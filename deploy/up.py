@@ -1,4 +1,4 @@
-"""`python -m deploy.up`, which `twolane up` becomes: a front process around the launcher.
+"""`python -m twolane.deploy.up`, which `twolane up` becomes: a front process around the launcher.
 
     front ──fork──▶ launcher ──▶ Ray, router, workers        in a session of their own
       │                ▲
@@ -20,9 +20,9 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from deploy.descriptors import TooFewDescriptorsError, raise_limit
-from deploy.orphan import adopt_orphans, children, die_with_parent, end_children
-from deploy.scratch import LAST_WORDS, keep_logs, make_scratch, remove_stale_scratch
+from twolane.deploy.descriptors import TooFewDescriptorsError, raise_limit
+from twolane.deploy.orphan import adopt_orphans, children, die_with_parent, end_children
+from twolane.deploy.scratch import LAST_WORDS, keep_logs, make_scratch, remove_stale_scratch
 
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _WATCHED = (*_STOPS, signal.SIGCHLD)
@@ -101,7 +101,7 @@ def _launch(scratch: Path) -> None:
     signal.signal(signal.SIGINT, _stop)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _WATCHED)
-    from deploy.up_command import up
+    from twolane.deploy.up_command import up
 
     up(prog_name="twolane up", obj=scratch)
 

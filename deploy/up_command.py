@@ -1,4 +1,4 @@
-"""The launcher: one cluster on this machine, kept up until Ctrl-C. `deploy.up` runs it.
+"""The launcher: one cluster on this machine, kept up until Ctrl-C. `twolane.deploy.up` runs it.
 
 Its options and their help need the extra `cli` alone; what serving needs is imported later.
 """
@@ -20,16 +20,17 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 from rich.console import Console
 
-from deploy.devices import settled
-from deploy.errors import StartError
-from deploy.events import Event, Kind
-from deploy.launcher import Launcher
-from deploy.options import flags, said
-from deploy.process_launcher import ProcessLauncher
-from deploy.progress import Progress
-from deploy.scratch import CRASHED, LAST_WORDS
-from deploy.secret import read_secret, secret_option
-from deploy.spec import (
+from twolane.config import SOCKET_NAME
+from twolane.deploy.devices import settled
+from twolane.deploy.errors import StartError
+from twolane.deploy.events import Event, Kind
+from twolane.deploy.launcher import Launcher
+from twolane.deploy.options import flags, said
+from twolane.deploy.process_launcher import ProcessLauncher
+from twolane.deploy.progress import Progress
+from twolane.deploy.scratch import CRASHED, LAST_WORDS
+from twolane.deploy.secret import read_secret, secret_option
+from twolane.deploy.spec import (
     ClusterSettings,
     ClusterSpec,
     ModelSpec,
@@ -37,14 +38,13 @@ from deploy.spec import (
     TimingSpec,
     WorkerSettings,
 )
-from engine.config import EngineConfig
-from twolane.config import SOCKET_NAME
+from twolane.engine.config import EngineConfig
 from twolane.rpc.listen import join, try_listen
 from twolane.testing.extras import missing_for_serving
 
 if TYPE_CHECKING:
-    from deploy.supervisor import Supervisor
-    from deploy.topology import Topology
+    from twolane.deploy.supervisor import Supervisor
+    from twolane.deploy.topology import Topology
 
 _COUNT = click.IntRange(min=0)
 
@@ -71,9 +71,9 @@ def up(context: click.Context, /, **given: Any) -> None:
 
     Without --colocated, there is one prefill and one decode worker unless you say otherwise.
     """
-    from deploy.supervisor import Supervisor
-    from deploy.topology_file import write_topology
-    from deploy.up_topology import read_options
+    from twolane.deploy.supervisor import Supervisor
+    from twolane.deploy.topology_file import write_topology
+    from twolane.deploy.up_topology import read_options
 
     scratch: Path = context.obj
     out, log_dir = sys.stdout, (given["log_dir"] or scratch).absolute()
@@ -127,7 +127,7 @@ def _make(log_dir: Path) -> None:
 
 
 def _cluster(topology: Topology, secret_file: Path | None, scratch: Path) -> ClusterSpec:
-    from deploy.resolve import resolve
+    from twolane.deploy.resolve import resolve
 
     cluster = settled(resolve(topology), share=topology.share_gpus)
     if secret_file is not None:
@@ -177,7 +177,7 @@ def _launcher(kind: str, cluster: ClusterSpec, log_dir: Path, scratch: Path) -> 
     missing = missing_for_serving(kind)  # a file may ask for it, too
     if missing is not None:
         raise StartError(missing)
-    from deploy.ray_launcher import RayLauncher  # Ray takes a second to import
+    from twolane.deploy.ray_launcher import RayLauncher  # Ray takes a second to import
 
     os.chdir(scratch)  # Ray has its workers import from where it is started, ahead of our packages
     # Not below the log directory: Ray's sockets want a short path. Ray counts no shared GPUs.
@@ -196,7 +196,7 @@ def _prints_to(log: Path) -> Iterator[TextIO]:
 def _tell_and_log(tell: Callable[[Event], None], log: TextIO, scratch: Path, event: Event) -> None:
     """The log has all events, too; of deaths the front hears, so that it keeps what they left."""
     when = time.strftime("%Y-%m-%d %H:%M:%S")
-    print(f"{when} I deploy.up: {event.to_json()}", file=log, flush=True)
+    print(f"{when} I twolane.deploy.up: {event.to_json()}", file=log, flush=True)
     if event.kind is Kind.DIED:
         (scratch / CRASHED).touch()
     tell(event)

@@ -8,7 +8,7 @@ from typing import Any
 import click
 from pydantic import BaseModel
 
-from deploy.topology import (
+from twolane.deploy.topology import (
     OPTIONS,
     RouterOptions,
     TimingOptions,
@@ -18,7 +18,7 @@ from deploy.topology import (
     parse_topology,
     written,
 )
-from deploy.topology_file import find_topology, read_topology
+from twolane.deploy.topology_file import find_topology, read_topology
 
 _COUNTS = ("prefill", "decode", "colocated")
 _PARTS: dict[str, type[BaseModel]] = {

@@ -25,7 +25,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from engine.step import Page
+from twolane.engine.step import Page
 
 
 @dataclass(frozen=True, slots=True)

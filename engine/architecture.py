@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.config_fields import (
+from twolane.engine.config_fields import (
     count_of,
     flag_of,
     names_of,
@@ -17,9 +17,9 @@ from engine.config_fields import (
     size_of,
     token_ids_of,
 )
-from engine.errors import CheckpointError, UnsupportedModelError
-from engine.quantisation import stores_fp8
-from engine.rope import Rope, read_rope
+from twolane.engine.errors import CheckpointError, UnsupportedModelError
+from twolane.engine.quantisation import stores_fp8
+from twolane.engine.rope import Rope, read_rope
 
 # Per family, as transformers has them: whose biases are fixed, and what an absent key means.
 FAMILIES: Mapping[str, str] = {

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from engine.step import RowWork
+from twolane.engine.step import RowWork
 
 IndexArray = npt.NDArray[np.int64]
 

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from engine.errors import CheckpointError, UnsupportedModelError
-from engine.fp8 import FP8, Fp8Rows, Matrix
-from engine.ranks.shard import Cut
+from twolane.engine.errors import CheckpointError, UnsupportedModelError
+from twolane.engine.fp8 import FP8, Fp8Rows, Matrix
+from twolane.engine.ranks.shard import Cut
 from twolane.lfs import is_lfs_pointer, lfs_complaint
 
 # Left in some checkpoints by older tools; nothing is lost by not reading them.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from engine.errors import EngineConfigError
+from twolane.engine.errors import EngineConfigError
 
 DTYPES = ("float32", "bfloat16")
 PAGE_TOKENS_STEP = 16  # a page holds a multiple of so many
@@ -20,8 +20,8 @@ NOT_EXACT = "products of FP8 weights depend on the batch: exact mode needs weigh
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """A field that users set: what may be said of it, and how. `deploy.options` makes a flag of
-    each, `deploy.topology` a key of a file; both are called `name`.
+    """A field that users set: what may be said of it, and how. `twolane.deploy.options` makes a
+    flag of each, `twolane.deploy.topology` a key of a file; both are called `name`.
 
     `usual` is what a cluster takes where nobody says; the field's own default is a library's.
     """
@@ -64,7 +64,7 @@ class EngineConfig:
     ones (benchmarks.engine --exact). `threads` is the process's number of compute threads: engines
     that share a process should agree on it.
     `device` auto is cuda where there is one; `dtype` auto is bfloat16 there, float32 on a CPU:
-    `engine.load` settles both. `page_tokens` None is 16 on a CPU; on a GPU it is 64.
+    `twolane.engine.load` settles both. `page_tokens` None is 16 on a CPU; on a GPU it is 64.
     `max_context_tokens` None means the model's own limit. `seed` is that of random weights.
 
     `weights` fp8 rounds the layers' matrices to FP8 as they are loaded; auto takes them as they are
@@ -72,10 +72,10 @@ class EngineConfig:
     reads FP8 checkpoints into `dtype`), and products of FP8 weights are not exact.
 
     `tensor_parallel` ranks share the model, each with `threads`, or a GPU, and a pool of `n_pages`
-    or `kv_bytes` of its own (see `engine.ranks`); exactness holds for equal numbers of ranks. On
-    GPUs, `peer_sums` lets them add up small tensors through each other's memory; else NCCL does.
-    With `share_gpus`, ranks for which there are too few share them: slowly, as sums then go by way
-    of the host, and each takes the pages that it is told to.
+    or `kv_bytes` of its own (see `twolane.engine.ranks`); exactness holds for equal numbers of
+    ranks. On GPUs, `peer_sums` lets them add up small tensors through each other's memory; else
+    NCCL does. With `share_gpus`, ranks for which there are too few share them: slowly, as sums then
+    go by way of the host, and each takes the pages that it is told to.
 
     On GPUs, steps of up to `ready_rows` decode rows and `ready_tokens` positions are made ready for
     before the engine is there: none of them then waits for a compiler or for the capture of a

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from engine.errors import CheckpointError
+from twolane.engine.errors import CheckpointError
 from twolane.lfs import is_lfs_pointer, lfs_complaint
 
 Raw = Mapping[str, Any]

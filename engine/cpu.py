@@ -7,21 +7,21 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from engine.architecture import read_architecture
-from engine.attention import Attention
-from engine.batch import pack
-from engine.checkpoint import Checkpoint, weights_revision
-from engine.config import CPU_PAGE_TOKENS, EngineConfig
-from engine.errors import EngineConfigError
-from engine.fingerprint import model_fingerprint
-from engine.model import Model, matrices
-from engine.pool import KVPool, PoolShape
-from engine.progress import Progress
-from engine.ranks.collective import Alone, Collective
-from engine.ranks.pool_file import map_pool
-from engine.ranks.shard import Shard
-from engine.sampler import Sampler
-from engine.step import (
+from twolane.engine.architecture import read_architecture
+from twolane.engine.attention import Attention
+from twolane.engine.batch import pack
+from twolane.engine.checkpoint import Checkpoint, weights_revision
+from twolane.engine.config import CPU_PAGE_TOKENS, EngineConfig
+from twolane.engine.errors import EngineConfigError
+from twolane.engine.fingerprint import model_fingerprint
+from twolane.engine.model import Model, matrices
+from twolane.engine.pool import KVPool, PoolShape
+from twolane.engine.progress import Progress
+from twolane.engine.ranks.collective import Alone, Collective
+from twolane.engine.ranks.pool_file import map_pool
+from twolane.engine.ranks.shard import Shard
+from twolane.engine.sampler import Sampler
+from twolane.engine.step import (
     ByteArray,
     DevicePool,
     DoneStep,
@@ -31,12 +31,12 @@ from engine.step import (
     Step,
     row_error,
 )
-from engine.tiles import Product, TiledProduct, plain_product
-from engine.weights import load_weights, random_weights
+from twolane.engine.tiles import Product, TiledProduct, plain_product
+from twolane.engine.weights import load_weights, random_weights
 
 
 class CpuEngine:
-    """Implements `engine.step.Engine`. Made by `load_engine`."""
+    """Implements `twolane.engine.step.Engine`. Made by `load_engine`."""
 
     def __init__(self, spec: EngineSpec, model: Model, pool: KVPool, *, threads: int) -> None:
         self.spec = spec
@@ -53,7 +53,7 @@ class CpuEngine:
         return DoneStep(self.run(work))
 
     def run(self, work: Sequence[RowWork]) -> list[RowResult]:
-        """See `engine.step.Engine.run`. An empty batch gives an empty list."""
+        """See `twolane.engine.step.Engine.run`. An empty batch gives an empty list."""
         assert self._kv is not None, "the engine is closed"
         complaints = [row_error(row, self.spec) for row in work]
         results = [
@@ -105,7 +105,7 @@ def load_engine(
     pool_fd: int | None = None,
 ) -> CpuEngine:
     """Read a model and make an engine of it; with `ranks`, of one rank's part of it, and with
-    `pool_fd` in the file that all of them have their pages in (`engine.ranks.pool_file`).
+    `pool_fd` in the file that all of them have their pages in (`twolane.engine.ranks.pool_file`).
 
     `pool_memory`: a writable buffer of at least n_pages * page_bytes to use as the pool (it must
     outlive the engine); `progress` is called along the way. Sets the

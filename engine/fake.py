@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from engine.step import (
+from twolane.engine.step import (
     DevicePool,
     DoneStep,
     EngineSpec,
@@ -79,7 +79,8 @@ class FakeEngineConfig:
 
 
 class FakeEngine:
-    """Implements `engine.step.Engine`. `memory`: a writable buffer to use as the pool, or none."""
+    """Implements `twolane.engine.step.Engine`. `memory`: a writable buffer to use as the pool, or
+    none."""
 
     def __init__(
         self, config: FakeEngineConfig | None = None, *, memory: memoryview | None = None

@@ -8,10 +8,10 @@ from importlib.util import find_spec
 
 import torch
 
-from engine.config import EngineConfig
-from engine.errors import EngineConfigError
-from engine.progress import Progress
-from engine.step import Engine
+from twolane.engine.config import EngineConfig
+from twolane.engine.errors import EngineConfigError
+from twolane.engine.progress import Progress
+from twolane.engine.step import Engine
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,8 @@ def load_engine(
     pool_fd: int | None = None,
     progress: Progress | None = None,
 ) -> Engine:
-    """`engine.cpu.load_engine` or `engine.cuda.load.load_cuda_engine`, or a group of such.
+    """`twolane.engine.cpu.load_engine` or `twolane.engine.cuda.load.load_cuda_engine`, or a group
+    of such.
 
     On a CPU pages are in `pool_memory`, where given; ranks need the file `pool_fd` that it maps.
     """
@@ -75,14 +76,14 @@ def load_engine(
             raise EngineConfigError("ranks map the pool too: pool_memory needs its pool_fd")
         if config.device == "cuda":
             _check_cards(config)
-        from engine.ranks.start import start_ranks
+        from twolane.engine.ranks.start import start_ranks
 
         return start_ranks(config, progress=progress, pool_memory=pool_memory, pool_fd=pool_fd)
     if config.device == "cpu":
-        from engine.cpu import load_engine as load_cpu_engine
+        from twolane.engine.cpu import load_engine as load_cpu_engine
 
         return load_cpu_engine(config, pool_memory=pool_memory, progress=progress)
-    from engine.cuda.load import load_cuda_engine
+    from twolane.engine.cuda.load import load_cuda_engine
 
     return load_cuda_engine(config, progress=progress)
 

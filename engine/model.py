@@ -12,15 +12,15 @@ from collections.abc import Iterator
 import torch
 import torch.nn.functional as F
 
-from engine.architecture import Architecture
-from engine.attention import Attention
-from engine.attention_plan import plan_attention
-from engine.batch import PackedRows
-from engine.fp8 import Matrix
-from engine.pool import KVPool
-from engine.ranks.collective import Collective
-from engine.tiles import Product
-from engine.weights import LayerWeights, Weights
+from twolane.engine.architecture import Architecture
+from twolane.engine.attention import Attention
+from twolane.engine.attention_plan import plan_attention
+from twolane.engine.batch import PackedRows
+from twolane.engine.fp8 import Matrix
+from twolane.engine.pool import KVPool
+from twolane.engine.ranks.collective import Collective
+from twolane.engine.tiles import Product
+from twolane.engine.weights import LayerWeights, Weights
 
 MLP_TOKENS = 256  # at a time: the widest activations stay in a core's cache
 
@@ -28,7 +28,7 @@ MLP_TOKENS = 256  # at a time: the widest activations stay in a core's cache
 class Model:
     """Weights, and the ways to multiply and attend that decide whether rows are independent.
 
-    Of one rank among several, `arch` and `weights` are its part (see `engine.ranks.shard`).
+    Of one rank among several, `arch` and `weights` are its part (see `twolane.engine.ranks.shard`).
     """
 
     def __init__(

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from engine.errors import EngineConfigError
-from engine.fp8 import FP8
-from engine.step import ByteArray
+from twolane.engine.errors import EngineConfigError
+from twolane.engine.fp8 import FP8
+from twolane.engine.step import ByteArray
 from twolane.layout import Layout
 
 TILE_TOKENS = 64  # attention adds up keys in tiles of this many positions, whatever the page size

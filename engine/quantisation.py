@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from engine.errors import UnsupportedModelError
+from twolane.engine.errors import UnsupportedModelError
 
 _KEPT = {"lm_head", "re:.*lm_head", "re:.*lm_head.*", "model.embed_tokens"}  # these stay wide
 

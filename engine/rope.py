@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engine.config_fields import number_of, object_of, refuse, size_of
-from engine.errors import CheckpointError, UnsupportedModelError
+from twolane.engine.config_fields import number_of, object_of, refuse, size_of
+from twolane.engine.errors import CheckpointError, UnsupportedModelError
 
 FloatArray = npt.NDArray[np.float32]
 

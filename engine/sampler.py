@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from engine.logits import (
+from twolane.engine.logits import (
     BoolRow,
     FloatRow,
     adjust,
@@ -22,8 +22,8 @@ from engine.logits import (
     temper,
     top_tokens,
 )
-from engine.philox import token_bits, uniform
-from engine.step import RowWork, SampledToken
+from twolane.engine.philox import token_bits, uniform
+from twolane.engine.step import RowWork, SampledToken
 
 # Noise of 23 bits lies in (-2.82, 16.64): a token further below the highest never wins.
 NOISE_SPAN = np.float32(19.5)

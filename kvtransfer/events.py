@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from kvtransfer.key import Key
+from twolane.kvtransfer.key import Key
 
 
 @dataclass(frozen=True, slots=True)

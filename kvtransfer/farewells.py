@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvtransfer.config import LeaseConfig
-from kvtransfer.key import Key
-from kvtransfer.retry import Retry
+from twolane.kvtransfer.config import LeaseConfig
+from twolane.kvtransfer.key import Key
+from twolane.kvtransfer.retry import Retry
 from twolane.v1 import transfer_pb2
 
 

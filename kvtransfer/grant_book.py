@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from kvtransfer.config import ReceiverConfig
-from kvtransfer.in_grant import GrantState, InGrant
-from kvtransfer.key import Key
-from kvtransfer.pages import PageAuthority
-from kvtransfer.retry import Retry
-from kvtransfer.transports.base import Landing
+from twolane.kvtransfer.config import ReceiverConfig
+from twolane.kvtransfer.in_grant import GrantState, InGrant
+from twolane.kvtransfer.key import Key
+from twolane.kvtransfer.pages import PageAuthority
+from twolane.kvtransfer.retry import Retry
+from twolane.kvtransfer.transports.base import Landing
 
 GrantPolicy = Callable[[Key, int], bool]  # may n pages be taken for this key now?
 OnRevoked = Callable[[Key], None]  # its grant is withdrawn, and what was set aside for it is free

@@ -23,9 +23,9 @@ from enum import Enum, auto
 import numpy as np
 import numpy.typing as npt
 
-from kvtransfer.key import Key
-from kvtransfer.retry import Retry
-from kvtransfer.transports.base import Checked, Landing
+from twolane.kvtransfer.key import Key
+from twolane.kvtransfer.retry import Retry
+from twolane.kvtransfer.transports.base import Checked, Landing
 from twolane.lifecycle import Lifecycle
 from twolane.v1 import transfer_pb2
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from kvtransfer.transports.base import Landing
+from twolane.kvtransfer.transports.base import Landing
 from twolane.v1 import transfer_pb2
 
 

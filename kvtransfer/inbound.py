@@ -26,15 +26,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from kvtransfer import reasons
-from kvtransfer.config import ReceiverConfig
-from kvtransfer.events import Abandoned, Dead, FirstToken, Landed, ReceiverEvent
-from kvtransfer.grant_book import GrantBook
-from kvtransfer.in_grant import InGrant
-from kvtransfer.in_peers import InPeers
-from kvtransfer.key import Key
-from kvtransfer.pages import PageAuthority
-from kvtransfer.transports.base import Checked
+from twolane.kvtransfer import reasons
+from twolane.kvtransfer.config import ReceiverConfig
+from twolane.kvtransfer.events import Abandoned, Dead, FirstToken, Landed, ReceiverEvent
+from twolane.kvtransfer.grant_book import GrantBook
+from twolane.kvtransfer.in_grant import InGrant
+from twolane.kvtransfer.in_peers import InPeers
+from twolane.kvtransfer.key import Key
+from twolane.kvtransfer.pages import PageAuthority
+from twolane.kvtransfer.transports.base import Checked
 from twolane.lifecycle import Lifecycle
 from twolane.tombstones import Tombstones
 from twolane.v1 import transfer_pb2

@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kvtransfer.host import host_identity, start_ticks
-from kvtransfer.planes import Paging
-from kvtransfer.transports.base import Landing
+from twolane.kvtransfer.host import host_identity, start_ticks
+from twolane.kvtransfer.planes import Paging
+from twolane.kvtransfer.transports.base import Landing
 from twolane.layout import LayoutError, parse_layout, unfit
 from twolane.v1 import transfer_pb2
 

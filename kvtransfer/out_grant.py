@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kvtransfer.device import Mark
-from kvtransfer.events import FirstToken
-from kvtransfer.plan import CopyPlan
-from kvtransfer.planes import Paging
+from twolane.kvtransfer.device import Mark
+from twolane.kvtransfer.events import FirstToken
+from twolane.kvtransfer.plan import CopyPlan
+from twolane.kvtransfer.planes import Paging
 from twolane.v1 import transfer_pb2
 
 

@@ -26,17 +26,17 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Protocol
 
-from kvtransfer import reasons
-from kvtransfer.config import SenderConfig
-from kvtransfer.device import Mark
-from kvtransfer.events import Committed, Failed, FirstToken, Released, SenderEvent, Unplaced
-from kvtransfer.farewells import Farewells
-from kvtransfer.key import Key
-from kvtransfer.out_grant import OutGrant
-from kvtransfer.pages import PageAuthority
-from kvtransfer.posts import Post, PostBook
-from kvtransfer.retry import Retry
-from kvtransfer.transports.base import Posted
+from twolane.kvtransfer import reasons
+from twolane.kvtransfer.config import SenderConfig
+from twolane.kvtransfer.device import Mark
+from twolane.kvtransfer.events import Committed, Failed, FirstToken, Released, SenderEvent, Unplaced
+from twolane.kvtransfer.farewells import Farewells
+from twolane.kvtransfer.key import Key
+from twolane.kvtransfer.out_grant import OutGrant
+from twolane.kvtransfer.pages import PageAuthority
+from twolane.kvtransfer.posts import Post, PostBook
+from twolane.kvtransfer.retry import Retry
+from twolane.kvtransfer.transports.base import Posted
 from twolane.lifecycle import Lifecycle
 from twolane.v1 import transfer_pb2
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 
 class PageAuthority(Protocol):
-    """`engine.allocator.PageAllocator`, seen from here: page ids are its handles.
+    """`twolane.engine.allocator.PageAllocator`, seen from here: page ids are its handles.
 
     Handles are typed `Any` because the engine's page type is opaque to this package.
     """

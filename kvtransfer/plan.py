@@ -7,7 +7,7 @@ Between equal layouts a destination page is a source page:
     grant's pages      20 21 22  31                 dst [20 21 22 31]
 
 `runs` coalesces neighbours: (7 -> 20, 3 pages), (3 -> 31, 1 page). Else `src` has a row of slots
-for each destination page: see `kvtransfer.planes`.
+for each destination page: see `twolane.kvtransfer.planes`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class CopyPlan:
     first: int
     src: PageIds
     dst: PageIds
-    after: object | None = None  # a `kvtransfer.device.Mark`
+    after: object | None = None  # a `twolane.kvtransfer.device.Mark`
 
     def __post_init__(self) -> None:
         assert len(self.src) == len(self.dst) >= 1

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kvtransfer.config import SenderConfig
-from kvtransfer.plan import CopyPlan
-from kvtransfer.planes import Paging
-from kvtransfer.transports.base import Outlet, Posted
+from twolane.kvtransfer.config import SenderConfig
+from twolane.kvtransfer.plan import CopyPlan
+from twolane.kvtransfer.planes import Paging
+from twolane.kvtransfer.transports.base import Outlet, Posted
 
 if TYPE_CHECKING:
-    from kvtransfer.outbound import Outbound
+    from twolane.kvtransfer.outbound import Outbound
 
 
 @dataclass(slots=True)

@@ -5,7 +5,8 @@
     DONE + all here  -> Landed -> try_commit -> COMMIT, and again to whoever repeats DONE
     doubt            -> Revoke until proof; pages in quarantine; Refused to late messages
 
-The life of one transfer is drawn in `kvtransfer.inbound`, that of a grant in `kvtransfer.in_grant`.
+The life of one transfer is drawn in `twolane.kvtransfer.inbound`, that of a grant in
+`twolane.kvtransfer.in_grant`.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kvtransfer import reasons
-from kvtransfer.config import ReceiverConfig
-from kvtransfer.events import Dead, ReceiverEvent, Verdict
-from kvtransfer.grant_book import GrantBook, GrantPolicy, OnRevoked
-from kvtransfer.in_peers import InPeer, InPeers
-from kvtransfer.inbound import Ending, Endings, Inbound, InHub, InState
-from kvtransfer.key import Key
-from kvtransfer.pages import PageAuthority
-from kvtransfer.transports.base import Checked, Landing
+from twolane.kvtransfer import reasons
+from twolane.kvtransfer.config import ReceiverConfig
+from twolane.kvtransfer.events import Dead, ReceiverEvent, Verdict
+from twolane.kvtransfer.grant_book import GrantBook, GrantPolicy, OnRevoked
+from twolane.kvtransfer.in_peers import InPeer, InPeers
+from twolane.kvtransfer.inbound import Ending, Endings, Inbound, InHub, InState
+from twolane.kvtransfer.key import Key
+from twolane.kvtransfer.pages import PageAuthority
+from twolane.kvtransfer.transports.base import Checked, Landing
 from twolane.v1 import transfer_pb2
 
 

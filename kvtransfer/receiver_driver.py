@@ -14,16 +14,16 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from kvtransfer.config import LeaseConfig
-from kvtransfer.events import ReceiverEvent
-from kvtransfer.host import open_pidfd
-from kvtransfer.negotiation import HELLO_S, ReceiverIdentity
-from kvtransfer.peer_links import PeerLinks
-from kvtransfer.receiver import Receiver
-from kvtransfer.transports.base import Landing
-from kvtransfer.wakeup import Wakeup
 from twolane.errors import TwolaneError
 from twolane.fault import Fault
+from twolane.kvtransfer.config import LeaseConfig
+from twolane.kvtransfer.events import ReceiverEvent
+from twolane.kvtransfer.host import open_pidfd
+from twolane.kvtransfer.negotiation import HELLO_S, ReceiverIdentity
+from twolane.kvtransfer.peer_links import PeerLinks
+from twolane.kvtransfer.receiver import Receiver
+from twolane.kvtransfer.transports.base import Landing
+from twolane.kvtransfer.wakeup import Wakeup
 from twolane.rpc.link import Link, LinkBrokenError
 from twolane.v1 import transfer_pb2, worker_pb2
 

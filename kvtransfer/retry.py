@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvtransfer.config import LeaseConfig
+from twolane.kvtransfer.config import LeaseConfig
 
 
 class Retry:

@@ -5,8 +5,8 @@
     finish  -> DONE            with all its Chunks again, until Commit, Revoke or Refused
     abandon -> Abandon         until Refused answers it, one lease at most
 
-The life of one transfer is drawn in `kvtransfer.outbound`. Every key that was opened ends in
-exactly one `Released`, whatever the peer does: the lease ends what nobody answers.
+The life of one transfer is drawn in `twolane.kvtransfer.outbound`. Every key that was opened ends
+in exactly one `Released`, whatever the peer does: the lease ends what nobody answers.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kvtransfer import reasons
-from kvtransfer.config import SenderConfig
-from kvtransfer.device import Mark
-from kvtransfer.events import FirstToken, SenderEvent
-from kvtransfer.farewells import Farewells
-from kvtransfer.key import Key
-from kvtransfer.outbound import Outbound, OutHub, OutRow, OutState
-from kvtransfer.pages import PageAuthority
-from kvtransfer.planes import Paging
-from kvtransfer.posts import OutPeer, PostBook
-from kvtransfer.transports.base import Outlet
+from twolane.kvtransfer import reasons
+from twolane.kvtransfer.config import SenderConfig
+from twolane.kvtransfer.device import Mark
+from twolane.kvtransfer.events import FirstToken, SenderEvent
+from twolane.kvtransfer.farewells import Farewells
+from twolane.kvtransfer.key import Key
+from twolane.kvtransfer.outbound import Outbound, OutHub, OutRow, OutState
+from twolane.kvtransfer.pages import PageAuthority
+from twolane.kvtransfer.planes import Paging
+from twolane.kvtransfer.posts import OutPeer, PostBook
+from twolane.kvtransfer.transports.base import Outlet
 from twolane.v1 import transfer_pb2
 
 

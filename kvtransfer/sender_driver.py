@@ -14,16 +14,16 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from kvtransfer import reasons
-from kvtransfer.config import LeaseConfig
-from kvtransfer.events import SenderEvent
-from kvtransfer.negotiation import HELLO_S, paging_to
-from kvtransfer.peer_links import PeerLinks
-from kvtransfer.sender import Sender
-from kvtransfer.stopping import StoppingOutlets
-from kvtransfer.transports.base import Outlet
-from kvtransfer.wakeup import Wakeup
 from twolane.fault import Fault
+from twolane.kvtransfer import reasons
+from twolane.kvtransfer.config import LeaseConfig
+from twolane.kvtransfer.events import SenderEvent
+from twolane.kvtransfer.negotiation import HELLO_S, paging_to
+from twolane.kvtransfer.peer_links import PeerLinks
+from twolane.kvtransfer.sender import Sender
+from twolane.kvtransfer.stopping import StoppingOutlets
+from twolane.kvtransfer.transports.base import Outlet
+from twolane.kvtransfer.wakeup import Wakeup
 from twolane.layout import LayoutError
 from twolane.rpc.link import Link, LinkBrokenError
 from twolane.v1 import transfer_pb2, worker_pb2

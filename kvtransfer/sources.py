@@ -13,8 +13,8 @@ from typing import Protocol
 
 import numpy as np
 
-from kvtransfer.digests import Pool
-from kvtransfer.planes import Ints, gather_of
+from twolane.kvtransfer.digests import Pool
+from twolane.kvtransfer.planes import Ints, gather_of
 from twolane.layout import Layout, parse_layout
 
 _BATCH_BYTES = 1024 * 1024

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
-from kvtransfer.transports.base import Outlet
+from twolane.kvtransfer.transports.base import Outlet
 
 LATE_S = 2.0  # copies that were begun take milliseconds, and a step that they wait for tenths
 _LOOK_S = 0.001  # at the end of a process

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from kvtransfer.config import SenderConfig
-from prefill_worker.batching import BatchingConfig
+from twolane.kvtransfer.config import SenderConfig
+from twolane.prefill_worker.batching import BatchingConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

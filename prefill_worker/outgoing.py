@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.prefix import UNIT_TOKENS
-from engine.step import Mark, SampledToken
-from kvtransfer.events import FirstToken
-from kvtransfer.key import Key
-from kvtransfer.sender import Sender
-from prefill_worker.config import PrefillConfig
+from twolane.engine.prefix import UNIT_TOKENS
+from twolane.engine.step import Mark, SampledToken
+from twolane.kvtransfer.events import FirstToken
+from twolane.kvtransfer.key import Key
+from twolane.kvtransfer.sender import Sender
+from twolane.prefill_worker.config import PrefillConfig
 from twolane.v1 import worker_pb2
-from worker.attempt_id import AttemptId
-from worker.rows import Row, RowState
-from worker.site import Site
+from twolane.worker.attempt_id import AttemptId
+from twolane.worker.rows import Row, RowState
+from twolane.worker.site import Site
 
 
 class Outgoing:

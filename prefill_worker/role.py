@@ -22,31 +22,32 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from engine.step import Mark, RowResult, RowWork, SampledToken
-from kvtransfer import reasons
-from kvtransfer.events import Committed, Failed, Released, SenderEvent, Unplaced
-from kvtransfer.key import Key
-from prefill_worker.batching import Waiting, share_out, who_starts
-from prefill_worker.config import PrefillConfig
-from prefill_worker.outgoing import Outgoing
-from prefill_worker.starting import try_start
+from twolane.engine.step import Mark, RowResult, RowWork, SampledToken
+from twolane.kvtransfer import reasons
+from twolane.kvtransfer.events import Committed, Failed, Released, SenderEvent, Unplaced
+from twolane.kvtransfer.key import Key
+from twolane.prefill_worker.batching import Waiting, share_out, who_starts
+from twolane.prefill_worker.config import PrefillConfig
+from twolane.prefill_worker.outgoing import Outgoing
+from twolane.prefill_worker.starting import try_start
 from twolane.refusals import Refusal
 from twolane.v1 import worker_pb2
-from worker.attempt_id import AttemptId
-from worker.attempt_log import AttemptLog
-from worker.errors import RowRefusedError
-from worker.news import row_event
-from worker.role import Adopter
-from worker.rows import Row, RowState, by_turn
-from worker.site import Site
-from worker.stop import GOES_ON
+from twolane.worker.attempt_id import AttemptId
+from twolane.worker.attempt_log import AttemptLog
+from twolane.worker.errors import RowRefusedError
+from twolane.worker.news import row_event
+from twolane.worker.role import Adopter
+from twolane.worker.rows import Row, RowState, by_turn
+from twolane.worker.site import Site
+from twolane.worker.stop import GOES_ON
 
 _Kind = worker_pb2.RowEvent
 _LOOK_AT_HELD_S = 0.1
 
 
 class PrefillRole:
-    """Implements `worker.role.PrefillSide`. `adopter`: the decode role of the same worker."""
+    """Implements `twolane.worker.role.PrefillSide`. `adopter`: the decode role of the same
+    worker."""
 
     def __init__(
         self, site: Site, config: PrefillConfig | None = None, *, adopter: Adopter | None = None

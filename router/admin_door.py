@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import grpc
 
-from router.router import Router
+from twolane.router.router import Router
 from twolane.rpc.call_gate import Context
 from twolane.rpc.handlers import unary
 from twolane.v1 import cluster_pb2

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from router.board import Board
-from router.endings import Endings
-from router.member import MemberState
-from router.request import Job, Request, RequestState
 from twolane.errors import DeadlineError, OverloadedError, TwolaneError, UnavailableError
 from twolane.refusals import Refusal
+from twolane.router.board import Board
+from twolane.router.endings import Endings
+from twolane.router.member import MemberState
+from twolane.router.request import Job, Request, RequestState
 
 UNKNOWN_WAIT_S = 1.0  # for RetryInfo before anything was seen to drain
 MAX_PRIORITY = 1 << 31

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from router.answer_text import AnswerText
-from router.detokenizer import Detokenizer
+from twolane.router.answer_text import AnswerText
+from twolane.router.detokenizer import Detokenizer
 from twolane.rpc.columns import GOES_ON, Logprobs
 from twolane.v1 import inference_pb2, sampling_pb2
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from router.detokenizer import Detokenizer
-from router.stops import StopWatch
+from twolane.router.detokenizer import Detokenizer
+from twolane.router.stops import StopWatch
 
 
 class AnswerText:

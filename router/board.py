@@ -12,18 +12,18 @@ import itertools
 from collections import Counter
 from typing import Protocol
 
-from router import commands
-from router.attempt import Attempt
-from router.config import RouterConfig
-from router.lazy_heap import LazyHeap
-from router.member import MemberState
-from router.membership import Membership
-from router.outlook import Outlook
-from router.request import WAITING, Label, Request, RequestState
-from router.roster import Roster
-from router.store import Store
-from router.tally import Tally
-from router.waiting import WaitingQueue
+from twolane.router import commands
+from twolane.router.attempt import Attempt
+from twolane.router.config import RouterConfig
+from twolane.router.lazy_heap import LazyHeap
+from twolane.router.member import MemberState
+from twolane.router.membership import Membership
+from twolane.router.outlook import Outlook
+from twolane.router.request import WAITING, Label, Request, RequestState
+from twolane.router.roster import Roster
+from twolane.router.store import Store
+from twolane.router.tally import Tally
+from twolane.router.waiting import WaitingQueue
 from twolane.v1 import worker_pb2
 
 CANCELS_A_MESSAGE = 1_000

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from hashlib import sha256
 
-from router.attempt import Attempt
-from router.member import Member
-from router.request import Request
 from twolane.attempt_number import fence_of
+from twolane.router.attempt import Attempt
+from twolane.router.member import Member
+from twolane.router.request import Request
 from twolane.v1 import worker_pb2
 
 MAX_TIME_LEFT_MS = 10 * 365 * 86_400 * 1000

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from router.limits import LimitsConfig
-from router.model_defaults import ModelDefaults
+from twolane.router.limits import LimitsConfig
+from twolane.router.model_defaults import ModelDefaults
 from twolane.rpc.call_gate import CallGateConfig
 from twolane.rpc.secret import new_secret
 

@@ -6,8 +6,8 @@ from types import TracebackType
 
 import grpc
 
-from router.background import Background
-from router.session import WorkerLink
+from twolane.router.background import Background
+from twolane.router.session import WorkerLink
 from twolane.rpc.link import GrpcLink
 from twolane.rpc.options import CHANNEL_OPTIONS
 from twolane.rpc.secret import shown

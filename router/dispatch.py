@@ -10,21 +10,21 @@ it, once for several.
 
 from __future__ import annotations
 
-from router import commands
-from router.admission import Admission
-from router.answer import Answer
-from router.board import Board, NullObserver, Observer, OutMessage
-from router.config import RouterConfig
-from router.detokenizer import Detokenizer
-from router.endings import Endings
-from router.events import Events
-from router.guard import Guard
-from router.membership import Membership
-from router.placing import Placing
-from router.recovery import Recovery
-from router.request import Job, Request
-from router.request_clock import RequestClock
 from twolane.errors import TwolaneError
+from twolane.router import commands
+from twolane.router.admission import Admission
+from twolane.router.answer import Answer
+from twolane.router.board import Board, NullObserver, Observer, OutMessage
+from twolane.router.config import RouterConfig
+from twolane.router.detokenizer import Detokenizer
+from twolane.router.endings import Endings
+from twolane.router.events import Events
+from twolane.router.guard import Guard
+from twolane.router.membership import Membership
+from twolane.router.placing import Placing
+from twolane.router.recovery import Recovery
+from twolane.router.request import Job, Request
+from twolane.router.request_clock import RequestClock
 from twolane.rpc.columns import tokens_of
 from twolane.rpc.params import params_to_proto
 from twolane.v1 import cluster_pb2, worker_pb2

@@ -10,8 +10,8 @@ from contextlib import aclosing
 
 import grpc
 
-from router.router import Router
 from twolane.errors import InvalidParameterError, InvalidRequestError
+from twolane.router.router import Router
 from twolane.rpc.call_gate import CallGate, Context
 from twolane.rpc.handlers import unary, unary_stream
 from twolane.v1 import inference_pb2
@@ -21,7 +21,8 @@ MAX_SUBMISSION_IDS = 1000
 
 
 class Door:
-    """Clients come in here. Workers: `router.worker_door`, operators: `router.admin_door`."""
+    """Clients come in here. Workers: `twolane.router.worker_door`, operators:
+    `twolane.router.admin_door`."""
 
     def __init__(self, router: Router) -> None:
         self._router = router

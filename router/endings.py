@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from router.attempt import Attempt, AttemptState
-from router.board import Board
-from router.ledger import make_ledger
-from router.request import Request, RequestState
 from twolane import errors
+from twolane.router.attempt import Attempt, AttemptState
+from twolane.router.board import Board
+from twolane.router.ledger import make_ledger
+from twolane.router.request import Request, RequestState
 from twolane.v1 import sampling_pb2, worker_pb2
 
 S = RequestState

@@ -10,13 +10,13 @@ Tokens, by index against the n tokens that the answer has:
 
 from __future__ import annotations
 
-from router.attempt import Attempt, AttemptState
-from router.board import Board
-from router.endings import Endings
-from router.recovery import Recovery
-from router.request import Request, RequestState
 from twolane.errors import InternalError, UnavailableError
 from twolane.refusals import Refusal
+from twolane.router.attempt import Attempt, AttemptState
+from twolane.router.board import Board
+from twolane.router.endings import Endings
+from twolane.router.recovery import Recovery
+from twolane.router.request import Request, RequestState
 from twolane.rpc.columns import Told
 from twolane.v1 import sampling_pb2, worker_pb2
 

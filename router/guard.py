@@ -7,8 +7,8 @@ import logging
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from router.board import Board
-from router.endings import Endings
+from twolane.router.board import Board
+from twolane.router.endings import Endings
 from twolane.rpc.log_rate import LogRate
 
 log = logging.getLogger(__name__)

@@ -10,14 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from router.affinity import prefix_hashes
-from router.config import RouterConfig
-from router.limits import check_shape, fit
-from router.membership import Membership
-from router.model import ModelFacts
-from router.model_defaults import NO_DEFAULTS
-from router.request import Job
-from router.text import TextCodec
 from twolane.errors import (
     DeadlineError,
     InvalidParameterError,
@@ -25,6 +17,14 @@ from twolane.errors import (
     UnavailableError,
     UnknownModelError,
 )
+from twolane.router.affinity import prefix_hashes
+from twolane.router.config import RouterConfig
+from twolane.router.limits import check_shape, fit
+from twolane.router.membership import Membership
+from twolane.router.model import ModelFacts
+from twolane.router.model_defaults import NO_DEFAULTS
+from twolane.router.request import Job
+from twolane.router.text import TextCodec
 from twolane.v1 import inference_pb2
 
 NO_DEADLINE_S = 10 * 365 * 86_400.0  # gRPC's "none" may come as a very long time

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from router.model import ModelFacts, pages_for
 from twolane.errors import InvalidParameterError, InvalidRequestError, UnimplementedError
 from twolane.params import MAX_STOP_STRINGS, SamplingParams
+from twolane.router.model import ModelFacts, pages_for
 from twolane.rpc.params import params_from_proto
 from twolane.v1 import inference_pb2
 

@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum, auto
 
-from router.policy import Giver
 from twolane.lifecycle import Lifecycle
+from twolane.router.policy import Giver
 from twolane.v1 import cluster_pb2, worker_pb2
 
 

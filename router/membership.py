@@ -17,11 +17,11 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from router.config import MembershipConfig
-from router.lazy_heap import LazyHeap
-from router.member import Member, MemberState
-from router.model import ModelFacts, feeds, model_facts
 from twolane.errors import InvalidRequestError, OverloadedError
+from twolane.router.config import MembershipConfig
+from twolane.router.lazy_heap import LazyHeap
+from twolane.router.member import Member, MemberState
+from twolane.router.model import ModelFacts, feeds, model_facts
 from twolane.v1 import cluster_pb2, worker_pb2
 
 log = logging.getLogger(__name__)

@@ -72,8 +72,8 @@ def model_facts(name: str, announces: Iterable[cluster_pb2.AnnounceRequest]) -> 
 
 
 def _room(group: Sequence[cluster_pb2.AnnounceRequest]) -> Room | None:
-    """As `router.policy` places: where every prefill worker decodes too, one takes both sides.
-    Pairs are looked for among kinds of workers: those of one layout feed alike."""
+    """As `twolane.router.policy` places: where every prefill worker decodes too, one takes both
+    sides. Pairs are looked for among kinds of workers: those of one layout feed alike."""
     prefill = [a for a in group if worker_pb2.ROLE_PREFILL in a.roles]
     decode = [a for a in group if worker_pb2.ROLE_DECODE in a.roles]
     if prefill and all(worker_pb2.ROLE_DECODE in a.roles for a in prefill):

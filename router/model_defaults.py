@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from router.model_files import ModelFilesError, read_json
 from twolane.errors import InvalidParameterError
 from twolane.params import SamplingParams
+from twolane.router.model_files import ModelFilesError, read_json
 from twolane.v1 import sampling_pb2
 
 FILE = "generation_config.json"

@@ -9,8 +9,8 @@ from typing import Any
 
 import jinja2
 
-from router.chat_template import ChatTemplate
 from twolane.lfs import is_lfs_pointer, lfs_complaint
+from twolane.router.chat_template import ChatTemplate
 
 SPECIAL_TOKEN_NAMES = (
     "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token",

@@ -3,9 +3,9 @@ takes once a worker has it. By model."""
 
 from __future__ import annotations
 
-from router.drain_rate import DrainRate
-from router.pace import Pace
-from router.request import Request
+from twolane.router.drain_rate import DrainRate
+from twolane.router.pace import Pace
+from twolane.router.request import Request
 
 
 class Outlook:

@@ -4,18 +4,18 @@ wait. A head that found no place is tried again only when some worker has got ro
 
 from __future__ import annotations
 
-from router import commands
-from router.admission import Admission
-from router.affinity import PrefixAffinity
-from router.attempt import Attempt
-from router.board import Board
-from router.endings import Endings
-from router.guard import Guard
-from router.member import MemberState
-from router.model import pages_for
-from router.policy import Need, Placement, place
-from router.request import Request, RequestState
 from twolane.attempt_number import first_attempt, next_attempt
+from twolane.router import commands
+from twolane.router.admission import Admission
+from twolane.router.affinity import PrefixAffinity
+from twolane.router.attempt import Attempt
+from twolane.router.board import Board
+from twolane.router.endings import Endings
+from twolane.router.guard import Guard
+from twolane.router.member import MemberState
+from twolane.router.model import pages_for
+from twolane.router.policy import Need, Placement, place
+from twolane.router.request import Request, RequestState
 from twolane.v1 import worker_pb2
 
 

@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from router.model import pages_for
 from twolane.layout import can_feed
+from twolane.router.model import pages_for
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from router.config import ReadersConfig
-from router.request import Request
 from twolane.errors import CancelledError
+from twolane.router.config import ReadersConfig
+from twolane.router.request import Request
 
 # In memory, from measurements of what the router keeps of a token that is not sent yet.
 _TOKEN_BYTES = 100

@@ -10,17 +10,17 @@ A new attempt prefills the prompt and the tokens that the client has, and waits 
 
 from __future__ import annotations
 
-from router import commands
-from router.attempt import Attempt, AttemptState
-from router.board import Board
-from router.endings import Endings
-from router.guard import Guard
-from router.member import Member
-from router.policy import Need, WorkerView, place_decode
-from router.request import Request, RequestState
 from twolane.attempt_number import next_attempt
 from twolane.errors import UnavailableError
 from twolane.refusals import NOT_NOW, Refusal
+from twolane.router import commands
+from twolane.router.attempt import Attempt, AttemptState
+from twolane.router.board import Board
+from twolane.router.endings import Endings
+from twolane.router.guard import Guard
+from twolane.router.member import Member
+from twolane.router.policy import Need, WorkerView, place_decode
+from twolane.router.request import Request, RequestState
 from twolane.v1 import worker_pb2
 
 A = AttemptState

@@ -22,12 +22,12 @@ from enum import Enum, auto
 from functools import partial
 from typing import NamedTuple
 
-from router.answer import Answer
-from router.attempt import Attempt
-from router.ledger import Timeline
 from twolane.errors import DuplicateRequestError, TwolaneError
 from twolane.lifecycle import Lifecycle
 from twolane.params import SamplingParams
+from twolane.router.answer import Answer
+from twolane.router.attempt import Attempt
+from twolane.router.ledger import Timeline
 from twolane.v1 import sampling_pb2
 
 

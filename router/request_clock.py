@@ -7,13 +7,13 @@ moved on meanwhile costs a look too early, which does nothing.
 
 from __future__ import annotations
 
-from router.admission import Admission
-from router.board import Board
-from router.endings import Endings
-from router.guard import Guard
-from router.recovery import Recovery
-from router.request import Request, RequestState
 from twolane.errors import DeadlineError
+from twolane.router.admission import Admission
+from twolane.router.board import Board
+from twolane.router.endings import Endings
+from twolane.router.guard import Guard
+from twolane.router.recovery import Recovery
+from twolane.router.request import Request, RequestState
 
 S = RequestState
 

@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from router.config import AdmissionConfig
-from router.member import Member, MemberState
-from router.membership import Membership
-from router.order import Order
-from router.policy import Need, WorkerView
-from router.tally import Tally
+from twolane.router.config import AdmissionConfig
+from twolane.router.member import Member, MemberState
+from twolane.router.membership import Membership
+from twolane.router.order import Order
+from twolane.router.policy import Need, WorkerView
+from twolane.router.tally import Tally
 from twolane.v1 import cluster_pb2
 
 

@@ -14,24 +14,24 @@ from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 
-from router.background import Background
-from router.board import Observer
-from router.config import RouterConfig
-from router.dispatch import Dispatcher
-from router.intake import Intake
-from router.member import MemberState
-from router.model import ModelFacts
-from router.readers import Readers
-from router.request import Job, Label, Request
-from router.session import WorkerDialer, WorkerSession
-from router.status import make_service_status, make_status
-from router.text import TextCodec
 from twolane.errors import (
     CancelledError,
     InvalidRequestError,
     TwolaneError,
     UnavailableError,
 )
+from twolane.router.background import Background
+from twolane.router.board import Observer
+from twolane.router.config import RouterConfig
+from twolane.router.dispatch import Dispatcher
+from twolane.router.intake import Intake
+from twolane.router.member import MemberState
+from twolane.router.model import ModelFacts
+from twolane.router.readers import Readers
+from twolane.router.request import Job, Label, Request
+from twolane.router.session import WorkerDialer, WorkerSession
+from twolane.router.status import make_service_status, make_status
+from twolane.router.text import TextCodec
 from twolane.rpc.link import LinkBrokenError
 from twolane.rpc.log_rate import LogRate
 from twolane.v1 import cluster_pb2, inference_pb2, worker_pb2

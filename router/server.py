@@ -15,18 +15,18 @@ from types import TracebackType
 import grpc
 from grpc_health.v1 import health_pb2
 
-from router.admin_door import AdminDoor, listen_at
-from router.background import Background
-from router.config import RouterConfig, ServerConfig
-from router.door import INFERENCE, Door
-from router.http.app import make_app
-from router.http.server import HttpServer
-from router.metrics import RouterMetrics
-from router.router import Router
-from router.scrape_targets import TARGETS, scrape_targets
-from router.session import WorkerDialer
-from router.text import TextCodec
-from router.worker_door import WorkerDoor
+from twolane.router.admin_door import AdminDoor, listen_at
+from twolane.router.background import Background
+from twolane.router.config import RouterConfig, ServerConfig
+from twolane.router.door import INFERENCE, Door
+from twolane.router.http.app import make_app
+from twolane.router.http.server import HttpServer
+from twolane.router.metrics import RouterMetrics
+from twolane.router.router import Router
+from twolane.router.scrape_targets import TARGETS, scrape_targets
+from twolane.router.session import WorkerDialer
+from twolane.router.text import TextCodec
+from twolane.router.worker_door import WorkerDoor
 from twolane.rpc.call_gate import CallGate
 from twolane.rpc.listen import ListenError, bare, join, listening
 from twolane.rpc.metrics_http import Headers, MetricsEndpoint

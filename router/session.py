@@ -11,7 +11,7 @@ import asyncio
 import logging
 from typing import Protocol
 
-from router.config import MembershipConfig
+from twolane.router.config import MembershipConfig
 from twolane.rpc.link import Link, LinkBrokenError
 from twolane.v1 import worker_pb2
 

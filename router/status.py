@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from router.board import Board
-from router.member import Member, MemberState
-from router.request import Request
 from twolane.attempt_number import try_of
+from twolane.router.board import Board
+from twolane.router.member import Member, MemberState
+from twolane.router.request import Request
 from twolane.v1 import cluster_pb2, inference_pb2
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from router.attempt import Attempt
-from router.model import pages_for
+from twolane.router.attempt import Attempt
+from twolane.router.model import pages_for
 
 
 @dataclass(slots=True)

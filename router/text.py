@@ -1,7 +1,7 @@
 """Text to token ids and back, from a Hugging Face model directory, without transformers.
 
 What is read: tokenizer.json, tokenizer_config.json with special_tokens_map.json, and the chat
-template (`router.model_files`). The ids are those of tokenizer.json, which is what
+template (`twolane.router.model_files`). The ids are those of tokenizer.json, which is what
 `PreTrainedTokenizerFast` reads (a test says so), in a tenth of the memory and a hundredth of its
 start-up. Where a checkpoint names a class of its own, transformers 5 builds some tokenizers anew
 from the vocabulary, and ids may then differ: those of `LlamaTokenizer` put spaces elsewhere than a
@@ -21,17 +21,17 @@ from typing import Any
 
 from tokenizers import Tokenizer, normalizers, pre_tokenizers
 
-from router.chat_template import ChatTemplate
-from router.detokenizer import Decoding, Detokenizer
-from router.model_files import (
+from twolane.errors import InvalidRequestError
+from twolane.router.chat_template import ChatTemplate
+from twolane.router.detokenizer import Decoding, Detokenizer
+from twolane.router.model_files import (
     ModelFilesError,
     NoTemplateError,
     chat_template,
     refuse_pointer,
     tokenizer_config,
 )
-from router.token_bytes import TokenBytes
-from twolane.errors import InvalidRequestError
+from twolane.router.token_bytes import TokenBytes
 
 log = logging.getLogger(__name__)
 NO_TEMPLATE = "the model has no chat template"

@@ -11,7 +11,7 @@ import re
 
 from tokenizers import Tokenizer
 
-from router.detokenizer import REPLACEMENT
+from twolane.router.detokenizer import REPLACEMENT
 
 _BYTE_FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from router.lazy_heap import LazyHeap
-from router.request import Request, RequestState
+from twolane.router.lazy_heap import LazyHeap
+from twolane.router.request import Request, RequestState
 
 _RESUMED = 1_000_000  # ranks above every priority
 

@@ -7,9 +7,9 @@ import logging
 
 import grpc
 
-from router.membership import NameTakenError, RetiredEpochError
-from router.router import Router
 from twolane.errors import InvalidRequestError
+from twolane.router.membership import NameTakenError, RetiredEpochError
+from twolane.router.router import Router
 from twolane.rpc.call_gate import Context
 from twolane.rpc.handlers import unary
 from twolane.rpc.log_rate import LogRate

@@ -11,8 +11,8 @@ from twolane.rpc.log_rate import LogRate
 from twolane.rpc.options import CHANNEL_OPTIONS
 from twolane.rpc.secret import shown
 from twolane.v1 import cluster_pb2, cluster_pb2_grpc
-from worker.errors import DisplacedError
-from worker.worker import Worker
+from twolane.worker.errors import DisplacedError
+from twolane.worker.worker import Worker
 
 log = logging.getLogger(__name__)
 

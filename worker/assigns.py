@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from engine.step import EngineSpec
 from twolane.attempt_number import try_of
+from twolane.engine.step import EngineSpec
 from twolane.errors import InvalidParameterError
 from twolane.params import SamplingParams
 from twolane.refusals import Refusal
 from twolane.rpc.params import params_from_proto
 from twolane.v1 import worker_pb2
-from worker.errors import RowRefusedError
+from twolane.worker.errors import RowRefusedError
 
 
 def check_assign(assign: worker_pb2.Assign, spec: EngineSpec) -> SamplingParams:

@@ -16,12 +16,12 @@ from array import array
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from engine.step import SampledToken
+from twolane.engine.step import SampledToken
 from twolane.rpc.columns import GOES_ON, ColumnWriter, Logprobs
 from twolane.v1 import sampling_pb2, worker_pb2
-from worker.attempt_id import AttemptId
-from worker.labels import Claim
-from worker.owner import Owner
+from twolane.worker.attempt_id import AttemptId
+from twolane.worker.labels import Claim
+from twolane.worker.owner import Owner
 
 _Kind = worker_pb2.RowEvent
 ROLES = (worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE)  # prefill tells a row's first token

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from engine.step import Page
-from worker.role import Roles
-from worker.site import Site
+from twolane.engine.step import Page
+from twolane.worker.role import Roles
+from twolane.worker.site import Site
 
 
 def check_integrity(site: Site, roles: Roles) -> None:

@@ -8,30 +8,30 @@ same.
 
 from __future__ import annotations
 
-from kvtransfer.key import Key
+from twolane.kvtransfer.key import Key
 from twolane.refusals import Refusal
 from twolane.v1 import worker_pb2
-from worker.assigns import check_assign
-from worker.attempt_id import AttemptId
-from worker.attempt_log import AttemptLog
-from worker.errors import RowRefusedError
-from worker.news import row_event
-from worker.owner import Owner
-from worker.peers import Peers
-from worker.registry import Registry
-from worker.role import Roles
-from worker.rows import Row
-from worker.session import Session
-from worker.site import Site
-from worker.step_loop import StepLoop
+from twolane.worker.assigns import check_assign
+from twolane.worker.attempt_id import AttemptId
+from twolane.worker.attempt_log import AttemptLog
+from twolane.worker.errors import RowRefusedError
+from twolane.worker.news import row_event
+from twolane.worker.owner import Owner
+from twolane.worker.peers import Peers
+from twolane.worker.registry import Registry
+from twolane.worker.role import Roles
+from twolane.worker.rows import Row
+from twolane.worker.session import Session
+from twolane.worker.site import Site
+from twolane.worker.step_loop import StepLoop
 
 _Kind = worker_pb2.RowEvent
 _PREFILL, _DECODE = worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE
 
 
 class Commands:
-    """Implements `worker.sessions.CommandHandler`. `is_stopping` is the worker's to set: no router
-    undoes it."""
+    """Implements `twolane.worker.sessions.CommandHandler`. `is_stopping` is the worker's to set: no
+    router undoes it."""
 
     def __init__(
         self, site: Site, roles: Roles, registry: Registry, steps: StepLoop, peers: Peers

@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from engine.cuda.driver import Context, Copies, CudaError, is_past
-from engine.kernels.page_copy import copy_pages
-from engine.kernels.page_sum import sum_pages
-from kvtransfer.device import Bytes, DeviceError, Fence, Mark, PeerPool, Sums
-from kvtransfer.plan import PageIds
-from worker.copy_cost import CopyCost
-from worker.cuda_making import Origin, Pool, landing_place, upload
-from worker.cuda_peer import REFUSALS, CudaPeer, told
-from worker.page_parts import Copy, Part, Parts, copies
+from twolane.engine.cuda.driver import Context, Copies, CudaError, is_past
+from twolane.engine.kernels.page_copy import copy_pages
+from twolane.engine.kernels.page_sum import sum_pages
+from twolane.kvtransfer.device import Bytes, DeviceError, Fence, Mark, PeerPool, Sums
+from twolane.kvtransfer.plan import PageIds
+from twolane.worker.copy_cost import CopyCost
+from twolane.worker.cuda_making import Origin, Pool, landing_place, upload
+from twolane.worker.cuda_peer import REFUSALS, CudaPeer, told
+from twolane.worker.page_parts import Copy, Part, Parts, copies
 
 _SIDES = 3  # streams besides the lane's own, for copies side by side
 

@@ -16,17 +16,17 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from engine.kernels.page_make import (
+from twolane.engine.kernels.page_make import (
     UNIT_BYTES,
     MakeTable,
     fp8_tokens,
     make_fp8_pages,
     make_pages,
 )
-from kvtransfer.plan import PageIds
-from kvtransfer.planes import Gather, gather_of
+from twolane.kvtransfer.plan import PageIds
+from twolane.kvtransfer.planes import Gather, gather_of
 from twolane.layout import DTYPE_BYTES, Layout
-from worker.page_parts import Part, Parts
+from twolane.worker.page_parts import Part, Parts
 
 WIDE_DTYPES = frozenset({"float32", "bfloat16", "float16"})
 FP8_DTYPE = "float8_e4m3fn"

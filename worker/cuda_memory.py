@@ -1,4 +1,4 @@
-"""A GPU's pool as the transfer lane sees it: `kvtransfer.device.DeviceMemory` over CUDA.
+"""A GPU's pool as the transfer lane sees it: `twolane.kvtransfer.device.DeviceMemory` over CUDA.
 
     export     handles of the raw allocations + offsets, and whose they are; within one process the
                addresses themselves, as nobody can open a handle of his own
@@ -17,16 +17,16 @@ import os
 
 import torch
 
-from engine.cuda.driver import Context, export_memory, pin, unpin
-from engine.kernels.loading import load_kernels_once
-from engine.step import DevicePool
-from kvtransfer.device import Bytes, Region
-from kvtransfer.host import start_ticks
+from twolane.engine.cuda.driver import Context, export_memory, pin, unpin
+from twolane.engine.kernels.loading import load_kernels_once
+from twolane.engine.step import DevicePool
+from twolane.kvtransfer.device import Bytes, Region
+from twolane.kvtransfer.host import start_ticks
 from twolane.layout import Layout
-from worker.cuda_lane import CudaLane, LaneConfig
-from worker.cuda_making import CudaMaker, Pool, Staging, makes_dtypes
-from worker.cuda_peer import CudaPeer, open_peer, told
-from worker.page_parts import parts_of
+from twolane.worker.cuda_lane import CudaLane, LaneConfig
+from twolane.worker.cuda_making import CudaMaker, Pool, Staging, makes_dtypes
+from twolane.worker.cuda_peer import CudaPeer, open_peer, told
+from twolane.worker.page_parts import parts_of
 
 
 class CudaMemory:

@@ -7,10 +7,10 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from engine.cuda.driver import Context, CudaError, close_memory, open_memory
-from kvtransfer.device import DeviceError
-from kvtransfer.host import start_ticks
-from worker.page_parts import Parts, parts_of
+from twolane.engine.cuda.driver import Context, CudaError, close_memory, open_memory
+from twolane.kvtransfer.device import DeviceError
+from twolane.kvtransfer.host import start_ticks
+from twolane.worker.page_parts import Parts, parts_of
 
 REFUSALS = (CudaError, RuntimeError)  # of the driver, and as torch tells of them
 

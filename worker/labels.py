@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from twolane.v1 import worker_pb2
-from worker.attempt_id import AttemptId
+from twolane.worker.attempt_id import AttemptId
 
 
 class Claim(NamedTuple):

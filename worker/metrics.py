@@ -12,14 +12,14 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from twolane.v1 import worker_pb2
-from worker.worker import Worker
+from twolane.worker.worker import Worker
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _Kind = worker_pb2.RowEvent
 
 
 class WorkerMetrics:
-    """Implements `worker.observer.Observer`.
+    """Implements `twolane.worker.observer.Observer`.
 
     Counters and histograms are fed; gauges are read when somebody looks.
     """

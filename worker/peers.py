@@ -10,15 +10,15 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from kvtransfer.events import ReceiverEvent, SenderEvent
-from kvtransfer.host import host_identity
-from kvtransfer.negotiation import HOST, ReceiverIdentity, sender_hello
-from kvtransfer.receiver_driver import PeerLink, ReceiverDriver
-from kvtransfer.sender_driver import Dial, OpenOutlet, SenderDriver
-from kvtransfer.transports.base import Landing
+from twolane.kvtransfer.events import ReceiverEvent, SenderEvent
+from twolane.kvtransfer.host import host_identity
+from twolane.kvtransfer.negotiation import HOST, ReceiverIdentity, sender_hello
+from twolane.kvtransfer.receiver_driver import PeerLink, ReceiverDriver
+from twolane.kvtransfer.sender_driver import Dial, OpenOutlet, SenderDriver
+from twolane.kvtransfer.transports.base import Landing
 from twolane.v1 import worker_pb2
-from worker.role import DecodeSide, PrefillSide, Roles
-from worker.site import Site
+from twolane.worker.role import DecodeSide, PrefillSide, Roles
+from twolane.worker.site import Site
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,11 @@ from collections.abc import Iterable
 from twolane.refusals import Refusal
 from twolane.tombstones import Tombstones
 from twolane.v1 import worker_pb2
-from worker.attempt_id import AttemptId
-from worker.attempt_log import AttemptLog, Listener
-from worker.config import SessionConfig
-from worker.labels import Labels
-from worker.owner import Owner
+from twolane.worker.attempt_id import AttemptId
+from twolane.worker.attempt_log import AttemptLog, Listener
+from twolane.worker.config import SessionConfig
+from twolane.worker.labels import Labels
+from twolane.worker.owner import Owner
 
 
 class Registry:

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from engine.allocator import PageAllocator
-from engine.step import Page
-from worker.rows import Row
+from twolane.engine.allocator import PageAllocator
+from twolane.engine.step import Page
+from twolane.worker.rows import Row
 
 
 class GrowthReserve:

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from engine.allocator import PageAllocator
-from engine.step import Page
+from twolane.engine.allocator import PageAllocator
+from twolane.engine.step import Page
 
 
 class PageReturns:

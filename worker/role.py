@@ -13,15 +13,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from engine.step import Mark, RowResult, RowWork, SampledToken
-from kvtransfer.config import LeaseConfig
-from kvtransfer.events import ReceiverEvent, SenderEvent
-from kvtransfer.receiver import Receiver
-from kvtransfer.sender import Sender
+from twolane.engine.step import Mark, RowResult, RowWork, SampledToken
+from twolane.kvtransfer.config import LeaseConfig
+from twolane.kvtransfer.events import ReceiverEvent, SenderEvent
+from twolane.kvtransfer.receiver import Receiver
+from twolane.kvtransfer.sender import Sender
 from twolane.v1 import worker_pb2
-from worker.attempt_id import AttemptId
-from worker.attempt_log import AttemptLog
-from worker.rows import Row
+from twolane.worker.attempt_id import AttemptId
+from twolane.worker.attempt_log import AttemptLog
+from twolane.worker.rows import Row
 
 
 class Role(Protocol):

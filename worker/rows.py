@@ -28,16 +28,16 @@ from functools import cached_property
 from operator import attrgetter
 from typing import Final
 
-from engine.allocator import PageAllocator
-from engine.prefix import UNIT_TOKENS, chain_hashes
-from engine.step import EngineSpec, Page, RowWork, SampledToken
+from twolane.engine.allocator import PageAllocator
+from twolane.engine.prefix import UNIT_TOKENS, chain_hashes
+from twolane.engine.step import EngineSpec, Page, RowWork, SampledToken
 from twolane.lifecycle import Lifecycle
 from twolane.params import SamplingParams
 from twolane.v1 import sampling_pb2, worker_pb2
-from worker.attempt_id import AttemptId
-from worker.attempt_log import AttemptLog
-from worker.stop import GOES_ON, end_ids, finish_reason, most_tokens
-from worker.timeline import Timeline
+from twolane.worker.attempt_id import AttemptId
+from twolane.worker.attempt_log import AttemptLog
+from twolane.worker.stop import GOES_ON, end_ids, finish_reason, most_tokens
+from twolane.worker.timeline import Timeline
 
 
 class RowState(Enum):

@@ -17,10 +17,10 @@ from twolane.rpc.metrics_http import MetricsEndpoint
 from twolane.rpc.options import INTERNAL_SERVER_OPTIONS
 from twolane.rpc.secret import SecretGate
 from twolane.rpc.standard_services import Health, standard_handlers
-from worker.announcer import Announcer
-from worker.metrics import WorkerMetrics
-from worker.services import TRANSFER, WORKER, Services
-from worker.worker import Worker
+from twolane.worker.announcer import Announcer
+from twolane.worker.metrics import WorkerMetrics
+from twolane.worker.services import TRANSFER, WORKER, Services
+from twolane.worker.worker import Worker
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from twolane.errors import UnimplementedError
 from twolane.rpc.handlers import streams, unary
 from twolane.rpc.link import GrpcLink
 from twolane.v1 import transfer_pb2, worker_pb2
-from worker.errors import RouterInUseError, StaleEpochError
-from worker.worker import Worker
+from twolane.worker.errors import RouterInUseError, StaleEpochError
+from twolane.worker.worker import Worker
 
 Context = Any  # grpc.aio.ServicerContext; the stubs leave half of it out
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from twolane.rpc.columns import ColumnWriter
 from twolane.rpc.link import Link, LinkBrokenError
 from twolane.v1 import worker_pb2
-from worker.attempt_log import ROLES
-from worker.owner import Owner
+from twolane.worker.attempt_log import ROLES
+from twolane.worker.owner import Owner
 
 SessionLink = Link[worker_pb2.SessionResponse, worker_pb2.SessionRequest]
 

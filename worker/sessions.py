@@ -23,14 +23,14 @@ from typing import Protocol
 from twolane.errors import InvalidRequestError
 from twolane.rpc.link import LinkBrokenError
 from twolane.v1 import worker_pb2
-from worker.attempt_log import FREES_PAGES
-from worker.config import SessionConfig
-from worker.errors import RouterInUseError, StaleEpochError
-from worker.observer import Observer
-from worker.owner import Owner
-from worker.registry import Registry
-from worker.session import Session, SessionLink
-from worker.site import Site
+from twolane.worker.attempt_log import FREES_PAGES
+from twolane.worker.config import SessionConfig
+from twolane.worker.errors import RouterInUseError, StaleEpochError
+from twolane.worker.observer import Observer
+from twolane.worker.owner import Owner
+from twolane.worker.registry import Registry
+from twolane.worker.session import Session, SessionLink
+from twolane.worker.site import Site
 
 
 class CommandHandler(Protocol):

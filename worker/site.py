@@ -6,12 +6,12 @@ import itertools
 import secrets
 from collections import Counter
 
-from engine.allocator import PageAllocator
-from engine.step import Engine, EngineSpec
-from worker.config import WorkerConfig
-from worker.news import News
-from worker.reserve import GrowthReserve
-from worker.returns import PageReturns
+from twolane.engine.allocator import PageAllocator
+from twolane.engine.step import Engine, EngineSpec
+from twolane.worker.config import WorkerConfig
+from twolane.worker.news import News
+from twolane.worker.reserve import GrowthReserve
+from twolane.worker.returns import PageReturns
 
 
 class Site:

@@ -13,7 +13,7 @@ are there, and its rows follow samples that are still on the device:
     plan k | plan k + 1 | wait for k, apply k | plan k + 2 | wait for k + 1, apply k + 1 | ...
 
 Roles are called by this loop only, never amid a plan. A page that is given back while a step is on
-its way comes free when that step is done (see `worker.returns`), so no step writes what is
+its way comes free when that step is done (see `twolane.worker.returns`), so no step writes what is
 another's.
 
 An error of one row is that row's news. An exception out of a step is a fault of the whole engine
@@ -31,13 +31,13 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-from engine.step import Mark, RowResult, RowWork
-from worker.config import StepLimits, StepWatchConfig
-from worker.observer import Observer
-from worker.returns import PageReturns
-from worker.role import Roles
-from worker.step_runner import StepRunner
-from worker.step_watch import StepWatch
+from twolane.engine.step import Mark, RowResult, RowWork
+from twolane.worker.config import StepLimits, StepWatchConfig
+from twolane.worker.observer import Observer
+from twolane.worker.returns import PageReturns
+from twolane.worker.role import Roles
+from twolane.worker.step_runner import StepRunner
+from twolane.worker.step_watch import StepWatch
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Protocol
 
-from engine.step import DoneStep, Engine, Mark, RowResult, RowWork, Step
+from twolane.engine.step import DoneStep, Engine, Mark, RowResult, RowWork, Step
 
 OnSubmitted = Callable[[Mark | None], None]  # with the step's `written`
 Results = Coroutine[Any, Any, list[RowResult]]
@@ -132,7 +132,7 @@ class _Pending:
 
 
 class TimedEngine(Engine, Protocol):
-    """An engine that knows what its steps would cost, such as `engine.fake.FakeEngine`."""
+    """An engine that knows what its steps would cost, such as `twolane.engine.fake.FakeEngine`."""
 
     def step_time_s(self, work: Sequence[RowWork]) -> float: ...
 

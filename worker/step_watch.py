@@ -16,8 +16,8 @@ from collections import deque
 from collections.abc import Sequence
 from operator import attrgetter
 
-from engine.step import RowWork
-from worker.config import StepWatchConfig
+from twolane.engine.step import RowWork
+from twolane.worker.config import StepWatchConfig
 
 _SMOOTHING = 0.1  # weight of the newest step in the moving average
 _MOST_A_LOOK_S = 1.0  # counts between two looks

@@ -10,7 +10,7 @@ same token.
 
 from __future__ import annotations
 
-from engine.step import EngineSpec
+from twolane.engine.step import EngineSpec
 from twolane.params import SamplingParams
 from twolane.v1 import sampling_pb2
 

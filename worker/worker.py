@@ -19,24 +19,24 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
-from kvtransfer.receiver_driver import PeerLink
 from twolane.errors import TwolaneError
 from twolane.fault import Fault
+from twolane.kvtransfer.receiver_driver import PeerLink
 from twolane.v1 import worker_pb2
-from worker.audit import check_integrity
-from worker.commands import Commands
-from worker.config import WorkerConfig
-from worker.errors import RouterInUseError, StaleEpochError
-from worker.observer import Nobody, Observer
-from worker.peers import Peers, Wire
-from worker.registry import Registry
-from worker.role import Roles
-from worker.session import SessionLink
-from worker.sessions import Sessions
-from worker.site import Site
-from worker.step_loop import StepLoop
-from worker.step_runner import StepRunner
-from worker.step_watch import StepWatch
+from twolane.worker.audit import check_integrity
+from twolane.worker.commands import Commands
+from twolane.worker.config import WorkerConfig
+from twolane.worker.errors import RouterInUseError, StaleEpochError
+from twolane.worker.observer import Nobody, Observer
+from twolane.worker.peers import Peers, Wire
+from twolane.worker.registry import Registry
+from twolane.worker.role import Roles
+from twolane.worker.session import SessionLink
+from twolane.worker.sessions import Sessions
+from twolane.worker.site import Site
+from twolane.worker.step_loop import StepLoop
+from twolane.worker.step_runner import StepRunner
+from twolane.worker.step_watch import StepWatch
 
 log = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ import json
 from collections.abc import Callable
 from random import Random
 
-from deploy.bundled.facts import Exchange, event_exchanges, fact_exchanges, loose_exchanges
-from deploy.bundled.lines import copied_line
-from deploy.bundled.markup import Message
-from deploy.bundled.phrases import (
+from twolane.deploy.bundled.facts import Exchange, event_exchanges, fact_exchanges, loose_exchanges
+from twolane.deploy.bundled.lines import copied_line
+from twolane.deploy.bundled.markup import Message
+from twolane.deploy.bundled.phrases import (
     ABILITIES,
     ACKNOWLEDGEMENTS,
     COPY_REQUESTS,
@@ -27,9 +27,9 @@ from deploy.bundled.phrases import (
     SYSTEM_LINES,
     UNKNOWN_QUESTIONS,
 )
-from deploy.bundled.records import draw_notes
-from deploy.bundled.stories import Split, draw_plan, invented_name, tell
-from deploy.bundled.words import ANIMALS, BOYS, GIRLS, PEOPLE, VALUE_NOUNS, article
+from twolane.deploy.bundled.records import draw_notes
+from twolane.deploy.bundled.stories import Split, draw_plan, invented_name, tell
+from twolane.deploy.bundled.words import ANIMALS, BOYS, GIRLS, PEOPLE, VALUE_NOUNS, article
 
 
 def casual(rng: Random, request: str) -> str:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from random import Random
 
-from deploy.bundled.chat import draw_chat
-from deploy.bundled.lines import copied_line
-from deploy.bundled.markup import END, render_chat
-from deploy.bundled.records import recall_document
-from deploy.bundled.stories import Split, draw_plan, sentences, tell
+from twolane.deploy.bundled.chat import draw_chat
+from twolane.deploy.bundled.lines import copied_line
+from twolane.deploy.bundled.markup import END, render_chat
+from twolane.deploy.bundled.records import recall_document
+from twolane.deploy.bundled.stories import Split, draw_plan, sentences, tell
 
 
 def story_document(rng: Random, split: Split = Split.TRAIN) -> str:

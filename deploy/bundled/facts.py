@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from random import Random
 
-from deploy.bundled.lines import PLAIN_WORDS, typed_characters
-from deploy.bundled.phrases import ACKNOWLEDGEMENTS, COLOURS
-from deploy.bundled.scenes import FOODS, PLACES
-from deploy.bundled.stories import invented_name
-from deploy.bundled.words import (
+from twolane.deploy.bundled.lines import PLAIN_WORDS, typed_characters
+from twolane.deploy.bundled.phrases import ACKNOWLEDGEMENTS, COLOURS
+from twolane.deploy.bundled.scenes import FOODS, PLACES
+from twolane.deploy.bundled.stories import invented_name
+from twolane.deploy.bundled.words import (
     ANIMALS,
     BOYS,
     GIRLS,

@@ -8,8 +8,8 @@ from __future__ import annotations
 import string
 from random import Random
 
-from deploy.bundled.stories import Split, draw_plan, sentences, tell
-from deploy.bundled.words import (
+from twolane.deploy.bundled.stories import Split, draw_plan, sentences, tell
+from twolane.deploy.bundled.words import (
     ANIMALS,
     BOYS,
     GIRLS,

@@ -9,7 +9,7 @@ import torch
 from tokenizers import Tokenizer
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from deploy.bundled.corpus import documents
+from twolane.deploy.bundled.corpus import documents
 
 
 class PackedRows(IterableDataset[torch.Tensor]):

@@ -20,9 +20,9 @@ import hashlib
 from dataclasses import dataclass
 from random import Random
 
-from deploy.bundled.markup import END, Message, render_chat
-from deploy.bundled.stories import Split, draw_plan, sentences, tell
-from deploy.bundled.words import KEY_NOUNS, KEY_WORDS, VALUE_NOUNS, VALUE_WORDS
+from twolane.deploy.bundled.markup import END, Message, render_chat
+from twolane.deploy.bundled.stories import Split, draw_plan, sentences, tell
+from twolane.deploy.bundled.words import KEY_NOUNS, KEY_WORDS, VALUE_NOUNS, VALUE_WORDS
 
 HEADERS = (
     "Remember these notes.",

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from enum import Enum
 from random import Random
 
-from deploy.bundled.plots import PLOTS, Plot
-from deploy.bundled.scenes import (
+from twolane.deploy.bundled.plots import PLOTS, Plot
+from twolane.deploy.bundled.scenes import (
     ENDINGS,
     FEELINGS,
     FOODS,
@@ -28,7 +28,7 @@ from deploy.bundled.scenes import (
     SPOTS,
     WEATHER,
 )
-from deploy.bundled.words import (
+from twolane.deploy.bundled.words import (
     ANIMALS,
     BOYS,
     FEMALE_KINDS,

@@ -1,4 +1,4 @@
-"""Train the bundled model: `python -m deploy.bundled.train --out DIR --minutes N`.
+"""Train the bundled model: `python -m twolane.deploy.bundled.train --out DIR --minutes N`.
 
 1. Train the tokenizer on the corpus.
 2. Train a small Llama from random weights on packed rows: Muon for the matrices, AdamW for the
@@ -25,9 +25,9 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
-from deploy.bundled.markup import BEGIN, END, PAD
-from deploy.bundled.packing import training_batches
-from deploy.bundled.vocabulary import CONTEXT_TOKENS, save_tokenizer, train_tokenizer
+from twolane.deploy.bundled.markup import BEGIN, END, PAD
+from twolane.deploy.bundled.packing import training_batches
+from twolane.deploy.bundled.vocabulary import CONTEXT_TOKENS, save_tokenizer, train_tokenizer
 
 VOCAB_SIZE = 2048
 ROW_TOKENS = 4096

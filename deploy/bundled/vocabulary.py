@@ -12,8 +12,8 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-from deploy.bundled.corpus import documents
-from deploy.bundled.markup import BEGIN, CHAT_TEMPLATE, END, PAD, SPECIAL_TOKENS
+from twolane.deploy.bundled.corpus import documents
+from twolane.deploy.bundled.markup import BEGIN, CHAT_TEMPLATE, END, PAD, SPECIAL_TOKENS
 
 CONTEXT_TOKENS = 4096
 

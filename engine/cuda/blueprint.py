@@ -6,19 +6,19 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.architecture import Architecture
-from engine.config import GPU_PAGE_TOKENS, EngineConfig
-from engine.cuda.model import CudaModel
-from engine.cuda.plans import DecodePlans
-from engine.cuda.products import Products
-from engine.cuda.sums import RankSums
-from engine.cuda.tuning import Tuning
-from engine.fp8 import FP8
-from engine.kernels.view import KVView
-from engine.model import matrices
-from engine.pool import PoolShape
-from engine.ranks.shard import Shard
-from engine.weights import Weights
+from twolane.engine.architecture import Architecture
+from twolane.engine.config import GPU_PAGE_TOKENS, EngineConfig
+from twolane.engine.cuda.model import CudaModel
+from twolane.engine.cuda.plans import DecodePlans
+from twolane.engine.cuda.products import Products
+from twolane.engine.cuda.sums import RankSums
+from twolane.engine.cuda.tuning import Tuning
+from twolane.engine.fp8 import FP8
+from twolane.engine.kernels.view import KVView
+from twolane.engine.model import matrices
+from twolane.engine.pool import PoolShape
+from twolane.engine.ranks.shard import Shard
+from twolane.engine.weights import Weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,19 +17,19 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from engine.cuda.driver import CudaError, export_memory
-from engine.cuda.graphs import DecodeGraphs
-from engine.cuda.inputs import DeviceInputs, HostInputs
-from engine.cuda.memory import RawMemory
-from engine.cuda.model import CudaModel
-from engine.cuda.packing import pack_decode, pack_mixed
-from engine.cuda.plans import MAX_ROWS, STEP_ROWS, bucket_for
-from engine.cuda.sampler import DeviceSampler, Fresh, Sampled, upload
-from engine.cuda.shares import Pass, Share, split_passes
-from engine.cuda.stages import stage
-from engine.cuda.step import CudaStep, Outcome, TopTables
-from engine.cuda.sums import RankSums
-from engine.step import (
+from twolane.engine.cuda.driver import CudaError, export_memory
+from twolane.engine.cuda.graphs import DecodeGraphs
+from twolane.engine.cuda.inputs import DeviceInputs, HostInputs
+from twolane.engine.cuda.memory import RawMemory
+from twolane.engine.cuda.model import CudaModel
+from twolane.engine.cuda.packing import pack_decode, pack_mixed
+from twolane.engine.cuda.plans import MAX_ROWS, STEP_ROWS, bucket_for
+from twolane.engine.cuda.sampler import DeviceSampler, Fresh, Sampled, upload
+from twolane.engine.cuda.shares import Pass, Share, split_passes
+from twolane.engine.cuda.stages import stage
+from twolane.engine.cuda.step import CudaStep, Outcome, TopTables
+from twolane.engine.cuda.sums import RankSums
+from twolane.engine.step import (
     ByteArray,
     DevicePool,
     DoneStep,
@@ -44,7 +44,8 @@ log = logging.getLogger(__name__)
 
 
 class CudaEngine:
-    """Implements `engine.step.Engine`. Made by `engine.cuda.load.load_cuda_engine`."""
+    """Implements `twolane.engine.step.Engine`. Made by
+    `twolane.engine.cuda.load.load_cuda_engine`."""
 
     steps_ahead = 1
 
@@ -87,12 +88,12 @@ class CudaEngine:
         self._places: dict[int, int] = {}  # by row: where the last step left its sample
 
     def run(self, work: Sequence[RowWork]) -> list[RowResult]:
-        """See `engine.step.Engine.run`. An empty batch gives an empty list."""
+        """See `twolane.engine.step.Engine.run`. An empty batch gives an empty list."""
         return self.submit(work).result()
 
     def submit(self, work: Sequence[RowWork]) -> Step:
-        """See `engine.step.Engine.submit`. Returns once all is launched: a first step of a kind
-        that the engine was not made ready for compiles kernels, which takes seconds."""
+        """See `twolane.engine.step.Engine.submit`. Returns once all is launched: a first step of a
+        kind that the engine was not made ready for compiles kernels, which takes seconds."""
         return self._submit(work)
 
     def try_out(self, work: Sequence[RowWork]) -> list[RowResult]:

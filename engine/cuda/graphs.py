@@ -20,7 +20,7 @@ from typing import Protocol
 
 import torch
 
-from engine.cuda.inputs import DeviceInputs, HostInputs
+from twolane.engine.cuda.inputs import DeviceInputs, HostInputs
 
 
 class Forward(Protocol):

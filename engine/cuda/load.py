@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import torch
 
-from engine.architecture import Architecture, read_architecture
-from engine.checkpoint import Checkpoint, weights_revision
-from engine.config import GPU_PAGE_TOKENS, NOT_EXACT, EngineConfig
-from engine.cuda.blueprint import Blueprint
-from engine.cuda.engine import CudaEngine
-from engine.cuda.getting_ready import GettingReady
-from engine.cuda.memory import RawMemory
-from engine.cuda.peers import share_buffers
-from engine.cuda.plans import STEP_ROWS
-from engine.cuda.sums import RankSums
-from engine.cuda.tuning import USUAL, Tuning
-from engine.errors import EngineConfigError, UnsupportedModelError
-from engine.fingerprint import model_fingerprint
-from engine.kernels.rank_sum import MAX_WIDTH
-from engine.progress import Progress
-from engine.ranks.collective import Alone, Collective, least
-from engine.ranks.shard import Shard
-from engine.step import EngineSpec
-from engine.weights import Weights, load_weights, random_weights
+from twolane.engine.architecture import Architecture, read_architecture
+from twolane.engine.checkpoint import Checkpoint, weights_revision
+from twolane.engine.config import GPU_PAGE_TOKENS, NOT_EXACT, EngineConfig
+from twolane.engine.cuda.blueprint import Blueprint
+from twolane.engine.cuda.engine import CudaEngine
+from twolane.engine.cuda.getting_ready import GettingReady
+from twolane.engine.cuda.memory import RawMemory
+from twolane.engine.cuda.peers import share_buffers
+from twolane.engine.cuda.plans import STEP_ROWS
+from twolane.engine.cuda.sums import RankSums
+from twolane.engine.cuda.tuning import USUAL, Tuning
+from twolane.engine.errors import EngineConfigError, UnsupportedModelError
+from twolane.engine.fingerprint import model_fingerprint
+from twolane.engine.kernels.rank_sum import MAX_WIDTH
+from twolane.engine.progress import Progress
+from twolane.engine.ranks.collective import Alone, Collective, least
+from twolane.engine.ranks.shard import Shard
+from twolane.engine.step import EngineSpec
+from twolane.engine.weights import Weights, load_weights, random_weights
 
 KV_SHARE = 0.9  # of the memory that weights leave free, where no size is given
 FP8_WIDTH = 16  # widths of FP8 products are multiples of it

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.cuda.driver import Context, close_memory, open_memory
-from engine.step import DevicePool
+from twolane.engine.cuda.driver import Context, close_memory, open_memory
+from twolane.engine.step import DevicePool
 
 
 class MappedPools:

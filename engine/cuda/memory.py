@@ -9,7 +9,7 @@ import ctypes
 
 import torch
 
-from engine.step import DevicePool
+from twolane.engine.step import DevicePool
 
 
 class RawMemory:

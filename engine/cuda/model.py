@@ -14,22 +14,22 @@ from __future__ import annotations
 
 import torch
 
-from engine.architecture import Architecture
-from engine.cuda.chunks import ChunkAttention, Scratch
-from engine.cuda.inputs import DeviceInputs
-from engine.cuda.plans import DecodePlans
-from engine.cuda.products import Products
-from engine.cuda.sums import RankSums
-from engine.fp8 import Fp8Rows, Matrix
-from engine.kernels.decode_attention import decode_attention
-from engine.kernels.decode_plan import DecodePlan, plan_decode
-from engine.kernels.embed import embed
-from engine.kernels.launch import APART
-from engine.kernels.norm import rms_norm
-from engine.kernels.rehearsal import card_of
-from engine.kernels.rope_write import rope_write
-from engine.kernels.view import KVView
-from engine.weights import LayerWeights, Weights
+from twolane.engine.architecture import Architecture
+from twolane.engine.cuda.chunks import ChunkAttention, Scratch
+from twolane.engine.cuda.inputs import DeviceInputs
+from twolane.engine.cuda.plans import DecodePlans
+from twolane.engine.cuda.products import Products
+from twolane.engine.cuda.sums import RankSums
+from twolane.engine.fp8 import Fp8Rows, Matrix
+from twolane.engine.kernels.decode_attention import decode_attention
+from twolane.engine.kernels.decode_plan import DecodePlan, plan_decode
+from twolane.engine.kernels.embed import embed
+from twolane.engine.kernels.launch import APART
+from twolane.engine.kernels.norm import rms_norm
+from twolane.engine.kernels.rehearsal import card_of
+from twolane.engine.kernels.rope_write import rope_write
+from twolane.engine.kernels.view import KVView
+from twolane.engine.weights import LayerWeights, Weights
 
 
 class CudaModel:
@@ -52,8 +52,8 @@ class CudaModel:
         overlap: int,
         sums: RankSums | None = None,
     ) -> None:
-        """`overlap`: how launches of a decode step follow each other (`engine.kernels.launch`);
-        in exact mode, apart."""
+        """`overlap`: how launches of a decode step follow each other
+        (`twolane.engine.kernels.launch`); in exact mode, apart."""
         self.arch = arch
         self.weights = weights
         self._sums = sums

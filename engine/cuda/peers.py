@@ -11,10 +11,10 @@ import logging
 import numpy as np
 import torch
 
-from engine.cuda.driver import EXPORT_BYTES, CudaError, export_memory, open_memory
-from engine.cuda.memory import RawMemory
-from engine.kernels.rank_sum import MAX_ROWS, PeerBuffers
-from engine.ranks.collective import Collective, least
+from twolane.engine.cuda.driver import EXPORT_BYTES, CudaError, export_memory, open_memory
+from twolane.engine.cuda.memory import RawMemory
+from twolane.engine.kernels.rank_sum import MAX_ROWS, PeerBuffers
+from twolane.engine.ranks.collective import Collective, least
 
 log = logging.getLogger(__name__)
 

@@ -6,9 +6,9 @@ from bisect import bisect_left
 
 import torch
 
-from engine.architecture import Architecture
-from engine.kernels.decode_plan import DecodePlan, allocate_plan, items_for
-from engine.kernels.rehearsal import card_of
+from twolane.engine.architecture import Architecture
+from twolane.engine.kernels.decode_plan import DecodePlan, allocate_plan, items_for
+from twolane.engine.kernels.rehearsal import card_of
 
 # Dense where padding would cost most; a bucket is never more than a quarter too large.
 BUCKETS: tuple[int, ...] = (

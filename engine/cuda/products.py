@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import torch
 
-from engine.cuda.fp8_products import fp8_product
-from engine.cuda.tuning import USUAL, Tuning
-from engine.fp8 import Fp8Rows, Matrix
-from engine.kernels.gemv import gemv
-from engine.kernels.rehearsal import card_of
-from engine.kernels.silu import silu_mul
-from engine.kernels.skinny import PartialSums, can_stream, skinny
-from engine.kernels.skinny_plan import SkinnyConfig, config_for, pad_rows
-from engine.kernels.tall_plan import CHUNK, TallPlan, plan_tall
-from engine.tiles import TiledProduct
+from twolane.engine.cuda.fp8_products import fp8_product
+from twolane.engine.cuda.tuning import USUAL, Tuning
+from twolane.engine.fp8 import Fp8Rows, Matrix
+from twolane.engine.kernels.gemv import gemv
+from twolane.engine.kernels.rehearsal import card_of
+from twolane.engine.kernels.silu import silu_mul
+from twolane.engine.kernels.skinny import PartialSums, can_stream, skinny
+from twolane.engine.kernels.skinny_plan import SkinnyConfig, config_for, pad_rows
+from twolane.engine.kernels.tall_plan import CHUNK, TallPlan, plan_tall
+from twolane.engine.tiles import TiledProduct
 
 STREAMED_ROWS = 128  # up to here our own is quicker than cuBLAS
 TALL_ROWS = 512  # from here on our own gated one is no slower, where it keeps the card busy
@@ -163,7 +163,7 @@ class Products:
 
 
 def _gated_tall(x: torch.Tensor, weight: torch.Tensor, plan: TallPlan) -> torch.Tensor:
-    from engine.kernels.tall import gated_tall  # in Gluon, which a card may do without
+    from twolane.engine.kernels.tall import gated_tall  # in Gluon, which a card may do without
 
     out = x.new_empty(len(x), len(weight) // 2)
     gated_tall(x, weight, out=out, plan=plan)

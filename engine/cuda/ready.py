@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from engine.cuda.engine import CudaEngine
-from engine.cuda.sampler import NOT_DRAWN
-from engine.cuda.usual_steps import PassKind, UsualSteps, mixed_kinds
-from engine.step import Page, RowResult, RowWork
+from twolane.engine.cuda.engine import CudaEngine
+from twolane.engine.cuda.sampler import NOT_DRAWN
+from twolane.engine.cuda.usual_steps import PassKind, UsualSteps, mixed_kinds
+from twolane.engine.step import Page, RowResult, RowWork
 from twolane.params import SamplingParams
 
 _GREEDY = SamplingParams(temperature=0.0, ignore_eos=True)

@@ -12,19 +12,19 @@ from dataclasses import replace
 
 import torch
 
-from engine.cuda.blueprint import Blueprint
-from engine.cuda.inputs import DeviceInputs, InputShape
-from engine.cuda.model import n_few_layers
-from engine.cuda.plans import STEP_ROWS
-from engine.cuda.products import TALL_ROWS
-from engine.cuda.sampler import DeviceSampler, Fresh
-from engine.cuda.sums import RankSums
-from engine.cuda.usual_steps import PassKind, UsualSteps, mixed_kinds
-from engine.kernels.rank_sum import MAX_ROWS, MAX_WIDTH, PeerBuffers
-from engine.kernels.rehearsal import Card, Take, rehearsing
-from engine.kernels.sample import sample
-from engine.kernels.tall_plan import TILE_ROWS, plan_tall
-from engine.weights import allocate_weights
+from twolane.engine.cuda.blueprint import Blueprint
+from twolane.engine.cuda.inputs import DeviceInputs, InputShape
+from twolane.engine.cuda.model import n_few_layers
+from twolane.engine.cuda.plans import STEP_ROWS
+from twolane.engine.cuda.products import TALL_ROWS
+from twolane.engine.cuda.sampler import DeviceSampler, Fresh
+from twolane.engine.cuda.sums import RankSums
+from twolane.engine.cuda.usual_steps import PassKind, UsualSteps, mixed_kinds
+from twolane.engine.kernels.rank_sum import MAX_ROWS, MAX_WIDTH, PeerBuffers
+from twolane.engine.kernels.rehearsal import Card, Take, rehearsing
+from twolane.engine.kernels.sample import sample
+from twolane.engine.kernels.tall_plan import TILE_ROWS, plan_tall
+from twolane.engine.weights import allocate_weights
 
 META = torch.device("meta")
 

@@ -1,4 +1,5 @@
-"""Choosing tokens on the device, without the host waiting: see `engine.logits` for the order.
+"""Choosing tokens on the device, without the host waiting: see `twolane.engine.logits` for the
+order.
 
 Greedy rows and plain temperature are the sampler kernel's alone. Rows with more are done again
 afterwards, with torch operations on copies of their logits, and overwrite what the kernel chose.
@@ -13,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from engine.cuda.inputs import DeviceInputs
-from engine.kernels.launch import APART, OVERLAP
-from engine.kernels.rehearsal import card_of
-from engine.kernels.sample import NOT_FINITE, sample
-from engine.logits import leaves_logits_alone
-from engine.step import RowWork
+from twolane.engine.cuda.inputs import DeviceInputs
+from twolane.engine.kernels.launch import APART, OVERLAP
+from twolane.engine.kernels.rehearsal import card_of
+from twolane.engine.kernels.sample import NOT_FINITE, sample
+from twolane.engine.logits import leaves_logits_alone
+from twolane.engine.step import RowWork
 
 NOT_DRAWN = "no token can be drawn: the logits are not finite, or every token is banned"
 

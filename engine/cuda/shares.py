@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.step import RowWork
+from twolane.engine.step import RowWork
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.cuda.sampler import NOT_DRAWN
-from engine.kernels.sample import NOT_FINITE
-from engine.step import Mark, RowResult, SampledToken
+from twolane.engine.cuda.sampler import NOT_DRAWN
+from twolane.engine.kernels.sample import NOT_FINITE
+from twolane.engine.step import Mark, RowResult, SampledToken
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,8 @@ class TopTables:
 
 
 class CudaStep:
-    """Implements `engine.step.Step`. `latest` [2, sampled rows] int32 on the host: tokens, and
-    log-probabilities (their bits)."""
+    """Implements `twolane.engine.step.Step`. `latest` [2, sampled rows] int32 on the host: tokens,
+    and log-probabilities (their bits)."""
 
     def __init__(
         self,

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 import torch
 
-from engine.fp8 import Matrix
-from engine.kernels.launch import APART
-from engine.kernels.norm import rms_norm
-from engine.kernels.rank_sum import PeerBuffers, rank_sum, rank_sum_norm
-from engine.ranks.collective import Collective
+from twolane.engine.fp8 import Matrix
+from twolane.engine.kernels.launch import APART
+from twolane.engine.kernels.norm import rms_norm
+from twolane.engine.kernels.rank_sum import PeerBuffers, rank_sum, rank_sum_norm
+from twolane.engine.ranks.collective import Collective
 
 # Bytes of a sum up to which one shot is quicker than NCCL, by number of ranks: everybody reads from
 # everybody, so the more there are, the sooner a ring wins (benchmarks/rank_sum.py measures it).

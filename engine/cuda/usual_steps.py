@@ -1,16 +1,16 @@
 """Which passes an engine must have made for no later one to be of a new kind.
 
 A kernel's variants follow from how many rows it has by classes, not by each number: products of
-few rows are built for 8, 16, ... 128 (`engine.kernels.skinny_plan.pad_rows`), decode plans for
-powers of two, decode graphs for buckets. So a pass of each class stands for all of its kind.
+few rows are built for 8, 16, ... 128 (`twolane.engine.kernels.skinny_plan.pad_rows`), decode plans
+for powers of two, decode graphs for buckets. So a pass of each class stands for all of its kind.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.cuda.plans import BUCKETS, MAX_ROWS
-from engine.cuda.products import STREAMED_ROWS, TALL_ROWS
+from twolane.engine.cuda.plans import BUCKETS, MAX_ROWS
+from twolane.engine.cuda.products import STREAMED_ROWS, TALL_ROWS
 
 # Of a pass that is no graph, by tokens or by rows sampled: the largest of every class of products.
 CLASSES: tuple[int, ...] = (1, 2, 8, 16, 32, 64, STREAMED_ROWS, 2 * STREAMED_ROWS)

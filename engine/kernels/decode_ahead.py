@@ -5,7 +5,7 @@
 import triton
 import triton.language as tl
 
-from engine.kernels.view import KVView
+from twolane.engine.kernels.view import KVView
 
 LINE_BYTES = 128  # of the second-level cache
 

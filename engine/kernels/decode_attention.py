@@ -21,15 +21,15 @@ import torch
 import triton
 import triton.language as tl
 
-from engine.kernels.decode_ahead import ask_ahead, pages_ahead
-from engine.kernels.decode_config import DecodeConfig, config_for
-from engine.kernels.decode_merge import merge_items
-from engine.kernels.decode_plan import RECORD, DecodePlan
-from engine.kernels.decode_turned import launch_turned
-from engine.kernels.launch import ready
-from engine.kernels.plane import load_plane
-from engine.kernels.rehearsal import launch
-from engine.kernels.view import KVView
+from twolane.engine.kernels.decode_ahead import ask_ahead, pages_ahead
+from twolane.engine.kernels.decode_config import DecodeConfig, config_for
+from twolane.engine.kernels.decode_merge import merge_items
+from twolane.engine.kernels.decode_plan import RECORD, DecodePlan
+from twolane.engine.kernels.decode_turned import launch_turned
+from twolane.engine.kernels.launch import ready
+from twolane.engine.kernels.plane import load_plane
+from twolane.engine.kernels.rehearsal import launch
+from twolane.engine.kernels.view import KVView
 
 
 @triton.jit

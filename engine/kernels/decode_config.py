@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum
 
-from engine.kernels.view import KVView
+from twolane.engine.kernels.view import KVView
 
 
 class Fp8Products(Enum):

@@ -17,7 +17,7 @@ import torch
 import triton
 import triton.language as tl
 
-from engine.kernels.rehearsal import launch
+from twolane.engine.kernels.rehearsal import launch
 
 # int32s an item: row, first page's place, end place, length, first item of row, items of row, page
 RECORD = 8

@@ -29,14 +29,14 @@ import torch
 import triton
 import triton.language as tl
 
-from engine.kernels.decode_ahead import ask_ahead, pages_ahead
-from engine.kernels.decode_config import DecodeConfig, Fp8Products
-from engine.kernels.decode_merge import merge_items
-from engine.kernels.decode_plan import RECORD, DecodePlan
-from engine.kernels.launch import ready
-from engine.kernels.plane import load_plane, load_scales, load_turned
-from engine.kernels.rehearsal import launch
-from engine.kernels.view import KVView
+from twolane.engine.kernels.decode_ahead import ask_ahead, pages_ahead
+from twolane.engine.kernels.decode_config import DecodeConfig, Fp8Products
+from twolane.engine.kernels.decode_merge import merge_items
+from twolane.engine.kernels.decode_plan import RECORD, DecodePlan
+from twolane.engine.kernels.launch import ready
+from twolane.engine.kernels.plane import load_plane, load_scales, load_turned
+from twolane.engine.kernels.rehearsal import launch
+from twolane.engine.kernels.view import KVView
 
 LARGEST: tl.constexpr = tl.constexpr(448.0)  # of e4m3
 WEIGHT_ONE: tl.constexpr = tl.constexpr(256.0)  # what a weight of 1 is as FP8

@@ -10,8 +10,8 @@ import torch
 import triton
 import triton.language as tl
 
-from engine.kernels.launch import ready
-from engine.kernels.rehearsal import launch
+from twolane.engine.kernels.launch import ready
+from twolane.engine.kernels.rehearsal import launch
 
 BLOCK = 1024
 

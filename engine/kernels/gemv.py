@@ -17,9 +17,9 @@ import torch
 import triton
 import triton.language as tl
 
-from engine.fp8 import Fp8Rows, Matrix
-from engine.kernels.launch import ready
-from engine.kernels.rehearsal import launch
+from twolane.engine.fp8 import Fp8Rows, Matrix
+from twolane.engine.kernels.launch import ready
+from twolane.engine.kernels.rehearsal import launch
 
 
 @triton.jit

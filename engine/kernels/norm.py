@@ -12,10 +12,10 @@ import torch
 import triton
 import triton.language as tl
 
-from engine.fp8 import Fp8Rows
-from engine.kernels.launch import ready
-from engine.kernels.quantise import store_scale
-from engine.kernels.rehearsal import launch
+from twolane.engine.fp8 import Fp8Rows
+from twolane.engine.kernels.launch import ready
+from twolane.engine.kernels.quantise import store_scale
+from twolane.engine.kernels.rehearsal import launch
 
 MAX_WIDTH = 16384
 

@@ -1,4 +1,5 @@
-"""64-bit sums of pages where they lie: equal to `kvtransfer.digests.mix64` of the same bytes.
+"""64-bit sums of pages where they lie: equal to `twolane.kvtransfer.digests.mix64` of the same
+bytes.
 
 Bytes: each page read once, by 16 bytes a thread; 8 bytes a page and part added up atomically. The
 sum of a page does not depend on the order, so it is the same whatever ran beside it.

@@ -23,11 +23,11 @@ import torch
 import triton
 import triton.language as tl
 
-from engine.kernels.plane import load_plane, load_scales, load_turned
-from engine.kernels.prefill_overlapped import BLOCK_TOKENS, can_overlap, launch_overlapped
-from engine.kernels.prefill_plan import TILE_RECORD
-from engine.kernels.rehearsal import card_of, launch
-from engine.kernels.view import KVView
+from twolane.engine.kernels.plane import load_plane, load_scales, load_turned
+from twolane.engine.kernels.prefill_overlapped import BLOCK_TOKENS, can_overlap, launch_overlapped
+from twolane.engine.kernels.prefill_plan import TILE_RECORD
+from twolane.engine.kernels.rehearsal import card_of, launch
+from twolane.engine.kernels.view import KVView
 
 # What a weight of 1 counts as under a value's scale of 1, in FP8 pools. Scales are far below 1, and
 # float16 soon cannot tell them from 0; above, it has room for values of up to 28,000.

@@ -11,7 +11,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
-from engine.kernels.gluon_names import async_load
+from twolane.engine.kernels.gluon_names import async_load
 
 
 @gluon.jit

@@ -31,8 +31,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from engine.kernels.gluon_names import barrier
-from engine.kernels.prefill_fetch import fetch, task
+from twolane.engine.kernels.gluon_names import barrier
+from twolane.engine.kernels.prefill_fetch import fetch, task
 
 
 @gluon.jit

@@ -4,10 +4,10 @@ import torch
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from engine.kernels.prefill_hopper import overlapped_kernel
-from engine.kernels.prefill_plan import TILE_RECORD
-from engine.kernels.rehearsal import card_of, launch
-from engine.kernels.view import KVView
+from twolane.engine.kernels.prefill_hopper import overlapped_kernel
+from twolane.engine.kernels.prefill_plan import TILE_RECORD
+from twolane.engine.kernels.rehearsal import card_of, launch
+from twolane.engine.kernels.view import KVView
 
 BLOCK_TOKENS = 128  # two groups of 64
 _GROUP_TOKENS = 64

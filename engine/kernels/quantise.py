@@ -9,9 +9,9 @@ import torch
 import triton
 import triton.language as tl
 
-from engine.fp8 import LARGEST, SMALLEST_SCALE, Fp8Rows
-from engine.kernels.launch import ready
-from engine.kernels.rehearsal import launch
+from twolane.engine.fp8 import LARGEST, SMALLEST_SCALE, Fp8Rows
+from twolane.engine.kernels.launch import ready
+from twolane.engine.kernels.rehearsal import launch
 
 MAX_WIDTH = 32768
 _LARGEST: tl.constexpr = tl.constexpr(LARGEST)

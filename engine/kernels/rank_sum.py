@@ -33,8 +33,8 @@ import torch
 import triton
 import triton.language as tl
 
-from engine.kernels.launch import ready
-from engine.kernels.rehearsal import launch
+from twolane.engine.kernels.launch import ready
+from twolane.engine.kernels.rehearsal import launch
 
 MAX_WIDTH = 16384
 MAX_ROWS = 128  # a program a row: all must run at once, or the one waited for may never start

@@ -11,9 +11,9 @@ import torch
 import triton
 import triton.language as tl
 
-from engine.kernels.launch import ready
-from engine.kernels.rehearsal import launch
-from engine.kernels.view import KVView
+from twolane.engine.kernels.launch import ready
+from twolane.engine.kernels.rehearsal import launch
+from twolane.engine.kernels.view import KVView
 
 FP8_MAX = 448.0  # of e4m3
 MAX_HEADS = 16  # heads a program

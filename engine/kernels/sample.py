@@ -1,8 +1,9 @@
 """Choosing a token for each row without a sort and without the host: greedy, or Gumbel noise.
 
 Bytes: the logits once (vocab * itemsize a row), and a few KiB of partial results. Noise of token t
-is a function of (seed, sample index, index in the answer, t): Philox4x32-10 as `engine.philox` has
-it, bit for bit, four tokens a counter. Idea: the Gumbel-max trick with a counter RNG (FlashInfer).
+is a function of (seed, sample index, index in the answer, t): Philox4x32-10 as
+`twolane.engine.philox` has it, bit for bit, four tokens a counter. Idea: the Gumbel-max trick with
+a counter RNG (FlashInfer).
 
     block of tokens     highest, first id of it; highest + noise, first id; sum of exp
     row                 merged in the order of the blocks: ties go to the lowest id
@@ -16,8 +17,8 @@ import torch
 import triton
 import triton.language as tl
 
-from engine.kernels.launch import ready
-from engine.kernels.rehearsal import launch
+from twolane.engine.kernels.launch import ready
+from twolane.engine.kernels.rehearsal import launch
 
 BLOCK = 4096
 NOT_FINITE = -1  # what `tokens` holds for a row whose logits are not all finite or -inf

@@ -10,10 +10,10 @@ import torch
 import triton
 import triton.language as tl
 
-from engine.fp8 import Fp8Rows
-from engine.kernels.launch import ready
-from engine.kernels.quantise import MAX_WIDTH, store_scale, warps_for
-from engine.kernels.rehearsal import launch
+from twolane.engine.fp8 import Fp8Rows
+from twolane.engine.kernels.launch import ready
+from twolane.engine.kernels.quantise import MAX_WIDTH, store_scale, warps_for
+from twolane.engine.kernels.rehearsal import launch
 
 BLOCK = 2048
 

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 import triton
 
-from engine.kernels.rehearsal import card_of
-from engine.kernels.skinny_plan import (
+from twolane.engine.kernels.rehearsal import card_of
+from twolane.engine.kernels.skinny_plan import (
     MAX_ROWS,
     PARTIAL_VALUES,
     SkinnyConfig,
@@ -56,7 +56,7 @@ def skinny(
 
     Asserted: 1 to 128 rows, shapes, strides, a chunk for each program, two stages, room for parts.
     """
-    from engine.kernels.skinny_launch import launch_streamed  # in Gluon
+    from twolane.engine.kernels.skinny_launch import launch_streamed  # in Gluon
 
     rows, inner = x.shape
     config = config or config_for(rows, out.shape[1], inner, gated=gated)

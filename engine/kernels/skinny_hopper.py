@@ -25,8 +25,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from engine.kernels.gluon_names import async_load
-from engine.kernels.skinny_sums import finish, merge
+from twolane.engine.kernels.gluon_names import async_load
+from twolane.engine.kernels.skinny_sums import finish, merge
 
 
 @gluon.jit

@@ -6,9 +6,9 @@ import torch
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from engine.kernels.rehearsal import launch
-from engine.kernels.skinny_hopper import streamed_kernel
-from engine.kernels.skinny_plan import SkinnyConfig
+from twolane.engine.kernels.rehearsal import launch
+from twolane.engine.kernels.skinny_hopper import streamed_kernel
+from twolane.engine.kernels.skinny_plan import SkinnyConfig
 
 _FETCH_REGISTERS = 24
 

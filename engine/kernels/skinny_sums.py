@@ -5,7 +5,7 @@
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from engine.kernels.gluon_names import barrier
+from twolane.engine.kernels.gluon_names import barrier
 
 
 @gluon.jit

@@ -9,9 +9,9 @@ import torch
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from engine.kernels.rehearsal import launch
-from engine.kernels.tall_hopper import tall_kernel
-from engine.kernels.tall_plan import CHUNK, TILE_ROWS, TILE_UNITS, TallPlan, plan_tall
+from twolane.engine.kernels.rehearsal import launch
+from twolane.engine.kernels.tall_hopper import tall_kernel
+from twolane.engine.kernels.tall_plan import CHUNK, TILE_ROWS, TILE_UNITS, TallPlan, plan_tall
 
 _STAGES = 4
 _GROUP_BOX = [64, CHUNK]

@@ -27,7 +27,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from engine.kernels.gluon_names import async_load, async_store, barrier
+from twolane.engine.kernels.gluon_names import async_load, async_store, barrier
 
 
 @gluon.jit

@@ -12,9 +12,9 @@ import torch
 import triton
 import triton.language as tl
 
-from engine.kernels.plane import load_plane, load_scales, load_turned
-from engine.kernels.rehearsal import launch
-from engine.kernels.view import KVView
+from twolane.engine.kernels.plane import load_plane, load_scales, load_turned
+from twolane.engine.kernels.rehearsal import launch
+from twolane.engine.kernels.view import KVView
 
 
 # Lengths begin behind those of the decode rows: at any multiple of 4 bytes, one kernel for all.

@@ -20,9 +20,9 @@ _BUFFER_BYTES = 4 << 20  # a step's message fits: who sends it does not wait for
 
 class Kind(IntEnum):
     START = 1  # to a rank: what to load (JSON)
-    PROGRESS = 2  # from rank 0: what engine.progress has, its name first (JSON)
+    PROGRESS = 2  # from rank 0: what twolane.engine.progress has, its name first (JSON)
     READY = 3  # from a rank: its facts (JSON)
-    STEP = 4  # to a rank: see `engine.ranks.messages`
+    STEP = 4  # to a rank: see `twolane.engine.ranks.messages`
     RESULT = 5  # from a rank
     FAILED = 6  # from a rank, its last word: class and text of its error (JSON)
     CLOSE = 7  # to a rank: finish, and end

@@ -22,19 +22,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from engine.cuda.driver import CudaError
-from engine.cuda.mapped import MappedPools
-from engine.errors import (
+from twolane.engine.cuda.driver import CudaError
+from twolane.engine.cuda.mapped import MappedPools
+from twolane.engine.errors import (
     CheckpointError,
     EngineConfigError,
     RankLostError,
     UnsupportedModelError,
 )
-from engine.progress import PROGRESS, Progress
-from engine.ranks.channel import Channel, Kind
-from engine.ranks.messages import StepWriter, decode_results, read_head
-from engine.ranks.pool_file import PoolFile
-from engine.step import ByteArray, DevicePool, DoneStep, EngineSpec, Mark, RowResult, RowWork, Step
+from twolane.engine.progress import PROGRESS, Progress
+from twolane.engine.ranks.channel import Channel, Kind
+from twolane.engine.ranks.messages import StepWriter, decode_results, read_head
+from twolane.engine.ranks.pool_file import PoolFile
+from twolane.engine.step import (
+    ByteArray,
+    DevicePool,
+    DoneStep,
+    EngineSpec,
+    Mark,
+    RowResult,
+    RowWork,
+    Step,
+)
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +72,7 @@ class _Flight:
 
 
 class RankGroup:
-    """Implements `engine.step.Engine`. Made by `engine.ranks.start.start_ranks`.
+    """Implements `twolane.engine.step.Engine`. Made by `twolane.engine.ranks.start.start_ranks`.
 
     `submit`, `run` and a step's `result` raise RankLostError once a rank is lost, within moments of
     its death; `on_lost` is called then, too, whether or not a step is on its way.
@@ -134,7 +143,7 @@ class RankGroup:
         self.steps_ahead = facts[0]["steps_ahead"]
 
     def submit(self, work: Sequence[RowWork]) -> Step:
-        """See `engine.step.Engine.submit`."""
+        """See `twolane.engine.step.Engine.submit`."""
         assert not self._is_closing, "the engine is closed"
         if not work:
             return DoneStep([])

@@ -1,6 +1,6 @@
 """A rank's process: loads its part of the model, then computes what it is told.
 
-    python -m engine.ranks.member FD
+    python -m twolane.engine.ranks.member FD
 
 It ends when its group says so, and at once when the group's process is gone; also amid a step, in
 which it may be waiting for another rank that will never come.
@@ -23,12 +23,12 @@ from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 
-from engine.config import EngineConfig
-from engine.progress import Loaded, Progress, Readied
-from engine.ranks.channel import Channel, Kind
-from engine.ranks.messages import StepReader, encode_digest, encode_results
-from engine.ranks.place import Place
-from engine.step import Engine, Step
+from twolane.engine.config import EngineConfig
+from twolane.engine.progress import Loaded, Progress, Readied
+from twolane.engine.ranks.channel import Channel, Kind
+from twolane.engine.ranks.messages import StepReader, encode_digest, encode_results
+from twolane.engine.ranks.place import Place
+from twolane.engine.step import Engine, Step
 
 _PROGRESS_EVERY_S = 0.2
 
@@ -137,6 +137,6 @@ def _report_errors_to(channel: Channel) -> None:
 
 
 if __name__ == "__main__":
-    from engine.ranks.joining import load_rank  # torch: tests of the rest do without
+    from twolane.engine.ranks.joining import load_rank  # torch: tests of the rest do without
 
     main(int(sys.argv[1]), load_rank)

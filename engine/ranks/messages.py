@@ -19,8 +19,8 @@ from typing import Any, cast, overload
 import numpy as np
 import numpy.typing as npt
 
-from engine.logits import leaves_logits_alone
-from engine.step import Page, RowResult, RowWork, SampledToken
+from twolane.engine.logits import leaves_logits_alone
+from twolane.engine.step import Page, RowResult, RowWork, SampledToken
 from twolane.params import SamplingParams
 
 _STEP = struct.Struct("<QIIII")  # number, rows, ids, pages, bytes of parameters

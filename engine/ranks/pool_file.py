@@ -12,7 +12,7 @@ import os
 
 import numpy as np
 
-from engine.step import ByteArray
+from twolane.engine.step import ByteArray
 
 
 class PoolFile:

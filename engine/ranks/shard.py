@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from engine.architecture import Architecture
-from engine.errors import EngineConfigError
+from twolane.engine.architecture import Architecture
+from twolane.engine.errors import EngineConfigError
 
 
 @dataclass(frozen=True, slots=True)

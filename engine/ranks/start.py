@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from engine.config import EngineConfig
-from engine.progress import Progress
-from engine.ranks.channel import Channel
-from engine.ranks.group import SILENT_AFTER_S, Member, RankGroup
-from engine.ranks.pool_file import PoolFile
+from twolane.engine.config import EngineConfig
+from twolane.engine.progress import Progress
+from twolane.engine.ranks.channel import Channel
+from twolane.engine.ranks.group import SILENT_AFTER_S, Member, RankGroup
+from twolane.engine.ranks.pool_file import PoolFile
 
-MEMBER_COMMAND = (sys.executable, "-m", "engine.ranks.member")
+MEMBER_COMMAND = (sys.executable, "-m", "twolane.engine.ranks.member")
 
 
 def start_ranks(
@@ -34,7 +34,7 @@ def start_ranks(
     `config.device` is settled: `cpu`, or `cuda`, where rank i takes the i-th GPU that this process
     can see. `pool_memory` and the file `pool_fd` that it maps may be given for pages on a CPU: they
     stay the caller's. Raises what an engine raises, or RankLostError; nothing is left running then.
-    Another `command` must behave like `engine.ranks.member`; tests pass doubles.
+    Another `command` must behave like `twolane.engine.ranks.member`; tests pass doubles.
     """
     folder = Path(tempfile.mkdtemp(prefix=f"twolane-{os.getpid()}-"))
     facts = asdict(config) | {"model_dir": str(config.model_dir)}
@@ -59,6 +59,6 @@ def start_ranks(
 
 def _environment() -> dict[str, str]:
     """Ours, with what makes the ranks import the code that we run, wherever we found it."""
-    root = str(Path(__file__).parents[2])
+    root = str(Path(__file__).parents[3])  # the folder that holds the package twolane
     others = os.environ.get("PYTHONPATH")
     return os.environ | {"PYTHONPATH": f"{root}{os.pathsep}{others}" if others else root}

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from kvtransfer.transports.base import Checked
-from kvtransfer.transports.device_ground import SharedSeat
-from kvtransfer.transports.frames import (
+from twolane.kvtransfer.transports.base import Checked
+from twolane.kvtransfer.transports.device_ground import SharedSeat
+from twolane.kvtransfer.transports.frames import (
     HEAD_BYTES,
     Frame,
     FrameError,
@@ -28,7 +28,7 @@ from kvtransfer.transports.frames import (
     pack_freed,
     unpack,
 )
-from kvtransfer.transports.seat import Claim, Ground
+from twolane.kvtransfer.transports.seat import Claim, Ground
 
 _READ_BYTES = 256 * 1024  # of one recvmsg_into: larger ones measured 30 % slower over tcp
 _BUDGET_BYTES = 8 * 1024 * 1024  # before another connection gets its turn

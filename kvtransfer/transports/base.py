@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from kvtransfer.plan import CopyPlan
+from twolane.kvtransfer.plan import CopyPlan
 
 Checksums = npt.NDArray[np.uint64]
 PageIds = npt.NDArray[np.int64]

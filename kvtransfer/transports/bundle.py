@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvtransfer.plan import CopyPlan
-from kvtransfer.transports.base import Outlet, Posted, Wake
+from twolane.kvtransfer.plan import CopyPlan
+from twolane.kvtransfer.transports.base import Outlet, Posted, Wake
 
 
 class Bundle:

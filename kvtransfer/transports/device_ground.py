@@ -15,14 +15,14 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kvtransfer.device import Bytes, DeviceError, DeviceMemory, Fence, Lane, Sums
-from kvtransfer.digests import DEVICE_DIGESTS
-from kvtransfer.transports.base import Checked
-from kvtransfer.transports.frames import FrameError
-from kvtransfer.transports.landing_table import LandingTable
-from kvtransfer.transports.pool_memory import map_peer_memory
-from kvtransfer.transports.ring import STREAM_SLOT_BYTES, Ring, slot_pages
-from kvtransfer.transports.seat import Claim, Seat, check_digest
+from twolane.kvtransfer.device import Bytes, DeviceError, DeviceMemory, Fence, Lane, Sums
+from twolane.kvtransfer.digests import DEVICE_DIGESTS
+from twolane.kvtransfer.transports.base import Checked
+from twolane.kvtransfer.transports.frames import FrameError
+from twolane.kvtransfer.transports.landing_table import LandingTable
+from twolane.kvtransfer.transports.pool_memory import map_peer_memory
+from twolane.kvtransfer.transports.ring import STREAM_SLOT_BYTES, Ring, slot_pages
+from twolane.kvtransfer.transports.seat import Claim, Seat, check_digest
 
 _SPARE_RINGS = 4  # kept when their connections are over: to pin memory takes milliseconds
 _RING_ADDRESS = re.compile(r"/proc/\d+/fd/\d+:\d+:\d+")

@@ -20,11 +20,11 @@ from functools import partial
 
 import numpy as np
 
-from kvtransfer.device import Bytes, DeviceError, Mark, PeerPool, Region, Sums, region_of
-from kvtransfer.digests import mix64
-from kvtransfer.plan import PageIds
-from kvtransfer.sources import MadePages, MakeConvert, Source, WholePages
-from kvtransfer.transports.pool_memory import create_pool_memory, map_peer_memory
+from twolane.kvtransfer.device import Bytes, DeviceError, Mark, PeerPool, Region, Sums, region_of
+from twolane.kvtransfer.digests import mix64
+from twolane.kvtransfer.plan import PageIds
+from twolane.kvtransfer.sources import MadePages, MakeConvert, Source, WholePages
+from twolane.kvtransfer.transports.pool_memory import create_pool_memory, map_peer_memory
 from twolane.layout import Layout
 
 

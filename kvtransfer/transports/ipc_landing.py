@@ -12,11 +12,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from kvtransfer.device import DeviceError, DeviceMemory, Fence
-from kvtransfer.digests import DEVICE_DIGESTS
-from kvtransfer.plan import PageIds
-from kvtransfer.transports.base import Checked, Checksums, LandingEvent, Stopped
-from kvtransfer.transports.thread import TransportThread
+from twolane.kvtransfer.device import DeviceError, DeviceMemory, Fence
+from twolane.kvtransfer.digests import DEVICE_DIGESTS
+from twolane.kvtransfer.plan import PageIds
+from twolane.kvtransfer.transports.base import Checked, Checksums, LandingEvent, Stopped
+from twolane.kvtransfer.transports.thread import TransportThread
 
 
 @dataclass(frozen=True, slots=True)

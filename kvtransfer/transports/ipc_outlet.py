@@ -21,11 +21,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kvtransfer.device import DeviceError, Fence, SentMemory
-from kvtransfer.plan import CopyPlan
-from kvtransfer.transports.base import Checksums, Posted
-from kvtransfer.transports.outlet_thread import NO_SUMS
-from kvtransfer.transports.thread import TransportThread, pause
+from twolane.kvtransfer.device import DeviceError, Fence, SentMemory
+from twolane.kvtransfer.plan import CopyPlan
+from twolane.kvtransfer.transports.base import Checksums, Posted
+from twolane.kvtransfer.transports.outlet_thread import NO_SUMS
+from twolane.kvtransfer.transports.thread import TransportThread, pause
 
 SLICE_BYTES = 256 * 1024 * 1024  # 0.7 ms over NVLink; each costs some 40 us beside its bytes
 SLICES_AHEAD = 8  # chunks of a prompt that are being computed wait side by side

@@ -14,9 +14,9 @@ from collections import Counter
 import numpy as np
 import numpy.typing as npt
 
-from kvtransfer import reasons
-from kvtransfer.plan import PageIds
-from kvtransfer.transports.base import Checked, Checksums
+from twolane.kvtransfer import reasons
+from twolane.kvtransfer.plan import PageIds
+from twolane.kvtransfer.transports.base import Checked, Checksums
 
 
 class _Entry:

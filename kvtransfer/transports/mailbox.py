@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
-from kvtransfer.transports.base import Wake
+from twolane.kvtransfer.transports.base import Wake
 
 NewsT = TypeVar("NewsT")
 Order = tuple[Callable[..., None], tuple[Any, ...]]

@@ -28,12 +28,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kvtransfer import reasons
-from kvtransfer.digests import XXH3, page_checksums
-from kvtransfer.plan import CopyPlan, PageIds
-from kvtransfer.sources import Source, WholePages
-from kvtransfer.transports.base import Checked, LandingEvent, Posted, Stopped, Wake
-from kvtransfer.transports.landing_table import LandingTable
+from twolane.kvtransfer import reasons
+from twolane.kvtransfer.digests import XXH3, page_checksums
+from twolane.kvtransfer.plan import CopyPlan, PageIds
+from twolane.kvtransfer.sources import Source, WholePages
+from twolane.kvtransfer.transports.base import Checked, LandingEvent, Posted, Stopped, Wake
+from twolane.kvtransfer.transports.landing_table import LandingTable
 
 Pool = npt.NDArray[np.uint8]  # [n_pages, page_bytes]
 

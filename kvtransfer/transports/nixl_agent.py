@@ -33,8 +33,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kvtransfer.device import Region
-from kvtransfer.plan import PageIds
+from twolane.kvtransfer.device import Region
+from twolane.kvtransfer.plan import PageIds
 
 _PACKAGE = "nixl_cu13"
 _FABRIC = Path("/sys/class/infiniband")  # RoCE cards too

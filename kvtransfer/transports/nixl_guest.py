@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import socket
 
-from kvtransfer.transports.nixl_agent import NixlAgent
-from kvtransfer.transports.nixl_lane import NixlLane
+from twolane.kvtransfer.transports.nixl_agent import NixlAgent
+from twolane.kvtransfer.transports.nixl_lane import NixlLane
 from twolane.v1 import nixl_pb2
 
 

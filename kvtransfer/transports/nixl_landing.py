@@ -22,17 +22,17 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from kvtransfer import reasons
-from kvtransfer.device import DeviceError, Fence, Region
-from kvtransfer.plan import PageIds
-from kvtransfer.transports.base import Checked, Checksums, LandingEvent, Stopped
-from kvtransfer.transports.doorway import Doorway, DoorwayConfig
-from kvtransfer.transports.frames import FrameError
-from kvtransfer.transports.nixl_agent import NixlAgent, NixlError
-from kvtransfer.transports.nixl_guest import NixlGuest
-from kvtransfer.transports.nixl_lane import told
-from kvtransfer.transports.page_summer import PageSummer
-from kvtransfer.transports.thread import TransportThread, pause
+from twolane.kvtransfer import reasons
+from twolane.kvtransfer.device import DeviceError, Fence, Region
+from twolane.kvtransfer.plan import PageIds
+from twolane.kvtransfer.transports.base import Checked, Checksums, LandingEvent, Stopped
+from twolane.kvtransfer.transports.doorway import Doorway, DoorwayConfig
+from twolane.kvtransfer.transports.frames import FrameError
+from twolane.kvtransfer.transports.nixl_agent import NixlAgent, NixlError
+from twolane.kvtransfer.transports.nixl_guest import NixlGuest
+from twolane.kvtransfer.transports.nixl_lane import told
+from twolane.kvtransfer.transports.page_summer import PageSummer
+from twolane.kvtransfer.transports.thread import TransportThread, pause
 from twolane.v1 import nixl_pb2
 
 DRAIN_S = 2.0  # a revoked sender has so long to answer

@@ -12,8 +12,8 @@ from typing import Generic, TypeVar
 
 from google.protobuf.message import DecodeError
 
-from kvtransfer.device import Region
-from kvtransfer.transports.frames import FrameError
+from twolane.kvtransfer.device import Region
+from twolane.kvtransfer.transports.frames import FrameError
 from twolane.v1 import nixl_pb2
 
 InT = TypeVar("InT", bound="Message")

@@ -23,16 +23,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kvtransfer.device import DeviceError, Fence
-from kvtransfer.plan import CopyPlan
-from kvtransfer.transports.addresses import socket_to
-from kvtransfer.transports.base import Checksums, Posted
-from kvtransfer.transports.frames import FrameError
-from kvtransfer.transports.nixl_agent import NixlAgent, NixlError, NixlWrite, WriteState
-from kvtransfer.transports.nixl_lane import NixlLane, regions_of
-from kvtransfer.transports.nixl_source import NixlSource, Part
-from kvtransfer.transports.outlet_thread import NO_SUMS
-from kvtransfer.transports.thread import TransportThread
+from twolane.kvtransfer.device import DeviceError, Fence
+from twolane.kvtransfer.plan import CopyPlan
+from twolane.kvtransfer.transports.addresses import socket_to
+from twolane.kvtransfer.transports.base import Checksums, Posted
+from twolane.kvtransfer.transports.frames import FrameError
+from twolane.kvtransfer.transports.nixl_agent import NixlAgent, NixlError, NixlWrite, WriteState
+from twolane.kvtransfer.transports.nixl_lane import NixlLane, regions_of
+from twolane.kvtransfer.transports.nixl_source import NixlSource, Part
+from twolane.kvtransfer.transports.outlet_thread import NO_SUMS
+from twolane.kvtransfer.transports.thread import TransportThread
 from twolane.v1 import nixl_pb2
 
 PARTS_AHEAD = 4

@@ -8,12 +8,12 @@ from typing import Protocol
 
 import numpy as np
 
-from kvtransfer.device import Fence, Mark, Region, region_of
-from kvtransfer.digests import Pool
-from kvtransfer.plan import PageIds
-from kvtransfer.sources import Source
-from kvtransfer.transports.base import Checksums
-from kvtransfer.transports.page_summer import HostSummer, PageSummer
+from twolane.kvtransfer.device import Fence, Mark, Region, region_of
+from twolane.kvtransfer.digests import Pool
+from twolane.kvtransfer.plan import PageIds
+from twolane.kvtransfer.sources import Source
+from twolane.kvtransfer.transports.base import Checksums
+from twolane.kvtransfer.transports.page_summer import HostSummer, PageSummer
 
 _SLICE_BYTES = 4 * 1024 * 1024  # of one write: 64 pages of 64 KiB
 _N_SLOTS = 5  # of pages that are made: one more than are written at once

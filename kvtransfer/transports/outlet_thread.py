@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvtransfer.plan import CopyPlan
-from kvtransfer.transports.base import Checksums, Posted
-from kvtransfer.transports.thread import TransportThread
+from twolane.kvtransfer.plan import CopyPlan
+from twolane.kvtransfer.transports.base import Checksums, Posted
+from twolane.kvtransfer.transports.thread import TransportThread
 
 NO_SUMS: Checksums = np.empty(0, dtype=np.uint64)
 

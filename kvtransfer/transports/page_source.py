@@ -12,14 +12,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from kvtransfer.device import DeviceError, Fence, SentMemory
-from kvtransfer.digests import page_sums
-from kvtransfer.plan import CopyPlan, PageIds, runs
-from kvtransfer.sources import Source
-from kvtransfer.transports.base import Checksums
-from kvtransfer.transports.outlet_thread import NO_SUMS
-from kvtransfer.transports.ring import N_SLOTS, STREAM_SLOT_BYTES, Ring, slot_pages
-from kvtransfer.transports.thread import pause
+from twolane.kvtransfer.device import DeviceError, Fence, SentMemory
+from twolane.kvtransfer.digests import page_sums
+from twolane.kvtransfer.plan import CopyPlan, PageIds, runs
+from twolane.kvtransfer.sources import Source
+from twolane.kvtransfer.transports.base import Checksums
+from twolane.kvtransfer.transports.outlet_thread import NO_SUMS
+from twolane.kvtransfer.transports.ring import N_SLOTS, STREAM_SLOT_BYTES, Ring, slot_pages
+from twolane.kvtransfer.transports.thread import pause
 
 _FRAME_BYTES = 1024 * 1024  # of one frame from host memory: summed and sent from the cache
 

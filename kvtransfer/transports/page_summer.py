@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from kvtransfer.device import DeviceMemory, Fence, Mark
-from kvtransfer.digests import DEVICE_DIGESTS, HOST_DIGESTS, Pool, page_sums
-from kvtransfer.plan import PageIds
-from kvtransfer.transports.base import Checksums
-from kvtransfer.transports.outlet_thread import NO_SUMS
+from twolane.kvtransfer.device import DeviceMemory, Fence, Mark
+from twolane.kvtransfer.digests import DEVICE_DIGESTS, HOST_DIGESTS, Pool, page_sums
+from twolane.kvtransfer.plan import PageIds
+from twolane.kvtransfer.transports.base import Checksums
+from twolane.kvtransfer.transports.outlet_thread import NO_SUMS
 
 
 class PageSummer(Protocol):

@@ -25,31 +25,31 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvtransfer.device import DeviceError, DeviceMemory, SentMemory, region_of
-from kvtransfer.digests import DEVICE_DIGESTS, HOST_DIGESTS, Pool, agreed_digest
-from kvtransfer.negotiation import HOST
-from kvtransfer.sources import MakeConvert, PageMaker, Source, WholePages
-from kvtransfer.transports import nixl_agent
-from kvtransfer.transports.addresses import listen_tcp, listen_unix
-from kvtransfer.transports.base import Landing, Outlet
-from kvtransfer.transports.bundle import Bundle
-from kvtransfer.transports.device_ground import DeviceGround
-from kvtransfer.transports.ipc_landing import IpcLanding
-from kvtransfer.transports.ipc_outlet import IpcOutlet
-from kvtransfer.transports.landing_table import LandingTable
-from kvtransfer.transports.nixl_agent import NixlError
-from kvtransfer.transports.nixl_landing import NixlLanding
-from kvtransfer.transports.nixl_outlet import NixlOutlet
-from kvtransfer.transports.nixl_source import NixlSource, StagedPages, StoredPages
-from kvtransfer.transports.page_source import DeviceSource, HostSource, PageSource
-from kvtransfer.transports.page_summer import DeviceSummer, HostSummer, PageSummer
-from kvtransfer.transports.pool_memory import PoolMemory
-from kvtransfer.transports.seat import Ground, HostGround
-from kvtransfer.transports.shared_outlet import SharedOutlet
-from kvtransfer.transports.shm_landing import ShmLanding
-from kvtransfer.transports.shm_outlet import ShmOutlet
-from kvtransfer.transports.stream_landing import StreamLanding
-from kvtransfer.transports.stream_outlet import StreamOutlet
+from twolane.kvtransfer.device import DeviceError, DeviceMemory, SentMemory, region_of
+from twolane.kvtransfer.digests import DEVICE_DIGESTS, HOST_DIGESTS, Pool, agreed_digest
+from twolane.kvtransfer.negotiation import HOST
+from twolane.kvtransfer.sources import MakeConvert, PageMaker, Source, WholePages
+from twolane.kvtransfer.transports import nixl_agent
+from twolane.kvtransfer.transports.addresses import listen_tcp, listen_unix
+from twolane.kvtransfer.transports.base import Landing, Outlet
+from twolane.kvtransfer.transports.bundle import Bundle
+from twolane.kvtransfer.transports.device_ground import DeviceGround
+from twolane.kvtransfer.transports.ipc_landing import IpcLanding
+from twolane.kvtransfer.transports.ipc_outlet import IpcOutlet
+from twolane.kvtransfer.transports.landing_table import LandingTable
+from twolane.kvtransfer.transports.nixl_agent import NixlError
+from twolane.kvtransfer.transports.nixl_landing import NixlLanding
+from twolane.kvtransfer.transports.nixl_outlet import NixlOutlet
+from twolane.kvtransfer.transports.nixl_source import NixlSource, StagedPages, StoredPages
+from twolane.kvtransfer.transports.page_source import DeviceSource, HostSource, PageSource
+from twolane.kvtransfer.transports.page_summer import DeviceSummer, HostSummer, PageSummer
+from twolane.kvtransfer.transports.pool_memory import PoolMemory
+from twolane.kvtransfer.transports.seat import Ground, HostGround
+from twolane.kvtransfer.transports.shared_outlet import SharedOutlet
+from twolane.kvtransfer.transports.shm_landing import ShmLanding
+from twolane.kvtransfer.transports.shm_outlet import ShmOutlet
+from twolane.kvtransfer.transports.stream_landing import StreamLanding
+from twolane.kvtransfer.transports.stream_outlet import StreamOutlet
 from twolane.layout import parse_layout
 from twolane.v1 import transfer_pb2
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from kvtransfer.device import Bytes, SentMemory
-from kvtransfer.transports.pool_memory import create_pool_memory
+from twolane.kvtransfer.device import Bytes, SentMemory
+from twolane.kvtransfer.transports.pool_memory import create_pool_memory
 
 STREAM_SLOT_BYTES = 2 * 1024 * 1024  # of tcp and unix: what a few system calls move
 SHARED_SLOT_BYTES = 8 * 1024 * 1024  # of shm, whose slots go by at the rate of a card's bus

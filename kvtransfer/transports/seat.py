@@ -14,11 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from kvtransfer.digests import HOST_DIGESTS, Pool, page_sums
-from kvtransfer.plan import PageIds, runs
-from kvtransfer.transports.base import Checked
-from kvtransfer.transports.frames import FrameError
-from kvtransfer.transports.landing_table import LandingTable
+from twolane.kvtransfer.digests import HOST_DIGESTS, Pool, page_sums
+from twolane.kvtransfer.plan import PageIds, runs
+from twolane.kvtransfer.transports.base import Checked
+from twolane.kvtransfer.transports.frames import FrameError
+from twolane.kvtransfer.transports.landing_table import LandingTable
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,13 +13,13 @@ from __future__ import annotations
 import socket
 from contextlib import suppress
 
-from kvtransfer.device import SentMemory
-from kvtransfer.transports.base import Checksums
-from kvtransfer.transports.frames import FREED_BYTES, MAX_SLOTS, RingAt, Slot, unpack_freed
-from kvtransfer.transports.outlet_thread import Job
-from kvtransfer.transports.page_source import Batch, DeviceSource
-from kvtransfer.transports.ring import SHARED_SLOT_BYTES
-from kvtransfer.transports.stream_outlet import StreamOutlet
+from twolane.kvtransfer.device import SentMemory
+from twolane.kvtransfer.transports.base import Checksums
+from twolane.kvtransfer.transports.frames import FREED_BYTES, MAX_SLOTS, RingAt, Slot, unpack_freed
+from twolane.kvtransfer.transports.outlet_thread import Job
+from twolane.kvtransfer.transports.page_source import Batch, DeviceSource
+from twolane.kvtransfer.transports.ring import SHARED_SLOT_BYTES
+from twolane.kvtransfer.transports.stream_outlet import StreamOutlet
 
 
 class SharedOutlet(StreamOutlet):

@@ -6,11 +6,11 @@ the launcher), is proof that its pages are free.
 
 from __future__ import annotations
 
-from kvtransfer.digests import XXH3, Pool, page_checksums
-from kvtransfer.plan import PageIds
-from kvtransfer.transports.base import Checked, LandingEvent, Stopped
-from kvtransfer.transports.pool_memory import PoolMemory
-from kvtransfer.transports.thread import TransportThread
+from twolane.kvtransfer.digests import XXH3, Pool, page_checksums
+from twolane.kvtransfer.plan import PageIds
+from twolane.kvtransfer.transports.base import Checked, LandingEvent, Stopped
+from twolane.kvtransfer.transports.pool_memory import PoolMemory
+from twolane.kvtransfer.transports.thread import TransportThread
 
 
 class ShmLanding(TransportThread[LandingEvent]):

@@ -8,12 +8,12 @@ from __future__ import annotations
 import numpy as np
 import xxhash
 
-from kvtransfer.digests import XXH3, Pool
-from kvtransfer.plan import CopyPlan, PageIds, runs
-from kvtransfer.sources import Source
-from kvtransfer.transports.base import Checksums
-from kvtransfer.transports.outlet_thread import Job, OutletThread
-from kvtransfer.transports.pool_memory import map_peer_memory
+from twolane.kvtransfer.digests import XXH3, Pool
+from twolane.kvtransfer.plan import CopyPlan, PageIds, runs
+from twolane.kvtransfer.sources import Source
+from twolane.kvtransfer.transports.base import Checksums
+from twolane.kvtransfer.transports.outlet_thread import Job, OutletThread
+from twolane.kvtransfer.transports.pool_memory import map_peer_memory
 
 _TURN_BYTES = 1024 * 1024  # between two looks at the orders
 

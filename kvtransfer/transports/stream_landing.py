@@ -13,14 +13,14 @@ import socket
 import time
 from collections import Counter
 
-from kvtransfer import reasons
-from kvtransfer.plan import PageIds
-from kvtransfer.transports.arrival import Arrival, LandingSite
-from kvtransfer.transports.base import LandingEvent, Stopped
-from kvtransfer.transports.doorway import Doorway, DoorwayConfig
-from kvtransfer.transports.frames import FrameError
-from kvtransfer.transports.seat import Ground
-from kvtransfer.transports.thread import TransportThread, pause
+from twolane.kvtransfer import reasons
+from twolane.kvtransfer.plan import PageIds
+from twolane.kvtransfer.transports.arrival import Arrival, LandingSite
+from twolane.kvtransfer.transports.base import LandingEvent, Stopped
+from twolane.kvtransfer.transports.doorway import Doorway, DoorwayConfig
+from twolane.kvtransfer.transports.frames import FrameError
+from twolane.kvtransfer.transports.seat import Ground
+from twolane.kvtransfer.transports.thread import TransportThread, pause
 
 
 class StreamLanding(TransportThread[LandingEvent]):

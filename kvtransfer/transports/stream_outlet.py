@@ -3,7 +3,7 @@
 A post is complete when the kernel has all its bytes: the pages are not read any more, though the
 receiver may not have them yet. A cancelled post is completed with scrap bytes instead of pages, so
 that neither a slow receiver nor a stopped one keeps a page. Pages of a device pass through a ring
-of the host's, some batches ahead of the wire (`kvtransfer.transports.page_source`).
+of the host's, some batches ahead of the wire (`twolane.kvtransfer.transports.page_source`).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from contextlib import closing
 
 import numpy as np
 
-from kvtransfer.transports.addresses import socket_to
-from kvtransfer.transports.base import Checksums
-from kvtransfer.transports.frames import Hello, Pages
-from kvtransfer.transports.outlet_thread import NO_SUMS, Job, OutletThread
-from kvtransfer.transports.page_source import Batch, PageSource
+from twolane.kvtransfer.transports.addresses import socket_to
+from twolane.kvtransfer.transports.base import Checksums
+from twolane.kvtransfer.transports.frames import Hello, Pages
+from twolane.kvtransfer.transports.outlet_thread import NO_SUMS, Job, OutletThread
+from twolane.kvtransfer.transports.page_source import Batch, PageSource
 
 _MOST_VIEWS = 256  # of one sendmsg
 _SCRAP = memoryview(bytes(1024 * 1024))

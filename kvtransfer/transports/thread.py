@@ -10,8 +10,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from kvtransfer.transports.base import Wake
-from kvtransfer.transports.mailbox import Mailbox
+from twolane.kvtransfer.transports.base import Wake
+from twolane.kvtransfer.transports.mailbox import Mailbox
 
 NewsT = TypeVar("NewsT")
 _PAUSE_S = 50e-6  # between two looks at a device: a page of a real model takes about as long

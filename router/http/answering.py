@@ -19,14 +19,14 @@ from typing import Any, TypeVar
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from router.background import Background
-from router.http.call_id import HEADER, answer_ids
-from router.http.choice import Choice
-from router.http.errors import error_body
-from router.http.reply import Reply, event
-from router.http.request import Request
-from router.router import Router
 from twolane.errors import TwolaneError
+from twolane.router.background import Background
+from twolane.router.http.call_id import HEADER, answer_ids
+from twolane.router.http.choice import Choice
+from twolane.router.http.errors import error_body
+from twolane.router.http.reply import Reply, event
+from twolane.router.http.request import Request
+from twolane.router.router import Router
 from twolane.v1 import inference_pb2
 
 Answer = AsyncGenerator[inference_pb2.GenerateResponse, None]

@@ -13,23 +13,24 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
-from router.config import HttpConfig
-from router.http.answering import Answering
-from router.http.call_id import take_call_id
-from router.http.chat import ChatMessage
-from router.http.chat_request import parse_chat
-from router.http.completion import Completion
-from router.http.completion_request import parse_completion
-from router.http.crowd import Crowd
-from router.http.errors import on_bug, on_disconnect, on_http_error, on_twolane_error
-from router.model import ModelFacts
-from router.router import Router
 from twolane.errors import TwolaneError, UnknownModelError
+from twolane.router.config import HttpConfig
+from twolane.router.http.answering import Answering
+from twolane.router.http.call_id import take_call_id
+from twolane.router.http.chat import ChatMessage
+from twolane.router.http.chat_request import parse_chat
+from twolane.router.http.completion import Completion
+from twolane.router.http.completion_request import parse_completion
+from twolane.router.http.crowd import Crowd
+from twolane.router.http.errors import on_bug, on_disconnect, on_http_error, on_twolane_error
+from twolane.router.model import ModelFacts
+from twolane.router.router import Router
 
 
 def make_app(router: Router, config: HttpConfig) -> Starlette:
     """Everything goes through `router`, whose limits, admission and errors are those of gRPC. The
-    connection (`router.http.connection`) has checked heads, and brings whole bodies within bounds.
+    connection (`twolane.router.http.connection`) has checked heads, and brings whole bodies within
+    bounds.
     """
     started = int(time.time())
 

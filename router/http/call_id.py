@@ -8,8 +8,8 @@ from collections.abc import Iterable
 
 from starlette.requests import Request
 
-from router.limits import MAX_REQUEST_ID_CHARS
 from twolane.errors import InvalidRequestError
+from twolane.router.limits import MAX_REQUEST_ID_CHARS
 
 HEADER = "x-request-id"
 

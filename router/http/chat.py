@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from router.http.chat_request import ChatRequest
-from router.http.choice import Choice
-from router.http.logprobs import chat_logprobs
+from twolane.router.http.chat_request import ChatRequest
+from twolane.router.http.choice import Choice
+from twolane.router.http.logprobs import chat_logprobs
 from twolane.v1 import inference_pb2
 
 

@@ -6,8 +6,8 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from router.http.request import Request, parse
 from twolane.errors import InvalidRequestError
+from twolane.router.http.request import Request, parse
 from twolane.v1 import inference_pb2
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
-from router.http.request import Request
+from twolane.router.http.request import Request
 from twolane.v1 import inference_pb2, sampling_pb2
 
 _FINISH_REASONS = {

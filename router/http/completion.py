@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from router.http.choice import Choice
-from router.http.completion_request import CompletionRequest
-from router.http.logprobs import Logprobs
+from twolane.router.http.choice import Choice
+from twolane.router.http.completion_request import CompletionRequest
+from twolane.router.http.logprobs import Logprobs
 from twolane.v1 import inference_pb2
 
 

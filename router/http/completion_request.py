@@ -6,9 +6,9 @@ from typing import ClassVar, TypeGuard, TypeVar
 
 import msgspec
 
-from router.http.request import Request, parse
 from twolane.errors import InvalidParameterError, InvalidRequestError
 from twolane.params import MAX_INT
+from twolane.router.http.request import Request, parse
 from twolane.v1 import inference_pb2
 
 Prompt = str | list[int]

@@ -19,10 +19,10 @@ import msgspec
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from router.config import HttpConfig
-from router.http.call_id import HEADER, refused_call_id
-from router.http.errors import plain_error, retry_after
-from router.http.head import (
+from twolane.router.config import HttpConfig
+from twolane.router.http.call_id import HEADER, refused_call_id
+from twolane.router.http.errors import plain_error, retry_after
+from twolane.router.http.head import (
     Body,
     Refusal,
     announced_body,
@@ -30,7 +30,7 @@ from router.http.head import (
     refusal_of_head,
     too_large,
 )
-from router.http.room import Room, peer_of
+from twolane.router.http.room import Room, peer_of
 
 _END = b"\r\n\r\n"  # of a head, and of a body in chunks
 _HELD_BYTES = 65_536  # of the requests after the running one

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from router.http.errors import crowded
+from twolane.router.http.errors import crowded
 
 
 class Crowd:

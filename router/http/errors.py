@@ -11,8 +11,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from router.http.call_id import call_id_header
 from twolane import errors
+from twolane.router.http.call_id import call_id_header
 
 CLIENT_LEFT = 499  # as nginx has it: nobody reads this, or an operator cancelled the request
 

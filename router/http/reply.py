@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from router.http.choice import Choice
-from router.http.request import StreamOptions
+from twolane.router.http.choice import Choice
+from twolane.router.http.request import StreamOptions
 from twolane.v1 import inference_pb2
 
 DONE = b"data: [DONE]\n\n"

@@ -13,7 +13,7 @@ from collections import Counter
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Protocol
 
-from router.config import HttpConfig
+from twolane.router.config import HttpConfig
 
 
 class Guest(Protocol):

@@ -13,16 +13,16 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.routing import BaseRoute, Mount, Route
 
-from router.config import HttpConfig
-from router.http.connection import Connection
-from router.http.room import Room
+from twolane.router.config import HttpConfig
+from twolane.router.http.connection import Connection
+from twolane.router.http.room import Room
 
 # Accepted connections inherit these from the listener. A client whose machine is gone shows after
 # 10 + 3 seconds, as at the gRPC door. Events go out at once: asyncio turns Nagle's algorithm off
 # only for sockets that name TCP as their protocol, which create_server's do not, and with it a
 # first event waits 40 ms for the client's delayed acknowledgement of the head. What a client does
 # not read waits in the system's memory up to SO_SNDBUF (twice that, as Linux counts), not the usual
-# 4 MiB, and then here, where it is counted (`router.readers`).
+# 4 MiB, and then here, where it is counted (`twolane.router.readers`).
 _OPTIONS = (
     (socket.IPPROTO_TCP, "TCP_NODELAY", 1),
     (socket.SOL_SOCKET, "SO_SNDBUF", 131_072),

@@ -7,9 +7,9 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from router.membership import NameTakenError
-from router.testing.rows import ScriptedRow
-from router.testing.worker import DECODE, PREFILL, ScriptedWorker
+from twolane.router.membership import NameTakenError
+from twolane.router.testing.rows import ScriptedRow
+from twolane.router.testing.worker import DECODE, PREFILL, ScriptedWorker
 from twolane.rpc.link import Link, LinkBrokenError
 from twolane.testing.links import MemoryLink, link_pair
 from twolane.v1 import cluster_pb2, worker_pb2

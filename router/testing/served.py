@@ -8,12 +8,12 @@ from typing import Any
 
 import grpc
 
-from router.config import RouterConfig, ServerConfig
-from router.dialer import GrpcDialer
-from router.server import RouterServer
-from router.testing.cluster import ScriptedCluster
-from router.testing.worker import ScriptedWorker
-from router.text import TextCodec
+from twolane.router.config import RouterConfig, ServerConfig
+from twolane.router.dialer import GrpcDialer
+from twolane.router.server import RouterServer
+from twolane.router.testing.cluster import ScriptedCluster
+from twolane.router.testing.worker import ScriptedWorker
+from twolane.router.text import TextCodec
 from twolane.rpc.link import GrpcLink
 from twolane.rpc.options import INTERNAL_SERVER_OPTIONS
 from twolane.rpc.secret import SecretGate

@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from router.testing.rows import VOCAB, ScriptedRow, columns_of, next_token
 from twolane.refusals import Refusal
+from twolane.router.testing.rows import VOCAB, ScriptedRow, columns_of, next_token
 from twolane.rpc.link import Link, LinkBrokenError
 from twolane.testing.heard import HeardToken
 from twolane.v1 import cluster_pb2, worker_pb2
 
 if TYPE_CHECKING:
-    from router.testing.cluster import ScriptedCluster
+    from twolane.router.testing.cluster import ScriptedCluster
 
 K = worker_pb2.RowEvent
 PREFILL, DECODE = worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE

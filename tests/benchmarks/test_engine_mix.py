@@ -8,9 +8,9 @@ import pytest
 
 from benchmarks.colocated import Job, answer_all
 from benchmarks.engine_mix import LIMITS, REQUESTS, measure_mix, mix
-from engine.fake import FakeEngine, FakeEngineConfig
+from twolane.engine.fake import FakeEngine, FakeEngineConfig
 from twolane.params import SamplingParams
-from worker.config import StepLimits
+from twolane.worker.config import StepLimits
 
 SMALL = StepLimits(step_tokens=256, decode_rows=32)
 

@@ -76,10 +76,10 @@ def test_messages_that_are_not_the_workers_are_refused() -> None:
 
 def test_each_point_where_stamps_are_taken_is_there() -> None:
     for module, owner, name in points(Ring(4)):
-        if module.startswith("engine.cuda"):
+        if module.startswith("twolane.engine.cuda"):
             pytest.importorskip("triton")
         assert callable(getattr(getattr(importlib.import_module(module), owner), name))
-    assert "router.door" in patches(Ring(4))
+    assert "twolane.router.door" in patches(Ring(4))
 
 
 def test_a_ring_keeps_the_newest_rows_and_gives_each_once() -> None:

@@ -9,8 +9,8 @@ import torch
 
 from benchmarks.recall_backends import TransformersBackend
 from benchmarks.recall_engine import EngineBackend
-from engine.config import EngineConfig
-from engine.testing import EOS_TOKEN, write_random_model
+from twolane.engine.config import EngineConfig
+from twolane.engine.testing import EOS_TOKEN, write_random_model
 
 SEQUENCES = [[5, 6, 7, 8, 9], list(range(20, 60)), [9, 8], list(range(300, 200, -1))]
 

@@ -2,8 +2,8 @@ import pytest
 
 from benchmarks.router_load import LoadedRouter
 from benchmarks.router_scale import by_requests, by_workers
-from router.request import Request
-from router.request_clock import RequestClock
+from twolane.router.request import Request
+from twolane.router.request_clock import RequestClock
 
 
 def test_every_figure_is_measured() -> None:

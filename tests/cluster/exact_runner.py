@@ -12,14 +12,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 
-from deploy.bundled import model_path
-from engine.allocator import PageAllocator
-from engine.config import EngineConfig
-from engine.cpu import load_engine
-from engine.step import RowWork, SampledToken
 from tests.cluster.real_cluster import inspect, settled
 from tests.cluster.situations import Setup, Situation
 from twolane import AsyncClient, Completion, RequestInfo, Token, TopLogprob
+from twolane.deploy.bundled import model_path
+from twolane.engine.allocator import PageAllocator
+from twolane.engine.config import EngineConfig
+from twolane.engine.cpu import load_engine
+from twolane.engine.step import RowWork, SampledToken
 from twolane.params import SamplingParams
 from twolane.testing import LocalCluster, start_local
 

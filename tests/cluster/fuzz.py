@@ -18,16 +18,16 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from engine.fake import FakeEngine, FakeEngineConfig, expected_answer
-from kvtransfer.transports.memory import Faults
 from tests.cluster.tables import BY_PEER, lengths
 from tests.cluster.virtual_cluster import Shape, VirtualCluster, virtual_cluster
+from twolane.engine.fake import FakeEngine, FakeEngineConfig, expected_answer
 from twolane.errors import DeadlineError, DuplicateRequestError
+from twolane.kvtransfer.transports.memory import Faults
 from twolane.params import SamplingParams
 from twolane.rpc.params import params_to_proto
 from twolane.testing.virtual_time import virtual_time_runner
 from twolane.v1 import inference_pb2
-from worker.config import StepWatchConfig
+from twolane.worker.config import StepWatchConfig
 
 BOUND_S = 40.0  # of any one request, bad luck included
 TROUBLE_S = 8.0  # bad luck begins within so long

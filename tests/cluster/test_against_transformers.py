@@ -13,10 +13,10 @@ import pytest
 import torch
 import transformers
 
-from deploy.bundled import model_path
-from engine.testing import FAMILIES, write_random_model
 from tests.cluster.real_cluster import settled
 from twolane import AsyncClient, Completion
+from twolane.deploy.bundled import model_path
+from twolane.engine.testing import FAMILIES, write_random_model
 from twolane.testing import start_local
 
 N_PROMPTS = 112

@@ -7,18 +7,18 @@ from collections.abc import Sequence
 
 import pytest
 
-from deploy.bundled import model_path
-from engine.config import EngineConfig
-from engine.cpu import load_engine
-from engine.step import Engine, RowWork
-from kvtransfer.transports.memory import Faults
 from tests.cluster.exact_runner import lone_answer, probes
 from tests.cluster.situations import Situation
 from tests.cluster.virtual_cluster import Shape, VirtualCluster, virtual_cluster
 from twolane import Token
+from twolane.deploy.bundled import model_path
+from twolane.engine.config import EngineConfig
+from twolane.engine.cpu import load_engine
+from twolane.engine.step import Engine, RowWork
+from twolane.kvtransfer.transports.memory import Faults
 from twolane.testing.virtual_time import virtual_time_runner
 from twolane.v1 import inference_pb2
-from worker.step_runner import TimedEngine
+from twolane.worker.step_runner import TimedEngine
 
 
 class TimedCpuEngine:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from router.config import DispatchConfig
 from tests.cluster.virtual_cluster import Shape, VirtualCluster
 from tests.cluster.waiting import answer, answers, play, resumes
+from twolane.router.config import DispatchConfig
 
 
 async def hang(cluster: VirtualCluster, name: str) -> None:

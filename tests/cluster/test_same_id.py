@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from engine.fake import expected_answer
 from tests.cluster.virtual_cluster import Shape, VirtualCluster, virtual_cluster
+from twolane.engine.fake import expected_answer
 from twolane.params import SamplingParams
 from twolane.testing.virtual_time import virtual_time_runner
 

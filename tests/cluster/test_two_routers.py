@@ -6,16 +6,16 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from engine.fake import expected_answer
-from router.config import RouterConfig
-from router.router import Router
 from tests.cluster.virtual_cluster import Shape, VirtualCluster, virtual_cluster
+from twolane.engine.fake import expected_answer
 from twolane.errors import DuplicateRequestError
 from twolane.params import SamplingParams
+from twolane.router.config import RouterConfig
+from twolane.router.router import Router
 from twolane.rpc.params import params_to_proto
 from twolane.testing.virtual_time import virtual_time_runner
 from twolane.v1 import inference_pb2
-from worker.announcer import Announcer
+from twolane.worker.announcer import Announcer
 
 PARAMS = SamplingParams(max_tokens=60, seed=1)
 MINE, THEIRS = [1, 2, 3], [4, 5, 6, 7]

@@ -32,7 +32,7 @@ class Sides:
 @contextmanager
 def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "deploy", *arguments, "--parent-pid", str(os.getpid())],
+        [sys.executable, "-m", "twolane.deploy", *arguments, "--parent-pid", str(os.getpid())],
         stdout=subprocess.PIPE,
         text=True,
     )

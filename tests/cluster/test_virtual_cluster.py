@@ -9,15 +9,15 @@ from functools import partial
 
 import pytest
 
-from engine.fake import FakeEngine, FakeEngineConfig, expected_answer
-from kvtransfer.transports.memory import Faults
 from tests.cluster.virtual_cluster import (
     Shape,
     VirtualCluster,
     make_fake_engine,
     virtual_cluster,
 )
+from twolane.engine.fake import FakeEngine, FakeEngineConfig, expected_answer
 from twolane.errors import InvalidRequestError, TwolaneError
+from twolane.kvtransfer.transports.memory import Faults
 from twolane.params import SamplingParams
 from twolane.testing.virtual_time import virtual_time_runner
 from twolane.v1.inference_pb2 import Token

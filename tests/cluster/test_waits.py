@@ -10,11 +10,11 @@ import random
 
 import pytest
 
-from engine.fake import FakeEngine, FakeEngineConfig
-from kvtransfer.transports.memory import Faults
-from router.config import DispatchConfig
 from tests.cluster.virtual_cluster import Shape, VirtualCluster
 from tests.cluster.waiting import answer, answers, play, resumes
+from twolane.engine.fake import FakeEngine, FakeEngineConfig
+from twolane.kvtransfer.transports.memory import Faults
+from twolane.router.config import DispatchConfig
 
 LONG = (3000,) * 6  # more than a prefill worker computes at once: some wait in its queue
 
@@ -83,7 +83,9 @@ def foresight(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     """Whether the router counts the pages that prompts hold where they are computed. It cannot
     count those of other routers: then workers have to find a way out themselves."""
     if not request.param:
-        monkeypatch.setattr("router.placing._pages_at_prefill", lambda placement, n_tokens: 0)
+        monkeypatch.setattr(
+            "twolane.router.placing._pages_at_prefill", lambda placement, n_tokens: 0
+        )
 
 
 @pytest.mark.usefixtures("foresight")

@@ -18,31 +18,31 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from decode_worker.config import DecodeConfig
-from decode_worker.role import DecodeRole
-from engine.fake import FakeEngine, FakeEngineConfig
-from engine.step import RowResult, RowWork
-from kvtransfer.config import LeaseConfig
-from kvtransfer.sources import PageMaker
-from kvtransfer.transports.memory import Faults, MemoryFabric, MemoryOutlet
-from prefill_worker.config import PrefillConfig
-from prefill_worker.role import PrefillRole
-from router.config import DispatchConfig, MembershipConfig, RouterConfig
-from router.membership import NameTakenError
-from router.router import Router
+from twolane.decode_worker.config import DecodeConfig
+from twolane.decode_worker.role import DecodeRole
+from twolane.engine.fake import FakeEngine, FakeEngineConfig
+from twolane.engine.step import RowResult, RowWork
+from twolane.kvtransfer.config import LeaseConfig
+from twolane.kvtransfer.sources import PageMaker
+from twolane.kvtransfer.transports.memory import Faults, MemoryFabric, MemoryOutlet
 from twolane.params import SamplingParams
+from twolane.prefill_worker.config import PrefillConfig
+from twolane.prefill_worker.role import PrefillRole
+from twolane.router.config import DispatchConfig, MembershipConfig, RouterConfig
+from twolane.router.membership import NameTakenError
+from twolane.router.router import Router
 from twolane.rpc.link import LinkBrokenError
 from twolane.rpc.params import params_to_proto
 from twolane.testing.links import MemoryLink, link_pair
 from twolane.v1 import cluster_pb2, inference_pb2, sampling_pb2, transfer_pb2, worker_pb2
-from worker.announcer import Announcer
-from worker.config import SessionConfig, StepLimits, StepWatchConfig, WorkerConfig
-from worker.errors import RouterInUseError, StaleEpochError
-from worker.peers import Wire
-from worker.role import Roles
-from worker.site import Site
-from worker.step_runner import OnSubmitted, TimedEngine, TimedStepRunner
-from worker.worker import Worker
+from twolane.worker.announcer import Announcer
+from twolane.worker.config import SessionConfig, StepLimits, StepWatchConfig, WorkerConfig
+from twolane.worker.errors import RouterInUseError, StaleEpochError
+from twolane.worker.peers import Wire
+from twolane.worker.role import Roles
+from twolane.worker.site import Site
+from twolane.worker.step_runner import OnSubmitted, TimedEngine, TimedStepRunner
+from twolane.worker.worker import Worker
 
 LEASE = LeaseConfig(lease_s=3.0, heartbeat_s=0.5, retry_first_s=0.05, retry_most_s=0.4)
 

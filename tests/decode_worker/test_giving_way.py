@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from decode_worker.config import DecodeConfig
-from decode_worker.role import DecodeRole
-from engine.fake import FakeEngine, FakeEngineConfig
-from engine.step import SampledToken
+from twolane.decode_worker.config import DecodeConfig
+from twolane.decode_worker.role import DecodeRole
+from twolane.engine.fake import FakeEngine, FakeEngineConfig
+from twolane.engine.step import SampledToken
 from twolane.params import SamplingParams
 from twolane.v1 import worker_pb2
-from worker.config import StepLimits, WorkerConfig
-from worker.rows import Row, RowState
-from worker.site import Site
+from twolane.worker.config import StepLimits, WorkerConfig
+from twolane.worker.rows import Row, RowState
+from twolane.worker.site import Site
 
 
 def running(site: Site, role: DecodeRole, n_tokens: int) -> Row:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from decode_worker.preemption import choose_victim
-from engine.fake import FakeEngine, FakeEngineConfig
+from twolane.decode_worker.preemption import choose_victim
+from twolane.engine.fake import FakeEngine, FakeEngineConfig
 from twolane.params import SamplingParams
 from twolane.v1 import worker_pb2
-from worker.rows import Row
+from twolane.worker.rows import Row
 
 SPEC = FakeEngine(FakeEngineConfig(n_pages=4)).spec
 

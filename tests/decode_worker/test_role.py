@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from decode_worker.config import DecodeConfig
-from decode_worker.role import DecodeRole
-from engine.fake import FakeEngine, FakeEngineConfig, expected_answer
-from engine.step import RowResult, SampledToken
+from twolane.decode_worker.config import DecodeConfig
+from twolane.decode_worker.role import DecodeRole
+from twolane.engine.fake import FakeEngine, FakeEngineConfig, expected_answer
+from twolane.engine.step import RowResult, SampledToken
 from twolane.params import SamplingParams
 from twolane.v1 import worker_pb2
-from worker.config import StepLimits, WorkerConfig
-from worker.errors import RowRefusedError
-from worker.rows import Row, RowState
-from worker.site import Site
+from twolane.worker.config import StepLimits, WorkerConfig
+from twolane.worker.errors import RowRefusedError
+from twolane.worker.rows import Row, RowState
+from twolane.worker.site import Site
 
 PARAMS = SamplingParams(max_tokens=60, seed=7)
 LEAST = DecodeConfig(least_growth_tokens=1)

@@ -9,13 +9,13 @@ import threading
 from typing import Any
 from unittest import mock
 
-from deploy.bundled import model_path
-from deploy.child import run_process
-from deploy.spec import WorkerSettings, WorkerSpec
-from kvtransfer.receiver import Receiver
-from kvtransfer.transports.base import Wake
-from kvtransfer.transports.stream_landing import StreamLanding
 from tests.deploy.clusters import model_with
+from twolane.deploy.bundled import model_path
+from twolane.deploy.child import run_process
+from twolane.deploy.spec import WorkerSettings, WorkerSpec
+from twolane.kvtransfer.receiver import Receiver
+from twolane.kvtransfer.transports.base import Wake
+from twolane.kvtransfer.transports.stream_landing import StreamLanding
 
 MODEL = model_with(model_dir=str(model_path()), name="m", engine="fake", n_pages=8)
 SPEC = WorkerSpec(

@@ -14,13 +14,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from unittest import mock
 
-from deploy.child import run_process
-from deploy.ray_actor import ServiceActor
-from deploy.serving import Where
-from deploy.spec import ProcessSpec, WorkerSpec
-from deploy.spec_json import to_json
-from kvtransfer.transports.thread import TransportThread
 from tests.deploy.clusters import model_with
+from twolane.deploy.child import run_process
+from twolane.deploy.ray_actor import ServiceActor
+from twolane.deploy.serving import Where
+from twolane.deploy.spec import ProcessSpec, WorkerSpec
+from twolane.deploy.spec_json import to_json
+from twolane.kvtransfer.transports.thread import TransportThread
 
 SPEC = WorkerSpec(
     worker_id="w", epoch=1, roles=("decode",), model=model_with(model_dir="", name="m"), routers=()
@@ -46,10 +46,10 @@ async def serving(spec: ProcessSpec) -> AsyncIterator[Where]:
 
 def main(launcher: str, log: str) -> None:
     if launcher == "process":
-        with mock.patch("deploy.child.serving", serving):
+        with mock.patch("twolane.deploy.child.serving", serving):
             run_process(SPEC, None)
     else:
-        with mock.patch("deploy.ray_actor.serving", serving):
+        with mock.patch("twolane.deploy.ray_actor.serving", serving):
             ServiceActor().start("worker", to_json(SPEC), log, os.getppid())
             time.sleep(60)
 

@@ -6,8 +6,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from deploy.options import settings
-from deploy.spec import (
+from twolane.deploy.options import settings
+from twolane.deploy.spec import (
     DECODE,
     PREFILL,
     ClusterSpec,
@@ -16,7 +16,7 @@ from deploy.spec import (
     RouterSettings,
     WorkerSettings,
 )
-from engine.config import EngineConfig
+from twolane.engine.config import EngineConfig
 
 
 def model_with(

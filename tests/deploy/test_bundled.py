@@ -20,11 +20,11 @@ from transformers import AutoTokenizer
 from benchmarks.recall import SUITES, Suite, ask, draw_questions, story_perplexity
 from benchmarks.recall_backends import TransformersBackend
 from benchmarks.results import RESULTS
-from deploy.bundled import model_path
-from deploy.bundled.chat import draw_chat
-from deploy.bundled.corpus import documents, held_out_stories
-from deploy.bundled.markup import BEGIN, END, SPECIAL_TOKENS, Message, render_chat
-from deploy.bundled.stories import sentences
+from twolane.deploy.bundled import model_path
+from twolane.deploy.bundled.chat import draw_chat
+from twolane.deploy.bundled.corpus import documents, held_out_stories
+from twolane.deploy.bundled.markup import BEGIN, END, SPECIAL_TOKENS, Message, render_chat
+from twolane.deploy.bundled.stories import sentences
 
 MAX_BYTES = 8_000_000
 

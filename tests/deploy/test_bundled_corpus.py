@@ -9,13 +9,13 @@ from random import Random
 import torch
 from tokenizers import Tokenizer
 
-from deploy.bundled import model_path
-from deploy.bundled.corpus import documents
-from deploy.bundled.markup import BEGIN, END, SPECIAL_TOKENS
-from deploy.bundled.packing import PackedRows
-from deploy.bundled.plots import PLOTS
-from deploy.bundled.records import KEYS, key_split, recall_document, recall_prompt
-from deploy.bundled.stories import Split, draw_plan, tell
+from twolane.deploy.bundled import model_path
+from twolane.deploy.bundled.corpus import documents
+from twolane.deploy.bundled.markup import BEGIN, END, SPECIAL_TOKENS
+from twolane.deploy.bundled.packing import PackedRows
+from twolane.deploy.bundled.plots import PLOTS
+from twolane.deploy.bundled.records import KEYS, key_split, recall_document, recall_prompt
+from twolane.deploy.bundled.stories import Split, draw_plan, tell
 
 
 def test_same_seed_tells_the_same_stories_and_another_seed_does_not() -> None:

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from deploy.cpu_share import ROUTER_NICE, try_prefer
-from deploy.process_launcher import ProcessLauncher
-from deploy.spec import RouterSpec
 from tests.deploy.clusters import model_with
 from tests.deploy.test_launcher_process import DUMMY, spec
+from twolane.deploy.cpu_share import ROUTER_NICE, try_prefer
+from twolane.deploy.process_launcher import ProcessLauncher
+from twolane.deploy.spec import RouterSpec
 
 ROUTER = RouterSpec(router_id="r", model=model_with(model_dir="", name="ok"))
 OURS = os.getpriority(os.PRIO_PROCESS, 0)

@@ -16,11 +16,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from deploy.compose_router import grpc_door_config, http_config
-from deploy.descriptors import LEAST, Shares, share
-from deploy.spec import RouterSpec
-from router.config import GrpcDoorConfig, HttpConfig
 from tests.deploy.clusters import model_with
+from twolane.deploy.compose_router import grpc_door_config, http_config
+from twolane.deploy.descriptors import LEAST, Shares, share
+from twolane.deploy.spec import RouterSpec
+from twolane.router.config import GrpcDoorConfig, HttpConfig
 
 ROUTER = ["router", "--port", "0", "--worker-port", "0", "--http-port", "0"]
 SPEC = RouterSpec(router_id="r", model=model_with(model_dir="", name="m"))
@@ -54,10 +54,10 @@ def test_connections_are_bounded_by_what_the_limit_leaves(
     assert (grpc_door_config(shares).connections, http.connections) == expected
 
 
-@pytest.mark.parametrize("module", ["deploy.up", "deploy"])
+@pytest.mark.parametrize("module", ["twolane.deploy.up", "twolane.deploy"])
 def test_too_few_descriptors_are_one_clear_line(module: str) -> None:
     command = f"ulimit -n 16; exec {sys.executable} -m {module}"
-    command += " router" if module == "deploy" else " --engine fake"
+    command += " router" if module == "twolane.deploy" else " --engine fake"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
@@ -73,7 +73,7 @@ def router(tmp_path: Path) -> Iterator[tuple[psutil.Process, str, Path]]:
     log = tmp_path / "log"
     with log.open("w") as errors:
         process = subprocess.Popen(
-            [sys.executable, "-m", "deploy", *ROUTER],
+            [sys.executable, "-m", "twolane.deploy", *ROUTER],
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,

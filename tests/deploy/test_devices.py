@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from deploy.devices import environment_of, read_gpus, settled, visible_devices
-from deploy.errors import StartError
-from deploy.spec import ClusterSpec, PoolSpec, RouterSpec
 from tests.deploy.clusters import changed, cluster_with, model_with
+from twolane.deploy.devices import environment_of, read_gpus, settled, visible_devices
+from twolane.deploy.errors import StartError
+from twolane.deploy.spec import ClusterSpec, PoolSpec, RouterSpec
 
 MODEL = model_with(model_dir="/m", name="m", tensor_parallel=2)
 SINGLE = changed(MODEL, tensor_parallel=1)

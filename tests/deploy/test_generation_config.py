@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from deploy.bundled import model_path
-from deploy.compose_router import router_config
-from deploy.resolve import resolve
-from deploy.up_topology import topology_of
-from router.model_files import ModelFilesError
+from twolane.deploy.bundled import model_path
+from twolane.deploy.compose_router import router_config
+from twolane.deploy.resolve import resolve
+from twolane.deploy.up_topology import topology_of
+from twolane.router.model_files import ModelFilesError
 from twolane.testing import start_local
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from deploy.bundled import model_path
-from deploy.engines import open_engine
-from deploy.errors import StartError
-from engine.fake import FakeEngine, FakeEngineConfig
 from tests.deploy.clusters import changed, model_with
+from twolane.deploy.bundled import model_path
+from twolane.deploy.engines import open_engine
+from twolane.deploy.errors import StartError
+from twolane.engine.fake import FakeEngine, FakeEngineConfig
 
 GPU = model_with(model_dir=str(model_path()), name="m", device="cuda")
 
@@ -36,8 +36,8 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[Double]]:
             made.append(Double(FakeEngineConfig(n_pages=n_pages, page_tokens=64)))
             return made[-1]
 
-        monkeypatch.setattr("engine.load.pick_device", lambda device: device)
-        monkeypatch.setattr("engine.load.load_engine", load)
+        monkeypatch.setattr("twolane.engine.load.pick_device", lambda device: device)
+        monkeypatch.setattr("twolane.engine.load.load_engine", load)
         return made
 
     return with_room_for

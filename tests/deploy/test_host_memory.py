@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from deploy.bundled import model_path
-from deploy.engines import open_engine
-from deploy.errors import StartError
-from deploy.host_memory import RESERVE_BYTES, available_bytes, check_room
 from tests.deploy.clusters import changed, model_with
+from twolane.deploy.bundled import model_path
+from twolane.deploy.engines import open_engine
+from twolane.deploy.errors import StartError
+from twolane.deploy.host_memory import RESERVE_BYTES, available_bytes, check_room
 
 GIB = 1 << 30
 HUGE = model_with(model_dir=str(model_path()), name="m", device="cpu", kv_bytes=999_999_999_999_999)
@@ -70,9 +70,9 @@ def test_a_pool_larger_than_the_machine_is_refused_before_it_is_allocated(
     def allocate(*given: object) -> None:
         raise AssertionError(f"allocated: {given}")
 
-    monkeypatch.setattr("deploy.engines.create_pool_memory", allocate)
-    monkeypatch.setattr("engine.load.load_engine", allocate)
-    monkeypatch.setattr("deploy.engines.FakeEngine", allocate)
+    monkeypatch.setattr("twolane.deploy.engines.create_pool_memory", allocate)
+    monkeypatch.setattr("twolane.engine.load.load_engine", allocate)
+    monkeypatch.setattr("twolane.deploy.engines.FakeEngine", allocate)
     with (
         pytest.raises(StartError, match=r"a pool of 931322\.\d\d GiB; .* give fewer --pages or"),
         open_engine(replace(HUGE, engine=engine), name="w", is_shared=is_shared),
@@ -82,8 +82,8 @@ def test_a_pool_larger_than_the_machine_is_refused_before_it_is_allocated(
 
 def test_the_pools_of_all_ranks_count(monkeypatch: pytest.MonkeyPatch) -> None:
     checked: list[int] = []
-    monkeypatch.setattr("deploy.engines.check_room", checked.append)
-    monkeypatch.setattr("engine.load.load_engine", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("twolane.deploy.engines.check_room", checked.append)
+    monkeypatch.setattr("twolane.engine.load.load_engine", lambda *_, **__: 1 / 0)
     for ranks in (1, 2):
         spec = changed(HUGE, kv_bytes=None, n_pages=8, tensor_parallel=ranks)
         with pytest.raises(ZeroDivisionError), open_engine(spec, name="w", is_shared=False):

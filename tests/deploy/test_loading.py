@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from deploy.bundled import model_path
-from deploy.child import log_to_stderr
-from deploy.engines import open_engine
-from deploy.loading import LoadingLines
-from engine.progress import Loaded, Readied
 from tests.deploy.clusters import changed, model_with
+from twolane.deploy.bundled import model_path
+from twolane.deploy.child import log_to_stderr
+from twolane.deploy.engines import open_engine
+from twolane.deploy.loading import LoadingLines
+from twolane.engine.progress import Loaded, Readied
 
 MODEL = model_with(model_dir=str(model_path()), name="small", device="cpu", n_pages=3)
 GB = 10**9
@@ -19,7 +19,7 @@ GB = 10**9
 def test_a_line_a_second_says_how_far_it_is_and_the_last_one_how_fast_it_was(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(logging.INFO, logger="deploy.loading")
+    caplog.set_level(logging.INFO, logger="twolane.deploy.loading")
     now = 100.0
     lines = LoadingLines("m", clock=lambda: now)
     for i in range(81):  # ten tensors, and 1 GB, a second
@@ -31,7 +31,7 @@ def test_a_line_a_second_says_how_far_it_is_and_the_last_one_how_fast_it_was(
 
 
 def test_making_ready_is_told_once_it_is_loaded(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger="deploy.loading")
+    caplog.set_level(logging.INFO, logger="twolane.deploy.loading")
     now = 10.0
     lines = LoadingLines("m", clock=lambda: now)
     for news in (
@@ -48,7 +48,7 @@ def test_making_ready_is_told_once_it_is_loaded(caplog: pytest.LogCaptureFixture
 
 
 def test_a_model_that_is_there_at_once_has_one_line(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger="deploy.loading")
+    caplog.set_level(logging.INFO, logger="twolane.deploy.loading")
     lines = LoadingLines("m", clock=lambda: 5.0)
     for i in range(3):
         lines(Loaded(i, 2, i * 1000, 2000))
@@ -59,7 +59,7 @@ def test_a_model_that_is_there_at_once_has_one_line(caplog: pytest.LogCaptureFix
 def test_an_engine_says_that_it_has_loaded(
     changes: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, logger="deploy.loading")
+    caplog.set_level(logging.INFO, logger="twolane.deploy.loading")
     spec = changed(MODEL, **changes)
     with open_engine(spec, name="w", is_shared=False):
         pass
@@ -67,7 +67,7 @@ def test_an_engine_says_that_it_has_loaded(
 
 
 def test_a_worker_shows_these_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    logger = logging.getLogger("deploy")
+    logger = logging.getLogger("twolane.deploy")
     monkeypatch.setattr(logger, "level", logging.NOTSET)
     log_to_stderr()
-    assert logging.getLogger("deploy.loading").isEnabledFor(logging.INFO)
+    assert logging.getLogger("twolane.deploy.loading").isEnabledFor(logging.INFO)

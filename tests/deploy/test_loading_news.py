@@ -3,14 +3,14 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from deploy.events import Event, Kind
-from deploy.launcher import Handle
-from deploy.loading_news import LoadingNews
-from deploy.spec import ProcessSpec
-from deploy.supervisor import Supervisor, SupervisorConfig
 from tests.deploy.clusters import cluster_with, model_with
+from twolane.deploy.events import Event, Kind
+from twolane.deploy.launcher import Handle
+from twolane.deploy.loading_news import LoadingNews
+from twolane.deploy.spec import ProcessSpec
+from twolane.deploy.supervisor import Supervisor, SupervisorConfig
 
-PREFIX = "2026-11-20 10:00:00,000 I deploy.loading: "
+PREFIX = "2026-11-20 10:00:00,000 I twolane.deploy.loading: "
 CLUSTER = cluster_with(model_with(model_dir="/m", name="m"), prefill=1, decode=1)
 
 

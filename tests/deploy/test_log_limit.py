@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from deploy.child import log_to_stderr
-from deploy.log_limit import LogLimit
+from twolane.deploy.child import log_to_stderr
+from twolane.deploy.log_limit import LogLimit
 
 
 @dataclass

@@ -12,13 +12,14 @@ import click
 import pytest
 import yaml
 
-from deploy.__main__ import router, worker
-from deploy.bundled import model_path
-from deploy.compose_worker import on_device, ready_limits
-from deploy.engines import open_engine
-from deploy.options import Declared, declared, said
-from deploy.resolve import resolve
-from deploy.spec import (
+from tests.deploy.topologies import read, refusal
+from twolane.deploy.__main__ import router, worker
+from twolane.deploy.bundled import model_path
+from twolane.deploy.compose_worker import on_device, ready_limits
+from twolane.deploy.engines import open_engine
+from twolane.deploy.options import Declared, declared, said
+from twolane.deploy.resolve import resolve
+from twolane.deploy.spec import (
     ClusterSettings,
     ClusterSpec,
     ModelSpec,
@@ -28,14 +29,13 @@ from deploy.spec import (
     WorkerSettings,
     WorkerSpec,
 )
-from deploy.spec_json import from_json, to_json
-from deploy.topology import Topology
-from deploy.topology_file import write_topology
-from deploy.up_command import up
-from deploy.up_topology import read_options, topology_of
-from engine.config import EngineConfig
-from engine.fake import FakeEngine, FakeEngineConfig
-from tests.deploy.topologies import read, refusal
+from twolane.deploy.spec_json import from_json, to_json
+from twolane.deploy.topology import Topology
+from twolane.deploy.topology_file import write_topology
+from twolane.deploy.up_command import up
+from twolane.deploy.up_topology import read_options, topology_of
+from twolane.engine.config import EngineConfig
+from twolane.engine.fake import FakeEngine, FakeEngineConfig
 
 PARTS: dict[type, str] = {
     ClusterSettings: "",
@@ -140,8 +140,8 @@ def test_an_engines_option_arrives_in_the_engine(
         configs.append(config)
         return FakeEngine(FakeEngineConfig(page_tokens=64))
 
-    monkeypatch.setattr("engine.load.load_engine", load)
-    monkeypatch.setattr("engine.load.pick_device", lambda device: device)
+    monkeypatch.setattr("twolane.engine.load.load_engine", load)
+    monkeypatch.setattr("twolane.engine.load.pick_device", lambda device: device)
     value = another(each)
     (spec,) = resolve(topology_of({"colocated": 1, each.key: value})).workers("h:1")
     with open_engine(on_device(spec), name="w", is_shared=False, ready=ready_limits(spec)):
@@ -197,7 +197,7 @@ def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runs:
     """Gives a command its arguments, and returns the spec of the process that it would run."""
     monkeypatch.setenv("HOME", str(tmp_path))
     specs: list[Any] = []
-    monkeypatch.setattr("deploy.__main__.run_process", lambda spec, fd: specs.append(spec))
+    monkeypatch.setattr("twolane.deploy.__main__.run_process", lambda spec, fd: specs.append(spec))
 
     def run(arguments: list[str]) -> Any:
         {"router": router, "worker": worker}[arguments[0]](arguments[1:], standalone_mode=False)

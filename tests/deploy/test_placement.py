@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from deploy.errors import StartError
-from deploy.placement import Host, Need, Seat, place
+from twolane.deploy.errors import StartError
+from twolane.deploy.placement import Host, Need, Seat, place
 
 P, D, BOTH = ("prefill",), ("decode",), ("prefill", "decode")
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from deploy.errors import StartError
-from deploy.process_launcher import ProcessLauncher
-from deploy.secret import secret_by_hand
-from deploy.spec import ClusterSpec
 from tests.deploy.clusters import cluster_with, model_with
 from tests.deploy.test_launcher_process import DUMMY, spec
+from twolane.deploy.errors import StartError
+from twolane.deploy.process_launcher import ProcessLauncher
+from twolane.deploy.secret import secret_by_hand
+from twolane.deploy.spec import ClusterSpec
 
 CLUSTER = cluster_with(model_with(model_dir="", name="ok"), prefill=1, decode=1)
 

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from deploy.bundled import model_path
-from deploy.descriptors import MOST
-from deploy.errors import StartError
-from deploy.serving import serving
-from deploy.spec import ProcessSpec, RouterSettings, RouterSpec, WorkerSpec
 from tests.deploy.clusters import changed, model_with
+from twolane.deploy.bundled import model_path
+from twolane.deploy.descriptors import MOST
+from twolane.deploy.errors import StartError
+from twolane.deploy.serving import serving
+from twolane.deploy.spec import ProcessSpec, RouterSettings, RouterSpec, WorkerSpec
 
 MODEL = model_with(model_dir=str(model_path()), name="m", engine="fake", n_pages=8)
 ROUTER = RouterSpec(router_id="r", model=MODEL, settings=RouterSettings(port=0))

@@ -8,18 +8,15 @@ from typing import Any
 import click
 import pytest
 
-from deploy.devices import settled
-from deploy.errors import StartError
-from deploy.resolve import resolve
-from deploy.spec import ClusterSpec, WorkerSettings
-from deploy.topology import (
-    given,
-    parse_topology,
-)
-from deploy.topology_file import SHIPPED, find_topology, read_topology, write_topology
-from deploy.up_topology import topology_of
 from tests.deploy.clusters import model_with
 from tests.deploy.topologies import read, refusal, said
+from twolane.deploy.devices import settled
+from twolane.deploy.errors import StartError
+from twolane.deploy.resolve import resolve
+from twolane.deploy.spec import ClusterSpec, WorkerSettings
+from twolane.deploy.topology import given, parse_topology
+from twolane.deploy.topology_file import SHIPPED, find_topology, read_topology, write_topology
+from twolane.deploy.up_topology import topology_of
 
 FOUR = ("0", "1", "2", "3")
 FILE = """\

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from deploy.compose_worker import transport_config
-from deploy.resolve import resolve
-from deploy.spec import WorkerSpec
-from deploy.spec_json import from_json, to_json
-from deploy.topology import given
-from deploy.topology_file import write_topology
-from deploy.up_topology import topology_of
-from kvtransfer.transports.registry import TransportConfig
 from tests.deploy.topologies import read, refusal, said
+from twolane.deploy.compose_worker import transport_config
+from twolane.deploy.resolve import resolve
+from twolane.deploy.spec import WorkerSpec
+from twolane.deploy.spec_json import from_json, to_json
+from twolane.deploy.topology import given
+from twolane.deploy.topology_file import write_topology
+from twolane.deploy.up_topology import topology_of
+from twolane.kvtransfer.transports.registry import TransportConfig
 
 
 def test_checksums_and_sockets_reach_the_transports_of_the_workers(tmp_path: Path) -> None:

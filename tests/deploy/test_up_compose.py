@@ -9,9 +9,10 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from deploy.bundled import model_path
-from deploy.compose_router import router_config
-from deploy.compose_worker import (
+from tests.deploy.clusters import changed, cluster_with, model_with
+from twolane.deploy.bundled import model_path
+from twolane.deploy.compose_router import router_config
+from twolane.deploy.compose_worker import (
     GPU_STEP_LIMITS,
     build_worker,
     check_rows,
@@ -24,17 +25,16 @@ from deploy.compose_worker import (
     step_watch_config,
     worker_config,
 )
-from deploy.engines import Powerhouse, open_engine
-from deploy.errors import StartError
-from deploy.serving import serving
-from deploy.spec import RouterSettings, TimingSpec, WorkerSettings, WorkerSpec
-from engine.config import EngineConfig
-from engine.fake import FakeEngine, FakeEngineConfig
-from kvtransfer.config import ReceiverConfig
-from tests.deploy.clusters import changed, cluster_with, model_with
-from worker.config import StepLimits, StepWatchConfig
-from worker.links import PeerDialer
-from worker.metrics import WorkerMetrics
+from twolane.deploy.engines import Powerhouse, open_engine
+from twolane.deploy.errors import StartError
+from twolane.deploy.serving import serving
+from twolane.deploy.spec import RouterSettings, TimingSpec, WorkerSettings, WorkerSpec
+from twolane.engine.config import EngineConfig
+from twolane.engine.fake import FakeEngine, FakeEngineConfig
+from twolane.kvtransfer.config import ReceiverConfig
+from twolane.worker.config import StepLimits, StepWatchConfig
+from twolane.worker.links import PeerDialer
+from twolane.worker.metrics import WorkerMetrics
 
 FAKE = model_with(model_dir=str(model_path()), name="m", engine="fake", n_pages=8)
 TIMING = TimingSpec(heartbeat_s=0.05, suspicion_s=0.2, lease_s=0.5, grace_s=1.5, stop_grace_s=2.5)
@@ -131,7 +131,7 @@ def test_a_gpu_is_made_ready_for_the_steps_that_its_worker_takes(
         configs.append(config)
         return FakeEngine(FakeEngineConfig())
 
-    monkeypatch.setattr("engine.load.load_engine", load)
+    monkeypatch.setattr("twolane.engine.load.load_engine", load)
     model = changed(FAKE, engine="model", device="cpu", n_pages=3)
     with open_engine(model, name="w", is_shared=False, ready=told["decode"]):
         pass

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from deploy.process_end import how_it_ended
-from deploy.resolve import resolve
-from deploy.scratch import CRASHED, keep_logs
-from deploy.topology import parse_topology
 from tests.deploy.test_up_process import ONE, command
+from twolane.deploy.process_end import how_it_ended
+from twolane.deploy.resolve import resolve
+from twolane.deploy.scratch import CRASHED, keep_logs
+from twolane.deploy.topology import parse_topology
 from twolane.testing import start_local
 
 

@@ -7,9 +7,9 @@ import huggingface_hub
 import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 
-from deploy.bundled import model_path
-from deploy.errors import StartError
-from deploy.hub import find_model
+from twolane.deploy.bundled import model_path
+from twolane.deploy.errors import StartError
+from twolane.deploy.hub import find_model
 
 
 def test_the_bundled_model_ships_with_the_package() -> None:

@@ -145,7 +145,7 @@ def test_the_third_stop_ends_even_a_launcher_that_hangs() -> None:
 
 
 def test_a_child_that_was_there_before_is_left_alone() -> None:
-    program = f"sleep 60 >/dev/null & echo $!; exec {sys.executable} -P -m deploy.up --help"
+    program = f"sleep 60 >/dev/null & echo $!; exec {sys.executable} -P -m twolane.deploy.up --help"
     done = subprocess.run(
         ["sh", "-c", program], stdout=subprocess.PIPE, text=True, check=True, timeout=30
     )
@@ -211,7 +211,7 @@ def test_a_signal_to_a_cluster_on_ray_ends_all_that_was_started(
 
 def test_a_demo_that_is_terminated_leaves_no_process_and_no_folder(tmp_path: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    arguments = [sys.executable, "-m", "deploy.demo", "--launcher", "process"]
+    arguments = [sys.executable, "-m", "twolane.deploy.demo", "--launcher", "process"]
     with subprocess.Popen(arguments, stdout=subprocess.DEVNULL, env=environment) as process:
         wait_until(lambda: bool(list(tmp_path.glob("*/router-0.log"))))
         process.terminate()
@@ -242,12 +242,12 @@ def environment_of(process: psutil.Process) -> dict[str, str]:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_while_it_is_still_importing_ends_it_in_one_line(number: signal.Signals) -> None:
     program = (
-        "import importlib.abc, os, sys, time, deploy.up\n"
+        "import importlib.abc, os, sys, time, twolane.deploy.up\n"
         "class Finder(importlib.abc.MetaPathFinder):\n"
         "    def find_spec(self, name, path, target=None):\n"
         f"        if name == 'click': os.kill(os.getppid(), {int(number)}), time.sleep(30)\n"
         "sys.meta_path.insert(0, Finder())\n"
-        "deploy.up.main()\n"
+        "twolane.deploy.up.main()\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False
@@ -327,7 +327,8 @@ def test_a_port_in_use_is_named() -> None:
 def test_a_worker_that_cannot_listen_says_so(tmp_path: Path) -> None:
     arguments = ["worker", "--engine", "fake", "--host", "192.0.2.1"]
     done = subprocess.run(
-        [sys.executable, "-m", "deploy", *arguments], env={**os.environ, "HOME": str(tmp_path)},
+        [sys.executable, "-m", "twolane.deploy", *arguments],
+        env={**os.environ, "HOME": str(tmp_path)},
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 1
@@ -346,7 +347,7 @@ def test_help_shows_the_launchers_options() -> None:
 def test_router_and_worker_start_as_plain_processes_too(tmp_path: Path) -> None:
     def start(*arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", "deploy", *arguments],
+            [sys.executable, "-m", "twolane.deploy", *arguments],
             stdout=subprocess.PIPE, text=True, env={**os.environ, "HOME": str(tmp_path)},
         )  # fmt: skip
 

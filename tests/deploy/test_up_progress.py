@@ -6,11 +6,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from deploy.bundled import model_path
-from deploy.events import Event, Kind
-from deploy.progress import Progress
-from deploy.spec import ClusterSpec
 from tests.deploy.clusters import cluster_with, model_with
+from twolane.deploy.bundled import model_path
+from twolane.deploy.events import Event, Kind
+from twolane.deploy.progress import Progress
+from twolane.deploy.spec import ClusterSpec
 
 
 def shown_when_ready(model_dir: Path, host: str = "127.0.0.1") -> str:

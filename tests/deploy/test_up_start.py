@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from deploy.errors import StartError
-from deploy.spec import ClusterSpec, WorkerSettings
-from deploy.up_command import _check_ports
 from tests.deploy.clusters import cluster_with, model_with
+from twolane.deploy.errors import StartError
+from twolane.deploy.spec import ClusterSpec, WorkerSettings
+from twolane.deploy.up_command import _check_ports
 from twolane.testing import start_local
 
 UP = [sys.executable, "-m", "twolane.cli", "up", "--json", "--engine", "fake", "--colocated", "1"]

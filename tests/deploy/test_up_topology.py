@@ -99,7 +99,15 @@ def test_a_cluster_without_sums_over_a_network_is_refused(transport: str) -> Non
     done = up("--transport", transport, "--no-checksums", "--launcher", "process", "--port", "0")
     assert done.returncode == 2
     assert f"pages are always summed over networks ({transport})" in done.stderr
-    command = [sys.executable, "-m", "deploy", "worker", "--engine", "fake", "--no-checksums"]
+    command = [
+        sys.executable,
+        "-m",
+        "twolane.deploy",
+        "worker",
+        "--engine",
+        "fake",
+        "--no-checksums",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, "always summed" in done.stderr) == (2, True)
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from deploy.errors import StartError
-from deploy.topology import Topology
-from deploy.topology_file import read_topology
-from deploy.up_command import up
+from twolane.deploy.errors import StartError
+from twolane.deploy.topology import Topology
+from twolane.deploy.topology_file import read_topology
+from twolane.deploy.up_command import up
 
 
 def read(text: str, folder: Path) -> Topology:

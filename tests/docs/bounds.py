@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from decode_worker.config import DecodeConfig
-from deploy.compose_worker import GPU_STEP_LIMITS, sender_config, step_watch_config
-from deploy.restart import RestartConfig
-from deploy.spec import TimingSpec
-from deploy.supervisor import SupervisorConfig
-from kvtransfer.config import LeaseConfig, ReceiverConfig, SenderConfig
-from prefill_worker.batching import BatchingConfig
-from prefill_worker.config import PrefillConfig
-from router.config import (
+from twolane.config import ClientConfig
+from twolane.decode_worker.config import DecodeConfig
+from twolane.deploy.compose_worker import GPU_STEP_LIMITS, sender_config, step_watch_config
+from twolane.deploy.restart import RestartConfig
+from twolane.deploy.spec import TimingSpec
+from twolane.deploy.supervisor import SupervisorConfig
+from twolane.kvtransfer.config import LeaseConfig, ReceiverConfig, SenderConfig
+from twolane.prefill_worker.batching import BatchingConfig
+from twolane.prefill_worker.config import PrefillConfig
+from twolane.router.config import (
     AdmissionConfig,
     DispatchConfig,
     GrpcDoorConfig,
@@ -21,10 +22,9 @@ from router.config import (
     MembershipConfig,
     ReadersConfig,
 )
-from router.limits import LimitsConfig
-from twolane.config import ClientConfig
+from twolane.router.limits import LimitsConfig
 from twolane.rpc.call_gate import CallGateConfig
-from worker.config import SessionConfig, StepLimits, StepWatchConfig
+from twolane.worker.config import SessionConfig, StepLimits, StepWatchConfig
 
 INVALID = "InvalidParameterError"
 OVERLOADED = "OverloadedError"

@@ -12,17 +12,17 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from deploy import log_limit
-from engine import config as engine_config
-from engine.cuda import plans
-from kvtransfer import negotiation
-from router import limits
-from router.http import connection
 from tests.docs.bounds import INVALID, SECTIONS, Row
 from tests.docs.tables import table
 from twolane import params
+from twolane.deploy import log_limit
+from twolane.engine import config as engine_config
+from twolane.engine.cuda import plans
 from twolane.errors import InvalidParameterError
+from twolane.kvtransfer import negotiation
 from twolane.params import SamplingParams
+from twolane.router import limits
+from twolane.router.http import connection
 from twolane.rpc import metrics_http, options, secret
 
 ROOT = Path(__file__).resolve().parents[2]

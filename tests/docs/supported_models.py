@@ -15,19 +15,19 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from deploy.options import declared
-from deploy.spec import BUNDLED
-from engine import config
-from engine.architecture import FAMILIES, Architecture, read_architecture
-from engine.checkpoint import Checkpoint, shard_files
-from engine.cuda.load import FP8_WIDTH, HEAD_DIM_STEP, MOST_HEAD_DIM
-from engine.errors import EngineError
-from engine.quantisation import stores_fp8
-from engine.rope import read_rope
-from router.model_defaults import read_defaults
-from router.model_files import ModelFilesError, chat_template
-from router.text import TextCodec
 from tests.docs.tables import table
+from twolane.deploy.options import declared
+from twolane.deploy.spec import BUNDLED
+from twolane.engine import config
+from twolane.engine.architecture import FAMILIES, Architecture, read_architecture
+from twolane.engine.checkpoint import Checkpoint, shard_files
+from twolane.engine.cuda.load import FP8_WIDTH, HEAD_DIM_STEP, MOST_HEAD_DIM
+from twolane.engine.errors import EngineError
+from twolane.engine.quantisation import stores_fp8
+from twolane.engine.rope import read_rope
+from twolane.router.model_defaults import read_defaults
+from twolane.router.model_files import ModelFilesError, chat_template
+from twolane.router.text import TextCodec
 
 YES = "yes"
 SMALL: Mapping[str, Any] = {

@@ -8,10 +8,10 @@ from pathlib import Path
 import click
 import pytest
 
-from deploy.up_command import up
 from tests.docs.bounds import PARTS, SECTIONS, SWITCHES
 from tests.docs.limits import default_of
 from tests.docs.pages import PAGES
+from twolane.deploy.up_command import up
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)

@@ -9,8 +9,8 @@ import pytest
 import torch
 import transformers
 
-from engine.step import Engine, Page, RowWork, SampledToken
-from engine.testing import write_random_model
+from twolane.engine.step import Engine, Page, RowWork, SampledToken
+from twolane.engine.testing import write_random_model
 from twolane.params import SamplingParams
 
 transformers.utils.logging.disable_progress_bar()

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from engine.allocator import PageAllocator, PageCounts
-from engine.step import Page
+from twolane.engine.allocator import PageAllocator, PageCounts
+from twolane.engine.step import Page
 
 
 def taken(allocator: PageAllocator, n: int) -> list[Page]:

@@ -9,8 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from engine.allocator import PageAllocator
-from engine.step import Page
+from twolane.engine.allocator import PageAllocator
+from twolane.engine.step import Page
 
 
 class Books(RuleBasedStateMachine):

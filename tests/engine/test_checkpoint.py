@@ -11,13 +11,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from engine.checkpoint import FULL_HASH_BYTES, shard_files, weights_revision
-from engine.config import EngineConfig
-from engine.cpu import load_engine
-from engine.errors import CheckpointError, ModelLoadError, UnsupportedModelError
-from engine.progress import Loaded, Readied
-from engine.step import SampledToken
-from engine.testing import write_random_model
+from twolane.engine.checkpoint import FULL_HASH_BYTES, shard_files, weights_revision
+from twolane.engine.config import EngineConfig
+from twolane.engine.cpu import load_engine
+from twolane.engine.errors import CheckpointError, ModelLoadError, UnsupportedModelError
+from twolane.engine.progress import Loaded, Readied
+from twolane.engine.step import SampledToken
+from twolane.engine.testing import write_random_model
 from twolane.params import SamplingParams
 
 Answer = Callable[..., list[SampledToken]]

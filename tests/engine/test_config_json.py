@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from engine.architecture import read_architecture
-from engine.errors import CheckpointError, UnsupportedModelError
-from engine.testing import write_random_model
 from tests.engine.test_checkpoint import edit_config, load
+from twolane.engine.architecture import read_architecture
+from twolane.engine.errors import CheckpointError, UnsupportedModelError
+from twolane.engine.testing import write_random_model
 
 YARN = {"rope_type": "yarn", "factor": 4.0}
 LLAMA3 = {

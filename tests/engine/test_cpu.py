@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from engine.config import EngineConfig
-from engine.cpu import load_engine
-from engine.errors import EngineConfigError
-from engine.step import Engine, Page, RowWork, SampledToken
+from twolane.engine.config import EngineConfig
+from twolane.engine.cpu import load_engine
+from twolane.engine.errors import EngineConfigError
+from twolane.engine.step import Engine, Page, RowWork, SampledToken
 from twolane.params import SamplingParams
 
 Answer = Callable[..., list[SampledToken]]

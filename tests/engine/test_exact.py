@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.config import EngineConfig
-from engine.cpu import load_engine
-from engine.step import Engine, Page, RowWork, SampledToken
-from engine.testing import FAMILIES, write_random_model
-from engine.tiles import TiledProduct
+from twolane.engine.config import EngineConfig
+from twolane.engine.cpu import load_engine
+from twolane.engine.step import Engine, Page, RowWork, SampledToken
+from twolane.engine.testing import FAMILIES, write_random_model
+from twolane.engine.tiles import TiledProduct
 from twolane.params import SamplingParams
 
 Answer = Callable[..., list[SampledToken]]

@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from engine.fake import FakeEngine, FakeEngineConfig, expected_answer
-from engine.step import Engine, Page, RowResult, RowWork
+from twolane.engine.fake import FakeEngine, FakeEngineConfig, expected_answer
+from twolane.engine.step import Engine, Page, RowResult, RowWork
 from twolane.params import SamplingParams
 
 CONFIG = FakeEngineConfig(n_pages=32, vocab_size=100, first_token=3, eos_token_ids=(2,))

@@ -10,10 +10,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from engine.config import EngineConfig
-from engine.cpu import load_engine
-from engine.step import SampledToken
-from engine.testing import FAMILIES, write_random_model
+from twolane.engine.config import EngineConfig
+from twolane.engine.cpu import load_engine
+from twolane.engine.step import SampledToken
+from twolane.engine.testing import FAMILIES, write_random_model
 from twolane.params import SamplingParams
 
 LENGTHS = (1, 2, 15, 16, 17, 31, 63, 64, 65, 127, 128, 129, 200, 257, 512, 700)

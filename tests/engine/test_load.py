@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.errors import EngineConfigError
-from engine.load import pick_device, pick_dtype
+from twolane.engine.errors import EngineConfigError
+from twolane.engine.load import pick_device, pick_dtype
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def card(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Non
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: request.param)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a card")
-    monkeypatch.setattr("engine.load.find_spec", lambda name: name)
+    monkeypatch.setattr("twolane.engine.load.find_spec", lambda name: name)
 
 
 @pytest.mark.parametrize("card", [(9, 0), (10, 0)], indirect=True)
@@ -39,7 +39,7 @@ def test_auto_leaves_an_older_card_alone_and_cuda_refuses_it(
 def test_without_triton_there_is_no_gpu_engine(
     card: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("engine.load.find_spec", lambda name: None)
+    monkeypatch.setattr("twolane.engine.load.find_spec", lambda name: None)
     assert pick_device("auto") == "cpu"
     (line,) = caplog.messages
     assert line.startswith("triton is not installed: the model runs on the CPU")

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from engine.prefix import chain_hashes
+from twolane.engine.prefix import chain_hashes
 
 TOKENS = [random.Random(1).randrange(150_000) for _ in range(300)]
 

@@ -11,9 +11,9 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from engine.logits import kept, temper
-from engine.sampler import Sampler
-from engine.step import Page, RowWork, SampledToken
+from twolane.engine.logits import kept, temper
+from twolane.engine.sampler import Sampler
+from twolane.engine.step import Page, RowWork, SampledToken
 from twolane.params import SamplingParams
 
 VOCAB, EOS = 50, 2

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.bundled import model_path
 from tests.cluster.real_cluster import settled
+from twolane.deploy.bundled import model_path
 from twolane.testing import start_local
 
 BOUND_S = 8.0  # of a request: its worker's step is late after 1.7 s, and the machine may be busy

@@ -7,16 +7,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from engine.config import EngineConfig
-from engine.cuda.engine import CudaEngine
-from engine.step import Engine, Page, RowWork, SampledToken, Step
+from twolane.engine.config import EngineConfig
+from twolane.engine.cuda.engine import CudaEngine
+from twolane.engine.step import Engine, Page, RowWork, SampledToken, Step
 from twolane.params import SamplingParams
 
 PAGES_A_ROW = 16
 
 
 def engine_of(model: Path, **options: Any) -> CudaEngine:
-    from engine.cuda.load import load_cuda_engine
+    from twolane.engine.cuda.load import load_cuda_engine
 
     settings: dict[str, Any] = {"n_pages": 256, "exact": False, **options}
     return load_cuda_engine(EngineConfig(model_dir=model, **settings))

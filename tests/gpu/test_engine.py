@@ -11,10 +11,10 @@ pytest.importorskip("triton")
 
 import torch
 
-from engine.cuda.memory import tensor_of
-from engine.step import Page, RowWork
-from engine.testing import FAMILIES, write_random_model
 from tests.gpu.rows import Row, answer_all, engine_of, params_of, prompt_of
+from twolane.engine.cuda.memory import tensor_of
+from twolane.engine.step import Page, RowWork
+from twolane.engine.testing import FAMILIES, write_random_model
 from twolane.params import SamplingParams
 
 pytestmark = pytest.mark.gpu

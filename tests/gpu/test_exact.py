@@ -12,12 +12,12 @@ pytest.importorskip("triton")
 
 import torch
 
-from engine.cuda.engine import CudaEngine
-from engine.cuda.memory import tensor_of
-from engine.kernels.page_copy import copy_pages
-from engine.step import Page, SampledToken
-from engine.testing import write_random_model
 from tests.gpu.rows import PAGES_A_ROW, Row, answer_all, engine_of, params_of, prompt_of
+from twolane.engine.cuda.engine import CudaEngine
+from twolane.engine.cuda.memory import tensor_of
+from twolane.engine.kernels.page_copy import copy_pages
+from twolane.engine.step import Page, SampledToken
+from twolane.engine.testing import write_random_model
 
 pytestmark = pytest.mark.gpu
 

@@ -14,19 +14,19 @@ pytest.importorskip("triton")
 
 import torch
 
-from engine.cuda.engine import CudaEngine
-from engine.cuda.memory import tensor_of
-from engine.cuda.products import Products
-from engine.errors import EngineConfigError
-from engine.fp8 import Fp8Rows
-from engine.kernels.gemv import gemv
-from engine.kernels.norm import reference_rms_norm, rms_norm
-from engine.kernels.page_copy import copy_pages
-from engine.kernels.quantise import quantise_rows
-from engine.kernels.silu import reference_silu_mul, silu_mul
-from engine.kernels.testing import relative_error
-from engine.testing import write_random_model
 from tests.gpu.rows import PAGES_A_ROW, Row, answer_all, engine_of, params_of, prompt_of
+from twolane.engine.cuda.engine import CudaEngine
+from twolane.engine.cuda.memory import tensor_of
+from twolane.engine.cuda.products import Products
+from twolane.engine.errors import EngineConfigError
+from twolane.engine.fp8 import Fp8Rows
+from twolane.engine.kernels.gemv import gemv
+from twolane.engine.kernels.norm import reference_rms_norm, rms_norm
+from twolane.engine.kernels.page_copy import copy_pages
+from twolane.engine.kernels.quantise import quantise_rows
+from twolane.engine.kernels.silu import reference_silu_mul, silu_mul
+from twolane.engine.kernels.testing import relative_error
+from twolane.engine.testing import write_random_model
 
 pytestmark = pytest.mark.gpu
 

@@ -10,11 +10,11 @@ pytest.importorskip("triton")
 
 import torch
 
-from engine.fp8 import FP8
-from engine.fp8_pages import quantise_tensors
-from engine.kernels.rope_write import rope_write
-from engine.kernels.view import KVView, allocate_view
-from engine.rope import Rope
+from twolane.engine.fp8 import FP8
+from twolane.engine.fp8_pages import quantise_tensors
+from twolane.engine.kernels.rope_write import rope_write
+from twolane.engine.kernels.view import KVView, allocate_view
+from twolane.engine.rope import Rope
 
 pytestmark = pytest.mark.gpu
 

@@ -8,8 +8,8 @@ pytest.importorskip("triton")
 
 import torch
 
-from engine.cuda.graphs import DecodeGraphs
-from engine.cuda.inputs import DeviceInputs, HostInputs, InputShape
+from twolane.engine.cuda.graphs import DecodeGraphs
+from twolane.engine.cuda.inputs import DeviceInputs, HostInputs, InputShape
 
 pytestmark = pytest.mark.gpu
 

@@ -21,18 +21,18 @@ pytest.importorskip("xxhash")
 import torch
 
 from benchmarks.transfer_far_pool import far_pool
-from deploy.converts import converts_of
-from kvtransfer.device import Lane, SentMemory
-from kvtransfer.digests import mix64
-from kvtransfer.planes import Paging
-from kvtransfer.sources import MadePages
 from tests.kvtransfer.laid_out import layout
 from tests.kvtransfer.pools import PoolForTest, open_pool
+from twolane.deploy.converts import converts_of
+from twolane.kvtransfer.device import Lane, SentMemory
+from twolane.kvtransfer.digests import mix64
+from twolane.kvtransfer.planes import Paging
+from twolane.kvtransfer.sources import MadePages
 from twolane.layout import Layout
-from worker.copy_cost import CopyCost
-from worker.cuda_lane import LaneConfig
-from worker.cuda_making import FP8_DTYPE
-from worker.cuda_memory import CudaMemory
+from twolane.worker.copy_cost import CopyCost
+from twolane.worker.cuda_lane import LaneConfig
+from twolane.worker.cuda_making import FP8_DTYPE
+from twolane.worker.cuda_memory import CudaMemory
 
 pytestmark = pytest.mark.gpu
 
@@ -232,7 +232,7 @@ def _check_peer(row: Case, theirs: Layout, address: str, *, n_pages: int) -> Non
 
 def _fetch(into: torch.Tensor, address: int) -> None:
     """By a copy of a stream of its own, and not as a tensor: the memory is another card's."""
-    from engine.cuda.driver import Copies
+    from twolane.engine.cuda.driver import Copies
 
     target, source, size = (np.array([n]) for n in (into.data_ptr(), address, into.numel()))
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]

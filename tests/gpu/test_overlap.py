@@ -10,11 +10,11 @@ pytest.importorskip("triton")
 
 import torch
 
-from engine.config import EngineConfig
-from engine.kernels.launch import APART, EARLY, OVERLAP
-from engine.step import SampledToken
-from engine.testing import write_random_model
 from tests.gpu.rows import PAGES_A_ROW, Row, answer_all, params_of, prompt_of
+from twolane.engine.config import EngineConfig
+from twolane.engine.kernels.launch import APART, EARLY, OVERLAP
+from twolane.engine.step import SampledToken
+from twolane.engine.testing import write_random_model
 
 pytestmark = pytest.mark.gpu
 
@@ -24,8 +24,8 @@ TOKENS = 12
 
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
 def test_overlapping_launches_change_no_token_and_no_logprob(family: str, tmp_path: Path) -> None:
-    from engine.cuda.load import load_cuda_engine
-    from engine.cuda.tuning import Tuning
+    from twolane.engine.cuda.load import load_cuda_engine
+    from twolane.engine.cuda.tuning import Tuning
 
     write_random_model(tmp_path, family, seed=3, hidden_size=256)
     config = EngineConfig(

@@ -20,15 +20,15 @@ pytest.importorskip("triton")
 pytest.importorskip("grpc")
 pytest.importorskip("xxhash")
 
-from engine.config import EngineConfig
-from engine.cuda.driver import CudaError, open_memory
-from engine.load import load_engine
-from engine.ranks.group import RankGroup
-from engine.step import Engine, Page
-from engine.testing import write_random_model
 from tests.engine.ranks.handing_over import DEGREES, carry, decode, kept, prefill, read, spoil
+from twolane.engine.config import EngineConfig
+from twolane.engine.cuda.driver import CudaError, open_memory
+from twolane.engine.load import load_engine
+from twolane.engine.ranks.group import RankGroup
+from twolane.engine.step import Engine, Page
+from twolane.engine.testing import write_random_model
 from twolane.testing import start_local
-from worker.cuda_memory import CudaMemory
+from twolane.worker.cuda_memory import CudaMemory
 
 pytestmark = pytest.mark.gpu
 

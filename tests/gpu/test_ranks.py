@@ -16,13 +16,13 @@ pytest.importorskip("triton")
 
 import torch
 
-from engine.config import EngineConfig
-from engine.errors import RankLostError
-from engine.load import load_engine
-from engine.ranks.group import RankGroup
-from engine.step import Page, RowWork, SampledToken
-from engine.testing import FAMILIES, write_random_model
 from tests.gpu.rows import PAGES_A_ROW, Row, answer_all, engine_of, params_of, prompt_of
+from twolane.engine.config import EngineConfig
+from twolane.engine.errors import RankLostError
+from twolane.engine.load import load_engine
+from twolane.engine.ranks.group import RankGroup
+from twolane.engine.step import Page, RowWork, SampledToken
+from twolane.engine.testing import FAMILIES, write_random_model
 from twolane.params import SamplingParams
 
 N_CARDS = torch.cuda.device_count()

@@ -11,11 +11,11 @@ pytest.importorskip("triton")
 
 import triton
 
-from engine.config import EngineConfig
-from engine.cuda.engine import CudaEngine
-from engine.cuda.load import load_cuda_engine
-from engine.step import Page, RowWork
-from engine.testing import write_random_model
+from twolane.engine.config import EngineConfig
+from twolane.engine.cuda.engine import CudaEngine
+from twolane.engine.cuda.load import load_cuda_engine
+from twolane.engine.step import Page, RowWork
+from twolane.engine.testing import write_random_model
 from twolane.params import SamplingParams
 
 pytestmark = pytest.mark.gpu

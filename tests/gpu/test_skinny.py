@@ -9,12 +9,12 @@ pytest.importorskip("triton")
 
 import torch
 
-from engine.kernels.launch import APART, EARLY, OVERLAP
-from engine.kernels.norm import rms_norm
-from engine.kernels.silu import reference_silu_mul
-from engine.kernels.skinny import PartialSums, skinny
-from engine.kernels.skinny_plan import SkinnyConfig, stages_for
-from engine.kernels.testing import relative_error
+from twolane.engine.kernels.launch import APART, EARLY, OVERLAP
+from twolane.engine.kernels.norm import rms_norm
+from twolane.engine.kernels.silu import reference_silu_mul
+from twolane.engine.kernels.skinny import PartialSums, skinny
+from twolane.engine.kernels.skinny_plan import SkinnyConfig, stages_for
+from twolane.engine.kernels.testing import relative_error
 
 pytestmark = pytest.mark.gpu
 

@@ -9,17 +9,17 @@ pytest.importorskip("triton")
 import numpy as np
 import torch
 
-from engine.fp8 import FP8
-from engine.kernels.gemv import config_for, gemv
-from engine.kernels.norm import reference_rms_norm, rms_norm
-from engine.kernels.page_copy import copy_pages
-from engine.kernels.rope_write import reference_rope, rope_write
-from engine.kernels.sample import sample
-from engine.kernels.silu import reference_silu_mul, silu_mul
-from engine.kernels.testing import relative_error
-from engine.kernels.view import allocate_view
-from engine.philox import token_bits, uniform
-from engine.rope import Rope
+from twolane.engine.fp8 import FP8
+from twolane.engine.kernels.gemv import config_for, gemv
+from twolane.engine.kernels.norm import reference_rms_norm, rms_norm
+from twolane.engine.kernels.page_copy import copy_pages
+from twolane.engine.kernels.rope_write import reference_rope, rope_write
+from twolane.engine.kernels.sample import sample
+from twolane.engine.kernels.silu import reference_silu_mul, silu_mul
+from twolane.engine.kernels.testing import relative_error
+from twolane.engine.kernels.view import allocate_view
+from twolane.engine.philox import token_bits, uniform
+from twolane.engine.rope import Rope
 
 pytestmark = pytest.mark.gpu
 

@@ -6,14 +6,14 @@ pytest.importorskip("triton")
 
 import torch
 
-from engine.cuda.products import Products
-from engine.cuda.tuning import Tuning
-from engine.kernels.launch import APART, OVERLAP
-from engine.kernels.norm import rms_norm
-from engine.kernels.silu import reference_silu_mul
-from engine.kernels.tall import gated_tall
-from engine.kernels.tall_plan import TallPlan, plan_tall
-from engine.kernels.testing import relative_error
+from twolane.engine.cuda.products import Products
+from twolane.engine.cuda.tuning import Tuning
+from twolane.engine.kernels.launch import APART, OVERLAP
+from twolane.engine.kernels.norm import rms_norm
+from twolane.engine.kernels.silu import reference_silu_mul
+from twolane.engine.kernels.tall import gated_tall
+from twolane.engine.kernels.tall_plan import TallPlan, plan_tall
+from twolane.engine.kernels.testing import relative_error
 
 pytestmark = pytest.mark.gpu
 

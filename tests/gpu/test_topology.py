@@ -19,7 +19,7 @@ pytest.importorskip("yaml")
 
 import torch
 
-from engine.testing import write_random_model
+from twolane.engine.testing import write_random_model
 from twolane.testing import LocalCluster, start_local
 
 N_CARDS = torch.cuda.device_count()

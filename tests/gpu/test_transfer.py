@@ -22,15 +22,15 @@ pytest.importorskip("xxhash")
 import torch
 
 from benchmarks.transfer_far_pool import killable_pool
-from kvtransfer.device import DeviceError, Lane
-from kvtransfer.digests import mix64
-from kvtransfer.plan import CopyPlan
-from kvtransfer.transports.ipc_outlet import IpcOutlet
 from tests.kvtransfer.pools import PoolForTest, open_pool
 from tests.kvtransfer.receiving import SENTINEL, Receiving, receiving
-from worker.copy_cost import CopyCost
-from worker.cuda_lane import LaneConfig
-from worker.cuda_memory import CudaMemory
+from twolane.kvtransfer.device import DeviceError, Lane
+from twolane.kvtransfer.digests import mix64
+from twolane.kvtransfer.plan import CopyPlan
+from twolane.kvtransfer.transports.ipc_outlet import IpcOutlet
+from twolane.worker.copy_cost import CopyCost
+from twolane.worker.cuda_lane import LaneConfig
+from twolane.worker.cuda_memory import CudaMemory
 
 pytestmark = pytest.mark.gpu
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kvtransfer.config import LeaseConfig
-from kvtransfer.transports.memory import Faults
+from twolane.kvtransfer.config import LeaseConfig
+from twolane.kvtransfer.transports.memory import Faults
 from twolane.v1 import transfer_pb2
 
 PAGE_BYTES = 32

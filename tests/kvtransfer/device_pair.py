@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvtransfer.plan import CopyPlan
-from kvtransfer.transports.base import Landing, Outlet
-from kvtransfer.transports.double_device import DeviceFaults, DoubleMemory
-from kvtransfer.transports.registry import OutletOpener, TransportConfig, open_landings
+from twolane.kvtransfer.plan import CopyPlan
+from twolane.kvtransfer.transports.base import Landing, Outlet
+from twolane.kvtransfer.transports.double_device import DeviceFaults, DoubleMemory
+from twolane.kvtransfer.transports.registry import OutletOpener, TransportConfig, open_landings
 from twolane.v1 import transfer_pb2
 
 SIZE, N_PAGES = 4096, 64
@@ -23,7 +23,7 @@ P_EPOCH, D_EPOCH = 1, 2
 
 def take_small_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two pages: so that posts of these tests take several."""
-    from kvtransfer.transports import (
+    from twolane.kvtransfer.transports import (
         device_ground,
         ipc_outlet,
         nixl_source,

@@ -21,19 +21,19 @@ from typing import Any
 
 import numpy as np
 
-from engine.allocator import PageAllocator
-from engine.step import Page
-from kvtransfer import reasons
-from kvtransfer.config import ReceiverConfig, SenderConfig
-from kvtransfer.events import FirstToken, Landed, Released
-from kvtransfer.key import Key
-from kvtransfer.plan import CopyPlan
-from kvtransfer.receiver import Receiver
-from kvtransfer.sender import Sender
-from kvtransfer.transports.base import Checked, LandingEvent, Posted
-from kvtransfer.transports.registry import OutletOpener, TransportConfig, open_landings
 from tests.kvtransfer.injecting import LEFT_OUT, InjectingMemory
 from tests.kvtransfer.pools import open_pool
+from twolane.engine.allocator import PageAllocator
+from twolane.engine.step import Page
+from twolane.kvtransfer import reasons
+from twolane.kvtransfer.config import ReceiverConfig, SenderConfig
+from twolane.kvtransfer.events import FirstToken, Landed, Released
+from twolane.kvtransfer.key import Key
+from twolane.kvtransfer.plan import CopyPlan
+from twolane.kvtransfer.receiver import Receiver
+from twolane.kvtransfer.sender import Sender
+from twolane.kvtransfer.transports.base import Checked, LandingEvent, Posted
+from twolane.kvtransfer.transports.registry import OutletOpener, TransportConfig, open_landings
 from twolane.v1 import transfer_pb2
 
 P_EPOCH, D_EPOCH = 11, 12

@@ -23,22 +23,22 @@ from typing import Any
 import numpy as np
 
 from benchmarks.transfer_far_pool import killable_pool
-from engine.allocator import PageAllocator
-from kvtransfer.config import SenderConfig
-from kvtransfer.events import FirstToken, Released
-from kvtransfer.key import Key
-from kvtransfer.sender import Sender
-from kvtransfer.transports.ipc_outlet import IpcOutlet
 from tests.kvtransfer import sender_process
 from tests.kvtransfer.pools import PoolForTest, force_copies, open_pool
 from tests.kvtransfer.receiving import SENTINEL, Receiving, Sending, receiving
 from tests.kvtransfer.sender_process import PAGE_BYTES, PAGE_TOKENS
+from twolane.engine.allocator import PageAllocator
+from twolane.kvtransfer.config import SenderConfig
+from twolane.kvtransfer.events import FirstToken, Released
+from twolane.kvtransfer.key import Key
+from twolane.kvtransfer.sender import Sender
+from twolane.kvtransfer.transports.ipc_outlet import IpcOutlet
 from twolane.v1 import transfer_pb2
 
 WITHIN_S = 60.0  # ten processes take cards of their own at once
 COPIES = ("kernel", "engines")
 _IMPORTS = ["pytest", "tests.kvtransfer.sender_process", "benchmarks.transfer_pools"]
-_CARD_IMPORTS = ["torch", "triton", "engine.cuda.memory", "worker.cuda_memory"]
+_CARD_IMPORTS = ["torch", "triton", "twolane.engine.cuda.memory", "twolane.worker.cuda_memory"]
 
 
 @dataclass(slots=True)

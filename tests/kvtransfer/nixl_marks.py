@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kvtransfer.transports import nixl_agent
+from twolane.kvtransfer.transports import nixl_agent
 
 needs_nixl = pytest.mark.skipif(
     not nixl_agent.is_installed(), reason="nixl-cu13 is not installed: pip install 'twolane[nixl]'"

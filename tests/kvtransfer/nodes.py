@@ -8,15 +8,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from engine.allocator import PageAllocator
-from engine.step import Page
-from kvtransfer.config import ReceiverConfig, SenderConfig
-from kvtransfer.events import ReceiverEvent
-from kvtransfer.key import Key
-from kvtransfer.receiver import Receiver
-from kvtransfer.sender import Sender
-from kvtransfer.transports.memory import MemoryFabric, MemoryOutlet
 from tests.kvtransfer.chaos import LEASE, PAGE_BYTES, PAGE_TOKENS, Bytes
+from twolane.engine.allocator import PageAllocator
+from twolane.engine.step import Page
+from twolane.kvtransfer.config import ReceiverConfig, SenderConfig
+from twolane.kvtransfer.events import ReceiverEvent
+from twolane.kvtransfer.key import Key
+from twolane.kvtransfer.receiver import Receiver
+from twolane.kvtransfer.sender import Sender
+from twolane.kvtransfer.transports.memory import MemoryFabric, MemoryOutlet
 
 
 class Around(Protocol):

@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engine.allocator import PageAllocator
-from engine.step import Page
-from kvtransfer.config import LeaseConfig, ReceiverConfig, SenderConfig
-from kvtransfer.events import FirstToken
-from kvtransfer.key import Key
-from kvtransfer.plan import CopyPlan
-from kvtransfer.receiver import Receiver
-from kvtransfer.sender import Sender
-from kvtransfer.transports.base import Posted, Wake
-from kvtransfer.transports.memory import Faults, MemoryFabric, MemoryLanding
+from twolane.engine.allocator import PageAllocator
+from twolane.engine.step import Page
+from twolane.kvtransfer.config import LeaseConfig, ReceiverConfig, SenderConfig
+from twolane.kvtransfer.events import FirstToken
+from twolane.kvtransfer.key import Key
+from twolane.kvtransfer.plan import CopyPlan
+from twolane.kvtransfer.receiver import Receiver
+from twolane.kvtransfer.sender import Sender
+from twolane.kvtransfer.transports.base import Posted, Wake
+from twolane.kvtransfer.transports.memory import Faults, MemoryFabric, MemoryLanding
 from twolane.v1 import transfer_pb2
 
 P_EPOCH, D_EPOCH = 101, 202

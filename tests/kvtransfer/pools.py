@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from kvtransfer.transports.double_device import DoubleMemory
-from kvtransfer.transports.pool_memory import PoolMemory, create_pool_memory
-from kvtransfer.transports.registry import AnyPool
+from twolane.kvtransfer.transports.double_device import DoubleMemory
+from twolane.kvtransfer.transports.pool_memory import PoolMemory, create_pool_memory
+from twolane.kvtransfer.transports.registry import AnyPool
 
 KINDS = ("host", "double", "cuda")
 
@@ -37,9 +37,9 @@ def open_pool(kind: str, n_pages: int, page_bytes: int, parts: int = 1) -> PoolF
         return PoolForTest(kind, double, double.pages, None, double.close)
     import torch
 
-    from engine.cuda.memory import RawMemory
-    from engine.step import DevicePool
-    from worker.cuda_memory import CudaMemory
+    from twolane.engine.cuda.memory import RawMemory
+    from twolane.engine.step import DevicePool
+    from twolane.worker.cuda_memory import CudaMemory
 
     device = torch.device("cuda", torch.cuda.current_device())
     size = n_pages * page_bytes // parts
@@ -59,9 +59,9 @@ def force_copies(pool: PoolForTest, by: str) -> None:
     long, or by the copy `engines`; only a card has a choice."""
     if pool.kind != "cuda" or not by:
         return
-    from worker.copy_cost import CopyCost
-    from worker.cuda_lane import LaneConfig
-    from worker.cuda_memory import CudaMemory
+    from twolane.worker.copy_cost import CopyCost
+    from twolane.worker.cuda_lane import LaneConfig
+    from twolane.worker.cuda_memory import CudaMemory
 
     assert isinstance(pool.transfers, CudaMemory)
     kernel = LaneConfig(cost=CopyCost(run_start_s=1.0), copy_programs=1)

@@ -15,16 +15,6 @@ from typing import Any
 import grpc
 import numpy as np
 
-from engine.allocator import PageAllocator
-from engine.step import Page
-from kvtransfer.config import ReceiverConfig
-from kvtransfer.events import Landed, ReceiverEvent
-from kvtransfer.host import host_identity
-from kvtransfer.key import Key
-from kvtransfer.negotiation import ReceiverIdentity
-from kvtransfer.receiver import Receiver
-from kvtransfer.receiver_driver import ReceiverDriver
-from kvtransfer.transports.registry import TRANSPORTS, TransportConfig, open_landings
 from tests.kvtransfer.pools import open_pool
 from tests.kvtransfer.sender_process import (
     LAYOUT,
@@ -33,6 +23,16 @@ from tests.kvtransfer.sender_process import (
     PAGE_TOKENS,
     row_content,
 )
+from twolane.engine.allocator import PageAllocator
+from twolane.engine.step import Page
+from twolane.kvtransfer.config import ReceiverConfig
+from twolane.kvtransfer.events import Landed, ReceiverEvent
+from twolane.kvtransfer.host import host_identity
+from twolane.kvtransfer.key import Key
+from twolane.kvtransfer.negotiation import ReceiverIdentity
+from twolane.kvtransfer.receiver import Receiver
+from twolane.kvtransfer.receiver_driver import ReceiverDriver
+from twolane.kvtransfer.transports.registry import TRANSPORTS, TransportConfig, open_landings
 from twolane.rpc.link import GrpcLink
 from twolane.v1 import transfer_pb2_grpc
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvtransfer import reasons
-from kvtransfer.events import Committed, Dead, Failed, FirstToken, Landed, Released
-from kvtransfer.key import Key
 from tests.kvtransfer.chaos import LEASE, PAGE_BYTES, PAGE_TOKENS, Bytes, Request, pattern
 from tests.kvtransfer.nodes import DecodeNode, PrefillNode
 from tests.kvtransfer.stage import Stage
+from twolane.kvtransfer import reasons
+from twolane.kvtransfer.events import Committed, Dead, Failed, FirstToken, Landed, Released
+from twolane.kvtransfer.key import Key
 
 
 class Roles(Stage):

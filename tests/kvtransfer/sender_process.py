@@ -17,15 +17,15 @@ import sys
 import grpc
 import numpy as np
 
-from engine.allocator import PageAllocator
-from kvtransfer.config import MIB, LeaseConfig, SenderConfig
-from kvtransfer.events import Committed, FirstToken, Released, SenderEvent
-from kvtransfer.key import Key
-from kvtransfer.negotiation import sender_hello
-from kvtransfer.sender import Sender
-from kvtransfer.sender_driver import PeerLink, SenderDriver
-from kvtransfer.transports.registry import OutletOpener, TransportConfig
 from tests.kvtransfer.pools import force_copies, open_pool
+from twolane.engine.allocator import PageAllocator
+from twolane.kvtransfer.config import MIB, LeaseConfig, SenderConfig
+from twolane.kvtransfer.events import Committed, FirstToken, Released, SenderEvent
+from twolane.kvtransfer.key import Key
+from twolane.kvtransfer.negotiation import sender_hello
+from twolane.kvtransfer.sender import Sender
+from twolane.kvtransfer.sender_driver import PeerLink, SenderDriver
+from twolane.kvtransfer.transports.registry import OutletOpener, TransportConfig
 from twolane.rpc.link import GrpcLink
 from twolane.v1 import transfer_pb2_grpc
 

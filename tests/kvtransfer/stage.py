@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from kvtransfer.transports.memory import MemoryFabric
 from tests.kvtransfer.chaos import LEASE, TICK_S, Chaos, Request, corrupted
 from tests.kvtransfer.nodes import DecodeNode, Node, PrefillNode
+from twolane.kvtransfer.transports.memory import MemoryFabric
 
 
 class Stage:

@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
-from kvtransfer.device import Bytes, DeviceError, Fence
-from kvtransfer.plan import PageIds
-from kvtransfer.sources import Source
-from kvtransfer.transports import device_ground, page_source, shared_outlet
-from kvtransfer.transports.base import Stopped
-from kvtransfer.transports.device_ground import DeviceGround
-from kvtransfer.transports.double_device import DoubleLane, DoubleMemory, DoublePeer
-from kvtransfer.transports.ipc_outlet import IpcOutlet
-from kvtransfer.transports.landing_table import LandingTable
-from kvtransfer.transports.page_source import DeviceSource
-from kvtransfer.transports.registry import OutletOpener, TransportConfig
-from kvtransfer.transports.ring import N_SLOTS
 from tests.kvtransfer.device_pair import D_EPOCH, N_PAGES, P_EPOCH, SIZE, DevicePair, device_pair
+from twolane.kvtransfer.device import Bytes, DeviceError, Fence
+from twolane.kvtransfer.plan import PageIds
+from twolane.kvtransfer.sources import Source
+from twolane.kvtransfer.transports import device_ground, page_source, shared_outlet
+from twolane.kvtransfer.transports.base import Stopped
+from twolane.kvtransfer.transports.device_ground import DeviceGround
+from twolane.kvtransfer.transports.double_device import DoubleLane, DoubleMemory, DoublePeer
+from twolane.kvtransfer.transports.ipc_outlet import IpcOutlet
+from twolane.kvtransfer.transports.landing_table import LandingTable
+from twolane.kvtransfer.transports.page_source import DeviceSource
+from twolane.kvtransfer.transports.registry import OutletOpener, TransportConfig
+from twolane.kvtransfer.transports.ring import N_SLOTS
 from twolane.v1 import transfer_pb2
 
 STAGED = ["shm", "unix", "tcp"]  # by way of slots in host memory

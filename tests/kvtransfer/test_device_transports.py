@@ -10,17 +10,6 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from kvtransfer import reasons
-from kvtransfer.device import DeviceError
-from kvtransfer.digests import mix64
-from kvtransfer.transports import ipc_outlet
-from kvtransfer.transports.base import Checked, Stopped
-from kvtransfer.transports.double_device import DoubleMemory
-from kvtransfer.transports.frames import Hello, Pages, RingAt, Slot
-from kvtransfer.transports.ipc_landing import IpcLanding
-from kvtransfer.transports.pool_memory import create_pool_memory
-from kvtransfer.transports.registry import OutletOpener, TransportConfig
-from kvtransfer.transports.stream_landing import StreamLanding
 from tests.kvtransfer.device_pair import (
     D_EPOCH,
     N_PAGES,
@@ -31,6 +20,17 @@ from tests.kvtransfer.device_pair import (
     take_small_slots,
 )
 from tests.kvtransfer.test_streams import connect, is_hung_up
+from twolane.kvtransfer import reasons
+from twolane.kvtransfer.device import DeviceError
+from twolane.kvtransfer.digests import mix64
+from twolane.kvtransfer.transports import ipc_outlet
+from twolane.kvtransfer.transports.base import Checked, Stopped
+from twolane.kvtransfer.transports.double_device import DoubleMemory
+from twolane.kvtransfer.transports.frames import Hello, Pages, RingAt, Slot
+from twolane.kvtransfer.transports.ipc_landing import IpcLanding
+from twolane.kvtransfer.transports.pool_memory import create_pool_memory
+from twolane.kvtransfer.transports.registry import OutletOpener, TransportConfig
+from twolane.kvtransfer.transports.stream_landing import StreamLanding
 from twolane.v1 import transfer_pb2
 
 EVERY = ["cuda_ipc", "shm", "unix", "tcp"]

@@ -4,17 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from kvtransfer import reasons
-from kvtransfer.config import LeaseConfig, ReceiverConfig, SenderConfig
-from kvtransfer.events import (
-    Dead,
-    Failed,
-    Landed,
-    Released,
-    Verdict,
-)
-from kvtransfer.key import Key
-from kvtransfer.transports.memory import Faults
 from tests.kvtransfer.pair import (
     D_EPOCH,
     LEASE,
@@ -25,6 +14,11 @@ from tests.kvtransfer.pair import (
     Pair,
     kinds,
 )
+from twolane.kvtransfer import reasons
+from twolane.kvtransfer.config import LeaseConfig, ReceiverConfig, SenderConfig
+from twolane.kvtransfer.events import Dead, Failed, Landed, Released, Verdict
+from twolane.kvtransfer.key import Key
+from twolane.kvtransfer.transports.memory import Faults
 from twolane.v1 import transfer_pb2
 
 HASHES = [b"one", b"two", b"three", b"four"]

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from deploy.converts import converts_of
-from kvtransfer.events import Committed, Dead, Failed, Released
-from kvtransfer.host import start_ticks
 from tests.kvtransfer.two_drivers import D_EPOCH, LAYOUT, PAGE_BYTES, Two, play
+from twolane.deploy.converts import converts_of
+from twolane.kvtransfer.events import Committed, Dead, Failed, Released
+from twolane.kvtransfer.host import start_ticks
 from twolane.layout import Layout, parse_layout
 from twolane.rpc.link import LinkBrokenError
 from twolane.v1 import transfer_pb2

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kvtransfer.config import LeaseConfig
-from kvtransfer.farewells import Farewells
-from kvtransfer.key import Key
+from twolane.kvtransfer.config import LeaseConfig
+from twolane.kvtransfer.farewells import Farewells
+from twolane.kvtransfer.key import Key
 
 HERE, THERE = 7, 8
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from kvtransfer import reasons
-from kvtransfer.config import ReceiverConfig
-from kvtransfer.events import Landed
-from kvtransfer.key import Key
 from tests.kvtransfer.pair import D_EPOCH, P_EPOCH, PAGE_BYTES, PAGE_TOKENS, Pair, kinds
+from twolane.kvtransfer import reasons
+from twolane.kvtransfer.config import ReceiverConfig
+from twolane.kvtransfer.events import Landed
+from twolane.kvtransfer.key import Key
 from twolane.v1 import transfer_pb2
 
 

@@ -5,13 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from engine.step import Page
-from kvtransfer import reasons
-from kvtransfer.config import ReceiverConfig
-from kvtransfer.events import Abandoned, Committed, Landed, Released
-from kvtransfer.key import Key
-from kvtransfer.transports.landing_table import LandingTable
-from kvtransfer.transports.memory import Faults
 from tests.kvtransfer.pair import (
     D_EPOCH,
     FIRST,
@@ -22,6 +15,13 @@ from tests.kvtransfer.pair import (
     Pair,
     kinds,
 )
+from twolane.engine.step import Page
+from twolane.kvtransfer import reasons
+from twolane.kvtransfer.config import ReceiverConfig
+from twolane.kvtransfer.events import Abandoned, Committed, Landed, Released
+from twolane.kvtransfer.key import Key
+from twolane.kvtransfer.transports.landing_table import LandingTable
+from twolane.kvtransfer.transports.memory import Faults
 from twolane.v1 import transfer_pb2
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kvtransfer.in_grant import InGrant
 from tests.kvtransfer.injection import Injection
+from twolane.kvtransfer.in_grant import InGrant
 
 EVERY = ["cuda_ipc", "shm", "unix", "tcp"]
 

@@ -7,12 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvtransfer import reasons
-from kvtransfer.config import ReceiverConfig, SenderConfig
-from kvtransfer.events import Dead, Failed, Landed, Verdict
-from kvtransfer.key import Key
-from kvtransfer.transports.landing_table import LandingTable
-from kvtransfer.transports.memory import Faults
 from tests.kvtransfer.pair import (
     D_EPOCH,
     LEASE,
@@ -23,6 +17,12 @@ from tests.kvtransfer.pair import (
     Pair,
     kinds,
 )
+from twolane.kvtransfer import reasons
+from twolane.kvtransfer.config import ReceiverConfig, SenderConfig
+from twolane.kvtransfer.events import Dead, Failed, Landed, Verdict
+from twolane.kvtransfer.key import Key
+from twolane.kvtransfer.transports.landing_table import LandingTable
+from twolane.kvtransfer.transports.memory import Faults
 from twolane.v1 import transfer_pb2
 
 

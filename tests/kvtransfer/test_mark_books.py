@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import pytest
 
-from engine.allocator import PageAllocator
-from engine.step import Page
-from kvtransfer.config import SenderConfig
-from kvtransfer.key import Key
-from kvtransfer.out_grant import OutGrant
-from kvtransfer.planes import Paging
-from kvtransfer.sender import Sender
 from tests.kvtransfer.pair import D_EPOCH, P_EPOCH, PAGE_BYTES, PAGE_TOKENS, HandOutlet
+from twolane.engine.allocator import PageAllocator
+from twolane.engine.step import Page
+from twolane.kvtransfer.config import SenderConfig
+from twolane.kvtransfer.key import Key
+from twolane.kvtransfer.out_grant import OutGrant
+from twolane.kvtransfer.planes import Paging
+from twolane.kvtransfer.sender import Sender
 from twolane.v1 import transfer_pb2
 
 KEY = Key("r", 1, P_EPOCH, D_EPOCH)

@@ -10,13 +10,6 @@ from contextlib import ExitStack, closing
 import numpy as np
 import pytest
 
-from kvtransfer.device import DeviceError, Mark
-from kvtransfer.digests import mix64
-from kvtransfer.plan import CopyPlan
-from kvtransfer.sources import MadePages
-from kvtransfer.transports.base import Checked
-from kvtransfer.transports.double_device import DoubleLane, DoubleMemory
-from kvtransfer.transports.registry import OutletOpener, TransportConfig, open_landings
 from tests.kvtransfer.device_pair import (
     D_EPOCH,
     P_EPOCH,
@@ -26,6 +19,13 @@ from tests.kvtransfer.device_pair import (
     take_small_slots,
 )
 from tests.kvtransfer.nixl_marks import over_nixl
+from twolane.kvtransfer.device import DeviceError, Mark
+from twolane.kvtransfer.digests import mix64
+from twolane.kvtransfer.plan import CopyPlan
+from twolane.kvtransfer.sources import MadePages
+from twolane.kvtransfer.transports.base import Checked
+from twolane.kvtransfer.transports.double_device import DoubleLane, DoubleMemory
+from twolane.kvtransfer.transports.registry import OutletOpener, TransportConfig, open_landings
 from twolane.layout import parse_layout
 from twolane.v1 import transfer_pb2
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvtransfer.plan import CopyPlan
-from kvtransfer.sources import WholePages
-from kvtransfer.transports.addresses import listen_tcp, listen_unix
-from kvtransfer.transports.bundle import Bundle
-from kvtransfer.transports.page_source import HostSource
-from kvtransfer.transports.stream_outlet import StreamOutlet
+from twolane.kvtransfer.plan import CopyPlan
+from twolane.kvtransfer.sources import WholePages
+from twolane.kvtransfer.transports.addresses import listen_tcp, listen_unix
+from twolane.kvtransfer.transports.bundle import Bundle
+from twolane.kvtransfer.transports.page_source import HostSource
+from twolane.kvtransfer.transports.stream_outlet import StreamOutlet
 
 SIZE, N = 1 << 20, 64  # more than sockets hold
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvtransfer.peer_links import PeerLinks
+from twolane.kvtransfer.peer_links import PeerLinks
 
 
 class Told:

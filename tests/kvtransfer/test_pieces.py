@@ -19,16 +19,16 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvtransfer import in_grant, inbound, outbound
-from kvtransfer.digests import mix64, page_checksums
-from kvtransfer.host import host_identity, open_pidfd, start_ticks
-from kvtransfer.in_grant import GRANT_MOVES, GrantState
-from kvtransfer.inbound import IN_MOVES, InState
-from kvtransfer.negotiation import ReceiverIdentity, sender_hello
-from kvtransfer.outbound import OUT_MOVES, OutState
-from kvtransfer.plan import runs
-from kvtransfer.transports.memory import MemoryFabric
-from kvtransfer.transports.pool_memory import create_pool_memory, map_peer_memory
+from twolane.kvtransfer import in_grant, inbound, outbound
+from twolane.kvtransfer.digests import mix64, page_checksums
+from twolane.kvtransfer.host import host_identity, open_pidfd, start_ticks
+from twolane.kvtransfer.in_grant import GRANT_MOVES, GrantState
+from twolane.kvtransfer.inbound import IN_MOVES, InState
+from twolane.kvtransfer.negotiation import ReceiverIdentity, sender_hello
+from twolane.kvtransfer.outbound import OUT_MOVES, OutState
+from twolane.kvtransfer.plan import runs
+from twolane.kvtransfer.transports.memory import MemoryFabric
+from twolane.kvtransfer.transports.pool_memory import create_pool_memory, map_peer_memory
 from twolane.layout import DTYPE_BYTES, Layout, LayoutError, parse_layout, unfit
 from twolane.lifecycle import IllegalMoveError, Lifecycle
 
@@ -258,7 +258,7 @@ def test_number_that_is_no_pid_is_no_process(pid: int) -> None:
 def test_pool_memory_is_shared_and_leaves_no_name_behind_when_killed() -> None:
     before = set(os.listdir("/dev/shm"))
     code = (
-        "from kvtransfer.transports.pool_memory import create_pool_memory\n"
+        "from twolane.kvtransfer.transports.pool_memory import create_pool_memory\n"
         "m = create_pool_memory(8192, 'x'); m.array[:] = 7; print(m.address, flush=True); input()"
     )
     child = subprocess.Popen(

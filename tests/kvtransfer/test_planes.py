@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvtransfer.planes import Gather, Lane, Paging, gather_of, lanes
-from kvtransfer.sources import MadePages, PageMaker
 from tests.kvtransfer.laid_out import Bytes, cache, laid_out, layout, whole_pages
+from twolane.kvtransfer.planes import Gather, Lane, Paging, gather_of, lanes
+from twolane.kvtransfer.sources import MadePages, PageMaker
 from twolane.layout import Layout, can_feed, unfit
 
 

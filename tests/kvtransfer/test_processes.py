@@ -9,9 +9,9 @@ import signal
 import numpy as np
 import pytest
 
-from kvtransfer.events import Dead
 from tests.kvtransfer.nixl_marks import needs_nixl, over_nixl
 from tests.kvtransfer.receiving import SENTINEL, receiving
+from twolane.kvtransfer.events import Dead
 
 ALIKE = [
     *(("host", "host", transport) for transport in ("tcp", "unix", "shm")),

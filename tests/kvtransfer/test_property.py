@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kvtransfer.transports.memory import Faults
 from tests.kvtransfer.chaos import Chaos
 from tests.kvtransfer.world import World
+from twolane.kvtransfer.transports.memory import Faults
 
 N_SCHEDULES = 10_000
 N_SHARES = 4

@@ -6,20 +6,6 @@ import itertools
 
 import pytest
 
-from engine.step import Page
-from kvtransfer import reasons
-from kvtransfer.config import ReceiverConfig
-from kvtransfer.events import (
-    Abandoned,
-    Committed,
-    Dead,
-    Failed,
-    Landed,
-    Released,
-    Unplaced,
-)
-from kvtransfer.key import Key
-from kvtransfer.transports.memory import Faults
 from tests.kvtransfer.pair import (
     D_EPOCH,
     LEASE,
@@ -30,6 +16,12 @@ from tests.kvtransfer.pair import (
     Pair,
     kinds,
 )
+from twolane.engine.step import Page
+from twolane.kvtransfer import reasons
+from twolane.kvtransfer.config import ReceiverConfig
+from twolane.kvtransfer.events import Abandoned, Committed, Dead, Failed, Landed, Released, Unplaced
+from twolane.kvtransfer.key import Key
+from twolane.kvtransfer.transports.memory import Faults
 from twolane.v1 import transfer_pb2
 
 

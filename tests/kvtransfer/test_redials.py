@@ -7,8 +7,8 @@ import asyncio
 
 import pytest
 
-from kvtransfer.events import Committed, Failed, Released
 from tests.kvtransfer.two_drivers import D_EPOCH, Two, play
+from twolane.kvtransfer.events import Committed, Failed, Released
 from twolane.rpc.link import LinkBrokenError
 from twolane.v1 import transfer_pb2
 

@@ -7,12 +7,12 @@ import time
 
 import pytest
 
-from kvtransfer.events import Committed
-from kvtransfer.sources import Source
-from kvtransfer.transports.bundle import Bundle
-from kvtransfer.transports.memory import MemoryOutlet
 from tests.kvtransfer.device_pair import device_pair
 from tests.kvtransfer.two_drivers import Two, play
+from twolane.kvtransfer.events import Committed
+from twolane.kvtransfer.sources import Source
+from twolane.kvtransfer.transports.bundle import Bundle
+from twolane.kvtransfer.transports.memory import MemoryOutlet
 
 
 class Hanging(MemoryOutlet):

@@ -16,22 +16,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvtransfer import reasons
-from kvtransfer.plan import CopyPlan
-from kvtransfer.sources import WholePages
-from kvtransfer.transports import stream_outlet
-from kvtransfer.transports.addresses import listen_tcp, listen_unix, socket_to
-from kvtransfer.transports.base import Checked, Stopped
-from kvtransfer.transports.doorway import DoorwayConfig
-from kvtransfer.transports.frames import HEAD_BYTES, Hello, Pages
-from kvtransfer.transports.landing_table import LandingTable
-from kvtransfer.transports.page_source import HostSource
-from kvtransfer.transports.pool_memory import create_pool_memory
-from kvtransfer.transports.seat import HostGround
-from kvtransfer.transports.shm_landing import ShmLanding
-from kvtransfer.transports.shm_outlet import ShmOutlet
-from kvtransfer.transports.stream_landing import StreamLanding
-from kvtransfer.transports.stream_outlet import StreamOutlet
+from twolane.kvtransfer import reasons
+from twolane.kvtransfer.plan import CopyPlan
+from twolane.kvtransfer.sources import WholePages
+from twolane.kvtransfer.transports import stream_outlet
+from twolane.kvtransfer.transports.addresses import listen_tcp, listen_unix, socket_to
+from twolane.kvtransfer.transports.base import Checked, Stopped
+from twolane.kvtransfer.transports.doorway import DoorwayConfig
+from twolane.kvtransfer.transports.frames import HEAD_BYTES, Hello, Pages
+from twolane.kvtransfer.transports.landing_table import LandingTable
+from twolane.kvtransfer.transports.page_source import HostSource
+from twolane.kvtransfer.transports.pool_memory import create_pool_memory
+from twolane.kvtransfer.transports.seat import HostGround
+from twolane.kvtransfer.transports.shm_landing import ShmLanding
+from twolane.kvtransfer.transports.shm_outlet import ShmOutlet
+from twolane.kvtransfer.transports.stream_landing import StreamLanding
+from twolane.kvtransfer.transports.stream_outlet import StreamOutlet
 
 SIZE = 4096
 HELLO = Hello(1, 2, SIZE).pack()

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from kvtransfer.config import SenderConfig
-from kvtransfer.events import Committed, Failed, Landed, Released, Unplaced
-from kvtransfer.key import Key
 from tests.kvtransfer.pair import D_EPOCH, P_EPOCH, PAGE_BYTES, HandOutlet, Pair, kinds
+from twolane.kvtransfer.config import SenderConfig
+from twolane.kvtransfer.events import Committed, Failed, Landed, Released, Unplaced
+from twolane.kvtransfer.key import Key
 from twolane.v1 import transfer_pb2
 
 OTHER = 7

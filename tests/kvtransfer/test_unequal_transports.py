@@ -9,14 +9,19 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from kvtransfer.plan import CopyPlan
-from kvtransfer.planes import Paging
-from kvtransfer.sources import Convert, MadePages
-from kvtransfer.transports.double_device import DoubleMemory
-from kvtransfer.transports.pool_memory import create_pool_memory
-from kvtransfer.transports.registry import AnyPool, OutletOpener, TransportConfig, open_landings
 from tests.kvtransfer.device_pair import D_EPOCH, P_EPOCH, Ear
 from tests.kvtransfer.nixl_marks import needs_nixl
+from twolane.kvtransfer.plan import CopyPlan
+from twolane.kvtransfer.planes import Paging
+from twolane.kvtransfer.sources import Convert, MadePages
+from twolane.kvtransfer.transports.double_device import DoubleMemory
+from twolane.kvtransfer.transports.pool_memory import create_pool_memory
+from twolane.kvtransfer.transports.registry import (
+    AnyPool,
+    OutletOpener,
+    TransportConfig,
+    open_landings,
+)
 from twolane.layout import Layout, parse_layout
 from twolane.v1 import transfer_pb2
 

@@ -8,18 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from engine.allocator import PageAllocator
-from engine.step import Page
-from kvtransfer.config import LeaseConfig, ReceiverConfig, SenderConfig
-from kvtransfer.events import FirstToken, Landed
-from kvtransfer.key import Key
-from kvtransfer.negotiation import ReceiverIdentity
-from kvtransfer.receiver import Receiver
-from kvtransfer.receiver_driver import ReceiverDriver
-from kvtransfer.sender import Sender
-from kvtransfer.sender_driver import PeerLink, SenderDriver
-from kvtransfer.sources import MakeConvert, PageMaker
-from kvtransfer.transports.memory import MemoryFabric
+from twolane.engine.allocator import PageAllocator
+from twolane.engine.step import Page
+from twolane.kvtransfer.config import LeaseConfig, ReceiverConfig, SenderConfig
+from twolane.kvtransfer.events import FirstToken, Landed
+from twolane.kvtransfer.key import Key
+from twolane.kvtransfer.negotiation import ReceiverIdentity
+from twolane.kvtransfer.receiver import Receiver
+from twolane.kvtransfer.receiver_driver import ReceiverDriver
+from twolane.kvtransfer.sender import Sender
+from twolane.kvtransfer.sender_driver import PeerLink, SenderDriver
+from twolane.kvtransfer.sources import MakeConvert, PageMaker
+from twolane.kvtransfer.transports.memory import MemoryFabric
 from twolane.layout import parse_layout
 from twolane.rpc.link import LinkBrokenError
 from twolane.testing.links import MemoryLink, link_pair

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from kvtransfer.transports.memory import Faults
 from tests.kvtransfer.chaos import LEASE, TICK_S
 from tests.kvtransfer.nodes import DecodeNode, Node, PrefillNode
 from tests.kvtransfer.roles import Roles
+from twolane.kvtransfer.transports.memory import Faults
 
 
 class World(Roles):

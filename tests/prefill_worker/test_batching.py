@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from prefill_worker.batching import BatchingConfig, Start, Waiting, share_out, who_starts
+from twolane.prefill_worker.batching import BatchingConfig, Start, Waiting, share_out, who_starts
 
 CONFIG = BatchingConfig(window_s=0.010, watermark_rows=2)
 BUDGET = 100

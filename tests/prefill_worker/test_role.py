@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from engine.fake import FakeEngine, FakeEngineConfig, expected_answer
-from prefill_worker.config import PrefillConfig
-from prefill_worker.role import PrefillRole
+from twolane.engine.fake import FakeEngine, FakeEngineConfig, expected_answer
 from twolane.params import SamplingParams
+from twolane.prefill_worker.config import PrefillConfig
+from twolane.prefill_worker.role import PrefillRole
 from twolane.v1 import worker_pb2
-from worker.config import WorkerConfig
-from worker.errors import RowRefusedError
-from worker.rows import Row, RowState
-from worker.site import Site
+from twolane.worker.config import WorkerConfig
+from twolane.worker.errors import RowRefusedError
+from twolane.worker.rows import Row, RowState
+from twolane.worker.site import Site
 
 PARAMS = SamplingParams(max_tokens=20, seed=7)
 

@@ -5,12 +5,6 @@ from typing import Any
 
 import pytest
 
-from router.config import AdmissionConfig, RouterConfig
-from router.drain_rate import DrainRate
-from router.router import Router
-from router.testing.client import ask, message, play
-from router.testing.cluster import ScriptedCluster
-from router.testing.rows import expected_answer
 from twolane.errors import (
     DeadlineError,
     InvalidRequestError,
@@ -18,6 +12,12 @@ from twolane.errors import (
     UnavailableError,
     UnknownModelError,
 )
+from twolane.router.config import AdmissionConfig, RouterConfig
+from twolane.router.drain_rate import DrainRate
+from twolane.router.router import Router
+from twolane.router.testing.client import ask, message, play
+from twolane.router.testing.cluster import ScriptedCluster
+from twolane.router.testing.rows import expected_answer
 
 PROMPT = [5, 6, 7, 8]
 

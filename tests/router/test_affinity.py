@@ -8,7 +8,7 @@ from array import array
 
 import pytest
 
-from router.affinity import (
+from twolane.router.affinity import (
     BLOCK_TOKENS,
     COARSE_BLOCK_TOKENS,
     ENTRY_BYTES,

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from router.answer import Answer
-from router.router import Router
-from router.testing.client import ask, message, play
-from router.testing.cluster import ScriptedCluster
-from router.testing.rows import EOS, expected_answer
-from router.text import TextCodec
 from tests.router.tokenizer_kinds import KINDS, write_tokenizer
+from twolane.router.answer import Answer
+from twolane.router.router import Router
+from twolane.router.testing.client import ask, message, play
+from twolane.router.testing.cluster import ScriptedCluster
+from twolane.router.testing.rows import EOS, expected_answer
+from twolane.router.text import TextCodec
 from twolane.rpc.columns import GOES_ON
 from twolane.v1 import inference_pb2, sampling_pb2, worker_pb2
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from router.attempt import Attempt, AttemptState
-from router.events import ends_attempt
+from twolane.router.attempt import Attempt, AttemptState
+from twolane.router.events import ends_attempt
 from twolane.v1 import worker_pb2
 
 S = AttemptState

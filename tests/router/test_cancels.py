@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from router.config import RouterConfig
-from router.dispatch import Dispatcher
-from router.member import CANCEL_MEMORY_S
-from router.request import Job
 from twolane.params import SamplingParams
+from twolane.router.config import RouterConfig
+from twolane.router.dispatch import Dispatcher
+from twolane.router.member import CANCEL_MEMORY_S
+from twolane.router.request import Job
 from twolane.rpc.link import MAX_UNSENT_MESSAGES
 from twolane.v1 import cluster_pb2, worker_pb2
 

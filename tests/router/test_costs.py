@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from router.config import AdmissionConfig, RouterConfig
-from router.dispatch import Dispatcher
-from router.member import MemberState
-from router.membership import Membership
-from router.request import Job
-from router.request_clock import RequestClock
 from twolane.params import SamplingParams
+from twolane.router.config import AdmissionConfig, RouterConfig
+from twolane.router.dispatch import Dispatcher
+from twolane.router.member import MemberState
+from twolane.router.membership import Membership
+from twolane.router.request import Job
+from twolane.router.request_clock import RequestClock
 from twolane.v1 import cluster_pb2, worker_pb2
 
 MANY = 400

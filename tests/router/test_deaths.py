@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from router.router import Router
-from router.testing.client import ask, message, play
-from router.testing.cluster import ScriptedCluster
-from router.testing.rows import expected_answer
-from router.testing.scenario import PROMPT, N, counters, scenario
+from twolane.router.router import Router
+from twolane.router.testing.client import ask, message, play
+from twolane.router.testing.cluster import ScriptedCluster
+from twolane.router.testing.rows import expected_answer
+from twolane.router.testing.scenario import PROMPT, N, counters, scenario
 from twolane.v1 import worker_pb2
 
 # Prefill worker: prefill until 21 ms, transfer until 31 ms, then decode

@@ -5,15 +5,15 @@ import gc
 import random
 import weakref
 
-from router.config import RouterConfig
-from router.dispatch import Dispatcher
-from router.lazy_heap import FEW, LazyHeap
-from router.request import Job, Request
-from router.router import Router
-from router.testing.client import ask, message, play
-from router.testing.cluster import ScriptedCluster
 from twolane.errors import CancelledError
 from twolane.params import SamplingParams
+from twolane.router.config import RouterConfig
+from twolane.router.dispatch import Dispatcher
+from twolane.router.lazy_heap import FEW, LazyHeap
+from twolane.router.request import Job, Request
+from twolane.router.router import Router
+from twolane.router.testing.client import ask, message, play
+from twolane.router.testing.cluster import ScriptedCluster
 
 
 def job(name: str, priority: int = 0) -> Job:

@@ -10,8 +10,6 @@ from tempfile import TemporaryDirectory
 import pytest
 from tokenizers import Tokenizer
 
-from router.detokenizer import MAX_WINDOW_TOKENS
-from router.text import TextCodec
 from tests.router.tokenizer_kinds import (
     BYTE_FALLBACK,
     BYTE_LEVEL,
@@ -19,6 +17,8 @@ from tests.router.tokenizer_kinds import (
     random_texts,
     write_tokenizer,
 )
+from twolane.router.detokenizer import MAX_WINDOW_TOKENS
+from twolane.router.text import TextCodec
 
 PROMPTS = ["Once", "世界", "Hi 👍", " ", "a\n", "</s>" * 80]
 

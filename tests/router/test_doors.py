@@ -8,10 +8,10 @@ from typing import Any
 import grpc
 import pytest
 
-from router.config import HttpConfig, ServerConfig
-from router.testing.client import ask, message
-from router.testing.served import serve_cluster
 from twolane.aclient import AsyncClient
+from twolane.router.config import HttpConfig, ServerConfig
+from twolane.router.testing.client import ask, message
+from twolane.router.testing.served import serve_cluster
 from twolane.rpc.secret import shown
 from twolane.v1 import cluster_pb2, cluster_pb2_grpc, inference_pb2, inference_pb2_grpc
 

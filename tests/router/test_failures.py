@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from router.config import AdmissionConfig, DispatchConfig, RouterConfig
-from router.membership import RetiredEpochError
-from router.router import Router
-from router.testing.client import ask, message, play
-from router.testing.cluster import ScriptedCluster
-from router.testing.rows import expected_answer
-from router.testing.scenario import PROMPT, TWO_BY_TWO, N, counters, scenario
-from router.testing.worker import ScriptedWorker
 from twolane.errors import InternalError, UnavailableError
+from twolane.router.config import AdmissionConfig, DispatchConfig, RouterConfig
+from twolane.router.membership import RetiredEpochError
+from twolane.router.router import Router
+from twolane.router.testing.client import ask, message, play
+from twolane.router.testing.cluster import ScriptedCluster
+from twolane.router.testing.rows import expected_answer
+from twolane.router.testing.scenario import PROMPT, TWO_BY_TWO, N, counters, scenario
+from twolane.router.testing.worker import ScriptedWorker
 from twolane.testing.heard import heard
 from twolane.v1 import worker_pb2
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from router.attempt import AttemptState
-from router.config import AdmissionConfig, RouterConfig
-from router.router import Router
-from router.testing.client import ask, message, play
-from router.testing.cluster import ScriptedCluster
-from router.testing.rows import expected_answer
-from router.testing.scenario import PROMPT, counters
+from twolane.router.attempt import AttemptState
+from twolane.router.config import AdmissionConfig, RouterConfig
+from twolane.router.router import Router
+from twolane.router.testing.client import ask, message, play
+from twolane.router.testing.cluster import ScriptedCluster
+from twolane.router.testing.rows import expected_answer
+from twolane.router.testing.scenario import PROMPT, counters
 from twolane.v1 import worker_pb2
 
 PAIR = ("p0", "d0")

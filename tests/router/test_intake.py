@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from router.config import MembershipConfig, RouterConfig
-from router.intake import Intake
-from router.membership import Membership
-from router.testing.cluster import ScriptedCluster
-from router.testing.worker import DECODE, PREFILL, ScriptedWorker
-from router.text import TextCodec
+from twolane.router.config import MembershipConfig, RouterConfig
+from twolane.router.intake import Intake
+from twolane.router.membership import Membership
+from twolane.router.testing.cluster import ScriptedCluster
+from twolane.router.testing.worker import DECODE, PREFILL, ScriptedWorker
+from twolane.router.text import TextCodec
 from twolane.v1 import inference_pb2
 
 

@@ -7,13 +7,13 @@ from hashlib import sha256
 
 import grpc
 
-from router.request import Label
-from router.router import Router
-from router.testing.client import ask, message, play
-from router.testing.cluster import ScriptedCluster
-from router.testing.rows import expected_answer
-from router.testing.served import serve_cluster
 from twolane.errors import CancelledError, DuplicateRequestError
+from twolane.router.request import Label
+from twolane.router.router import Router
+from twolane.router.testing.client import ask, message, play
+from twolane.router.testing.cluster import ScriptedCluster
+from twolane.router.testing.rows import expected_answer
+from twolane.router.testing.served import serve_cluster
 from twolane.v1 import inference_pb2_grpc, worker_pb2
 
 PROMPT = [5, 6, 7, 8]

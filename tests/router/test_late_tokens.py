@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from router.router import Router
-from router.testing.client import ask, message, play
-from router.testing.cluster import ScriptedCluster
-from router.testing.rows import columns_of, expected_answer
-from router.testing.scenario import counters
+from twolane.router.router import Router
+from twolane.router.testing.client import ask, message, play
+from twolane.router.testing.cluster import ScriptedCluster
+from twolane.router.testing.rows import columns_of, expected_answer
+from twolane.router.testing.scenario import counters
 from twolane.testing.heard import HeardToken
 from twolane.v1 import worker_pb2
 

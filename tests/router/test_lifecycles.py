@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from router.attempt import ATTEMPT_MOVES, AttemptState
-from router.member import MEMBER_MOVES, MemberState
-from router.request import REQUEST_MOVES, RequestState
 from twolane.lifecycle import IllegalMoveError, Lifecycle
+from twolane.router.attempt import ATTEMPT_MOVES, AttemptState
+from twolane.router.member import MEMBER_MOVES, MemberState
+from twolane.router.request import REQUEST_MOVES, RequestState
 
 DRAWN: dict[Any, dict[str, str]] = {
     RequestState: {

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from router.limits import LimitsConfig, check_shape, fit
-from router.model import ModelFacts, Pool, Room
-from router.testing.client import message
 from twolane.errors import InvalidRequestError, UnimplementedError
 from twolane.params import SamplingParams
+from twolane.router.limits import LimitsConfig, check_shape, fit
+from twolane.router.model import ModelFacts, Pool, Room
+from twolane.router.testing.client import message
 from twolane.v1 import inference_pb2
 
 LIMITS = LimitsConfig(

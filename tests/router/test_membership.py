@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from router.config import MembershipConfig
-from router.member import Member, MemberState
-from router.membership import Membership, NameTakenError, RetiredEpochError
 from twolane.errors import InvalidRequestError, OverloadedError
+from twolane.router.config import MembershipConfig
+from twolane.router.member import Member, MemberState
+from twolane.router.membership import Membership, NameTakenError, RetiredEpochError
 from twolane.v1 import cluster_pb2, worker_pb2
 
 CONFIG = MembershipConfig(suspicion_s=3, gone_after_s=30, forget_after_s=60)

@@ -11,12 +11,12 @@ import grpc
 import httpx2
 import pytest
 
-from router.config import AdmissionConfig, HttpConfig, RouterConfig, ServerConfig
-from router.scrape_targets import TARGETS, scrape_targets
-from router.server import RouterServer
-from router.testing.client import ask, message
-from router.testing.served import serve_cluster
 from twolane.errors import InvalidRequestError, UnknownModelError
+from twolane.router.config import AdmissionConfig, HttpConfig, RouterConfig, ServerConfig
+from twolane.router.scrape_targets import TARGETS, scrape_targets
+from twolane.router.server import RouterServer
+from twolane.router.testing.client import ask, message
+from twolane.router.testing.served import serve_cluster
 from twolane.v1 import cluster_pb2, inference_pb2_grpc, worker_pb2
 
 SERVER = ServerConfig(stop_grace_s=0.2)

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from router.config import RouterConfig
-from router.limits import LimitsConfig
-from router.model_defaults import NO_DEFAULTS, ModelDefaults, read_defaults
-from router.model_files import ModelFilesError
-from router.router import Router
-from router.testing.client import play
-from router.testing.cluster import ScriptedCluster
 from tests.router.http.asking import PATH, http_cluster
 from twolane.aclient import AsyncClient
+from twolane.router.config import RouterConfig
+from twolane.router.limits import LimitsConfig
+from twolane.router.model_defaults import NO_DEFAULTS, ModelDefaults, read_defaults
+from twolane.router.model_files import ModelFilesError
+from twolane.router.router import Router
+from twolane.router.testing.client import play
+from twolane.router.testing.cluster import ScriptedCluster
 from twolane.v1 import inference_pb2, sampling_pb2
 
 SAID = {"temperature": 0.6, "top_k": 20, "top_p": 0.95, "min_p": 0.05, "repetition_penalty": 1.05}

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from router.model_files import ModelFilesError
-from router.text import TextCodec
 from tests.router.tokenizer_kinds import KINDS, random_texts, write_tokenizer
 from twolane.errors import InvalidRequestError
+from twolane.router.model_files import ModelFilesError
+from twolane.router.text import TextCodec
 
 CHAT = [{"role": "user", "content": "hello"}]
 TEMPLATE = "{{ bos_token }}|{{ eos_token }}|{{ image_token }}|{{ boi }}|{{ messages[0].content }}"

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from router.config import AdmissionConfig, RouterConfig
-from router.drain_rate import DrainRate
-from router.intake import Intake
-from router.pace import Pace
-from router.router import Router
-from router.testing.client import Outcome, ask, message, play
-from router.testing.cluster import ScriptedCluster
-from router.testing.rows import expected_answer
 from twolane.errors import DeadlineError, OverloadedError
+from twolane.router.config import AdmissionConfig, RouterConfig
+from twolane.router.drain_rate import DrainRate
+from twolane.router.intake import Intake
+from twolane.router.pace import Pace
+from twolane.router.router import Router
+from twolane.router.testing.client import Outcome, ask, message, play
+from twolane.router.testing.cluster import ScriptedCluster
+from twolane.router.testing.rows import expected_answer
 
 PROMPT = [5, 6, 7, 8]
 Script = Callable[[Router, ScriptedCluster], Awaitable[None]]
@@ -98,7 +98,7 @@ def test_refusals_for_want_of_room_are_logged_now_and_then(
             assert isinstance((await ask(router, message(PROMPT))).error, OverloadedError)
         await asyncio.gather(*tasks)
 
-    with caplog.at_level("INFO", logger="router.router"):
+    with caplog.at_level("INFO", logger="twolane.router.router"):
         play_with_rows(script, decode_rows=1, max_queued=3)
     (line,) = [m for m in caplog.messages if m.startswith("refused")]
     assert "requests are waiting; at most 3 may" in line

@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 
-from router import commands
-from router.answer import Answer
-from router.config import AdmissionConfig, RouterConfig
-from router.detokenizer import Decoding
-from router.intake import NO_DEADLINE_S, deadline_of
-from router.recovery import Recovery
-from router.router import Router
-from router.tally import Tally
-from router.testing import rows
-from router.testing.client import Outcome, ask, message, play
-from router.testing.cluster import ScriptedCluster
-from router.testing.rows import expected_answer
-from router.text import TextCodec
 from twolane.errors import InternalError, InvalidParameterError
+from twolane.router import commands
+from twolane.router.answer import Answer
+from twolane.router.config import AdmissionConfig, RouterConfig
+from twolane.router.detokenizer import Decoding
+from twolane.router.intake import NO_DEADLINE_S, deadline_of
+from twolane.router.recovery import Recovery
+from twolane.router.router import Router
+from twolane.router.tally import Tally
+from twolane.router.testing import rows
+from twolane.router.testing.client import Outcome, ask, message, play
+from twolane.router.testing.cluster import ScriptedCluster
+from twolane.router.testing.rows import expected_answer
+from twolane.router.text import TextCodec
 from twolane.v1 import worker_pb2
 
 ONE_ROW = RouterConfig(admission=AdmissionConfig(extra_rows=0))
@@ -127,7 +127,7 @@ def test_bug_met_by_one_request_fails_it_alone(
             assert outcome.tokens == expected_answer(GOOD, n_tokens)
         assert (await ask(router, message(GOOD, max_tokens=3))).error is None
 
-    with caplog.at_level(logging.ERROR, logger="router"):
+    with caplog.at_level(logging.ERROR, logger="twolane.router"):
         play(script, ("p0",), config=ONE_ROW)
     assert "injected" in caplog.text
     assert "Traceback" in caplog.text
@@ -161,7 +161,7 @@ def test_bug_that_many_requests_meet_is_logged_now_and_then(
         assert isinstance((await ask(router, message(BAD))).error, InternalError)
         assert router.status().counters["bugs"] == 21
 
-    with caplog.at_level(logging.ERROR, logger="router"):
+    with caplog.at_level(logging.ERROR, logger="twolane.router"):
         play(script)
     met = [text.partition(" met while ")[2] for text in caplog.messages]
     assert [text.partition(":")[0] for text in met] == [

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from router.policy import Need, Placement, WorkerView, place, place_decode
+from twolane.router.policy import Need, Placement, WorkerView, place, place_decode
 
 
 def worker(name: str, **fields: Any) -> WorkerView:

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from router.config import AdmissionConfig, DispatchConfig, RouterConfig
-from router.router import Router
-from router.testing.client import ask, message, play
-from router.testing.cluster import ScriptedCluster
-from router.testing.rows import expected_answer
 from twolane.errors import CancelledError, DeadlineError, TwolaneError, UnavailableError
+from twolane.router.config import AdmissionConfig, DispatchConfig, RouterConfig
+from twolane.router.router import Router
+from twolane.router.testing.client import ask, message, play
+from twolane.router.testing.cluster import ScriptedCluster
+from twolane.router.testing.rows import expected_answer
 
 CLUSTERS = [("p0", "p1", "d0", "d1"), ("b0", "b1"), ("p0", "d0"), ("p0", "b0", "d0")]
 CONFIG = RouterConfig(

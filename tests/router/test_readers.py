@@ -10,14 +10,14 @@ from typing import Any
 import grpc
 import pytest
 
-from router.config import ReadersConfig, RouterConfig, ServerConfig
-from router.router import Router
-from router.testing.client import ask, message, play
-from router.testing.cluster import ScriptedCluster
-from router.testing.rows import expected_answer
-from router.testing.served import serve_cluster
 from tests import h2
 from twolane.errors import CancelledError
+from twolane.router.config import ReadersConfig, RouterConfig, ServerConfig
+from twolane.router.router import Router
+from twolane.router.testing.client import ask, message, play
+from twolane.router.testing.cluster import ScriptedCluster
+from twolane.router.testing.rows import expected_answer
+from twolane.router.testing.served import serve_cluster
 from twolane.rpc.errors import from_rpc_error
 from twolane.v1 import inference_pb2, inference_pb2_grpc
 

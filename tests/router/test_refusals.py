@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from router.config import AdmissionConfig, RouterConfig
-from router.router import Router
-from router.testing.client import ask, message, play
-from router.testing.cluster import ScriptedCluster
-from router.testing.rows import expected_answer
-from router.testing.scenario import scenario
 from twolane.errors import DuplicateRequestError, OverloadedError, UnavailableError
+from twolane.router.config import AdmissionConfig, RouterConfig
+from twolane.router.router import Router
+from twolane.router.testing.client import ask, message, play
+from twolane.router.testing.cluster import ScriptedCluster
+from twolane.router.testing.rows import expected_answer
+from twolane.router.testing.scenario import scenario
 from twolane.v1 import worker_pb2
 
 PROMPT = [5, 6, 7, 8]

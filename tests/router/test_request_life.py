@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from router.router import Router
-from router.testing.client import ask, message, play
-from router.testing.cluster import ScriptedCluster
-from router.testing.rows import expected_answer
 from twolane.errors import CancelledError, DeadlineError, DuplicateRequestError
+from twolane.router.router import Router
+from twolane.router.testing.client import ask, message, play
+from twolane.router.testing.cluster import ScriptedCluster
+from twolane.router.testing.rows import expected_answer
 from twolane.v1 import sampling_pb2
 
 PROMPT = [5, 6, 7, 8]

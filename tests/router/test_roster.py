@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from router.attempt import Attempt, AttemptState
-from router.config import AdmissionConfig, MembershipConfig
-from router.membership import Membership
-from router.policy import Need, place, place_decode
-from router.roster import Roster
-from router.tally import Tally
+from twolane.router.attempt import Attempt, AttemptState
+from twolane.router.config import AdmissionConfig, MembershipConfig
+from twolane.router.membership import Membership
+from twolane.router.policy import Need, place, place_decode
+from twolane.router.roster import Roster
+from twolane.router.tally import Tally
 from twolane.v1 import cluster_pb2, worker_pb2
 
 P, D = worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE

@@ -14,12 +14,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from grpc_status import rpc_status
 
-from router.config import AdmissionConfig, RouterConfig, ServerConfig
-from router.limits import LimitsConfig
-from router.testing.client import message
-from router.testing.rows import expected_answer
-from router.testing.served import serve_cluster
-from router.text import TextCodec
+from twolane.router.config import AdmissionConfig, RouterConfig, ServerConfig
+from twolane.router.limits import LimitsConfig
+from twolane.router.testing.client import message
+from twolane.router.testing.rows import expected_answer
+from twolane.router.testing.served import serve_cluster
+from twolane.router.text import TextCodec
 from twolane.rpc.listen import ListenError
 from twolane.rpc.secret import shown
 from twolane.v1 import (
@@ -323,8 +323,8 @@ async def test_port_in_use_is_an_error_and_not_a_silent_second_server() -> None:
 def test_router_never_loads_torch() -> None:
     code = (
         "import sys, asyncio\n"
-        "from router.testing.served import serve_cluster\n"
-        "from router.testing.client import ask, message\n"
+        "from twolane.router.testing.served import serve_cluster\n"
+        "from twolane.router.testing.client import ask, message\n"
         "async def main():\n"
         "    async with serve_cluster('p0', 'd0') as (server, _):\n"
         "        outcome = await ask(server.router, message([1, 2], max_tokens=3))\n"

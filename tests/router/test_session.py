@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from router.config import MembershipConfig
-from router.session import WorkerLink, WorkerSession
+from twolane.router.config import MembershipConfig
+from twolane.router.session import WorkerLink, WorkerSession
 from twolane.testing.links import MemoryLink, link_pair
 from twolane.testing.virtual_time import virtual_time_runner
 from twolane.v1 import worker_pb2

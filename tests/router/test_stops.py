@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from router.stops import StopWatch
+from twolane.router.stops import StopWatch
 
 
 def run(stops: Any, pieces: Any) -> Any:

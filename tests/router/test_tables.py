@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from router.answer import Answer
-from router.ledger import Timeline, make_ledger
-from router.request import Job, Label, Request, RequestState
-from router.store import Store
-from router.waiting import WaitingQueue
 from twolane.params import SamplingParams
+from twolane.router.answer import Answer
+from twolane.router.ledger import Timeline, make_ledger
+from twolane.router.request import Job, Label, Request, RequestState
+from twolane.router.store import Store
+from twolane.router.waiting import WaitingQueue
 from twolane.v1 import sampling_pb2, worker_pb2
 
 P, D = worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE

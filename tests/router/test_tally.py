@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from router.attempt import Attempt
-from router.tally import Tally
+from twolane.router.attempt import Attempt
+from twolane.router.tally import Tally
 from twolane.v1 import worker_pb2
 
 P, D = 11, 22

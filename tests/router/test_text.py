@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from router.text import TextCodec
 from twolane.errors import InvalidRequestError
+from twolane.router.text import TextCodec
 
 TEXTS = [
     "Once upon a time",
@@ -38,7 +38,7 @@ def load(directory: Path) -> TextCodec:
 
 
 def bundled_dir() -> Any:
-    bundled = pytest.importorskip("deploy.bundled")
+    bundled = pytest.importorskip("twolane.deploy.bundled")
     path = bundled.model_path()
     if not (path / "tokenizer.json").exists():
         pytest.skip("the bundled model has not been made")

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from router.token_bytes import TokenBytes
 from tests.router.tokenizer_kinds import BYTE_FALLBACK, KINDS, random_texts, write_tokenizer
+from twolane.router.token_bytes import TokenBytes
 
 
 @pytest.fixture(scope="module", params=KINDS)

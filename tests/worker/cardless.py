@@ -54,7 +54,7 @@ def without_card() -> Iterator[dict[int, int]]:
     def open_memory(exported: bytes) -> int:
         address = int.from_bytes(exported, "little")
         if not address:
-            from engine.cuda.driver import CudaError
+            from twolane.engine.cuda.driver import CudaError
 
             raise CudaError("cuIpcOpenMemHandle: CUDA error 1")
         mapped[address] = mapped.get(address, 0) + 1
@@ -64,17 +64,17 @@ def without_card() -> Iterator[dict[int, int]]:
         mapped[address] -= 1
 
     instead: dict[str, Any] = {
-        "worker.cuda_memory.Context": _Context,
-        "worker.cuda_memory.torch": SimpleNamespace(device=lambda *_: CPU),
-        "worker.cuda_memory.export_memory": lambda address: address.to_bytes(8, "little"),
-        "worker.cuda_memory.pin": lambda *_: None,
-        "worker.cuda_memory.unpin": lambda *_: None,
-        "worker.cuda_peer.open_memory": open_memory,
-        "worker.cuda_peer.close_memory": close_memory,
-        "worker.cuda_lane.Copies": _Copies,
-        "worker.cuda_lane.upload": _upload,
-        "worker.cuda_making.upload": _upload,
-        "worker.cuda_lane.landing_place": lambda n: torch.empty(n, dtype=torch.int64),
+        "twolane.worker.cuda_memory.Context": _Context,
+        "twolane.worker.cuda_memory.torch": SimpleNamespace(device=lambda *_: CPU),
+        "twolane.worker.cuda_memory.export_memory": lambda address: address.to_bytes(8, "little"),
+        "twolane.worker.cuda_memory.pin": lambda *_: None,
+        "twolane.worker.cuda_memory.unpin": lambda *_: None,
+        "twolane.worker.cuda_peer.open_memory": open_memory,
+        "twolane.worker.cuda_peer.close_memory": close_memory,
+        "twolane.worker.cuda_lane.Copies": _Copies,
+        "twolane.worker.cuda_lane.upload": _upload,
+        "twolane.worker.cuda_making.upload": _upload,
+        "twolane.worker.cuda_lane.landing_place": lambda n: torch.empty(n, dtype=torch.int64),
         "torch.cuda.Stream": mock.Mock(),
         "torch.cuda.Event": mock.Mock(),
         "torch.cuda.device": lambda _: nullcontext(),

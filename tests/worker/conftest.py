@@ -10,27 +10,27 @@ from typing import Protocol
 
 import pytest
 
-from decode_worker.config import DecodeConfig
-from decode_worker.role import DecodeRole
-from engine.fake import FakeEngine, FakeEngineConfig
-from kvtransfer.config import LeaseConfig
-from kvtransfer.sources import PageMaker
-from kvtransfer.transports.memory import Faults, MemoryFabric
-from prefill_worker.config import PrefillConfig
-from prefill_worker.role import PrefillRole
 from tests.worker.marked_steps import MarkedStepRunner
+from twolane.decode_worker.config import DecodeConfig
+from twolane.decode_worker.role import DecodeRole
+from twolane.engine.fake import FakeEngine, FakeEngineConfig
+from twolane.kvtransfer.config import LeaseConfig
+from twolane.kvtransfer.sources import PageMaker
+from twolane.kvtransfer.transports.memory import Faults, MemoryFabric
 from twolane.params import SamplingParams
+from twolane.prefill_worker.config import PrefillConfig
+from twolane.prefill_worker.role import PrefillRole
 from twolane.testing.links import MemoryLink, link_pair
 from twolane.testing.virtual_time import virtual_time_runner
 from twolane.v1 import transfer_pb2
-from worker.attempt_id import AttemptId
-from worker.config import SessionConfig, StepLimits, WorkerConfig
-from worker.peers import Wire
-from worker.role import Roles
-from worker.site import Site
-from worker.step_runner import TimedStepRunner
-from worker.testing import ScriptedRouter
-from worker.worker import Worker
+from twolane.worker.attempt_id import AttemptId
+from twolane.worker.config import SessionConfig, StepLimits, WorkerConfig
+from twolane.worker.peers import Wire
+from twolane.worker.role import Roles
+from twolane.worker.site import Site
+from twolane.worker.step_runner import TimedStepRunner
+from twolane.worker.testing import ScriptedRouter
+from twolane.worker.worker import Worker
 
 PeerLink = MemoryLink[transfer_pb2.ConnectRequest, transfer_pb2.ConnectResponse]
 LEASE = LeaseConfig(lease_s=2.0, heartbeat_s=0.3, retry_first_s=0.05, retry_most_s=0.3)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.step import RowResult, RowWork
-from kvtransfer.transports.memory import MemoryMark
-from worker.step_runner import OnSubmitted, TimedStepRunner
+from twolane.engine.step import RowResult, RowWork
+from twolane.kvtransfer.transports.memory import MemoryMark
+from twolane.worker.step_runner import OnSubmitted, TimedStepRunner
 
 
 class MarkedStepRunner(TimedStepRunner):

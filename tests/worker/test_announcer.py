@@ -14,10 +14,10 @@ import pytest
 
 from twolane.rpc.secret import METADATA_KEY
 from twolane.v1 import cluster_pb2, cluster_pb2_grpc
-from worker.announcer import Announcer
-from worker.config import WorkerConfig
-from worker.errors import DisplacedError
-from worker.worker import Worker
+from twolane.worker.announcer import Announcer
+from twolane.worker.config import WorkerConfig
+from twolane.worker.errors import DisplacedError
+from twolane.worker.worker import Worker
 
 SECRET = "a secret of sixteen characters".replace(" ", "-")
 
@@ -100,5 +100,5 @@ async def test_a_router_that_stops_first_leaves_no_line(caplog: pytest.LogCaptur
         await until(lambda: router.n_heard >= n_heard + 3)
         task.cancel()
         await announcer.leave()
-    said = [r.getMessage() for r in caplog.records if r.name == "worker.announcer"]
+    said = [r.getMessage() for r in caplog.records if r.name == "twolane.worker.announcer"]
     assert [line.partition(" knows")[0].partition(" ")[0] for line in said] == ["router"]

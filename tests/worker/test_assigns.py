@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from engine.fake import FakeEngine, FakeEngineConfig
+from twolane.engine.fake import FakeEngine, FakeEngineConfig
 from twolane.v1 import sampling_pb2, worker_pb2
-from worker.assigns import check_assign
-from worker.errors import RowRefusedError
+from twolane.worker.assigns import check_assign
+from twolane.worker.errors import RowRefusedError
 
 SPEC = FakeEngine(
     FakeEngineConfig(n_pages=4, page_tokens=16, vocab_size=100, max_context_tokens=60)

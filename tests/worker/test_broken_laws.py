@@ -11,8 +11,8 @@ import pytest
 
 from tests.worker.conftest import Play, Town
 from twolane.params import SamplingParams
-from worker.attempt_id import AttemptId
-from worker.worker import Worker
+from twolane.worker.attempt_id import AttemptId
+from twolane.worker.worker import Worker
 
 PARAMS = SamplingParams(max_tokens=20, seed=7)
 LAW = "page 7 was released more often than it was taken"

@@ -11,14 +11,14 @@ import random
 
 import pytest
 
-from engine.fake import FakeEngineConfig, expected_answer
-from kvtransfer.transports.memory import Faults
 from tests.worker.conftest import Crowd, Play, Town
+from twolane.engine.fake import FakeEngineConfig, expected_answer
+from twolane.kvtransfer.transports.memory import Faults
 from twolane.params import SamplingParams
 from twolane.v1 import worker_pb2
-from worker.attempt_id import AttemptId
-from worker.config import StepLimits
-from worker.worker import Worker
+from twolane.worker.attempt_id import AttemptId
+from twolane.worker.config import StepLimits
+from twolane.worker.worker import Worker
 
 PARAMS = SamplingParams(max_tokens=30, seed=7)
 LIMITS = StepLimits(step_tokens=48, decode_rows=6)

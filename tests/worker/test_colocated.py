@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from engine.fake import FakeEngineConfig, expected_answer
 from tests.worker.conftest import Play, Town
+from twolane.engine.fake import FakeEngineConfig, expected_answer
 from twolane.params import SamplingParams
 from twolane.v1 import sampling_pb2, worker_pb2
-from worker.attempt_id import AttemptId
-from worker.config import StepLimits
-from worker.testing import DECODE, PREFILL
+from twolane.worker.attempt_id import AttemptId
+from twolane.worker.config import StepLimits
+from twolane.worker.testing import DECODE, PREFILL
 
 
 def params(max_tokens: int = 20) -> SamplingParams:

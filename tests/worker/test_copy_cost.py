@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from worker.copy_cost import CopyCost
+from twolane.worker.copy_cost import CopyCost
 
 MIB, KIB = 1 << 20, 1 << 10
 

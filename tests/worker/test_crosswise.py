@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from engine.fake import FakeEngineConfig, expected_answer
 from tests.worker.conftest import Play, Town
+from twolane.engine.fake import FakeEngineConfig, expected_answer
 from twolane.params import SamplingParams
-from worker.attempt_id import AttemptId
-from worker.config import StepLimits
-from worker.testing import PREFILL
-from worker.worker import Worker
+from twolane.worker.attempt_id import AttemptId
+from twolane.worker.config import StepLimits
+from twolane.worker.testing import PREFILL
+from twolane.worker.worker import Worker
 
 POOL = FakeEngineConfig(n_pages=40)
 PARAMS = SamplingParams(max_tokens=20, seed=7)

@@ -14,17 +14,17 @@ pytest.importorskip("triton")
 
 import torch
 
-from engine.step import DevicePool
-from kvtransfer.device import DeviceError
-from kvtransfer.digests import mix64
-from kvtransfer.planes import Paging
-from kvtransfer.sources import MadePages
 from tests.kvtransfer.laid_out import Bytes, layout
 from tests.worker.cardless import without_card
+from twolane.engine.step import DevicePool
+from twolane.kvtransfer.device import DeviceError
+from twolane.kvtransfer.digests import mix64
+from twolane.kvtransfer.planes import Paging
+from twolane.kvtransfer.sources import MadePages
 from twolane.layout import Layout
-from worker.copy_cost import CopyCost
-from worker.cuda_lane import LaneConfig
-from worker.cuda_memory import CudaMemory
+from twolane.worker.copy_cost import CopyCost
+from twolane.worker.cuda_lane import LaneConfig
+from twolane.worker.cuda_memory import CudaMemory
 
 KERNEL = LaneConfig(cost=CopyCost(run_start_s=1.0))
 ENGINES = LaneConfig(cost=CopyCost(kernel_start_s=1.0))

@@ -7,8 +7,8 @@ import asyncio
 from tests.worker.conftest import Play, Town
 from twolane.params import SamplingParams
 from twolane.v1 import worker_pb2
-from worker.attempt_id import AttemptId
-from worker.worker import Worker
+from twolane.worker.attempt_id import AttemptId
+from twolane.worker.worker import Worker
 
 A, B = AttemptId("r", 1), AttemptId("q", 1)
 PROMPT = [n % 256 for n in range(400)]

@@ -7,22 +7,22 @@ from collections.abc import Sequence
 
 import pytest
 
-from decode_worker.config import DecodeConfig
-from engine.fake import FakeEngine, FakeEngineConfig, expected_answer
-from engine.step import RowResult, RowWork
-from kvtransfer.config import ReceiverConfig
-from kvtransfer.events import Abandoned, Landed, ReceiverEvent
-from kvtransfer.transports.memory import Faults
-from prefill_worker.config import PrefillConfig
 from tests.worker.conftest import Play, Town
+from twolane.decode_worker.config import DecodeConfig
+from twolane.engine.fake import FakeEngine, FakeEngineConfig, expected_answer
+from twolane.engine.step import RowResult, RowWork
+from twolane.kvtransfer.config import ReceiverConfig
+from twolane.kvtransfer.events import Abandoned, Landed, ReceiverEvent
+from twolane.kvtransfer.transports.memory import Faults
 from twolane.params import SamplingParams
+from twolane.prefill_worker.config import PrefillConfig
 from twolane.rpc.params import params_to_proto
 from twolane.v1 import worker_pb2
-from worker.attempt_id import AttemptId
-from worker.config import StepLimits
-from worker.step_runner import OnSubmitted
-from worker.testing import DECODE, PREFILL
-from worker.worker import Worker
+from twolane.worker.attempt_id import AttemptId
+from twolane.worker.config import StepLimits
+from twolane.worker.step_runner import OnSubmitted
+from twolane.worker.testing import DECODE, PREFILL
+from twolane.worker.worker import Worker
 
 A, A2 = AttemptId("r", 1), AttemptId("r", 2)
 SLOW_STEPS = FakeEngineConfig(n_pages=256, step_overhead_s=0.4)

@@ -8,20 +8,20 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from engine.fake import FakeEngineConfig, expected_answer
-from engine.step import RowResult, RowWork
-from kvtransfer.key import Key
-from kvtransfer.transports.memory import MemoryMark
 from tests.worker.conftest import Scene, Town, build_town
+from twolane.engine.fake import FakeEngineConfig, expected_answer
+from twolane.engine.step import RowResult, RowWork
+from twolane.kvtransfer.key import Key
+from twolane.kvtransfer.transports.memory import MemoryMark
 from twolane.params import SamplingParams
 from twolane.rpc.params import params_to_proto
 from twolane.testing.virtual_time import virtual_time_runner
 from twolane.v1 import worker_pb2
-from worker.attempt_id import AttemptId
-from worker.config import StepLimits
-from worker.step_runner import OnSubmitted
-from worker.testing import DECODE, PREFILL
-from worker.worker import Worker
+from twolane.worker.attempt_id import AttemptId
+from twolane.worker.config import StepLimits
+from twolane.worker.step_runner import OnSubmitted
+from twolane.worker.testing import DECODE, PREFILL
+from twolane.worker.worker import Worker
 
 A, A2, B = AttemptId("r", 1), AttemptId("r", 2), AttemptId("other", 1)
 PROMPT = [(i * 31 + 5) % 251 for i in range(500)]

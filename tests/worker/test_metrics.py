@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from twolane.v1 import worker_pb2
-from worker.attempt_id import AttemptId
-from worker.metrics import WorkerMetrics
-from worker.news import row_event
-from worker.timeline import Timeline
+from twolane.worker.attempt_id import AttemptId
+from twolane.worker.metrics import WorkerMetrics
+from twolane.worker.news import row_event
+from twolane.worker.timeline import Timeline
 
 PREFILL, DECODE = worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE
 HANDED_OVER, FINISHED = worker_pb2.RowEvent.KIND_HANDED_OVER, worker_pb2.RowEvent.KIND_FINISHED

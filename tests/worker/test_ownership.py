@@ -6,15 +6,15 @@ import asyncio
 
 import pytest
 
-from engine.fake import expected_answer
 from tests.worker.conftest import Play, Town
+from twolane.engine.fake import expected_answer
 from twolane.params import SamplingParams
 from twolane.testing.links import MemoryLink, link_pair
 from twolane.v1 import worker_pb2
-from worker.attempt_id import AttemptId
-from worker.errors import RouterInUseError
-from worker.testing import ScriptedRouter
-from worker.worker import Worker
+from twolane.worker.attempt_id import AttemptId
+from twolane.worker.errors import RouterInUseError
+from twolane.worker.testing import ScriptedRouter
+from twolane.worker.worker import Worker
 
 A, B = AttemptId("r", 1), AttemptId("q", 1)
 PROMPT = list(range(40))

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from kvtransfer.plan import PageIds
-from worker.page_parts import Copy, Part, Parts, copies, parts_of
+from twolane.kvtransfer.plan import PageIds
+from twolane.worker.page_parts import Copy, Part, Parts, copies, parts_of
 
 PAGE_BYTES, N_PAGES = 96, 6
 Memory = npt.NDArray[np.uint8]

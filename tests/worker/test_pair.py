@@ -7,17 +7,17 @@ from itertools import pairwise
 
 import pytest
 
-from engine.fake import FakeEngineConfig, expected_answer
-from kvtransfer.config import LeaseConfig
-from kvtransfer.transports.memory import Faults
 from tests.worker.conftest import Play, Town
+from twolane.engine.fake import FakeEngineConfig, expected_answer
+from twolane.kvtransfer.config import LeaseConfig
+from twolane.kvtransfer.transports.memory import Faults
 from twolane.params import SamplingParams
 from twolane.testing.links import link_pair
 from twolane.v1 import sampling_pb2, worker_pb2
-from worker.attempt_id import AttemptId
-from worker.config import StepLimits
-from worker.testing import DECODE, PREFILL
-from worker.worker import Worker
+from twolane.worker.attempt_id import AttemptId
+from twolane.worker.config import StepLimits
+from twolane.worker.testing import DECODE, PREFILL
+from twolane.worker.worker import Worker
 
 A = AttemptId("r", 1)
 HANDED_OVER = worker_pb2.RowEvent.KIND_HANDED_OVER

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from engine.step import SampledToken
+from twolane.engine.step import SampledToken
 from twolane.rpc.columns import GOES_ON, ColumnWriter, Logprobs
 from twolane.testing.heard import heard
 from twolane.v1 import sampling_pb2, worker_pb2
-from worker.attempt_id import AttemptId
-from worker.attempt_log import ROLES, AttemptLog
-from worker.config import SessionConfig
-from worker.labels import Claim
-from worker.news import row_event
-from worker.owner import Owner
-from worker.registry import Registry
+from twolane.worker.attempt_id import AttemptId
+from twolane.worker.attempt_log import ROLES, AttemptLog
+from twolane.worker.config import SessionConfig
+from twolane.worker.labels import Claim
+from twolane.worker.news import row_event
+from twolane.worker.owner import Owner
+from twolane.worker.registry import Registry
 
 Kind = worker_pb2.RowEvent
 P, D = worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE

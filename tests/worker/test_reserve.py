@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from engine.allocator import PageAllocator
-from engine.fake import FakeEngine, FakeEngineConfig
+from twolane.engine.allocator import PageAllocator
+from twolane.engine.fake import FakeEngine, FakeEngineConfig
 from twolane.params import SamplingParams
 from twolane.v1 import worker_pb2
-from worker.reserve import GrowthReserve
-from worker.rows import Row
+from twolane.worker.reserve import GrowthReserve
+from twolane.worker.rows import Row
 
 SPEC = FakeEngine(FakeEngineConfig(n_pages=10, page_tokens=16)).spec
 

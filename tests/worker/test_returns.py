@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from engine.allocator import PageAllocator
-from engine.step import Page
-from worker.returns import PageReturns
+from twolane.engine.allocator import PageAllocator
+from twolane.engine.step import Page
+from twolane.worker.returns import PageReturns
 
 
 def taken(pages: PageAllocator, n: int) -> list[Page]:

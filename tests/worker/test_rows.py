@@ -6,12 +6,12 @@ from itertools import product
 
 import pytest
 
-from engine.fake import FakeEngine, FakeEngineConfig
-from engine.step import Page
+from twolane.engine.fake import FakeEngine, FakeEngineConfig
+from twolane.engine.step import Page
 from twolane.lifecycle import IllegalMoveError, Lifecycle
 from twolane.params import SamplingParams
 from twolane.v1 import worker_pb2
-from worker.rows import MOVES, Row, RowState, by_turn
+from twolane.worker.rows import MOVES, Row, RowState, by_turn
 
 SPEC = FakeEngine(FakeEngineConfig(n_pages=64, page_tokens=16, max_context_tokens=100)).spec
 

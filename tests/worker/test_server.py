@@ -15,28 +15,28 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from grpc_status import rpc_status
 
-from decode_worker.role import DecodeRole
-from engine.fake import FakeEngine, FakeEngineConfig, expected_answer
-from kvtransfer.transports.memory import MemoryFabric
-from kvtransfer.transports.pool_memory import create_pool_memory
-from kvtransfer.transports.registry import OutletOpener, TransportConfig, open_landings
-from prefill_worker.role import PrefillRole
 from tests.kvtransfer.nixl_marks import over_nixl
+from twolane.decode_worker.role import DecodeRole
+from twolane.engine.fake import FakeEngine, FakeEngineConfig, expected_answer
+from twolane.kvtransfer.transports.memory import MemoryFabric
+from twolane.kvtransfer.transports.pool_memory import create_pool_memory
+from twolane.kvtransfer.transports.registry import OutletOpener, TransportConfig, open_landings
 from twolane.params import SamplingParams
+from twolane.prefill_worker.role import PrefillRole
 from twolane.rpc.link import GrpcLink, LinkBrokenError
 from twolane.rpc.params import params_to_proto
 from twolane.rpc.secret import new_secret, shown
 from twolane.testing.heard import HeardToken, heard
 from twolane.v1 import cluster_pb2, cluster_pb2_grpc, worker_pb2, worker_pb2_grpc
-from worker.config import SessionConfig, WorkerConfig
-from worker.links import PeerDialer
-from worker.metrics import WorkerMetrics
-from worker.peers import Wire
-from worker.role import Roles
-from worker.server import WorkerServer
-from worker.site import Site
-from worker.step_runner import ThreadStepRunner
-from worker.worker import Worker
+from twolane.worker.config import SessionConfig, WorkerConfig
+from twolane.worker.links import PeerDialer
+from twolane.worker.metrics import WorkerMetrics
+from twolane.worker.peers import Wire
+from twolane.worker.role import Roles
+from twolane.worker.server import WorkerServer
+from twolane.worker.site import Site
+from twolane.worker.step_runner import ThreadStepRunner
+from twolane.worker.worker import Worker
 
 OutT = TypeVar("OutT")
 InT = TypeVar("InT")

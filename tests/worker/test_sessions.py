@@ -6,17 +6,17 @@ import asyncio
 
 import pytest
 
-from engine.fake import expected_answer
 from tests.worker.conftest import Play, Town
+from twolane.engine.fake import expected_answer
 from twolane.errors import InvalidRequestError
 from twolane.params import SamplingParams
 from twolane.rpc.params import params_to_proto
 from twolane.testing.links import MemoryLink, link_pair
 from twolane.v1 import worker_pb2
-from worker.attempt_id import AttemptId
-from worker.config import SessionConfig
-from worker.errors import StaleEpochError
-from worker.worker import Worker
+from twolane.worker.attempt_id import AttemptId
+from twolane.worker.config import SessionConfig
+from twolane.worker.errors import StaleEpochError
+from twolane.worker.worker import Worker
 
 A = AttemptId("r", 1)
 PROMPT = list(range(40))

@@ -8,19 +8,19 @@ from typing import cast
 
 import pytest
 
-from engine.allocator import PageAllocator
-from engine.step import RowResult, RowWork
 from tests.worker.conftest import Play, Town
+from twolane.engine.allocator import PageAllocator
+from twolane.engine.step import RowResult, RowWork
 from twolane.params import SamplingParams
 from twolane.testing.virtual_time import virtual_time_runner
-from worker.attempt_id import AttemptId
-from worker.config import StepLimits
-from worker.observer import Nobody
-from worker.returns import PageReturns
-from worker.role import DecodeSide, Roles
-from worker.rows import Row
-from worker.step_loop import StepLoop
-from worker.step_runner import OnSubmitted, Results
+from twolane.worker.attempt_id import AttemptId
+from twolane.worker.config import StepLimits
+from twolane.worker.observer import Nobody
+from twolane.worker.returns import PageReturns
+from twolane.worker.role import DecodeSide, Roles
+from twolane.worker.rows import Row
+from twolane.worker.step_loop import StepLoop
+from twolane.worker.step_runner import OnSubmitted, Results
 
 A = AttemptId("r", 1)
 PARAMS = SamplingParams(max_tokens=200, seed=3)

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from engine.step import DoneStep, Engine, Mark, RowResult, RowWork, Step
-from worker.step_runner import ThreadStepRunner
+from twolane.engine.step import DoneStep, Engine, Mark, RowResult, RowWork, Step
+from twolane.worker.step_runner import ThreadStepRunner
 
 
 class LateStep:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from engine.step import Page, RowWork
+from twolane.engine.step import Page, RowWork
 from twolane.params import SamplingParams
-from worker.config import StepWatchConfig
-from worker.step_watch import StepWatch
+from twolane.worker.config import StepWatchConfig
+from twolane.worker.step_watch import StepWatch
 
 CONFIG = StepWatchConfig(late_s=5.0, late_factor=20.0, first_late_s=60.0)
 

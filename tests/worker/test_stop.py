@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from engine.fake import FakeEngine, FakeEngineConfig
+from twolane.engine.fake import FakeEngine, FakeEngineConfig
 from twolane.params import SamplingParams
 from twolane.v1.sampling_pb2 import (
     FINISH_REASON_LENGTH,
@@ -14,7 +14,7 @@ from twolane.v1.sampling_pb2 import (
     FINISH_REASON_UNSPECIFIED,
     FinishReason,
 )
-from worker.stop import finish_reason
+from twolane.worker.stop import finish_reason
 
 SPEC = FakeEngine(FakeEngineConfig(n_pages=1, eos_token_ids=(2, 3), max_context_tokens=50)).spec
 EOS, STOP_ID, PLAIN = 3, 9, 7

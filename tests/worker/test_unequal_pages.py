@@ -6,14 +6,14 @@ import asyncio
 
 import pytest
 
-from engine.fake import FakeEngineConfig, expected_answer
-from kvtransfer.transports.memory import Faults
 from tests.worker.conftest import Play, Town
+from twolane.engine.fake import FakeEngineConfig, expected_answer
+from twolane.kvtransfer.transports.memory import Faults
 from twolane.params import SamplingParams
 from twolane.v1 import worker_pb2
-from worker.attempt_id import AttemptId
-from worker.testing import DECODE
-from worker.worker import Worker
+from twolane.worker.attempt_id import AttemptId
+from twolane.worker.testing import DECODE
+from twolane.worker.worker import Worker
 
 A = AttemptId("r", 1)
 PARAMS = SamplingParams(max_tokens=20, seed=7)

@@ -6,11 +6,11 @@ import asyncio
 from functools import partial
 from typing import Any
 
-from engine.fake import expected_answer
-from kvtransfer.key import Key
 from tests.worker.conftest import Play, Town
+from twolane.engine.fake import expected_answer
+from twolane.kvtransfer.key import Key
 from twolane.params import SamplingParams
-from worker.attempt_id import AttemptId
+from twolane.worker.attempt_id import AttemptId
 
 PARAMS = SamplingParams(max_tokens=40, seed=7)
 WRONG, RIGHT, OTHER = (AttemptId(name, 1) for name in ("wrong", "right", "other"))

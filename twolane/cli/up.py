@@ -23,7 +23,7 @@ def up(arguments: tuple[str, ...]) -> None:
         if missing is not None:
             raise click.ClickException(missing)
     # -P, and the variable for its children: a folder `deploy` of the user's is not ours
-    command = [sys.executable, "-P", "-m", "deploy.up", *arguments]
+    command = [sys.executable, "-P", "-m", "twolane.deploy.up", *arguments]
     sys.stdout.flush()
     os.execve(sys.executable, command, {**os.environ, "PYTHONSAFEPATH": "1"})
 

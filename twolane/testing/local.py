@@ -3,7 +3,8 @@
     with twolane.testing.start_local() as cluster, cluster.client() as client:
         print(client.generate("Once upon a time").text)
 
-It runs `python -m deploy.up` (extra `[serve]`) in a process of its own, which ends with this one.
+It runs `python -m twolane.deploy.up` (extra `[serve]`) in a process of its own, which ends with
+this one.
 """
 
 from __future__ import annotations
@@ -205,7 +206,7 @@ def start_local(
     }
     flags = [flag for name, value in settings.items() for flag in _flags(name, value)]
     # -P: a folder `deploy` where the user works is not ours
-    python = [sys.executable, "-P", "-m", "deploy.up"]
+    python = [sys.executable, "-P", "-m", "twolane.deploy.up"]
     cluster = LocalCluster([*python, "--json", "--until-stdin-closes", *flags])
     try:
         ready = cluster.wait_for("ready", timeout_s=start_timeout_s)

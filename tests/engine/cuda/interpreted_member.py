@@ -6,15 +6,15 @@ import sys
 
 import torch
 
-from engine.config import EngineConfig
-from engine.cuda.load import load_cuda_engine
-from engine.progress import Progress
-from engine.ranks.collective import HostCollective
-from engine.ranks.joining import join
-from engine.ranks.member import main
-from engine.ranks.place import Place
-from engine.step import Engine
 from tests.engine.interpreter import sound_fp8_casts
+from twolane.engine.config import EngineConfig
+from twolane.engine.cuda.load import load_cuda_engine
+from twolane.engine.progress import Progress
+from twolane.engine.ranks.collective import HostCollective
+from twolane.engine.ranks.joining import join
+from twolane.engine.ranks.member import main
+from twolane.engine.ranks.place import Place
+from twolane.engine.step import Engine
 
 
 def load(config: EngineConfig, place: Place, progress: Progress) -> Engine:

@@ -19,22 +19,22 @@ from unittest import mock
 import triton
 from triton.runtime.driver import driver
 
-from engine.architecture import read_architecture
-from engine.config import EngineConfig
-from engine.cuda import usual_steps
-from engine.cuda.blueprint import Blueprint
-from engine.cuda.inputs import InputShape
-from engine.cuda.packing import pack_mixed
-from engine.cuda.plans import MAX_ROWS, bucket_for
-from engine.cuda.rehearsal import Stage, rehearse
-from engine.cuda.shares import split_passes
-from engine.cuda.tuning import USUAL
-from engine.cuda.usual_steps import UsualSteps
-from engine.kernels.compile_ahead import CompileAhead
-from engine.kernels.rehearsal import Card, Take, rehearsing
-from engine.ranks.shard import Shard
-from engine.step import Page, RowWork
 from tests.engine.kernels.builds import TARGET, launch_of, variant
+from twolane.engine.architecture import read_architecture
+from twolane.engine.config import EngineConfig
+from twolane.engine.cuda import usual_steps
+from twolane.engine.cuda.blueprint import Blueprint
+from twolane.engine.cuda.inputs import InputShape
+from twolane.engine.cuda.packing import pack_mixed
+from twolane.engine.cuda.plans import MAX_ROWS, bucket_for
+from twolane.engine.cuda.rehearsal import Stage, rehearse
+from twolane.engine.cuda.shares import split_passes
+from twolane.engine.cuda.tuning import USUAL
+from twolane.engine.cuda.usual_steps import UsualSteps
+from twolane.engine.kernels.compile_ahead import CompileAhead
+from twolane.engine.kernels.rehearsal import Card, Take, rehearsing
+from twolane.engine.ranks.shard import Shard
+from twolane.engine.step import Page, RowWork
 from twolane.params import SamplingParams
 
 H200 = Card(cores=132, is_hopper=True)

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from engine.cuda import driver
-from engine.cuda.driver import Copies, CudaError
+from twolane.engine.cuda import driver
+from twolane.engine.cuda.driver import Copies, CudaError
 
 MAIN, SIDES = 11, [12, 13, 14]
 REFUSED = 1

@@ -12,14 +12,14 @@ import torch
 
 pytest.importorskip("triton")
 
-from deploy.converts import converts_of
-from engine.config import EngineConfig
-from engine.cpu import load_engine
-from engine.pool import KVPool
-from engine.step import Engine, Page, RowWork, SampledToken
-from kvtransfer.planes import Paging
-from kvtransfer.sources import PageMaker
 from tests.engine.cuda.test_fp8 import GREEDY, PROMPT, cuda_engine, rounded
+from twolane.deploy.converts import converts_of
+from twolane.engine.config import EngineConfig
+from twolane.engine.cpu import load_engine
+from twolane.engine.pool import KVPool
+from twolane.engine.step import Engine, Page, RowWork, SampledToken
+from twolane.kvtransfer.planes import Paging
+from twolane.kvtransfer.sources import PageMaker
 from twolane.layout import parse_layout
 
 

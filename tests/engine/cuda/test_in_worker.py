@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from benchmarks.colocated import Job, answer_all
-from engine.config import EngineConfig
-from engine.cpu import load_engine
+from twolane.engine.config import EngineConfig
+from twolane.engine.cpu import load_engine
 from twolane.params import SamplingParams
-from worker.config import StepLimits
+from twolane.worker.config import StepLimits
 
 pytest.importorskip("triton")
 
@@ -32,7 +32,7 @@ def job(i: int, n_tokens: int) -> Job:
 async def test_a_worker_a_step_ahead_says_what_one_on_the_cpu_says(
     model_dir: Callable[[str], Path],
 ) -> None:
-    from engine.cuda.load import load_cuda_engine
+    from twolane.engine.cuda.load import load_cuda_engine
 
     directory = model_dir("qwen3")
     plain = EngineConfig(model_dir=directory, n_pages=16, page_tokens=64)

@@ -10,13 +10,13 @@ pytest.importorskip("triton")
 
 import torch
 
-from engine.kernels.silu import reference_silu_mul
+from twolane.engine.kernels.silu import reference_silu_mul
 
 
 @pytest.fixture
 def streaming(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Products of any dtype and device stream; the rows of each that did."""
-    import engine.cuda.products as products
+    import twolane.engine.cuda.products as products
     from tests.engine.kernels.general_skinny import general_skinny
 
     rows: list[int] = []
@@ -32,7 +32,7 @@ def streaming(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.parametrize("biased", [False, True])
 def test_products_of_few_rows_stream_and_of_many_do_not(biased: bool, streaming: list[int]) -> None:
-    from engine.cuda.products import STREAMED_ROWS, Products
+    from twolane.engine.cuda.products import STREAMED_ROWS, Products
 
     products = Products(exact=False)
     weight = torch.randn(2 * 72, 40)
@@ -51,7 +51,7 @@ def test_products_of_few_rows_stream_and_of_many_do_not(biased: bool, streaming:
 def test_measured_choices_come_before_guesses(
     streaming: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import engine.cuda.products as module
+    import twolane.engine.cuda.products as module
 
     monkeypatch.setitem(module.MEASURED, (8, 64, 40, False), None)
     products = module.Products(exact=False)
@@ -63,8 +63,8 @@ def test_measured_choices_come_before_guesses(
 
 
 def test_neither_exact_nor_library_products_stream(streaming: list[int]) -> None:
-    from engine.cuda.products import Products
-    from engine.cuda.tuning import Tuning
+    from twolane.engine.cuda.products import Products
+    from twolane.engine.cuda.tuning import Tuning
 
     weight = torch.randn(64, 40)
     library = Products(exact=False, tuning=Tuning(library_products=True))
@@ -76,8 +76,8 @@ def test_neither_exact_nor_library_products_stream(streaming: list[int]) -> None
 
 
 def test_gated_products_of_many_rows_are_one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    import engine.cuda.products as module
-    from engine.cuda.tuning import Tuning
+    import twolane.engine.cuda.products as module
+    from twolane.engine.cuda.tuning import Tuning
 
     rows: list[int] = []
 

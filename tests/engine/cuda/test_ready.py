@@ -17,11 +17,11 @@ from unittest import mock
 import pytest
 import torch
 
-from engine.config import EngineConfig
-from engine.errors import EngineConfigError
-from engine.progress import Loaded, Readied
-from engine.step import Page, RowWork
-from engine.testing import write_random_model
+from twolane.engine.config import EngineConfig
+from twolane.engine.errors import EngineConfigError
+from twolane.engine.progress import Loaded, Readied
+from twolane.engine.step import Page, RowWork
+from twolane.engine.testing import write_random_model
 from twolane.params import SamplingParams
 
 pytest.importorskip("triton")
@@ -29,10 +29,10 @@ pytest.importorskip("triton")
 from triton import knobs
 from triton.runtime._async_compile import active_mode
 
-from engine.cuda.plans import BUCKETS, MAX_ROWS
-from engine.cuda.usual_steps import PassKind, UsualSteps, mixed_kinds
-from engine.kernels.compile_ahead import CompileAhead
-from engine.kernels.rehearsal import Take
+from twolane.engine.cuda.plans import BUCKETS, MAX_ROWS
+from twolane.engine.cuda.usual_steps import PassKind, UsualSteps, mixed_kinds
+from twolane.engine.kernels.compile_ahead import CompileAhead
+from twolane.engine.kernels.rehearsal import Take
 
 ROOT = Path(__file__).parents[3]
 FORGOTTEN = "llama, a class forgotten"
@@ -180,8 +180,8 @@ def test_passes_stay_within_the_steps_that_are_usual() -> None:
 def test_a_ready_engine_has_its_graphs_an_empty_pool_and_the_same_answers(
     model_dir: Callable[[str], Path],
 ) -> None:
-    from engine.cuda.engine import CudaEngine
-    from engine.cuda.load import load_cuda_engine
+    from twolane.engine.cuda.engine import CudaEngine
+    from twolane.engine.cuda.load import load_cuda_engine
 
     def engine(told: list[Loaded | Readied], rows: int, tokens: int) -> CudaEngine:
         config = EngineConfig(
@@ -218,8 +218,8 @@ def test_passes_with_chunks_are_made_through_few_layers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They load what all layers take, and a deep model is ready as soon as a shallow one."""
-    from engine.cuda.load import load_cuda_engine
-    from engine.cuda.model import CudaModel
+    from twolane.engine.cuda.load import load_cuda_engine
+    from twolane.engine.cuda.model import CudaModel
 
     model = write_random_model(tmp_path, "llama", seed=1, layers=4)
     chunks: set[int] = set()

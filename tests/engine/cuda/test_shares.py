@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from engine.step import Page, RowWork
+from twolane.engine.step import Page, RowWork
 from twolane.params import SamplingParams
 
 pytest.importorskip("triton")
 
-from engine.cuda.shares import Pass, split_passes
+from twolane.engine.cuda.shares import Pass, split_passes
 
 
 def row(name: int, start: int, n_new: int, n_tokens: int, n_prompt: int) -> RowWork:

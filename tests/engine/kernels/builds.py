@@ -157,28 +157,32 @@ def cases() -> dict[str, Callable[[], None]]:
     for other heads."""
     import torch
 
-    from engine.fp8 import FP8, Fp8Rows
-    from engine.kernels.decode_attention import decode_attention
-    from engine.kernels.decode_config import DecodeConfig, Fp8Products
-    from engine.kernels.decode_plan import allocate_plan, plan_decode
-    from engine.kernels.embed import embed
-    from engine.kernels.gemv import gemv
-    from engine.kernels.norm import rms_norm
-    from engine.kernels.page_copy import copy_pages
-    from engine.kernels.page_make import MakeTable, make_fp8_pages, make_pages
-    from engine.kernels.page_sum import sum_pages
-    from engine.kernels.prefill_attention import PrefillConfig, config_for, prefill_attention
-    from engine.kernels.prefill_overlapped import launch_overlapped
-    from engine.kernels.quantise import quantise_rows
-    from engine.kernels.rank_sum import PeerBuffers, rank_sum, rank_sum_norm
-    from engine.kernels.rope_write import rope_write
-    from engine.kernels.sample import sample
-    from engine.kernels.silu import silu_mul
-    from engine.kernels.skinny import PartialSums, skinny
-    from engine.kernels.skinny_plan import config_for as cut_for
-    from engine.kernels.tall import gated_tall
-    from engine.kernels.view import allocate_view
-    from engine.kernels.widen import widen_pages
+    from twolane.engine.fp8 import FP8, Fp8Rows
+    from twolane.engine.kernels.decode_attention import decode_attention
+    from twolane.engine.kernels.decode_config import DecodeConfig, Fp8Products
+    from twolane.engine.kernels.decode_plan import allocate_plan, plan_decode
+    from twolane.engine.kernels.embed import embed
+    from twolane.engine.kernels.gemv import gemv
+    from twolane.engine.kernels.norm import rms_norm
+    from twolane.engine.kernels.page_copy import copy_pages
+    from twolane.engine.kernels.page_make import MakeTable, make_fp8_pages, make_pages
+    from twolane.engine.kernels.page_sum import sum_pages
+    from twolane.engine.kernels.prefill_attention import (
+        PrefillConfig,
+        config_for,
+        prefill_attention,
+    )
+    from twolane.engine.kernels.prefill_overlapped import launch_overlapped
+    from twolane.engine.kernels.quantise import quantise_rows
+    from twolane.engine.kernels.rank_sum import PeerBuffers, rank_sum, rank_sum_norm
+    from twolane.engine.kernels.rope_write import rope_write
+    from twolane.engine.kernels.sample import sample
+    from twolane.engine.kernels.silu import silu_mul
+    from twolane.engine.kernels.skinny import PartialSums, skinny
+    from twolane.engine.kernels.skinny_plan import config_for as cut_for
+    from twolane.engine.kernels.tall import gated_tall
+    from twolane.engine.kernels.view import allocate_view
+    from twolane.engine.kernels.widen import widen_pages
 
     def zeros(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
         return torch.zeros(*shape, dtype=dtype)

@@ -6,9 +6,9 @@ import ast
 from dataclasses import dataclass
 from pathlib import Path
 
-import engine.kernels
+import twolane.engine.kernels
 
-FOLDER = Path(engine.kernels.__file__).parent
+FOLDER = Path(twolane.engine.kernels.__file__).parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +56,12 @@ def _jitted(module: str, tree: ast.Module) -> list[Jitted]:
 
 
 def _imported(tree: ast.Module) -> dict[str, str]:
-    """name -> module of engine.kernels that it comes from."""
+    """name -> module of twolane.engine.kernels that it comes from."""
     return {
         alias.name: node.module.rpartition(".")[2]
         for node in tree.body
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("engine.kernels.")
+        if isinstance(node, ast.ImportFrom)
+        and (node.module or "").startswith("twolane.engine.kernels.")
         for alias in node.names
         if node.module
     }

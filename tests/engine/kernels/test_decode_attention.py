@@ -8,10 +8,10 @@ pytest.importorskip("triton")
 
 import torch
 
-from engine.fp8 import FP8
-from engine.kernels.decode_config import DecodeConfig, Fp8Products
-from engine.kernels.decode_plan import allocate_plan, items_for, plan_decode, reference_plan
-from engine.kernels.testing import PagedRows, relative_error
+from twolane.engine.fp8 import FP8
+from twolane.engine.kernels.decode_config import DecodeConfig, Fp8Products
+from twolane.engine.kernels.decode_plan import allocate_plan, items_for, plan_decode, reference_plan
+from twolane.engine.kernels.testing import PagedRows, relative_error
 
 
 def rows(lengths: list[int], **options: Any) -> PagedRows:

@@ -9,12 +9,12 @@ pytest.importorskip("triton")
 import numpy as np
 import torch
 
-from engine.fp8 import FP8
-from engine.fp8_pages import quantise_pages
-from engine.kernels.rope_write import rope_write
-from engine.kernels.view import KVView, allocate_view
-from engine.rope import Rope
-from engine.step import ByteArray
+from twolane.engine.fp8 import FP8
+from twolane.engine.fp8_pages import quantise_pages
+from twolane.engine.kernels.rope_write import rope_write
+from twolane.engine.kernels.view import KVView, allocate_view
+from twolane.engine.rope import Rope
+from twolane.engine.step import ByteArray
 
 SHAPE: dict[str, Any] = {"layers": 2, "kv_heads": 2, "head_dim": 16}
 

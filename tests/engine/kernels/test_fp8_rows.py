@@ -6,11 +6,11 @@ pytest.importorskip("triton")
 
 import torch
 
-from engine.fp8 import Fp8Rows
-from engine.kernels.gemv import GemvConfig, gemv
-from engine.kernels.norm import reference_rms_norm, rms_norm
-from engine.kernels.quantise import quantise_rows
-from engine.kernels.silu import reference_silu_mul, silu_mul
+from twolane.engine.fp8 import Fp8Rows
+from twolane.engine.kernels.gemv import GemvConfig, gemv
+from twolane.engine.kernels.norm import reference_rms_norm, rms_norm
+from twolane.engine.kernels.quantise import quantise_rows
+from twolane.engine.kernels.silu import reference_silu_mul, silu_mul
 
 
 def poisoned(rows: int, width: int) -> Fp8Rows:

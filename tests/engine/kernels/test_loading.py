@@ -18,7 +18,7 @@ from triton import knobs
 from triton.compiler import CompiledKernel
 from triton.runtime import build
 
-from engine.kernels import loading
+from twolane.engine.kernels import loading
 
 NAME = "__launcher_of_a_test"
 SOURCE = """

@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from engine.fp8_pages import quantise_pages
-from kvtransfer.planes import Paging
 from tests.kvtransfer.laid_out import Bytes, cache, laid_out, layout, whole_pages
+from twolane.engine.fp8_pages import quantise_pages
+from twolane.kvtransfer.planes import Paging
 from twolane.layout import Layout
-from worker.cuda_making import CudaMaker, Staging
-from worker.page_parts import Parts
+from twolane.worker.cuda_making import CudaMaker, Staging
+from twolane.worker.page_parts import Parts
 
 CPU = torch.device("cpu")
 FP8 = "float8_e4m3fn"
@@ -120,8 +120,8 @@ def staging() -> Iterator[tuple[Staging, torch.Tensor]]:
     pool = torch.randint(0, 256, (4, large.page_bytes), dtype=torch.uint8)
     maker = CudaMaker([pool.data_ptr()], large, small, CPU)
     with (
-        mock.patch("worker.cuda_making.STAGING_BYTES", 3 * small.page_bytes + 1),
-        mock.patch("worker.cuda_making.upload", lambda ids, _: torch.from_numpy(ids).int()),
+        mock.patch("twolane.worker.cuda_making.STAGING_BYTES", 3 * small.page_bytes + 1),
+        mock.patch("twolane.worker.cuda_making.upload", lambda ids, _: torch.from_numpy(ids).int()),
     ):
         yield Staging(maker, 4), pool
 

@@ -6,13 +6,13 @@ pytest.importorskip("triton")
 
 import torch
 
-from engine.fp8 import FP8
-from engine.kernels.prefill_attention import PrefillConfig
-from engine.kernels.prefill_plan import plan_prefill
-from engine.kernels.reference import gather
-from engine.kernels.testing import PagedRows, relative_error
-from engine.kernels.view import allocate_view
-from engine.kernels.widen import widen_pages
+from twolane.engine.fp8 import FP8
+from twolane.engine.kernels.prefill_attention import PrefillConfig
+from twolane.engine.kernels.prefill_plan import plan_prefill
+from twolane.engine.kernels.reference import gather
+from twolane.engine.kernels.testing import PagedRows, relative_error
+from twolane.engine.kernels.view import allocate_view
+from twolane.engine.kernels.widen import widen_pages
 
 
 @pytest.mark.parametrize("start", [0, 1, 63, 64, 130])

@@ -8,8 +8,8 @@ pytest.importorskip("triton")
 
 import torch
 
-from engine.kernels.norm import reference_rms_norm
-from engine.kernels.rank_sum import PeerBuffers, rank_sum, rank_sum_norm
+from twolane.engine.kernels.norm import reference_rms_norm
+from twolane.engine.kernels.rank_sum import PeerBuffers, rank_sum, rank_sum_norm
 
 ROWS, WIDTH = 4, 40
 AHEAD = 1 << 20  # how far the peers' flags are ahead: nobody is waited for

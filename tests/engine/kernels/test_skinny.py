@@ -6,9 +6,10 @@ pytest.importorskip("triton")
 
 import torch
 
-from engine.kernels.silu import reference_silu_mul
-from engine.kernels.skinny import PartialSums
-from engine.kernels.skinny_plan import (
+from tests.engine.kernels.general_skinny import general_skinny
+from twolane.engine.kernels.silu import reference_silu_mul
+from twolane.engine.kernels.skinny import PartialSums
+from twolane.engine.kernels.skinny_plan import (
     PARTIAL_VALUES,
     RING_BYTES,
     SkinnyConfig,
@@ -17,8 +18,7 @@ from engine.kernels.skinny_plan import (
     pad_rows,
     tiles_for,
 )
-from engine.kernels.testing import relative_error
-from tests.engine.kernels.general_skinny import general_skinny
+from twolane.engine.kernels.testing import relative_error
 
 SHAPES = [
     (6144, 4096, False), (4096, 4096, False), (14336, 4096, True), (4096, 14336, False),

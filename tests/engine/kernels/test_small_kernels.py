@@ -9,17 +9,17 @@ pytest.importorskip("triton")
 import numpy as np
 import torch
 
-from engine.fp8 import FP8
-from engine.kernels.embed import embed, reference_embed
-from engine.kernels.gemv import GemvConfig, gemv
-from engine.kernels.norm import reference_rms_norm, rms_norm
-from engine.kernels.page_copy import copy_pages
-from engine.kernels.page_sum import sum_pages
-from engine.kernels.rope_write import reference_rope, rope_write
-from engine.kernels.silu import reference_silu_mul, silu_mul
-from engine.kernels.view import allocate_view
-from engine.rope import Rope
-from kvtransfer.digests import mix64
+from twolane.engine.fp8 import FP8
+from twolane.engine.kernels.embed import embed, reference_embed
+from twolane.engine.kernels.gemv import GemvConfig, gemv
+from twolane.engine.kernels.norm import reference_rms_norm, rms_norm
+from twolane.engine.kernels.page_copy import copy_pages
+from twolane.engine.kernels.page_sum import sum_pages
+from twolane.engine.kernels.rope_write import reference_rope, rope_write
+from twolane.engine.kernels.silu import reference_silu_mul, silu_mul
+from twolane.engine.kernels.view import allocate_view
+from twolane.engine.rope import Rope
+from twolane.kvtransfer.digests import mix64
 
 
 def assert_close(got: torch.Tensor, expected: torch.Tensor, bound: float = 1e-6) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.kernels.tall_plan import TILE_ROWS, TILE_UNITS, plan_tall
+from twolane.engine.kernels.tall_plan import TILE_ROWS, TILE_UNITS, plan_tall
 
 
 @pytest.mark.parametrize("rows", [1, 128, 129, 600, 1024, 2048, 3000, 4096, 8191, 100_000])

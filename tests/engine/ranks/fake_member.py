@@ -1,4 +1,4 @@
-"""A rank that computes nothing: the process of `engine.ranks.member` around a fake engine.
+"""A rank that computes nothing: the process of `twolane.engine.ranks.member` around a fake engine.
 
 What it does wrong, and as which rank, is the model's name: `dies in step:1`.
 """
@@ -11,13 +11,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from engine.config import EngineConfig
-from engine.errors import CheckpointError
-from engine.fake import FakeEngine, FakeEngineConfig
-from engine.progress import Loaded, Progress
-from engine.ranks.member import main
-from engine.ranks.place import Place
-from engine.step import DevicePool, Engine, RowResult, RowWork
+from twolane.engine.config import EngineConfig
+from twolane.engine.errors import CheckpointError
+from twolane.engine.fake import FakeEngine, FakeEngineConfig
+from twolane.engine.progress import Loaded, Progress
+from twolane.engine.ranks.member import main
+from twolane.engine.ranks.place import Place
+from twolane.engine.step import DevicePool, Engine, RowResult, RowWork
 
 
 class FaultyEngine(FakeEngine):

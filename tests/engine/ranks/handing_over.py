@@ -8,12 +8,17 @@ from contextlib import ExitStack, closing
 import numpy as np
 import numpy.typing as npt
 
-from engine.step import Engine, Page, RowWork, SampledToken
-from kvtransfer.device import Bytes, DeviceMemory
-from kvtransfer.plan import CopyPlan
-from kvtransfer.planes import Paging
-from kvtransfer.transports.registry import AnyPool, OutletOpener, TransportConfig, open_landings
 from tests.kvtransfer.device_pair import D_EPOCH, P_EPOCH, Ear
+from twolane.engine.step import Engine, Page, RowWork, SampledToken
+from twolane.kvtransfer.device import Bytes, DeviceMemory
+from twolane.kvtransfer.plan import CopyPlan
+from twolane.kvtransfer.planes import Paging
+from twolane.kvtransfer.transports.registry import (
+    AnyPool,
+    OutletOpener,
+    TransportConfig,
+    open_landings,
+)
 from twolane.layout import parse_layout, unfit
 from twolane.params import SamplingParams
 from twolane.v1 import transfer_pb2

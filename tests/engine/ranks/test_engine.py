@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from engine.config import EngineConfig
-from engine.cpu import load_engine
-from engine.ranks.messages import StepReader, StepWriter
-from engine.ranks.testing import thread_ranks, with_ranks
-from engine.step import Page, RowResult, RowWork, SampledToken
-from engine.testing import FAMILIES, write_random_model
+from twolane.engine.config import EngineConfig
+from twolane.engine.cpu import load_engine
+from twolane.engine.ranks.messages import StepReader, StepWriter
+from twolane.engine.ranks.testing import thread_ranks, with_ranks
+from twolane.engine.step import Page, RowResult, RowWork, SampledToken
+from twolane.engine.testing import FAMILIES, write_random_model
 from twolane.params import SamplingParams
 
 Answer = Callable[..., list[SampledToken]]

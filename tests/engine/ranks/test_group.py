@@ -16,15 +16,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-import engine.cuda.mapped
-from engine.config import EngineConfig
-from engine.cuda.driver import CudaError
-from engine.errors import CheckpointError, RankLostError
-from engine.fake import FakeEngine, FakeEngineConfig
-from engine.ranks.group import RankGroup
-from engine.ranks.start import start_ranks
-from engine.step import DevicePool, Engine, Page, RowWork
+import twolane.engine.cuda.mapped
 from tests.processes import is_alive
+from twolane.engine.config import EngineConfig
+from twolane.engine.cuda.driver import CudaError
+from twolane.engine.errors import CheckpointError, RankLostError
+from twolane.engine.fake import FakeEngine, FakeEngineConfig
+from twolane.engine.ranks.group import RankGroup
+from twolane.engine.ranks.start import start_ranks
+from twolane.engine.step import DevicePool, Engine, Page, RowWork
 from twolane.params import SamplingParams
 
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_member.py")))
@@ -94,7 +94,7 @@ class Driver:
             "close_memory": self.shut,
         }
         for name, double in doubles.items():
-            monkeypatch.setattr(engine.cuda.mapped, name, double)
+            monkeypatch.setattr(twolane.engine.cuda.mapped, name, double)
 
     def enter(self) -> None:
         """Of a context."""

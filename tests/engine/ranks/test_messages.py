@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.ranks.messages import (
+from twolane.engine.ranks.messages import (
     PartOfTokens,
     StepReader,
     StepWriter,
@@ -19,7 +19,7 @@ from engine.ranks.messages import (
     encode_results,
     read_head,
 )
-from engine.step import Page, RowResult, RowWork, SampledToken
+from twolane.engine.step import Page, RowResult, RowWork, SampledToken
 from twolane.params import SamplingParams
 
 TOKENS = st.lists(st.integers(-(2**62), 2**62), min_size=1, max_size=30)

@@ -8,12 +8,12 @@ pytest.importorskip("triton")
 
 import torch
 
-import engine.cuda.peers
-from engine.cuda.driver import CudaError
-from engine.cuda.peers import share_buffers
-from engine.kernels.rank_sum import PeerBuffers
-from engine.ranks.collective import Collective
-from engine.ranks.testing import with_ranks
+import twolane.engine.cuda.peers
+from twolane.engine.cuda.driver import CudaError
+from twolane.engine.cuda.peers import share_buffers
+from twolane.engine.kernels.rank_sum import PeerBuffers
+from twolane.engine.ranks.collective import Collective
+from twolane.engine.ranks.testing import with_ranks
 
 CPU = torch.device("cpu")
 
@@ -27,9 +27,9 @@ def export(address: int) -> bytes:
 
 
 def test_every_rank_knows_everybodys_buffers_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine.cuda.peers, "export_memory", export)
+    monkeypatch.setattr(twolane.engine.cuda.peers, "export_memory", export)
     monkeypatch.setattr(
-        engine.cuda.peers, "open_memory", lambda text: int.from_bytes(text[64:], "little")
+        twolane.engine.cuda.peers, "open_memory", lambda text: int.from_bytes(text[64:], "little")
     )
     made = with_ranks(3, share)
     buffers = [peers for peers in made if peers is not None]
@@ -53,11 +53,11 @@ def test_where_one_card_cannot_be_reached_nobody_tries(
             raise CudaError("no way")
         return export(1) if broken == "export_memory" else 1
 
-    monkeypatch.setattr(engine.cuda.peers, "export_memory", export)
-    monkeypatch.setattr(engine.cuda.peers, "open_memory", lambda text: 1)
-    monkeypatch.setattr(engine.cuda.peers, broken, fail_once)
+    monkeypatch.setattr(twolane.engine.cuda.peers, "export_memory", export)
+    monkeypatch.setattr(twolane.engine.cuda.peers, "open_memory", lambda text: 1)
+    monkeypatch.setattr(twolane.engine.cuda.peers, broken, fail_once)
     if broken == "export_memory":  # its handle is nothing that can be opened
-        monkeypatch.setattr(engine.cuda.peers, "open_memory", refuse_nothing)
+        monkeypatch.setattr(twolane.engine.cuda.peers, "open_memory", refuse_nothing)
     assert with_ranks(2, share) == [None, None]
 
 

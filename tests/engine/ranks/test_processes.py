@@ -12,13 +12,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-import engine.ranks.group as group_module
-from engine.config import EngineConfig
-from engine.errors import CheckpointError, EngineConfigError, RankLostError
-from engine.load import load_engine
-from engine.progress import Loaded, Readied
-from engine.ranks.group import RankGroup
-from engine.step import Page, RowWork, SampledToken
+import twolane.engine.ranks.group as group_module
+from twolane.engine.config import EngineConfig
+from twolane.engine.errors import CheckpointError, EngineConfigError, RankLostError
+from twolane.engine.load import load_engine
+from twolane.engine.progress import Loaded, Readied
+from twolane.engine.ranks.group import RankGroup
+from twolane.engine.step import Page, RowWork, SampledToken
 from twolane.params import SamplingParams
 
 ModelDir = Callable[[str], Path]

@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine.config import EngineConfig
-from engine.load import load_engine
-from engine.step import Engine, Page
 from tests.engine.ranks.handing_over import DEGREES, carry, decode, kept, prefill, read, spoil
+from twolane.engine.config import EngineConfig
+from twolane.engine.load import load_engine
+from twolane.engine.step import Engine, Page
 
 PROMPT = [(37 * i) % 250 + 3 for i in range(55)]
 OWN, MOVED = [Page(p) for p in (7, 2, 5, 0)], [Page(p) for p in (3, 9, 1, 6)]

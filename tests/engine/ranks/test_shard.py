@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from engine.architecture import Architecture, read_architecture
-from engine.checkpoint import Checkpoint
-from engine.errors import CheckpointError, EngineConfigError
-from engine.fp8 import Fp8Rows, Matrix
-from engine.ranks.shard import Shard
-from engine.testing import write_random_model
-from engine.weights import LayerWeights, Weights, load_weights, random_weights
+from twolane.engine.architecture import Architecture, read_architecture
+from twolane.engine.checkpoint import Checkpoint
+from twolane.engine.errors import CheckpointError, EngineConfigError
+from twolane.engine.fp8 import Fp8Rows, Matrix
+from twolane.engine.ranks.shard import Shard
+from twolane.engine.testing import write_random_model
+from twolane.engine.weights import LayerWeights, Weights, load_weights, random_weights
 
 SHAPE: dict[str, Any] = {"attention_bias": True, "mlp_bias": True, "vocab_size": 323, "heads": 8}
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import httpx2
 
-from router.config import RouterConfig, ServerConfig
-from router.server import RouterServer
-from router.testing.cluster import ScriptedCluster
-from router.testing.served import serve_cluster
-from router.text import TextCodec
+from twolane.router.config import RouterConfig, ServerConfig
+from twolane.router.server import RouterServer
+from twolane.router.testing.cluster import ScriptedCluster
+from twolane.router.testing.served import serve_cluster
+from twolane.router.text import TextCodec
 
 PATH = "/v1/completions"
 CHAT_PATH = "/v1/chat/completions"

@@ -6,8 +6,8 @@ import asyncio
 import json
 from typing import Any
 
-from router.server import RouterServer
 from tests.router.http.asking import PATH
+from twolane.router.server import RouterServer
 
 
 class Raw:

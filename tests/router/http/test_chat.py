@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from router.config import HttpConfig, RouterConfig, ServerConfig
-from router.http.chat import ChatMessage
-from router.http.chat_request import ChatRequest, Message
-from router.http.request import StreamOptions
-from router.limits import LimitsConfig
-from router.testing.client import ask
-from router.text import TextCodec
 from tests.router.http.asking import CHAT_PATH, PATH, chat_events, decoded, http_cluster
+from twolane.router.config import HttpConfig, RouterConfig, ServerConfig
+from twolane.router.http.chat import ChatMessage
+from twolane.router.http.chat_request import ChatRequest, Message
+from twolane.router.http.request import StreamOptions
+from twolane.router.limits import LimitsConfig
+from twolane.router.testing.client import ask
+from twolane.router.text import TextCodec
 from twolane.v1 import inference_pb2, sampling_pb2
 
 HELLO = {"role": "user", "content": "hello"}

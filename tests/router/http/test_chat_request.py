@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from router.http.chat_request import ChatRequest, Message, parse_chat
-from router.http.errors import error_body
 from twolane.errors import InvalidRequestError, UnimplementedError
+from twolane.router.http.chat_request import ChatRequest, Message, parse_chat
+from twolane.router.http.errors import error_body
 from twolane.v1 import inference_pb2
 
 HELLO = {"role": "user", "content": "hello"}

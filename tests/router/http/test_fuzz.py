@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from router.config import HttpConfig, ServerConfig
-from router.server import RouterServer
 from tests.router.http.asking import PATH, http_cluster
 from tests.router.http.raw import connect, request
+from twolane.router.config import HttpConfig, ServerConfig
+from twolane.router.server import RouterServer
 
 FIELDS: dict[str, Any] = {
     "prompt": [1, 2], "max_tokens": 2, "temperature": 0.5, "seed": 7, "stop_token_ids": [3],

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from router.http.logprobs import Logprobs
-from router.text import TextCodec
 from tests.router.http.asking import PATH, http_cluster
 from tests.router.tokenizer_kinds import random_texts, write_tokenizer
+from twolane.router.http.logprobs import Logprobs
+from twolane.router.text import TextCodec
 from twolane.v1 import inference_pb2, sampling_pb2
 
 

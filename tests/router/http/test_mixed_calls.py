@@ -9,9 +9,9 @@ from typing import Any
 
 import httpx2
 
-from router.testing.rows import expected_answer
-from router.text import TextCodec
 from tests.router.http.asking import CHAT_PATH, PATH, decoded, http_cluster
+from twolane.router.testing.rows import expected_answer
+from twolane.router.text import TextCodec
 
 HELLO = {"messages": [{"role": "user", "content": "hello"}]}
 N_CALLS = 80

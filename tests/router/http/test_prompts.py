@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from router.config import AdmissionConfig, HttpConfig, RouterConfig, ServerConfig
-from router.server import RouterServer
-from router.testing.cluster import ScriptedCluster
-from router.testing.rows import expected_answer
-from router.text import TextCodec
 from tests.router.http.asking import PATH, decoded, events, http_cluster
+from twolane.router.config import AdmissionConfig, HttpConfig, RouterConfig, ServerConfig
+from twolane.router.server import RouterServer
+from twolane.router.testing.cluster import ScriptedCluster
+from twolane.router.testing.rows import expected_answer
+from twolane.router.text import TextCodec
 
 PROMPTS = [[1, 2], [3, 4, 5], [6]]
 ASKED: dict[str, Any] = {

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from router.http.completion_request import CompletionRequest, parse_completion
-from router.http.errors import error_body
 from twolane.errors import InvalidRequestError, TwolaneError, UnimplementedError
+from twolane.router.http.completion_request import CompletionRequest, parse_completion
+from twolane.router.http.errors import error_body
 from twolane.v1 import inference_pb2, sampling_pb2
 
 

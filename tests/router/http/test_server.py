@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from starlette.applications import Starlette
 
-from router.config import HttpConfig, RouterConfig, ServerConfig
-from router.http.server import HttpServer
-from router.limits import LimitsConfig
-from router.server import RouterServer
-from router.testing.cluster import ScriptedCluster
 from tests.router.http.asking import PATH, http_cluster
+from twolane.router.config import HttpConfig, RouterConfig, ServerConfig
+from twolane.router.http.server import HttpServer
+from twolane.router.limits import LimitsConfig
+from twolane.router.server import RouterServer
+from twolane.router.testing.cluster import ScriptedCluster
 from twolane.rpc.listen import ListenError
 
 LONG: dict[str, Any] = {"prompt": [1], "max_tokens": 1900, "temperature": 0}

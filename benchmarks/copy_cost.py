@@ -20,7 +20,7 @@ from rich.console import Console
 
 from benchmarks.transfer_far_pool import far_pool
 from benchmarks.transfer_pools import open_pool
-from twolane.kvtransfer.plan import PageIds
+from twolane.kvtransfer.copy_plan import PageIds
 from twolane.worker.copy_cost import CopyCost
 
 PROGRAMS = (8, 16, 32, 64)

@@ -21,7 +21,7 @@ import torch
 from benchmarks.results import RESULTS, save
 from benchmarks.transfer_far_pool import far_pool
 from benchmarks.transfer_pools import open_pool
-from twolane.kvtransfer.planes import Paging
+from twolane.kvtransfer.layouts.gather import Paging
 from twolane.layout import Layout
 from twolane.worker.cuda_making import FP8_DTYPE, CudaMaker
 from twolane.worker.cuda_memory import CudaMemory

@@ -23,7 +23,7 @@ from benchmarks.results import save
 from benchmarks.transfer_bare import bare_rounds
 from benchmarks.transfer_ends import Setting, rounds
 from benchmarks.transfer_nixl import nixl_rounds
-from twolane.kvtransfer.transports import nixl_agent
+from twolane.kvtransfer.transports.nixl import agent
 
 TRANSPORTS = ("tcp", "unix", "shm")
 NIXL, NIXL_ALONE = "nixl", "nixl, one request"
@@ -62,9 +62,9 @@ def measure(pool_bytes: int, n_rounds: int, console: Console) -> list[dict[str, 
 
 def _kinds() -> Iterator[tuple[str, bool | None]]:
     yield "memcpy", None
-    if nixl_agent.is_installed():
+    if agent.is_installed():
         yield NIXL_ALONE, None
-    for transport in (*TRANSPORTS, *((NIXL,) if nixl_agent.is_installed() else ())):
+    for transport in (*TRANSPORTS, *((NIXL,) if agent.is_installed() else ())):
         yield transport, None
         yield transport, False
         yield transport, True
@@ -90,7 +90,7 @@ def _table(rows: list[dict[str, Any]]) -> Table:
 def main(pool_mib: int, n_rounds: int, name: str) -> None:
     os.environ["UCX_TLS"] = "tcp"  # of the nixl transport's two ends
     console = Console()
-    if not nixl_agent.is_installed():
+    if not agent.is_installed():
         console.print("nixl is not installed: left out")
     rows = measure(pool_mib << 20, n_rounds, console)
     console.print(_table(rows))

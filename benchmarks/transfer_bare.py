@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from twolane.kvtransfer.transports.addresses import listen_tcp, listen_unix, socket_to, widen
-from twolane.kvtransfer.transports.pool_memory import create_pool_memory, map_peer_memory
+from twolane.kvtransfer.transports.common.addresses import listen_tcp, listen_unix, socket_to, widen
+from twolane.kvtransfer.transports.common.shared_memory import create_pool_memory, map_peer_memory
 
 Pool = npt.NDArray[np.uint8]
 _BATCH_BYTES = 1 << 20  # of one system call

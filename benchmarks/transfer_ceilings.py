@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks.transfer_far_pool import far_pool
 from benchmarks.transfer_pools import open_pool
 from twolane.kvtransfer.device import DeviceMemory, Lane
-from twolane.kvtransfer.transports.pool_memory import create_pool_memory
+from twolane.kvtransfer.transports.common.shared_memory import create_pool_memory
 from twolane.worker.copy_cost import CopyCost
 
 _GIB = 1 << 30

@@ -26,8 +26,8 @@ import numpy as np
 
 from benchmarks.transfer_pools import open_pool
 from twolane.kvtransfer.config import MIB
-from twolane.kvtransfer.plan import CopyPlan
-from twolane.kvtransfer.transports.base import Checked, Outlet
+from twolane.kvtransfer.copy_plan import CopyPlan
+from twolane.kvtransfer.transport import Checked, Outlet
 from twolane.kvtransfer.transports.registry import OutletOpener, TransportConfig, open_landings
 from twolane.v1 import transfer_pb2
 

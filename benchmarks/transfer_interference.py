@@ -23,8 +23,8 @@ import numpy as np
 
 from benchmarks.transfer_far_pool import far_pool
 from benchmarks.transfer_pools import open_pool
-from twolane.kvtransfer.plan import CopyPlan
-from twolane.kvtransfer.transports.ipc_outlet import IpcOutlet
+from twolane.kvtransfer.copy_plan import CopyPlan
+from twolane.kvtransfer.transports.mapped.ipc_outlet import IpcOutlet
 from twolane.worker.copy_cost import CopyCost
 
 _SPARE_PAGES = 256  # of a pool, that are written to

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from twolane.kvtransfer.transports.double_device import DoubleMemory
-from twolane.kvtransfer.transports.pool_memory import PoolMemory, create_pool_memory
+from twolane.kvtransfer.testing.device import DoubleMemory
+from twolane.kvtransfer.transports.common.shared_memory import PoolMemory, create_pool_memory
 from twolane.kvtransfer.transports.registry import AnyPool
 
 

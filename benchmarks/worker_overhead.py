@@ -31,7 +31,7 @@ from twolane.decode_worker.role import DecodeRole
 from twolane.deploy.serving import settle_memory
 from twolane.engine.fake import FakeEngine, FakeEngineConfig
 from twolane.engine.step import RowResult, RowWork, SampledToken
-from twolane.kvtransfer.transports.base import Checked, LandingEvent, PageIds, Wake
+from twolane.kvtransfer.transport import Checked, LandingEvent, PageIds, Wake
 from twolane.rpc.options import INTERNAL_SERVER_OPTIONS
 from twolane.worker.config import StepLimits, WorkerConfig
 from twolane.worker.metrics import WorkerMetrics

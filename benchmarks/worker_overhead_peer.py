@@ -18,7 +18,7 @@ from benchmarks.worker_overhead import PAGE_TOKENS, PROMPT_TOKENS, TRANSPORT
 from twolane.engine.fake import MARK_BYTES
 from twolane.engine.prefix import chain_hashes
 from twolane.kvtransfer.key import Key
-from twolane.kvtransfer.negotiation import sender_hello
+from twolane.kvtransfer.link.handshake import sender_hello
 from twolane.params import SamplingParams
 from twolane.rpc.link import GrpcLink
 from twolane.rpc.options import CHANNEL_OPTIONS

@@ -22,7 +22,7 @@ from twolane.engine.step import Page, RowResult, RowWork, SampledToken
 from twolane.kvtransfer import reasons
 from twolane.kvtransfer.events import Abandoned, Dead, Landed, ReceiverEvent
 from twolane.kvtransfer.key import Key
-from twolane.kvtransfer.receiver import Receiver
+from twolane.kvtransfer.receive.receiver import Receiver
 from twolane.refusals import Refusal
 from twolane.v1 import sampling_pb2, worker_pb2
 from twolane.worker.attempt_id import AttemptId

@@ -14,7 +14,7 @@ from twolane.deploy.given import with_given
 from twolane.deploy.spec import DECODE, PREFILL, ModelSpec, TimingSpec, WorkerSettings, WorkerSpec
 from twolane.engine.step import EngineSpec
 from twolane.kvtransfer.config import MIB, LeaseConfig, ReceiverConfig, SenderConfig
-from twolane.kvtransfer.transports.base import Landing
+from twolane.kvtransfer.transport import Landing
 from twolane.kvtransfer.transports.registry import AnyPool, OutletOpener, TransportConfig
 from twolane.prefill_worker.batching import BatchingConfig
 from twolane.prefill_worker.config import PrefillConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from twolane.kvtransfer.sources import Convert, MakeConvert
+from twolane.kvtransfer.layouts.sources import Convert, MakeConvert
 from twolane.layout import Layout, parse_layout
 
 _WIDE = frozenset({"float32", "bfloat16", "float16"})

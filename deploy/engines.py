@@ -18,7 +18,7 @@ from twolane.engine.errors import EngineError
 from twolane.engine.fake import FakeEngine, FakeEngineConfig
 from twolane.engine.ranks.group import RankGroup
 from twolane.engine.step import Engine
-from twolane.kvtransfer.transports.pool_memory import PoolMemory, create_pool_memory
+from twolane.kvtransfer.transports.common.shared_memory import PoolMemory, create_pool_memory
 from twolane.kvtransfer.transports.registry import AnyPool
 from twolane.worker.config import StepLimits
 

@@ -21,7 +21,7 @@ from twolane.deploy.spec import DECODE, ProcessSpec, RouterSpec, WorkerSpec
 from twolane.rpc.listen import ListenError
 
 if TYPE_CHECKING:
-    from twolane.kvtransfer.transports.base import Landing
+    from twolane.kvtransfer.transport import Landing
     from twolane.worker.server import WorkerServer
 
 

@@ -3,7 +3,7 @@
     memory = ...                        a DeviceMemory: `twolane.worker.cuda_memory` on a GPU, and
     the
                                         shipped double,
-                                        `twolane.kvtransfer.transports.double_device`
+                                        `twolane.kvtransfer.testing.device`
     memory.made(ours, theirs)           its pages as pages of another layout, for a sender
     lane = memory.open_lane()           copies in order, on a stream that nothing else waits for
     lane.to_host(pages, buffer)         returns at once
@@ -24,8 +24,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from twolane.kvtransfer.copy_plan import PageIds
 from twolane.kvtransfer.digests import Pool
-from twolane.kvtransfer.plan import PageIds
 from twolane.layout import Layout
 
 Bytes = npt.NDArray[np.uint8]

@@ -8,7 +8,7 @@ from twolane.engine.prefix import UNIT_TOKENS
 from twolane.engine.step import Mark, SampledToken
 from twolane.kvtransfer.events import FirstToken
 from twolane.kvtransfer.key import Key
-from twolane.kvtransfer.sender import Sender
+from twolane.kvtransfer.send.sender import Sender
 from twolane.prefill_worker.config import PrefillConfig
 from twolane.v1 import worker_pb2
 from twolane.worker.attempt_id import AttemptId

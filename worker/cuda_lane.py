@@ -14,8 +14,8 @@ import torch
 from twolane.engine.cuda.driver import Context, Copies, CudaError, is_past
 from twolane.engine.kernels.page_copy import copy_pages
 from twolane.engine.kernels.page_sum import sum_pages
+from twolane.kvtransfer.copy_plan import PageIds
 from twolane.kvtransfer.device import Bytes, DeviceError, Fence, Mark, PeerPool, Sums
-from twolane.kvtransfer.plan import PageIds
 from twolane.worker.copy_cost import CopyCost
 from twolane.worker.cuda_making import Origin, Pool, landing_place, upload
 from twolane.worker.cuda_peer import REFUSALS, CudaPeer, told

@@ -23,8 +23,8 @@ from twolane.engine.kernels.page_make import (
     make_fp8_pages,
     make_pages,
 )
-from twolane.kvtransfer.plan import PageIds
-from twolane.kvtransfer.planes import Gather, gather_of
+from twolane.kvtransfer.copy_plan import PageIds
+from twolane.kvtransfer.layouts.gather import Gather, gather_of
 from twolane.layout import DTYPE_BYTES, Layout
 from twolane.worker.page_parts import Part, Parts
 

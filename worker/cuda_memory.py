@@ -21,7 +21,7 @@ from twolane.engine.cuda.driver import Context, export_memory, pin, unpin
 from twolane.engine.kernels.loading import load_kernels_once
 from twolane.engine.step import DevicePool
 from twolane.kvtransfer.device import Bytes, Region
-from twolane.kvtransfer.host import start_ticks
+from twolane.kvtransfer.link.process_identity import start_ticks
 from twolane.layout import Layout
 from twolane.worker.cuda_lane import CudaLane, LaneConfig
 from twolane.worker.cuda_making import CudaMaker, Pool, Staging, makes_dtypes

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from twolane.engine.cuda.driver import Context, CudaError, close_memory, open_memory
 from twolane.kvtransfer.device import DeviceError
-from twolane.kvtransfer.host import start_ticks
+from twolane.kvtransfer.link.process_identity import start_ticks
 from twolane.worker.page_parts import Parts, parts_of
 
 REFUSALS = (CudaError, RuntimeError)  # of the driver, and as torch tells of them

@@ -6,7 +6,7 @@ import asyncio
 
 import grpc
 
-from twolane.kvtransfer.sender_driver import PeerLink
+from twolane.kvtransfer.send.driver import PeerLink
 from twolane.rpc.link import GrpcLink
 from twolane.rpc.options import CHANNEL_OPTIONS
 from twolane.rpc.secret import shown

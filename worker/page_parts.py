@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from twolane.kvtransfer.plan import PageIds, runs
+from twolane.kvtransfer.copy_plan import PageIds, runs
 
 
 @dataclass(frozen=True, slots=True)

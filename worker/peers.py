@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from twolane.kvtransfer.events import ReceiverEvent, SenderEvent
-from twolane.kvtransfer.host import host_identity
-from twolane.kvtransfer.negotiation import HOST, ReceiverIdentity, sender_hello
-from twolane.kvtransfer.receiver_driver import PeerLink, ReceiverDriver
-from twolane.kvtransfer.sender_driver import Dial, OpenOutlet, SenderDriver
-from twolane.kvtransfer.transports.base import Landing
+from twolane.kvtransfer.link.handshake import HOST, ReceiverIdentity, sender_hello
+from twolane.kvtransfer.link.process_identity import host_identity
+from twolane.kvtransfer.receive.driver import PeerLink, ReceiverDriver
+from twolane.kvtransfer.send.driver import Dial, OpenOutlet, SenderDriver
+from twolane.kvtransfer.transport import Landing
 from twolane.v1 import worker_pb2
 from twolane.worker.role import DecodeSide, PrefillSide, Roles
 from twolane.worker.site import Site

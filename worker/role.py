@@ -16,8 +16,8 @@ from typing import Protocol
 from twolane.engine.step import Mark, RowResult, RowWork, SampledToken
 from twolane.kvtransfer.config import LeaseConfig
 from twolane.kvtransfer.events import ReceiverEvent, SenderEvent
-from twolane.kvtransfer.receiver import Receiver
-from twolane.kvtransfer.sender import Sender
+from twolane.kvtransfer.receive.receiver import Receiver
+from twolane.kvtransfer.send.sender import Sender
 from twolane.v1 import worker_pb2
 from twolane.worker.attempt_id import AttemptId
 from twolane.worker.attempt_log import AttemptLog

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 
 from twolane.errors import TwolaneError
 from twolane.fault import Fault
-from twolane.kvtransfer.receiver_driver import PeerLink
+from twolane.kvtransfer.receive.driver import PeerLink
 from twolane.v1 import worker_pb2
 from twolane.worker.audit import check_integrity
 from twolane.worker.commands import Commands

@@ -14,6 +14,6 @@ A request's pages are spread like this: page p of the group is page p of every r
 holds there that rank's key-value heads, laid out as in any pool. So one allocator serves all ranks.
 Whoever moves pages does it from the group's process, which has the memory of all ranks mapped, and
 for which a page is the ranks' pages one behind the other (`twolane.layout`; which heads go where
-between unequal numbers of ranks: `twolane.kvtransfer.planes`). A step is over when every rank has
-said that its own share is, on its device: so a result proves what all ranks wrote.
+between unequal numbers of ranks: `twolane.kvtransfer.layouts.gather`). A step is over when every
+rank has said that its own share is, on its device: so a result proves what all ranks wrote.
 """

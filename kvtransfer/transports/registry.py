@@ -27,29 +27,29 @@ import numpy as np
 
 from twolane.kvtransfer.device import DeviceError, DeviceMemory, SentMemory, region_of
 from twolane.kvtransfer.digests import DEVICE_DIGESTS, HOST_DIGESTS, Pool, agreed_digest
-from twolane.kvtransfer.negotiation import HOST
-from twolane.kvtransfer.sources import MakeConvert, PageMaker, Source, WholePages
-from twolane.kvtransfer.transports import nixl_agent
-from twolane.kvtransfer.transports.addresses import listen_tcp, listen_unix
-from twolane.kvtransfer.transports.base import Landing, Outlet
-from twolane.kvtransfer.transports.bundle import Bundle
-from twolane.kvtransfer.transports.device_ground import DeviceGround
-from twolane.kvtransfer.transports.ipc_landing import IpcLanding
-from twolane.kvtransfer.transports.ipc_outlet import IpcOutlet
-from twolane.kvtransfer.transports.landing_table import LandingTable
-from twolane.kvtransfer.transports.nixl_agent import NixlError
-from twolane.kvtransfer.transports.nixl_landing import NixlLanding
-from twolane.kvtransfer.transports.nixl_outlet import NixlOutlet
-from twolane.kvtransfer.transports.nixl_source import NixlSource, StagedPages, StoredPages
-from twolane.kvtransfer.transports.page_source import DeviceSource, HostSource, PageSource
-from twolane.kvtransfer.transports.page_summer import DeviceSummer, HostSummer, PageSummer
-from twolane.kvtransfer.transports.pool_memory import PoolMemory
-from twolane.kvtransfer.transports.seat import Ground, HostGround
-from twolane.kvtransfer.transports.shared_outlet import SharedOutlet
-from twolane.kvtransfer.transports.shm_landing import ShmLanding
-from twolane.kvtransfer.transports.shm_outlet import ShmOutlet
-from twolane.kvtransfer.transports.stream_landing import StreamLanding
-from twolane.kvtransfer.transports.stream_outlet import StreamOutlet
+from twolane.kvtransfer.layouts.sources import MakeConvert, PageMaker, Source, WholePages
+from twolane.kvtransfer.link.handshake import HOST
+from twolane.kvtransfer.transport import Landing, Outlet
+from twolane.kvtransfer.transports.common.addresses import listen_tcp, listen_unix
+from twolane.kvtransfer.transports.common.claims import LandingTable
+from twolane.kvtransfer.transports.common.page_summer import DeviceSummer, HostSummer, PageSummer
+from twolane.kvtransfer.transports.common.shared_memory import PoolMemory
+from twolane.kvtransfer.transports.common.striped_outlet import Bundle
+from twolane.kvtransfer.transports.mapped.ipc_landing import IpcLanding
+from twolane.kvtransfer.transports.mapped.ipc_outlet import IpcOutlet
+from twolane.kvtransfer.transports.mapped.shm_landing import ShmLanding
+from twolane.kvtransfer.transports.mapped.shm_outlet import ShmOutlet
+from twolane.kvtransfer.transports.nixl import agent
+from twolane.kvtransfer.transports.nixl.agent import NixlError
+from twolane.kvtransfer.transports.nixl.landing import NixlLanding
+from twolane.kvtransfer.transports.nixl.outlet import NixlOutlet
+from twolane.kvtransfer.transports.nixl.source import NixlSource, StagedPages, StoredPages
+from twolane.kvtransfer.transports.stream.device_destination import DeviceGround
+from twolane.kvtransfer.transports.stream.landing import StreamLanding
+from twolane.kvtransfer.transports.stream.outlet import StreamOutlet
+from twolane.kvtransfer.transports.stream.sink import Ground, HostGround
+from twolane.kvtransfer.transports.stream.slot_outlet import SharedOutlet
+from twolane.kvtransfer.transports.stream.source import DeviceSource, HostSource, PageSource
 from twolane.layout import parse_layout
 from twolane.v1 import transfer_pb2
 
@@ -80,8 +80,8 @@ class TransportConfig:
         """Those that pages of this pool may travel by."""
         is_host = isinstance(pool, np.ndarray)
         left_out = {"cuda_ipc"} if is_host else set[str]()
-        is_slower = "tcp" in self.transports and not nixl_agent.has_fabric()
-        if is_slower or not nixl_agent.is_installed():
+        is_slower = "tcp" in self.transports and not agent.has_fabric()
+        if is_slower or not agent.is_installed():
             left_out.add("nixl")
         return tuple(name for name in self.transports if name not in left_out)
 
@@ -190,7 +190,7 @@ class OutletOpener:
         self._maker: PageMaker | None = None
         if "nixl" in config.offered(pool):
             with suppress(NixlError):  # said when a receiver picks it, and then another is taken
-                nixl_agent.check_works()  # now rather than when a receiver waits
+                agent.check_works()  # now rather than when a receiver waits
         if isinstance(pool, np.ndarray):
             self._maker = PageMaker(pool, layout, converts)
 
@@ -266,7 +266,7 @@ class OutletOpener:
 
     def _nixl_source(self, hello: transfer_pb2.ReceiverHello, digest: str) -> NixlSource:
         """Raises `NixlError` where NIXL does not work here."""
-        nixl_agent.check_works()
+        agent.check_works()
         pool = self._pool
         if not isinstance(pool, np.ndarray):
             if self._is_made(hello):

@@ -45,7 +45,7 @@ def test_the_router_loads_no_model_library() -> None:
         "twolane.worker.server",
         "twolane.prefill_worker.role",
         "twolane.decode_worker.role",
-        "twolane.kvtransfer.receiver",
+        "twolane.kvtransfer.receive.receiver",
     ],  # fmt: skip
 )
 def test_only_deploy_knows_ray(package: str) -> None:

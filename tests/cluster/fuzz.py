@@ -22,7 +22,7 @@ from tests.cluster.tables import BY_PEER, lengths
 from tests.cluster.virtual_cluster import Shape, VirtualCluster, virtual_cluster
 from twolane.engine.fake import FakeEngine, FakeEngineConfig, expected_answer
 from twolane.errors import DeadlineError, DuplicateRequestError
-from twolane.kvtransfer.transports.memory import Faults
+from twolane.kvtransfer.testing.memory import Faults
 from twolane.params import SamplingParams
 from twolane.rpc.params import params_to_proto
 from twolane.testing.virtual_time import virtual_time_runner

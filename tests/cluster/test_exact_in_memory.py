@@ -15,7 +15,7 @@ from twolane.deploy.bundled import model_path
 from twolane.engine.config import EngineConfig
 from twolane.engine.cpu import load_engine
 from twolane.engine.step import Engine, RowWork
-from twolane.kvtransfer.transports.memory import Faults
+from twolane.kvtransfer.testing.memory import Faults
 from twolane.testing.virtual_time import virtual_time_runner
 from twolane.v1 import inference_pb2
 from twolane.worker.step_runner import TimedEngine

@@ -17,7 +17,7 @@ from tests.cluster.virtual_cluster import (
 )
 from twolane.engine.fake import FakeEngine, FakeEngineConfig, expected_answer
 from twolane.errors import InvalidRequestError, TwolaneError
-from twolane.kvtransfer.transports.memory import Faults
+from twolane.kvtransfer.testing.memory import Faults
 from twolane.params import SamplingParams
 from twolane.testing.virtual_time import virtual_time_runner
 from twolane.v1.inference_pb2 import Token

@@ -13,7 +13,7 @@ import pytest
 from tests.cluster.virtual_cluster import Shape, VirtualCluster
 from tests.cluster.waiting import answer, answers, play, resumes
 from twolane.engine.fake import FakeEngine, FakeEngineConfig
-from twolane.kvtransfer.transports.memory import Faults
+from twolane.kvtransfer.testing.memory import Faults
 from twolane.router.config import DispatchConfig
 
 LONG = (3000,) * 6  # more than a prefill worker computes at once: some wait in its queue

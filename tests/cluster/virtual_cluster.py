@@ -23,8 +23,8 @@ from twolane.decode_worker.role import DecodeRole
 from twolane.engine.fake import FakeEngine, FakeEngineConfig
 from twolane.engine.step import RowResult, RowWork
 from twolane.kvtransfer.config import LeaseConfig
-from twolane.kvtransfer.sources import PageMaker
-from twolane.kvtransfer.transports.memory import Faults, MemoryFabric, MemoryOutlet
+from twolane.kvtransfer.layouts.sources import PageMaker
+from twolane.kvtransfer.testing.memory import Faults, MemoryFabric, MemoryOutlet
 from twolane.params import SamplingParams
 from twolane.prefill_worker.config import PrefillConfig
 from twolane.prefill_worker.role import PrefillRole

@@ -13,9 +13,9 @@ from tests.deploy.clusters import model_with
 from twolane.deploy.bundled import model_path
 from twolane.deploy.child import run_process
 from twolane.deploy.spec import WorkerSettings, WorkerSpec
-from twolane.kvtransfer.receiver import Receiver
-from twolane.kvtransfer.transports.base import Wake
-from twolane.kvtransfer.transports.stream_landing import StreamLanding
+from twolane.kvtransfer.receive.receiver import Receiver
+from twolane.kvtransfer.transport import Wake
+from twolane.kvtransfer.transports.stream.landing import StreamLanding
 
 MODEL = model_with(model_dir=str(model_path()), name="m", engine="fake", n_pages=8)
 SPEC = WorkerSpec(

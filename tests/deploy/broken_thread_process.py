@@ -20,7 +20,7 @@ from twolane.deploy.ray_actor import ServiceActor
 from twolane.deploy.serving import Where
 from twolane.deploy.spec import ProcessSpec, WorkerSpec
 from twolane.deploy.spec_json import to_json
-from twolane.kvtransfer.transports.thread import TransportThread
+from twolane.kvtransfer.transports.common.thread import TransportThread
 
 SPEC = WorkerSpec(
     worker_id="w", epoch=1, roles=("decode",), model=model_with(model_dir="", name="m"), routers=()

@@ -19,7 +19,7 @@ from twolane.deploy import log_limit
 from twolane.engine import config as engine_config
 from twolane.engine.cuda import plans
 from twolane.errors import InvalidParameterError
-from twolane.kvtransfer import negotiation
+from twolane.kvtransfer.link import handshake
 from twolane.params import SamplingParams
 from twolane.router import limits
 from twolane.router.http import connection
@@ -35,7 +35,7 @@ OTHERS = (
     (engine_config, "MAX_THREADS", "compute threads of a process (`--threads`)", "the start fails"),
     (plans, "STEP_ROWS", "rows of a GPU's step (`--decode-rows`)", "the start fails"),
     (options, "MAX_MESSAGE_BYTES", "a gRPC message inside a cluster, and an answer", "call fails"),
-    (negotiation, "HELLO_S", "a transfer link until its hello", "closed"),
+    (handshake, "HELLO_S", "a transfer link until its hello", "closed"),
     (secret, "MIN_SECRET_CHARS", "characters of a cluster's secret, at least", "the start fails"),
     (connection, "_HELD_BYTES", "pipelined HTTP requests behind the running one", "not read"),
     (metrics_http, "MOST_CONNECTIONS", "connections to a metrics page", "closed"),

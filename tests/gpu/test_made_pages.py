@@ -26,8 +26,8 @@ from tests.kvtransfer.pools import PoolForTest, open_pool
 from twolane.deploy.converts import converts_of
 from twolane.kvtransfer.device import Lane, SentMemory
 from twolane.kvtransfer.digests import mix64
-from twolane.kvtransfer.planes import Paging
-from twolane.kvtransfer.sources import MadePages
+from twolane.kvtransfer.layouts.gather import Paging
+from twolane.kvtransfer.layouts.sources import MadePages
 from twolane.layout import Layout
 from twolane.worker.copy_cost import CopyCost
 from twolane.worker.cuda_lane import LaneConfig

@@ -24,10 +24,10 @@ import torch
 from benchmarks.transfer_far_pool import killable_pool
 from tests.kvtransfer.pools import PoolForTest, open_pool
 from tests.kvtransfer.receiving import SENTINEL, Receiving, receiving
+from twolane.kvtransfer.copy_plan import CopyPlan
 from twolane.kvtransfer.device import DeviceError, Lane
 from twolane.kvtransfer.digests import mix64
-from twolane.kvtransfer.plan import CopyPlan
-from twolane.kvtransfer.transports.ipc_outlet import IpcOutlet
+from twolane.kvtransfer.transports.mapped.ipc_outlet import IpcOutlet
 from twolane.worker.copy_cost import CopyCost
 from twolane.worker.cuda_lane import LaneConfig
 from twolane.worker.cuda_memory import CudaMemory

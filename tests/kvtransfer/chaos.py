@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from twolane.kvtransfer.config import LeaseConfig
-from twolane.kvtransfer.transports.memory import Faults
+from twolane.kvtransfer.testing.memory import Faults
 from twolane.v1 import transfer_pb2
 
 PAGE_BYTES = 32

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from twolane.kvtransfer.plan import CopyPlan
-from twolane.kvtransfer.transports.base import Landing, Outlet
-from twolane.kvtransfer.transports.double_device import DeviceFaults, DoubleMemory
+from twolane.kvtransfer.copy_plan import CopyPlan
+from twolane.kvtransfer.testing.device import DeviceFaults, DoubleMemory
+from twolane.kvtransfer.transport import Landing, Outlet
 from twolane.kvtransfer.transports.registry import OutletOpener, TransportConfig, open_landings
 from twolane.v1 import transfer_pb2
 
@@ -23,23 +23,20 @@ P_EPOCH, D_EPOCH = 1, 2
 
 def take_small_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two pages: so that posts of these tests take several."""
-    from twolane.kvtransfer.transports import (
-        device_ground,
-        ipc_outlet,
-        nixl_source,
-        page_source,
-        ring,
-        shared_outlet,
-    )
+    from twolane.kvtransfer.transports.common import pinned_ring
+    from twolane.kvtransfer.transports.mapped import ipc_outlet
+    from twolane.kvtransfer.transports.nixl import source
+    from twolane.kvtransfer.transports.stream import device_destination, slot_outlet
+    from twolane.kvtransfer.transports.stream import source as page_source
 
-    for module in (ring, device_ground, page_source, shared_outlet):
+    for module in (pinned_ring, device_destination, page_source, slot_outlet):
         for name in ("STREAM_SLOT_BYTES", "SHARED_SLOT_BYTES"):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, 2 * SIZE)
-    for start in (page_source.DeviceSource.__init__, device_ground.DeviceGround.__init__):
+    for start in (page_source.DeviceSource.__init__, device_destination.DeviceGround.__init__):
         monkeypatch.setitem(start.__kwdefaults__, "slot_bytes", 2 * SIZE)  # type: ignore[arg-type]
     monkeypatch.setattr(ipc_outlet, "SLICE_BYTES", 2 * SIZE)
-    monkeypatch.setattr(nixl_source, "_SLICE_BYTES", 2 * SIZE)
+    monkeypatch.setattr(source, "_SLICE_BYTES", 2 * SIZE)
 
 
 class Ear:

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from twolane.kvtransfer.copy_plan import PageIds, runs
 from twolane.kvtransfer.device import Bytes, DeviceMemory, Fence, Lane, Mark, PeerPool, Sums
-from twolane.kvtransfer.plan import PageIds, runs
 
 LEFT_OUT = -1
 

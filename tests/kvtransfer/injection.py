@@ -27,12 +27,12 @@ from twolane.engine.allocator import PageAllocator
 from twolane.engine.step import Page
 from twolane.kvtransfer import reasons
 from twolane.kvtransfer.config import ReceiverConfig, SenderConfig
+from twolane.kvtransfer.copy_plan import CopyPlan
 from twolane.kvtransfer.events import FirstToken, Landed, Released
 from twolane.kvtransfer.key import Key
-from twolane.kvtransfer.plan import CopyPlan
-from twolane.kvtransfer.receiver import Receiver
-from twolane.kvtransfer.sender import Sender
-from twolane.kvtransfer.transports.base import Checked, LandingEvent, Posted
+from twolane.kvtransfer.receive.receiver import Receiver
+from twolane.kvtransfer.send.sender import Sender
+from twolane.kvtransfer.transport import Checked, LandingEvent, Posted
 from twolane.kvtransfer.transports.registry import OutletOpener, TransportConfig, open_landings
 from twolane.v1 import transfer_pb2
 

@@ -31,8 +31,8 @@ from twolane.engine.allocator import PageAllocator
 from twolane.kvtransfer.config import SenderConfig
 from twolane.kvtransfer.events import FirstToken, Released
 from twolane.kvtransfer.key import Key
-from twolane.kvtransfer.sender import Sender
-from twolane.kvtransfer.transports.ipc_outlet import IpcOutlet
+from twolane.kvtransfer.send.sender import Sender
+from twolane.kvtransfer.transports.mapped.ipc_outlet import IpcOutlet
 from twolane.v1 import transfer_pb2
 
 WITHIN_S = 60.0  # ten processes take cards of their own at once

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from twolane.kvtransfer.transports import nixl_agent
+from twolane.kvtransfer.transports.nixl import agent
 
 needs_nixl = pytest.mark.skipif(
-    not nixl_agent.is_installed(), reason="nixl-cu13 is not installed: pip install 'twolane[nixl]'"
+    not agent.is_installed(), reason="nixl-cu13 is not installed: pip install 'twolane[nixl]'"
 )
 
 

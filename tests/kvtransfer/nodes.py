@@ -14,9 +14,9 @@ from twolane.engine.step import Page
 from twolane.kvtransfer.config import ReceiverConfig, SenderConfig
 from twolane.kvtransfer.events import ReceiverEvent
 from twolane.kvtransfer.key import Key
-from twolane.kvtransfer.receiver import Receiver
-from twolane.kvtransfer.sender import Sender
-from twolane.kvtransfer.transports.memory import MemoryFabric, MemoryOutlet
+from twolane.kvtransfer.receive.receiver import Receiver
+from twolane.kvtransfer.send.sender import Sender
+from twolane.kvtransfer.testing.memory import MemoryFabric, MemoryOutlet
 
 
 class Around(Protocol):

@@ -10,13 +10,13 @@ import numpy.typing as npt
 from twolane.engine.allocator import PageAllocator
 from twolane.engine.step import Page
 from twolane.kvtransfer.config import LeaseConfig, ReceiverConfig, SenderConfig
+from twolane.kvtransfer.copy_plan import CopyPlan
 from twolane.kvtransfer.events import FirstToken
 from twolane.kvtransfer.key import Key
-from twolane.kvtransfer.plan import CopyPlan
-from twolane.kvtransfer.receiver import Receiver
-from twolane.kvtransfer.sender import Sender
-from twolane.kvtransfer.transports.base import Posted, Wake
-from twolane.kvtransfer.transports.memory import Faults, MemoryFabric, MemoryLanding
+from twolane.kvtransfer.receive.receiver import Receiver
+from twolane.kvtransfer.send.sender import Sender
+from twolane.kvtransfer.testing.memory import Faults, MemoryFabric, MemoryLanding
+from twolane.kvtransfer.transport import Posted, Wake
 from twolane.v1 import transfer_pb2
 
 P_EPOCH, D_EPOCH = 101, 202

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from twolane.kvtransfer.transports.double_device import DoubleMemory
-from twolane.kvtransfer.transports.pool_memory import PoolMemory, create_pool_memory
+from twolane.kvtransfer.testing.device import DoubleMemory
+from twolane.kvtransfer.transports.common.shared_memory import PoolMemory, create_pool_memory
 from twolane.kvtransfer.transports.registry import AnyPool
 
 KINDS = ("host", "double", "cuda")

@@ -27,11 +27,11 @@ from twolane.engine.allocator import PageAllocator
 from twolane.engine.step import Page
 from twolane.kvtransfer.config import ReceiverConfig
 from twolane.kvtransfer.events import Landed, ReceiverEvent
-from twolane.kvtransfer.host import host_identity
 from twolane.kvtransfer.key import Key
-from twolane.kvtransfer.negotiation import ReceiverIdentity
-from twolane.kvtransfer.receiver import Receiver
-from twolane.kvtransfer.receiver_driver import ReceiverDriver
+from twolane.kvtransfer.link.handshake import ReceiverIdentity
+from twolane.kvtransfer.link.process_identity import host_identity
+from twolane.kvtransfer.receive.driver import ReceiverDriver
+from twolane.kvtransfer.receive.receiver import Receiver
 from twolane.kvtransfer.transports.registry import TRANSPORTS, TransportConfig, open_landings
 from twolane.rpc.link import GrpcLink
 from twolane.v1 import transfer_pb2_grpc

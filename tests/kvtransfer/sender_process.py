@@ -22,9 +22,9 @@ from twolane.engine.allocator import PageAllocator
 from twolane.kvtransfer.config import MIB, LeaseConfig, SenderConfig
 from twolane.kvtransfer.events import Committed, FirstToken, Released, SenderEvent
 from twolane.kvtransfer.key import Key
-from twolane.kvtransfer.negotiation import sender_hello
-from twolane.kvtransfer.sender import Sender
-from twolane.kvtransfer.sender_driver import PeerLink, SenderDriver
+from twolane.kvtransfer.link.handshake import sender_hello
+from twolane.kvtransfer.send.driver import PeerLink, SenderDriver
+from twolane.kvtransfer.send.sender import Sender
 from twolane.kvtransfer.transports.registry import OutletOpener, TransportConfig
 from twolane.rpc.link import GrpcLink
 from twolane.v1 import transfer_pb2_grpc

@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.kvtransfer.chaos import LEASE, TICK_S, Chaos, Request, corrupted
 from tests.kvtransfer.nodes import DecodeNode, Node, PrefillNode
-from twolane.kvtransfer.transports.memory import MemoryFabric
+from twolane.kvtransfer.testing.memory import MemoryFabric
 
 
 class Stage:

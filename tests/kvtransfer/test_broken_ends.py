@@ -12,18 +12,19 @@ from typing import Any
 import pytest
 
 from tests.kvtransfer.device_pair import D_EPOCH, N_PAGES, P_EPOCH, SIZE, DevicePair, device_pair
+from twolane.kvtransfer.copy_plan import PageIds
 from twolane.kvtransfer.device import Bytes, DeviceError, Fence
-from twolane.kvtransfer.plan import PageIds
-from twolane.kvtransfer.sources import Source
-from twolane.kvtransfer.transports import device_ground, page_source, shared_outlet
-from twolane.kvtransfer.transports.base import Stopped
-from twolane.kvtransfer.transports.device_ground import DeviceGround
-from twolane.kvtransfer.transports.double_device import DoubleLane, DoubleMemory, DoublePeer
-from twolane.kvtransfer.transports.ipc_outlet import IpcOutlet
-from twolane.kvtransfer.transports.landing_table import LandingTable
-from twolane.kvtransfer.transports.page_source import DeviceSource
+from twolane.kvtransfer.layouts.sources import Source
+from twolane.kvtransfer.testing.device import DoubleLane, DoubleMemory, DoublePeer
+from twolane.kvtransfer.transport import Stopped
+from twolane.kvtransfer.transports.common.claims import LandingTable
+from twolane.kvtransfer.transports.common.pinned_ring import N_SLOTS
+from twolane.kvtransfer.transports.mapped.ipc_outlet import IpcOutlet
 from twolane.kvtransfer.transports.registry import OutletOpener, TransportConfig
-from twolane.kvtransfer.transports.ring import N_SLOTS
+from twolane.kvtransfer.transports.stream import device_destination, slot_outlet
+from twolane.kvtransfer.transports.stream import source as page_source
+from twolane.kvtransfer.transports.stream.device_destination import DeviceGround
+from twolane.kvtransfer.transports.stream.source import DeviceSource
 from twolane.v1 import transfer_pb2
 
 STAGED = ["shm", "unix", "tcp"]  # by way of slots in host memory
@@ -32,8 +33,8 @@ STAGED = ["shm", "unix", "tcp"]  # by way of slots in host memory
 @pytest.fixture(autouse=True)
 def small_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two pages: so that posts of these tests take several."""
-    monkeypatch.setattr(shared_outlet, "SHARED_SLOT_BYTES", 2 * SIZE)
-    for start in (page_source.DeviceSource.__init__, device_ground.DeviceGround.__init__):
+    monkeypatch.setattr(slot_outlet, "SHARED_SLOT_BYTES", 2 * SIZE)
+    for start in (page_source.DeviceSource.__init__, device_destination.DeviceGround.__init__):
         monkeypatch.setitem(start.__kwdefaults__, "slot_bytes", 2 * SIZE)  # type: ignore[arg-type]
 
 

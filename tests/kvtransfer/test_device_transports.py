@@ -23,14 +23,14 @@ from tests.kvtransfer.test_streams import connect, is_hung_up
 from twolane.kvtransfer import reasons
 from twolane.kvtransfer.device import DeviceError
 from twolane.kvtransfer.digests import mix64
-from twolane.kvtransfer.transports import ipc_outlet
-from twolane.kvtransfer.transports.base import Checked, Stopped
-from twolane.kvtransfer.transports.double_device import DoubleMemory
-from twolane.kvtransfer.transports.frames import Hello, Pages, RingAt, Slot
-from twolane.kvtransfer.transports.ipc_landing import IpcLanding
-from twolane.kvtransfer.transports.pool_memory import create_pool_memory
+from twolane.kvtransfer.testing.device import DoubleMemory
+from twolane.kvtransfer.transport import Checked, Stopped
+from twolane.kvtransfer.transports.common.frames import Hello, Pages, RingAt, Slot
+from twolane.kvtransfer.transports.common.shared_memory import create_pool_memory
+from twolane.kvtransfer.transports.mapped import ipc_outlet
+from twolane.kvtransfer.transports.mapped.ipc_landing import IpcLanding
 from twolane.kvtransfer.transports.registry import OutletOpener, TransportConfig
-from twolane.kvtransfer.transports.stream_landing import StreamLanding
+from twolane.kvtransfer.transports.stream.landing import StreamLanding
 from twolane.v1 import transfer_pb2
 
 EVERY = ["cuda_ipc", "shm", "unix", "tcp"]

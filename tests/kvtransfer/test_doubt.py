@@ -18,7 +18,7 @@ from twolane.kvtransfer import reasons
 from twolane.kvtransfer.config import LeaseConfig, ReceiverConfig, SenderConfig
 from twolane.kvtransfer.events import Dead, Failed, Landed, Released, Verdict
 from twolane.kvtransfer.key import Key
-from twolane.kvtransfer.transports.memory import Faults
+from twolane.kvtransfer.testing.memory import Faults
 from twolane.v1 import transfer_pb2
 
 HASHES = [b"one", b"two", b"three", b"four"]

@@ -14,7 +14,7 @@ import torch
 from tests.kvtransfer.two_drivers import D_EPOCH, LAYOUT, PAGE_BYTES, Two, play
 from twolane.deploy.converts import converts_of
 from twolane.kvtransfer.events import Committed, Dead, Failed, Released
-from twolane.kvtransfer.host import start_ticks
+from twolane.kvtransfer.link.process_identity import start_ticks
 from twolane.layout import Layout, parse_layout
 from twolane.rpc.link import LinkBrokenError
 from twolane.v1 import transfer_pb2

@@ -20,8 +20,8 @@ from twolane.kvtransfer import reasons
 from twolane.kvtransfer.config import ReceiverConfig
 from twolane.kvtransfer.events import Abandoned, Committed, Landed, Released
 from twolane.kvtransfer.key import Key
-from twolane.kvtransfer.transports.landing_table import LandingTable
-from twolane.kvtransfer.transports.memory import Faults
+from twolane.kvtransfer.testing.memory import Faults
+from twolane.kvtransfer.transports.common.claims import LandingTable
 from twolane.v1 import transfer_pb2
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.kvtransfer.injection import Injection
-from twolane.kvtransfer.in_grant import InGrant
+from twolane.kvtransfer.receive.grant import InGrant
 
 EVERY = ["cuda_ipc", "shm", "unix", "tcp"]
 

@@ -11,9 +11,9 @@ from twolane.engine.allocator import PageAllocator
 from twolane.engine.step import Page
 from twolane.kvtransfer.config import SenderConfig
 from twolane.kvtransfer.key import Key
-from twolane.kvtransfer.out_grant import OutGrant
-from twolane.kvtransfer.planes import Paging
-from twolane.kvtransfer.sender import Sender
+from twolane.kvtransfer.layouts.gather import Paging
+from twolane.kvtransfer.send.grant import OutGrant
+from twolane.kvtransfer.send.sender import Sender
 from twolane.v1 import transfer_pb2
 
 KEY = Key("r", 1, P_EPOCH, D_EPOCH)

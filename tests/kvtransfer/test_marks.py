@@ -19,12 +19,12 @@ from tests.kvtransfer.device_pair import (
     take_small_slots,
 )
 from tests.kvtransfer.nixl_marks import over_nixl
+from twolane.kvtransfer.copy_plan import CopyPlan
 from twolane.kvtransfer.device import DeviceError, Mark
 from twolane.kvtransfer.digests import mix64
-from twolane.kvtransfer.plan import CopyPlan
-from twolane.kvtransfer.sources import MadePages
-from twolane.kvtransfer.transports.base import Checked
-from twolane.kvtransfer.transports.double_device import DoubleLane, DoubleMemory
+from twolane.kvtransfer.layouts.sources import MadePages
+from twolane.kvtransfer.testing.device import DoubleLane, DoubleMemory
+from twolane.kvtransfer.transport import Checked
 from twolane.kvtransfer.transports.registry import OutletOpener, TransportConfig, open_landings
 from twolane.layout import parse_layout
 from twolane.v1 import transfer_pb2

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from twolane.kvtransfer.plan import CopyPlan
-from twolane.kvtransfer.sources import WholePages
-from twolane.kvtransfer.transports.addresses import listen_tcp, listen_unix
-from twolane.kvtransfer.transports.bundle import Bundle
-from twolane.kvtransfer.transports.page_source import HostSource
-from twolane.kvtransfer.transports.stream_outlet import StreamOutlet
+from twolane.kvtransfer.copy_plan import CopyPlan
+from twolane.kvtransfer.layouts.sources import WholePages
+from twolane.kvtransfer.transports.common.addresses import listen_tcp, listen_unix
+from twolane.kvtransfer.transports.common.striped_outlet import Bundle
+from twolane.kvtransfer.transports.stream.outlet import StreamOutlet
+from twolane.kvtransfer.transports.stream.source import HostSource
 
 SIZE, N = 1 << 20, 64  # more than sockets hold
 

@@ -25,12 +25,13 @@ from tests.kvtransfer.device_pair import (
 from tests.kvtransfer.nixl_marks import needs_nixl
 from tests.kvtransfer.receiving import receiving
 from tests.kvtransfer.test_streams import connect, is_hung_up
+from twolane.kvtransfer.copy_plan import CopyPlan
 from twolane.kvtransfer.device import region_of
-from twolane.kvtransfer.plan import CopyPlan
-from twolane.kvtransfer.transports import nixl_agent, nixl_outlet
-from twolane.kvtransfer.transports.base import Checked, Stopped
-from twolane.kvtransfer.transports.nixl_agent import NixlAgent, NixlWrite, WriteState
-from twolane.kvtransfer.transports.nixl_lane import NixlLane
+from twolane.kvtransfer.transport import Checked, Stopped
+from twolane.kvtransfer.transports.nixl import agent as nixl_agent
+from twolane.kvtransfer.transports.nixl import outlet as nixl_outlet
+from twolane.kvtransfer.transports.nixl.agent import NixlAgent, NixlWrite, WriteState
+from twolane.kvtransfer.transports.nixl.channel import NixlLane
 from twolane.kvtransfer.transports.registry import OutletOpener, TransportConfig, open_landings
 from twolane.v1 import nixl_pb2, transfer_pb2
 

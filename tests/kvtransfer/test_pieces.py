@@ -19,16 +19,17 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twolane.kvtransfer import in_grant, inbound, outbound
+from twolane.kvtransfer.copy_plan import runs
 from twolane.kvtransfer.digests import mix64, page_checksums
-from twolane.kvtransfer.host import host_identity, open_pidfd, start_ticks
-from twolane.kvtransfer.in_grant import GRANT_MOVES, GrantState
-from twolane.kvtransfer.inbound import IN_MOVES, InState
-from twolane.kvtransfer.negotiation import ReceiverIdentity, sender_hello
-from twolane.kvtransfer.outbound import OUT_MOVES, OutState
-from twolane.kvtransfer.plan import runs
-from twolane.kvtransfer.transports.memory import MemoryFabric
-from twolane.kvtransfer.transports.pool_memory import create_pool_memory, map_peer_memory
+from twolane.kvtransfer.link.handshake import ReceiverIdentity, sender_hello
+from twolane.kvtransfer.link.process_identity import host_identity, open_pidfd, start_ticks
+from twolane.kvtransfer.receive import grant, inbound
+from twolane.kvtransfer.receive.grant import GRANT_MOVES, GrantState
+from twolane.kvtransfer.receive.inbound import IN_MOVES, InState
+from twolane.kvtransfer.send import outbound
+from twolane.kvtransfer.send.outbound import OUT_MOVES, OutState
+from twolane.kvtransfer.testing.memory import MemoryFabric
+from twolane.kvtransfer.transports.common.shared_memory import create_pool_memory, map_peer_memory
 from twolane.layout import DTYPE_BYTES, Layout, LayoutError, parse_layout, unfit
 from twolane.lifecycle import IllegalMoveError, Lifecycle
 
@@ -173,7 +174,7 @@ def test_lifecycle_allows_what_its_table_says_and_nothing_else(
 
 @pytest.mark.parametrize(
     ("module", "moves"),
-    [(outbound, OUT_MOVES), (inbound, IN_MOVES), (in_grant, GRANT_MOVES)],
+    [(outbound, OUT_MOVES), (inbound, IN_MOVES), (grant, GRANT_MOVES)],
     ids=["outbound", "inbound", "in_grant"],
 )
 def test_lifecycle_is_drawn_and_listed_as_its_table_has_it(
@@ -258,7 +259,7 @@ def test_number_that_is_no_pid_is_no_process(pid: int) -> None:
 def test_pool_memory_is_shared_and_leaves_no_name_behind_when_killed() -> None:
     before = set(os.listdir("/dev/shm"))
     code = (
-        "from twolane.kvtransfer.transports.pool_memory import create_pool_memory\n"
+        "from twolane.kvtransfer.transports.common.shared_memory import create_pool_memory\n"
         "m = create_pool_memory(8192, 'x'); m.array[:] = 7; print(m.address, flush=True); input()"
     )
     child = subprocess.Popen(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.kvtransfer.chaos import Chaos
 from tests.kvtransfer.world import World
-from twolane.kvtransfer.transports.memory import Faults
+from twolane.kvtransfer.testing.memory import Faults
 
 N_SCHEDULES = 10_000
 N_SHARES = 4

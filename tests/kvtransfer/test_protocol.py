@@ -21,7 +21,7 @@ from twolane.kvtransfer import reasons
 from twolane.kvtransfer.config import ReceiverConfig
 from twolane.kvtransfer.events import Abandoned, Committed, Dead, Failed, Landed, Released, Unplaced
 from twolane.kvtransfer.key import Key
-from twolane.kvtransfer.transports.memory import Faults
+from twolane.kvtransfer.testing.memory import Faults
 from twolane.v1 import transfer_pb2
 
 

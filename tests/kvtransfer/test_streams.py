@@ -17,21 +17,21 @@ import numpy as np
 import pytest
 
 from twolane.kvtransfer import reasons
-from twolane.kvtransfer.plan import CopyPlan
-from twolane.kvtransfer.sources import WholePages
-from twolane.kvtransfer.transports import stream_outlet
-from twolane.kvtransfer.transports.addresses import listen_tcp, listen_unix, socket_to
-from twolane.kvtransfer.transports.base import Checked, Stopped
-from twolane.kvtransfer.transports.doorway import DoorwayConfig
-from twolane.kvtransfer.transports.frames import HEAD_BYTES, Hello, Pages
-from twolane.kvtransfer.transports.landing_table import LandingTable
-from twolane.kvtransfer.transports.page_source import HostSource
-from twolane.kvtransfer.transports.pool_memory import create_pool_memory
-from twolane.kvtransfer.transports.seat import HostGround
-from twolane.kvtransfer.transports.shm_landing import ShmLanding
-from twolane.kvtransfer.transports.shm_outlet import ShmOutlet
-from twolane.kvtransfer.transports.stream_landing import StreamLanding
-from twolane.kvtransfer.transports.stream_outlet import StreamOutlet
+from twolane.kvtransfer.copy_plan import CopyPlan
+from twolane.kvtransfer.layouts.sources import WholePages
+from twolane.kvtransfer.transport import Checked, Stopped
+from twolane.kvtransfer.transports.common.addresses import listen_tcp, listen_unix, socket_to
+from twolane.kvtransfer.transports.common.claims import LandingTable
+from twolane.kvtransfer.transports.common.frames import HEAD_BYTES, Hello, Pages
+from twolane.kvtransfer.transports.common.listener import DoorwayConfig
+from twolane.kvtransfer.transports.common.shared_memory import create_pool_memory
+from twolane.kvtransfer.transports.mapped.shm_landing import ShmLanding
+from twolane.kvtransfer.transports.mapped.shm_outlet import ShmOutlet
+from twolane.kvtransfer.transports.stream import outlet as stream_outlet
+from twolane.kvtransfer.transports.stream.landing import StreamLanding
+from twolane.kvtransfer.transports.stream.outlet import StreamOutlet
+from twolane.kvtransfer.transports.stream.sink import HostGround
+from twolane.kvtransfer.transports.stream.source import HostSource
 
 SIZE = 4096
 HELLO = Hello(1, 2, SIZE).pack()

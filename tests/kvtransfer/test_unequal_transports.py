@@ -11,11 +11,11 @@ import pytest
 
 from tests.kvtransfer.device_pair import D_EPOCH, P_EPOCH, Ear
 from tests.kvtransfer.nixl_marks import needs_nixl
-from twolane.kvtransfer.plan import CopyPlan
-from twolane.kvtransfer.planes import Paging
-from twolane.kvtransfer.sources import Convert, MadePages
-from twolane.kvtransfer.transports.double_device import DoubleMemory
-from twolane.kvtransfer.transports.pool_memory import create_pool_memory
+from twolane.kvtransfer.copy_plan import CopyPlan
+from twolane.kvtransfer.layouts.gather import Paging
+from twolane.kvtransfer.layouts.sources import Convert, MadePages
+from twolane.kvtransfer.testing.device import DoubleMemory
+from twolane.kvtransfer.transports.common.shared_memory import create_pool_memory
 from twolane.kvtransfer.transports.registry import (
     AnyPool,
     OutletOpener,

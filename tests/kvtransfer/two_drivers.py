@@ -13,13 +13,13 @@ from twolane.engine.step import Page
 from twolane.kvtransfer.config import LeaseConfig, ReceiverConfig, SenderConfig
 from twolane.kvtransfer.events import FirstToken, Landed
 from twolane.kvtransfer.key import Key
-from twolane.kvtransfer.negotiation import ReceiverIdentity
-from twolane.kvtransfer.receiver import Receiver
-from twolane.kvtransfer.receiver_driver import ReceiverDriver
-from twolane.kvtransfer.sender import Sender
-from twolane.kvtransfer.sender_driver import PeerLink, SenderDriver
-from twolane.kvtransfer.sources import MakeConvert, PageMaker
-from twolane.kvtransfer.transports.memory import MemoryFabric
+from twolane.kvtransfer.layouts.sources import MakeConvert, PageMaker
+from twolane.kvtransfer.link.handshake import ReceiverIdentity
+from twolane.kvtransfer.receive.driver import ReceiverDriver
+from twolane.kvtransfer.receive.receiver import Receiver
+from twolane.kvtransfer.send.driver import PeerLink, SenderDriver
+from twolane.kvtransfer.send.sender import Sender
+from twolane.kvtransfer.testing.memory import MemoryFabric
 from twolane.layout import parse_layout
 from twolane.rpc.link import LinkBrokenError
 from twolane.testing.links import MemoryLink, link_pair

@@ -15,7 +15,7 @@ from functools import partial
 from tests.kvtransfer.chaos import LEASE, TICK_S
 from tests.kvtransfer.nodes import DecodeNode, Node, PrefillNode
 from tests.kvtransfer.roles import Roles
-from twolane.kvtransfer.transports.memory import Faults
+from twolane.kvtransfer.testing.memory import Faults
 
 
 class World(Roles):

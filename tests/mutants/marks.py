@@ -10,14 +10,14 @@ _MARK_BOOKS = "tests/kvtransfer/test_mark_books.py::"
 MARKS = (
     Mutant(
         "mark",
-        "kvtransfer/transports/ipc_outlet.py",
+        "kvtransfer/transports/mapped/ipc_outlet.py",
         "self._lane.after(plan.after)",
         "pass",
         (_MARKS + "test_nothing_moves_before_the_mark_and_everything_as_it_is_then",),
     ),
     Mutant(
         "mark",
-        "kvtransfer/transports/page_source.py",
+        "kvtransfer/transports/stream/source.py",
         "self._lane.after(plan.after)",
         "pass",
         (
@@ -27,21 +27,21 @@ MARKS = (
     ),
     Mutant(
         "mark",
-        "kvtransfer/transports/page_summer.py",
+        "kvtransfer/transports/common/page_summer.py",
         "self._lane.after(mark)",
         "pass",
         (_MARKS + "test_nothing_moves_before_the_mark_and_everything_as_it_is_then",),
     ),
     Mutant(
         "mark",
-        "kvtransfer/transports/nixl_outlet.py",
+        "kvtransfer/transports/nixl/outlet.py",
         "return job.begin.is_done()",
         "return True",
         (_MARKS + "test_nothing_moves_before_the_mark_and_everything_as_it_is_then",),
     ),
     Mutant(
         "mark",
-        "kvtransfer/out_grant.py",
+        "kvtransfer/send/grant.py",
         "after = next(found, None)",
         "after = None",
         (
@@ -52,7 +52,7 @@ MARKS = (
     ),
     Mutant(
         "mark",
-        "kvtransfer/outbound.py",
+        "kvtransfer/send/outbound.py",
         "self.marks = other.marks.copy()",
         "pass",
         (

@@ -15,8 +15,8 @@ from twolane.decode_worker.config import DecodeConfig
 from twolane.decode_worker.role import DecodeRole
 from twolane.engine.fake import FakeEngine, FakeEngineConfig
 from twolane.kvtransfer.config import LeaseConfig
-from twolane.kvtransfer.sources import PageMaker
-from twolane.kvtransfer.transports.memory import Faults, MemoryFabric
+from twolane.kvtransfer.layouts.sources import PageMaker
+from twolane.kvtransfer.testing.memory import Faults, MemoryFabric
 from twolane.params import SamplingParams
 from twolane.prefill_worker.config import PrefillConfig
 from twolane.prefill_worker.role import PrefillRole

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from twolane.engine.step import RowResult, RowWork
-from twolane.kvtransfer.transports.memory import MemoryMark
+from twolane.kvtransfer.testing.memory import MemoryMark
 from twolane.worker.step_runner import OnSubmitted, TimedStepRunner
 
 

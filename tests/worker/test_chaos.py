@@ -13,7 +13,7 @@ import pytest
 
 from tests.worker.conftest import Crowd, Play, Town
 from twolane.engine.fake import FakeEngineConfig, expected_answer
-from twolane.kvtransfer.transports.memory import Faults
+from twolane.kvtransfer.testing.memory import Faults
 from twolane.params import SamplingParams
 from twolane.v1 import worker_pb2
 from twolane.worker.attempt_id import AttemptId

@@ -19,8 +19,8 @@ from tests.worker.cardless import without_card
 from twolane.engine.step import DevicePool
 from twolane.kvtransfer.device import DeviceError
 from twolane.kvtransfer.digests import mix64
-from twolane.kvtransfer.planes import Paging
-from twolane.kvtransfer.sources import MadePages
+from twolane.kvtransfer.layouts.gather import Paging
+from twolane.kvtransfer.layouts.sources import MadePages
 from twolane.layout import Layout
 from twolane.worker.copy_cost import CopyCost
 from twolane.worker.cuda_lane import LaneConfig

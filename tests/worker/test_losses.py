@@ -13,7 +13,7 @@ from twolane.engine.fake import FakeEngine, FakeEngineConfig, expected_answer
 from twolane.engine.step import RowResult, RowWork
 from twolane.kvtransfer.config import ReceiverConfig
 from twolane.kvtransfer.events import Abandoned, Landed, ReceiverEvent
-from twolane.kvtransfer.transports.memory import Faults
+from twolane.kvtransfer.testing.memory import Faults
 from twolane.params import SamplingParams
 from twolane.prefill_worker.config import PrefillConfig
 from twolane.rpc.params import params_to_proto

@@ -12,7 +12,7 @@ from tests.worker.conftest import Scene, Town, build_town
 from twolane.engine.fake import FakeEngineConfig, expected_answer
 from twolane.engine.step import RowResult, RowWork
 from twolane.kvtransfer.key import Key
-from twolane.kvtransfer.transports.memory import MemoryMark
+from twolane.kvtransfer.testing.memory import MemoryMark
 from twolane.params import SamplingParams
 from twolane.rpc.params import params_to_proto
 from twolane.testing.virtual_time import virtual_time_runner

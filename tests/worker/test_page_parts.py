@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from twolane.kvtransfer.plan import PageIds
+from twolane.kvtransfer.copy_plan import PageIds
 from twolane.worker.page_parts import Copy, Part, Parts, copies, parts_of
 
 PAGE_BYTES, N_PAGES = 96, 6

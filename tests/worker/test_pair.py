@@ -10,7 +10,7 @@ import pytest
 from tests.worker.conftest import Play, Town
 from twolane.engine.fake import FakeEngineConfig, expected_answer
 from twolane.kvtransfer.config import LeaseConfig
-from twolane.kvtransfer.transports.memory import Faults
+from twolane.kvtransfer.testing.memory import Faults
 from twolane.params import SamplingParams
 from twolane.testing.links import link_pair
 from twolane.v1 import sampling_pb2, worker_pb2

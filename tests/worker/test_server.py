@@ -18,8 +18,8 @@ from grpc_status import rpc_status
 from tests.kvtransfer.nixl_marks import over_nixl
 from twolane.decode_worker.role import DecodeRole
 from twolane.engine.fake import FakeEngine, FakeEngineConfig, expected_answer
-from twolane.kvtransfer.transports.memory import MemoryFabric
-from twolane.kvtransfer.transports.pool_memory import create_pool_memory
+from twolane.kvtransfer.testing.memory import MemoryFabric
+from twolane.kvtransfer.transports.common.shared_memory import create_pool_memory
 from twolane.kvtransfer.transports.registry import OutletOpener, TransportConfig, open_landings
 from twolane.params import SamplingParams
 from twolane.prefill_worker.role import PrefillRole

@@ -18,8 +18,8 @@ from twolane.engine.config import EngineConfig
 from twolane.engine.cpu import load_engine
 from twolane.engine.pool import KVPool
 from twolane.engine.step import Engine, Page, RowWork, SampledToken
-from twolane.kvtransfer.planes import Paging
-from twolane.kvtransfer.sources import PageMaker
+from twolane.kvtransfer.layouts.gather import Paging
+from twolane.kvtransfer.layouts.sources import PageMaker
 from twolane.layout import parse_layout
 
 

@@ -18,7 +18,7 @@ import torch
 
 from tests.kvtransfer.laid_out import Bytes, cache, laid_out, layout, whole_pages
 from twolane.engine.fp8_pages import quantise_pages
-from twolane.kvtransfer.planes import Paging
+from twolane.kvtransfer.layouts.gather import Paging
 from twolane.layout import Layout
 from twolane.worker.cuda_making import CudaMaker, Staging
 from twolane.worker.page_parts import Parts

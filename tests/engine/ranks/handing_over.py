@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from tests.kvtransfer.device_pair import D_EPOCH, P_EPOCH, Ear
 from twolane.engine.step import Engine, Page, RowWork, SampledToken
+from twolane.kvtransfer.copy_plan import CopyPlan
 from twolane.kvtransfer.device import Bytes, DeviceMemory
-from twolane.kvtransfer.plan import CopyPlan
-from twolane.kvtransfer.planes import Paging
+from twolane.kvtransfer.layouts.gather import Paging
 from twolane.kvtransfer.transports.registry import (
     AnyPool,
     OutletOpener,

@@ -1,0 +1,113 @@
+"""What both sides say first: who they are, whether their pages fit, how bytes shall travel."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from twolane.kvtransfer.layouts.gather import Paging
+from twolane.kvtransfer.link.process_identity import host_identity, start_ticks
+from twolane.kvtransfer.transport import Landing
+from twolane.layout import LayoutError, parse_layout, unfit
+from twolane.v1 import transfer_pb2
+
+ONE_HOST_ONLY = frozenset({"cuda_ipc", "shm", "unix"})
+ONE_KIND_ONLY = frozenset({"cuda_ipc", "shm"})  # pages of both are in the same kind of memory
+HOST = "host"
+HELLO_S = 5.0  # a link that has said none by then is closed
+
+
+def sender_hello(
+    worker_id: str,
+    epoch: int,
+    fingerprint: str,
+    layout: str,
+    transports: Sequence[str],
+    makes_dtypes: Sequence[str] = (),
+    *,
+    memory: str = HOST,
+) -> transfer_pb2.SenderHello:
+    """Of this process. `transports` best first."""
+    return transfer_pb2.SenderHello(
+        worker_id=worker_id,
+        epoch=epoch,
+        fingerprint=fingerprint,
+        layout=layout,
+        transports=transports,
+        host=host_identity(),
+        pid=os.getpid(),
+        pid_start_ticks=start_ticks(os.getpid()),
+        makes_dtypes=makes_dtypes,
+        memory=memory,
+    )
+
+
+def paging_to(ours: transfer_pb2.SenderHello, theirs: transfer_pb2.ReceiverHello) -> Paging | None:
+    """How a row is cut into their pages; None: as into ours. Raises `LayoutError`."""
+    if theirs.layout in ("", ours.layout):
+        return None
+    source, target = parse_layout(ours.layout), parse_layout(theirs.layout)
+    field = unfit(source, target, ours.makes_dtypes)
+    if field:
+        raise LayoutError(field, f"{theirs.layout} cannot be made of {ours.layout}")
+    return Paging(source.page_tokens, target.page_tokens, target.page_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceiverIdentity:
+    """What a receiver compares a sender's hello with."""
+
+    worker_id: str
+    epoch: int
+    fingerprint: str
+    layout: str  # canonical JSON
+    host: str  # `host_identity()`
+    lease_ms: int
+    memory: str = HOST  # where its pages are
+
+    def answer(
+        self, hello: transfer_pb2.SenderHello, landings: Mapping[str, Landing]
+    ) -> transfer_pb2.ReceiverHello:
+        """The picked transport, or the field that makes the pair impossible."""
+        answer = transfer_pb2.ReceiverHello(
+            worker_id=self.worker_id,
+            epoch=self.epoch,
+            lease_ms=self.lease_ms,
+            layout=self.layout,
+        )
+        field, message = self._unequal(hello)
+        transport = self._pick(hello, landings)
+        if field:
+            answer.refused_field, answer.refused_message = field, message
+        elif not transport:
+            answer.refused_field = "transports"
+            offered, ours = ", ".join(hello.transports), ", ".join(landings)
+            answer.refused_message = f"offered: {offered}; here: {ours}; none works between us"
+        else:
+            answer.transport = transport
+            answer.transport_address = landings[transport].address
+            answer.checksums.extend(landings[transport].digests)
+        return answer
+
+    def _unequal(self, hello: transfer_pb2.SenderHello) -> tuple[str, str]:
+        if hello.fingerprint != self.fingerprint:
+            return "fingerprint", f"{hello.fingerprint} is not {self.fingerprint}"
+        try:
+            theirs, ours = parse_layout(hello.layout), parse_layout(self.layout)
+            field = unfit(theirs, ours, hello.makes_dtypes)
+        except LayoutError as error:
+            return f"layout.{error.field}", str(error)
+        if field:
+            return f"layout.{field}", f"{hello.layout} does not become {self.layout}"
+        return "", ""
+
+    def _pick(self, hello: transfer_pb2.SenderHello, landings: Mapping[str, Landing]) -> str:
+        is_near = hello.host == self.host
+        is_alike = (hello.memory or HOST) == self.memory
+        for name in hello.transports:
+            is_too_far = name in ONE_HOST_ONLY and not is_near
+            is_foreign = name in ONE_KIND_ONLY and not is_alike
+            if name in landings and not is_too_far and not is_foreign:
+                return name
+        return ""

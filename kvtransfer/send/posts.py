@@ -1,0 +1,147 @@
+"""Sends under way: which transfer each belongs to, and a window of bytes a receiver.
+
+A receiver that does not keep up fills its own window; the others' sends go on. One whose sends do
+not move at all is stuck: its transfers are called back, and may go elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from twolane.kvtransfer.config import SenderConfig
+from twolane.kvtransfer.copy_plan import CopyPlan
+from twolane.kvtransfer.layouts.gather import Paging
+from twolane.kvtransfer.transport import Outlet, Posted
+
+if TYPE_CHECKING:
+    from twolane.kvtransfer.send.outbound import Outbound
+
+
+@dataclass(slots=True)
+class OutPeer:
+    """One receiver: how bytes get there, and whether messages do."""
+
+    outlet: Outlet
+    paging: Paging  # to its layout from ours
+    renew_at: float
+    attached: bool = True
+    in_flight_bytes: int = 0
+    moved_at: float = 0.0  # a send got on, the first of several began, or pages of one came
+    n_moved: int = 0  # by the outlet, when that was looked at
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """One send. `index` is its chunk's."""
+
+    out: Outbound
+    index: int
+    plan: CopyPlan
+    n_bytes: int
+    n_source: int  # pages of ours that the row must have for it
+
+    @property
+    def may_move(self) -> bool:
+        """Its pages are computed, as far as we were told."""
+        return self.plan.after is None or self.n_source <= self.out.n_computed
+
+
+class PostBook:
+    """Every send that its transport has not completed. Source pages of these are being read."""
+
+    def __init__(self, config: SenderConfig) -> None:
+        self.peers: dict[int, OutPeer] = {}  # by receiver epoch
+        self._config = config
+        self._posts: dict[int, Post] = {}
+        self._last = 0
+
+    def knows(self, epoch: int) -> bool:
+        """Whether that receiver is attached, or was: it may have heard of us."""
+        return epoch in self.peers
+
+    def is_attached(self, epoch: int) -> bool:
+        return epoch in self.peers and self.peers[epoch].attached
+
+    def paging_of(self, epoch: int) -> Paging:
+        """Of a receiver that is attached, or was."""
+        return self.peers[epoch].paging
+
+    def post_what_fits(self, out: Outbound, now: float) -> None:
+        """Post offered pages of a granted transfer until the window is full."""
+        peer = self.peers.get(out.key.receiver_epoch)
+        grant = out.grant
+        assert grant is not None
+        while peer is not None and peer.attached:
+            room = self._config.window_bytes - peer.in_flight_bytes
+            page_bytes = peer.paging.target_bytes
+            most_pages = min(room, self._config.post_bytes) // page_bytes
+            if most_pages < 1 and peer.in_flight_bytes:
+                return
+            plan = grant.next_plan(out.pages, max(1, most_pages), out.marks)
+            if plan is None:
+                return
+            self._last += 1
+            n_source = peer.paging.n_sources(grant.n_posted, out.row.n_tokens)
+            post = Post(out, grant.n_chunks - 1, plan, plan.n_pages * page_bytes, n_source)
+            self._posts[self._last] = post
+            if not peer.in_flight_bytes:
+                peer.moved_at = now
+            out.in_flight += 1
+            peer.in_flight_bytes += post.n_bytes
+            peer.outlet.post(self._last, grant.generation, plan)
+
+    def stuck(self, now: float) -> list[Outbound]:
+        """Transfers with sends to receivers none of whose sends moved for too long, though they
+        could: what is still being computed is not late."""
+        for peer in self.peers.values():
+            if peer.n_moved != (n_moved := peer.outlet.n_moved):
+                peer.n_moved, peer.moved_at = n_moved, now
+        late = now - self._config.stuck_after_s
+        epochs = {
+            epoch
+            for epoch, peer in self.peers.items()
+            if peer.in_flight_bytes and peer.moved_at <= late
+        }
+        movable = (post.out for post in self._posts.values() if post.may_move)
+        outs = {id(out): out for out in movable} if epochs else {}
+        return [out for out in outs.values() if out.key.receiver_epoch in epochs]
+
+    def pages_came(self, out: Outbound, now: float) -> None:
+        """Sends that waited for them may move from now on."""
+        peer = self.peers.get(out.key.receiver_epoch)
+        if peer is not None and out.in_flight:
+            peer.moved_at = now
+
+    def poll(self, now: float) -> Iterator[tuple[Post, Posted]]:
+        """Completed posts, each exactly once, already off the books."""
+        for peer in list(self.peers.values()):
+            for posted in peer.outlet.poll():
+                peer.moved_at = now
+                post = self._posts.pop(posted.post)
+                post.out.in_flight -= 1
+                peer.in_flight_bytes -= post.n_bytes
+                yield post, posted
+
+    def check_integrity(self, outs: Iterable[Outbound]) -> None:
+        """Each send belongs to a transfer that counts it. Raises AssertionError."""
+        known = list(outs)
+        sends = Counter(id(post.out) for post in self._posts.values())
+        for out in known:
+            n = sends.pop(id(out), 0)
+            assert out.in_flight == n, f"{out.key} counts {out.in_flight} sends; there are {n}"
+        assert not sends, "sends of transfers that are over"
+        for epoch, peer in self.peers.items():
+            n_bytes = sum(
+                post.n_bytes
+                for post in self._posts.values()
+                if post.out.key.receiver_epoch == epoch
+            )
+            assert peer.in_flight_bytes == n_bytes, f"window of {epoch:x}: {n_bytes} bytes"
+
+    def call_back(self, out: Outbound) -> None:
+        """Complete the sends of this transfer soon, sent or not."""
+        if out.in_flight and out.grant is not None:
+            self.peers[out.key.receiver_epoch].outlet.cancel(out.grant.generation)

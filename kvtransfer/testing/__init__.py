@@ -1,0 +1,1 @@
+"""Doubles that ship: a transport in memory, and a device with faults."""

@@ -1,0 +1,121 @@
+"""The thread of one end of a transport: orders in, news out, an end that is waited for."""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from twolane.kvtransfer.transport import Wake
+from twolane.kvtransfer.transports.common.mailbox import Mailbox
+
+NewsT = TypeVar("NewsT")
+_PAUSE_S = 50e-6  # between two looks at a device: a page of a real model takes about as long
+
+
+def pause() -> None:
+    """Between two looks at a fence."""
+    time.sleep(_PAUSE_S)
+
+
+class TransportThread(ABC, Generic[NewsT]):
+    """Runs `_turn` on a thread of its own from `_start` until `close`, then `_leave` once.
+
+    What both sides use goes through orders, which the thread carries out when it looks at them:
+    nothing needs a lock.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.n_moved = 0  # see `Outlet`; the thread counts
+        self._mailbox: Mailbox[NewsT] = Mailbox()
+        self._is_closing = False  # as the thread knows
+        self._is_asked_to_close = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def poll(self) -> list[NewsT]:
+        return self._mailbox.poll()
+
+    def set_wake(self, wake: Wake) -> None:
+        self._mailbox.set_wake(wake)
+
+    def close(self) -> None:
+        """Nothing runs here when this returns. Twice is fine."""
+        if not self.close_soon():
+            self._thread.join()
+            self._mailbox.close()
+
+    def close_soon(self) -> bool:
+        """As `close`, without waiting: asked again until it is True."""
+        if not self._is_asked_to_close:
+            self._is_asked_to_close = True
+            self._order(self._end)
+        if self._is_running:
+            return False
+        self._mailbox.close()
+        return True
+
+    # -- for the subclass, off the thread ---------------------------------------------------
+
+    def _start(self) -> None:
+        """Last thing of a constructor."""
+        self._thread.start()
+
+    @property
+    def _is_running(self) -> bool:
+        return self._thread.is_alive()
+
+    def _order(self, work: Callable[..., None], *args: Any) -> None:
+        """The thread will call `work(*args)`. Nothing happens once it has ended."""
+        if self._is_running:
+            self._mailbox.order(work, *args)
+
+    # -- for the subclass, on the thread ----------------------------------------------------
+
+    @abstractmethod
+    def _turn(self) -> None:
+        """One piece of work, or one wait for orders."""
+
+    def _leave(self) -> None:
+        """The thread ends: complete what is owed."""
+
+    def _wait(
+        self,
+        stream: socket.socket | None = None,
+        events: int = select.POLLOUT,
+        timeout_s: float | None = None,
+    ) -> bool:
+        """For orders, which are carried out, or until the stream takes bytes (or has some).
+
+        Whether it does now, or has failed.
+        """
+        poller = select.poll()  # not select(): file descriptors may be above 1,023
+        poller.register(self._mailbox.bell, select.POLLIN)
+        if stream is not None:
+            poller.register(stream, events)
+        timeout_ms = None if timeout_s is None else 1000 * timeout_s
+        ready = {fd for fd, _ in poller.poll(timeout_ms)}
+        if self._mailbox.bell.fileno() in ready:
+            self._hear()
+        return stream is not None and stream.fileno() in ready
+
+    def _nap(self) -> None:
+        """A moment until a device is asked again; orders that came meanwhile are carried out."""
+        pause()
+        self._mailbox.take_orders()
+
+    def _hear(self) -> None:
+        """The bell rang."""
+        self._mailbox.quiet()
+        self._mailbox.take_orders()
+
+    def _run(self) -> None:
+        while not self._is_closing:
+            self._turn()
+        self._leave()
+
+    def _end(self) -> None:
+        self._is_closing = True

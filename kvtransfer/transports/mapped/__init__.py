@@ -1,0 +1,1 @@
+"""Pages in memory that both ends have mapped: shared memory, CUDA IPC."""

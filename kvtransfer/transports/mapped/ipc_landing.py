@@ -1,0 +1,103 @@
+"""Receiver's end of the cuda_ipc transport: the sender writes into our device; we look, and sum.
+
+Revoking a grant here stops nobody: only the sender's own word, or the end of its process (pidfd,
+the launcher), is proof that its pages are free.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from twolane.kvtransfer.copy_plan import PageIds
+from twolane.kvtransfer.device import DeviceError, DeviceMemory, Fence
+from twolane.kvtransfer.digests import DEVICE_DIGESTS
+from twolane.kvtransfer.transport import Checked, Checksums, LandingEvent, Stopped
+from twolane.kvtransfer.transports.common.thread import TransportThread
+
+
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    """Pages that the device sums up."""
+
+    generation: int
+    first: int
+    sums: Checksums
+    fence: Fence
+
+
+class IpcLanding(TransportThread[LandingEvent]):
+    """See `Landing`. Raises `DeviceError` when the pool cannot be exported. Closed before it."""
+
+    sender_writes = True
+
+    def __init__(self, memory: DeviceMemory, *, checksums: bool) -> None:
+        address = memory.export()
+        super().__init__("landing")
+        self.address = address
+        self.digests: tuple[str, ...] = DEVICE_DIGESTS if checksums else ()
+        self._lane = memory.open_lane() if checksums else None
+        self._pages: dict[int, PageIds] = {}  # by generation; the thread's, if there is one
+        self._sums: deque[_Sum] = deque()
+        if checksums:
+            self._start()
+
+    def grant(self, sender_epoch: int, generation: int, pages: PageIds) -> None:
+        self._order(self._pages.__setitem__, generation, pages)
+
+    def check(self, generation: int, first: int, n: int) -> None:
+        self._order(self._check, generation, first, n)
+
+    def revoke(self, generation: int) -> None:
+        self._order(self._revoke, generation)
+
+    def _order(self, work: Callable[..., None], *args: Any) -> None:
+        """Without sums nothing waits for the device: done at once, by whoever calls."""
+        if self._lane is None:
+            work(*args)
+        else:
+            super()._order(work, *args)
+
+    # -- on the thread ----------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        if not self._sums:
+            self._wait()
+        elif not self._look():
+            self._nap()
+
+    def _check(self, generation: int, first: int, n: int) -> None:
+        pages = self._pages.get(generation)
+        if pages is None:
+            return
+        if self._lane is None:
+            self._mailbox.tell(Checked(generation, first, n, None))
+            return
+        with suppress(DeviceError):  # never answered: the receiver's timeout sees to it
+            sums = self._lane.sum(pages[first : first + n])
+            self._sums.append(_Sum(generation, first, sums, self._lane.mark()))
+
+    def _look(self) -> bool:
+        """Whether the oldest sum is over."""
+        oldest = self._sums[0]
+        try:
+            if not oldest.fence.is_done():
+                return False
+        except DeviceError:
+            self._sums.popleft()
+            return True
+        self._sums.popleft()
+        n = int(oldest.sums.size)
+        self._mailbox.tell(Checked(oldest.generation, oldest.first, n, oldest.sums))
+        return True
+
+    def _revoke(self, generation: int) -> None:
+        self._pages.pop(generation, None)
+        self._mailbox.tell(Stopped(generation))
+
+    def _leave(self) -> None:
+        if self._lane is not None:
+            self._lane.close()

@@ -1,0 +1,185 @@
+"""Sender's end of the cuda_ipc transport: pages go straight into the receiver's mapped pool.
+
+    jobs    [job] [job] ...
+    lane      wait slice slice slice      a few under way; no other stream waits for them
+
+Slices are small, so that a cancelled post ends soon, and several posts may be under way, so that
+the lane never runs empty between two. A post is complete when its last slice is: nothing of it is
+read or written from then on. Where pages are still to be computed, the lane waits for the engine's
+mark: the copies begin by themselves.
+
+Who looks at the device takes time from the threads that feed it: seldom while pages are computed,
+without a pause while a slice must be nearly over.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from twolane.kvtransfer.copy_plan import CopyPlan
+from twolane.kvtransfer.device import DeviceError, Fence, SentMemory
+from twolane.kvtransfer.transport import Checksums, Posted
+from twolane.kvtransfer.transports.common.outlet_thread import NO_SUMS
+from twolane.kvtransfer.transports.common.thread import TransportThread, pause
+
+SLICE_BYTES = 256 * 1024 * 1024  # 0.7 ms over NVLink; each costs some 40 us beside its bytes
+SLICES_AHEAD = 8  # chunks of a prompt that are being computed wait side by side
+_COMPUTE_PAUSE_S = 200e-6
+_SPIN_S = 200e-6
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """One post. Over when nothing of it is left to launch and none of its slices is under way."""
+
+    post: int
+    generation: int
+    plan: CopyPlan
+    launched: int = 0  # pages
+    slices: int = 0  # under way, the wait before them among these
+    ok: bool = True
+    sums: list[Checksums] = field(default_factory=list)
+
+    @property
+    def is_launched(self) -> bool:
+        return self.launched == self.plan.n_pages or not self.ok
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Slice:
+    """Pages of a job that are copied, or the wait until they are computed."""
+
+    job: _Job
+    fence: Fence
+    is_wait: bool = False
+
+
+class IpcOutlet(TransportThread[Posted]):
+    """See `Outlet`. Raises `DeviceError` at once when the receiver's pool cannot be mapped."""
+
+    def __init__(self, address: str, memory: SentMemory, *, digest: str) -> None:
+        self._peer = memory.open_peer(address)
+        try:
+            self._lane = memory.open_lane()
+        except DeviceError:
+            self._peer.close()
+            raise
+        super().__init__("outlet")
+        self._is_summing = bool(digest)
+        self._slice_pages = max(1, SLICE_BYTES // memory.page_bytes)
+        self._jobs: deque[_Job] = deque()  # not all launched
+        self._slices: deque[_Slice] = deque()
+        self._start()
+
+    @property
+    def n_peer_pages(self) -> int:
+        """Of the receiver's pool."""
+        return self._peer.n_pages
+
+    def post(self, post: int, generation: int, plan: CopyPlan) -> None:
+        fits = int(plan.dst.min()) >= 0 and int(plan.dst.max()) < self._peer.n_pages
+        if fits and self._is_running:
+            self._order(self._jobs.append, _Job(post, generation, plan))
+        else:
+            self._mailbox.tell(Posted(post, False, NO_SUMS))
+
+    def cancel(self, generation: int) -> None:
+        self._order(self._cancel, generation)
+
+    # -- on the thread ----------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        self._mailbox.take_orders()  # guard: orders heard
+        while self._jobs and len(self._slices) < SLICES_AHEAD:
+            job = self._jobs[0]
+            if not job.is_launched:
+                self._launch(job)
+            if job.is_launched:
+                self._jobs.popleft()
+                self._end_if_over(job)
+        if not self._slices:
+            self._wait()
+        elif not self._look():
+            self._pause()
+
+    def _launch(self, job: _Job) -> None:
+        plan, at = job.plan, job.launched
+        span = slice(at, min(plan.n_pages, at + self._slice_pages))
+        try:
+            if plan.after is not None and not at:
+                self._lane.after(plan.after)  # guard: mark
+                self._slices.append(_Slice(job, self._lane.mark(), is_wait=True))
+                job.slices += 1
+            if self._is_summing:
+                job.sums.append(self._lane.sum(plan.src[span]))
+            self._lane.to_peer(self._peer, plan.src[span], plan.dst[span])
+        except DeviceError:
+            job.ok = False
+        # Some of it may be under way though it was refused: it ends with this fence.
+        self._slices.append(_Slice(job, self._lane.mark()))
+        job.launched = span.stop
+        job.slices += 1
+
+    def _look(self) -> bool:
+        """Whether the oldest slice is over."""
+        oldest = self._slices[0]
+        try:
+            if not oldest.fence.is_done():
+                return False
+        except DeviceError:
+            oldest.job.ok = False
+        self._slices.popleft()
+        self.n_moved += 1
+        oldest.job.slices -= 1
+        self._end_if_over(oldest.job)
+        return True
+
+    def _pause(self) -> None:
+        """Until the oldest slice is looked at again."""
+        oldest = self._slices[0]
+        if oldest.is_wait:
+            time.sleep(_COMPUTE_PAUSE_S)
+            return
+        end_s = time.monotonic() + _SPIN_S
+        while time.monotonic() < end_s:
+            if self._look():
+                return
+        pause()
+
+    def _end_if_over(self, job: _Job) -> None:
+        if job.slices:  # guard: slices under way
+            return
+        if job.is_launched and job not in self._jobs:
+            sums = np.concatenate(job.sums) if job.ok and job.sums else NO_SUMS
+            self._mailbox.tell(Posted(job.post, job.ok, sums))
+
+    def _cancel(self, generation: int) -> None:
+        for job in [job for job in self._jobs if job.generation == generation]:
+            self._jobs.remove(job)
+            job.ok = False
+            self._end_if_over(job)
+        for one in self._slices:
+            if one.job.generation == generation:
+                one.job.ok = False  # told when its last slice is over
+
+    def _leave(self) -> None:
+        self._mailbox.take_orders()
+        for job in list(self._jobs):
+            self._jobs.remove(job)
+            job.ok = False
+            self._end_if_over(job)
+        while self._slices:
+            if not self._look():
+                pause()
+        self._lane.close()
+        try:
+            self._peer.close()
+        except DeviceError as error:  # nothing writes to it; what is lost is room for mappings
+            _log.warning("a receiver's pool stays mapped: %s", error)

@@ -1,0 +1,200 @@
+"""NIXL behind a few words: one agent, one peer, pages by number.
+
+    receiver   agent = NixlAgent(name, regions)          tells agent.metadata, and its regions
+    sender     agent = NixlAgent(name, regions)
+               agent.meet(metadata, regions, page_bytes)
+               write = agent.write(src, dst); write.state() ... until it is not UNDER_WAY
+
+Nothing runs by itself: whoever has an agent drives it, the receiver's end too while a peer writes
+(`drive`); over RDMA cards that costs little, and over sockets it is what carries the bytes. Without
+a thread of NIXL's own an idle agent costs nothing (that thread spins on a core), and what comes
+over sockets is written during `drive` alone.
+
+An agent serves one pair, so that `close` is proof: its connections and registrations are gone when
+it returns, and with them whatever could still write to, or read from, its memory.
+
+Pages are written, never read: where UCX has to play a read in software, the side that is read from
+aborts its whole process when the reader goes away (UCX 1.21, "Fatal: unexpected error").
+
+Which fabric it is, is the business of UCX and its own environment (UCX_TLS, UCX_NET_DEVICES).
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from enum import Enum, auto
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from twolane.kvtransfer.copy_plan import PageIds
+from twolane.kvtransfer.device import Region
+
+_PACKAGE = "nixl_cu13"
+_FABRIC = Path("/sys/class/infiniband")  # RoCE cards too
+_LOCAL = "NIXL_INIT_AGENT"
+
+Indices = npt.NDArray[np.int32]
+
+
+class NixlError(OSError):
+    """NIXL refused, or the peer is gone. Says which."""
+
+
+def is_installed() -> bool:
+    return importlib.util.find_spec(_PACKAGE) is not None
+
+
+def has_fabric() -> bool:
+    """There is an RDMA card."""
+    return _FABRIC.is_dir() and any(_FABRIC.iterdir())
+
+
+@functools.cache
+def check_works() -> None:
+    """Raises `NixlError` where no agent can be made. The first call of a process takes a while, and
+    spares the first agent that."""
+    memory = np.zeros(4096, np.uint8)
+    NixlAgent("probe", (Region(memory.ctypes.data, memory.nbytes),)).close()
+
+
+class WriteState(Enum):
+    UNDER_WAY = auto()
+    DONE = auto()  # all of it is in the peer's memory
+    FAILED = auto()  # some of it may be under way until the agent is closed
+
+
+class NixlWrite:
+    """Pages on their way."""
+
+    def __init__(self, agent: Any, handle: Any) -> None:
+        self._agent = agent
+        self._handle = handle
+
+    def state(self) -> WriteState:
+        """Drives the agent, too."""
+        try:
+            with _told():
+                state = self._agent.check_xfer_state(self._handle)
+        except NixlError:
+            return WriteState.FAILED
+        return {"DONE": WriteState.DONE, "PROC": WriteState.UNDER_WAY}.get(state, WriteState.FAILED)
+
+    def release(self) -> None:
+        """Not asked about any more. Twice is fine."""
+        handle, self._handle, self._agent = self._handle, None, None
+        if handle is not None:
+            with suppress(NixlError), _told():
+                handle.release()
+
+
+class NixlAgent:
+    """Used by one thread. Raises `NixlError` where NIXL does not work here."""
+
+    def __init__(self, name: str, regions: Sequence[Region]) -> None:
+        self._regions = tuple(regions)
+        self._lists: list[Any] = []
+        self._writes: set[NixlWrite] = set()
+        self._ours: Any = None
+        self._theirs: Any = None
+        with _told():
+            from nixl_cu13._api import nixl_agent, nixl_agent_config
+
+            logging.getLogger("nixl").setLevel(logging.WARNING)
+            self._agent = nixl_agent(name, nixl_agent_config(enable_prog_thread=False))
+            rows = [(r.address, r.n_bytes, r.device or 0, "") for r in self._regions]
+            self._registered = self._agent.register_memory(rows, _kind(self._regions))
+            self.metadata: bytes = self._agent.get_agent_metadata()
+
+    def meet(self, metadata: bytes, regions: Sequence[Region], page_bytes: int) -> None:
+        """The peer that is written to, and both sides' pages of that size. Once."""
+        assert self._theirs is None, "one peer an agent"
+        with _told():
+            name = self._agent.add_remote_agent(metadata)
+            self._ours = self._pages_of(_LOCAL, self._regions, page_bytes)
+            self._theirs = self._pages_of(name, regions, page_bytes)
+        self._n_ours = _n_pages(self._regions, page_bytes)
+        self.n_peer_pages = _n_pages(regions, page_bytes)
+
+    def write(self, src: PageIds, dst: PageIds) -> NixlWrite:
+        """Begin to copy our pages to the peer's. NIXL makes one descriptor of each run."""
+        ours, theirs = self._indices(src, self._n_ours), self._indices(dst, self.n_peer_pages)
+        with _told():
+            handle = self._agent.make_prepped_xfer(
+                "WRITE", self._ours, ours, self._theirs, theirs, b""
+            )
+            write = NixlWrite(self._agent, handle)
+            self._writes.add(write)
+            self._agent.transfer(handle)
+        return write
+
+    def release(self, write: NixlWrite) -> None:
+        """It is over."""
+        self._writes.discard(write)
+        write.release()
+
+    def drive(self) -> None:
+        """Let it work: what has arrived is written, what is to be answered is."""
+        with _told():
+            self._agent.get_new_notifs()
+
+    def close(self) -> None:
+        """Nothing is read or written any more when this returns. Twice is fine."""
+        agent, self._agent = self._agent, None
+        if agent is None:
+            return
+        for held in (*self._writes, *self._lists):
+            with suppress(NixlError), _told():
+                held.release()
+        self._writes.clear()
+        self._lists.clear()
+        self._ours = self._theirs = None
+        with suppress(NixlError), _told():
+            agent.deregister_memory(self._registered)
+        agent._leaked_xfer_handles.clear()
+        agent.agent = None  # the last reference to what NIXL is made of: it ends here
+
+    # -- inside -----------------------------------------------------------------------------
+
+    def _pages_of(self, owner: Any, regions: Sequence[Region], page_bytes: int) -> Any:
+        """A prepared descriptor a page and region."""
+        assert page_bytes % len(regions) == 0
+        part = page_bytes // len(regions)
+        rows = [(r.address, part, r.device or 0, part, r.n_bytes // part) for r in regions]
+        prepared = self._agent.prep_xfer_dlist(owner, np.array(rows, np.uint64), _kind(regions))
+        self._lists.append(prepared)
+        return prepared
+
+    def _indices(self, pages: PageIds, n_pages: int) -> Indices:
+        """Of a page's part in each region, in the prepared lists."""
+        return np.concatenate(
+            [pages + nth * n_pages for nth in range(len(self._regions))], dtype=np.int32
+        )
+
+
+def _n_pages(regions: Sequence[Region], page_bytes: int) -> int:
+    return regions[0].n_bytes // (page_bytes // len(regions))
+
+
+def _kind(regions: Sequence[Region]) -> str:
+    return "DRAM" if regions[0].device is None else "VRAM"
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Raises `NixlError` for all that NIXL says."""
+    try:
+        from nixl_cu13 import _bindings
+    except ImportError as error:
+        raise NixlError(f"{error}: pip install 'twolane[nixl]'") from error
+    kinds = [kind for name, kind in vars(_bindings).items() if name.endswith("Error")]
+    try:
+        yield
+    except (RuntimeError, ValueError, TypeError, *kinds) as error:
+        raise NixlError(f"{type(error).__name__}: {error}") from error

@@ -1,0 +1,270 @@
+"""Receiver's end of the nixl transport: agents of senders write into our pool; we look, and sum.
+
+    revoke --> ask the sender --- drained ----------------------------> Stopped
+                    |
+                    '--- no answer in time, or its lane is over --- close its agent --> Stopped
+
+The writer is elsewhere, and may be on another host, where the end of its process is nothing that we
+could see; over sockets its last bytes may be written here after that end. So its word counts, and
+where it gives none we take its way in away: each sender has an agent of its own, which alone knows
+the memory. Closing that is the proof, whatever became of the sender: `sender_writes` is False, as
+this landing's `Stopped` needs nobody else's word.
+"""
+
+from __future__ import annotations
+
+import itertools
+import selectors
+import socket
+import time
+from collections import Counter, deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from twolane.kvtransfer import reasons
+from twolane.kvtransfer.copy_plan import PageIds
+from twolane.kvtransfer.device import DeviceError, Fence, Region
+from twolane.kvtransfer.transport import Checked, Checksums, LandingEvent, Stopped
+from twolane.kvtransfer.transports.common.frames import FrameError
+from twolane.kvtransfer.transports.common.listener import Doorway, DoorwayConfig
+from twolane.kvtransfer.transports.common.page_summer import PageSummer
+from twolane.kvtransfer.transports.common.thread import TransportThread, pause
+from twolane.kvtransfer.transports.nixl.agent import NixlAgent, NixlError
+from twolane.kvtransfer.transports.nixl.channel import told
+from twolane.kvtransfer.transports.nixl.sender_connection import NixlGuest
+from twolane.v1 import nixl_pb2
+
+DRAIN_S = 2.0  # a revoked sender has so long to answer
+
+
+@dataclass(frozen=True, slots=True)
+class _Grant:
+    sender_epoch: int
+    pages: PageIds
+
+
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    """Pages that a device sums up."""
+
+    generation: int
+    first: int
+    sums: Checksums
+    fence: Fence
+
+
+class NixlLanding(TransportThread[LandingEvent]):
+    """See `Landing`. Takes over the listener and the summer. Raises `NixlError` where NIXL does not
+    work. Closed before the pool."""
+
+    sender_writes = False
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        address: str,
+        receiver_epoch: int,
+        regions: Sequence[Region],
+        page_bytes: int,
+        summer: PageSummer,
+        *,
+        checksums: bool,
+        door: DoorwayConfig | None = None,
+        drain_s: float = DRAIN_S,
+    ) -> None:
+        super().__init__("landing")
+        self.address = address
+        self.digests: tuple[str, ...] = summer.digests if checksums else ()
+        self._epoch = receiver_epoch
+        self._regions = tuple(regions)
+        self._page_bytes = page_bytes
+        self._summer = summer
+        self._drain_s = drain_s
+        self._names = itertools.count(1)
+        self._spare: NixlAgent | None = self._new_agent()  # the first takes longest: not later
+        self._dropped: Counter[str] = Counter()
+        self._grants: dict[int, _Grant] = {}  # by generation
+        self._last_generation = 0
+        self._digest_of: dict[int, str] = {}  # by sender epoch
+        self._stopping: set[int] = set()
+        self._sums: deque[_Sum] = deque()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._mailbox.bell, selectors.EVENT_READ)
+        self._door = Doorway(
+            listener, self._selector, NixlGuest, self._dropped, door or DoorwayConfig()
+        )
+        self._start()
+
+    @property
+    def dropped(self) -> Counter[str]:
+        """Connections and messages of no use, by reason; a snapshot."""
+        return Counter(self._dropped)
+
+    def grant(self, sender_epoch: int, generation: int, pages: PageIds) -> None:
+        self._order(self._grant, sender_epoch, generation, pages)
+
+    def check(self, generation: int, first: int, n: int) -> None:
+        self._order(self._check, generation, first, n)
+
+    def revoke(self, generation: int) -> None:
+        self._order(self._revoke, generation)
+
+    # -- on the thread ----------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        waits = [self._door.tick(time.monotonic()), self._expire()]
+        wait_s = min((wait for wait in waits if wait is not None), default=None)
+        busy = [guest for guest in self._door.arrivals if guest.is_busy]
+        is_looking = bool(busy or self._sums)
+        for key, _ in self._selector.select(0 if is_looking else wait_s):
+            if isinstance(key.data, NixlGuest):
+                if key.data in self._door.arrivals:
+                    self._attend(key.data)
+            elif key.data is self._door:
+                self._door.accept(time.monotonic())
+            else:
+                self._hear()
+        for guest in busy:
+            try:
+                guest.drive()
+            except NixlError:
+                self._drop(guest)
+        if is_looking and not self._look():
+            pause()
+
+    def _grant(self, sender_epoch: int, generation: int, pages: PageIds) -> None:
+        self._grants[generation] = _Grant(sender_epoch, pages)
+        self._last_generation = max(self._last_generation, generation)
+
+    def _check(self, generation: int, first: int, n: int) -> None:
+        grant = self._grants.get(generation)
+        digest = self._digest_of.get(grant.sender_epoch) if grant is not None else None
+        if grant is None or digest is None:  # nobody can have written to them
+            return
+        with suppress(DeviceError):  # never answered: the receiver's timeout sees to it
+            sums, fence = self._summer.sum(grant.pages[first : first + n], digest)
+            if fence is not None:
+                self._sums.append(_Sum(generation, first, sums, fence))
+            else:
+                answer = sums if digest else None
+                self._mailbox.tell(Checked(generation, first, n, answer))
+
+    def _look(self) -> bool:
+        """Whether the oldest sum is over."""
+        if not self._sums:
+            return False
+        oldest = self._sums[0]
+        try:
+            if not oldest.fence.is_done():
+                return False
+        except DeviceError:
+            self._sums.popleft()
+            return True
+        self._sums.popleft()
+        n = int(oldest.sums.size)
+        self._mailbox.tell(Checked(oldest.generation, oldest.first, n, oldest.sums))
+        return True
+
+    # -- revoking ---------------------------------------------------------------------------
+
+    def _revoke(self, generation: int) -> None:
+        grant = self._grants.pop(generation, None)
+        self._stopping.add(generation)
+        if grant is not None:
+            for guest in self._guests_of(grant.sender_epoch):
+                self._ask(guest, generation)
+        self._tell_stopped()
+
+    def _tell_stopped(self) -> None:
+        owed = {generation for guest in self._door.arrivals for generation in guest.owed}
+        for generation in self._stopping - owed:  # guard: drain wait
+            self._stopping.remove(generation)
+            self._mailbox.tell(Stopped(generation))
+
+    def _expire(self) -> float | None:
+        """Senders that do not answer lose their way in. Returns until when the next has time."""
+        now = time.monotonic()
+        for guest in list(self._door.arrivals):
+            if guest.answers_until is not None and guest.answers_until <= now:
+                self._dropped[reasons.STUCK] += 1
+                self._drop(guest)
+        untils = [g.answers_until for g in self._door.arrivals if g.answers_until is not None]
+        return max(0.0, min(untils) - now) if untils else None
+
+    # -- senders ----------------------------------------------------------------------------
+
+    def _guests_of(self, epoch: int) -> list[NixlGuest]:
+        return [guest for guest in self._door.arrivals if guest.epoch == epoch]
+
+    def _attend(self, guest: NixlGuest) -> None:
+        try:
+            for message in guest.lane.heard():
+                self._on_message(guest, message)
+        except FrameError:
+            self._dropped[reasons.MALFORMED] += 1
+            self._drop(guest)
+        except OSError:
+            self._drop(guest)
+
+    def _on_message(self, guest: NixlGuest, message: nixl_pb2.NixlRequest) -> None:
+        kind = message.WhichOneof("message")
+        if (kind == "hello") == guest.is_known:
+            raise FrameError(f"{kind}: a second hello, or none")
+        if kind == "hello":
+            self._welcome(guest, message.hello)
+        elif kind == "busy":
+            guest.is_busy = message.busy.is_busy
+        elif kind == "drained":
+            guest.owed.pop(message.drained.generation, None)
+            self._tell_stopped()
+        else:
+            raise FrameError("nothing")
+
+    def _welcome(self, guest: NixlGuest, hello: nixl_pb2.NixlHello) -> None:
+        if hello.receiver_epoch != self._epoch or not hello.sender_epoch:
+            raise FrameError(f"meant for epoch {hello.receiver_epoch:x}")
+        if hello.page_bytes != self._page_bytes:
+            raise FrameError(f"pages of {hello.page_bytes} bytes; here {self._page_bytes}")
+        if hello.checksum not in (self.digests or ("",)):
+            raise FrameError(f"digest {hello.checksum!r}; here {self.digests}")
+        agent, self._spare = self._spare or self._new_agent(), None
+        guest.meet(hello.sender_epoch, agent)
+        self._digest_of[hello.sender_epoch] = hello.checksum
+        held = [g for g, grant in self._grants.items() if grant.sender_epoch == guest.epoch]
+        guest.lane.say(
+            nixl_pb2.NixlResponse(
+                welcome=nixl_pb2.NixlWelcome(
+                    agent=agent.metadata,
+                    regions=told(self._regions),
+                    last_generation=self._last_generation,
+                    open_generations=held,
+                )
+            )
+        )
+
+    def _ask(self, guest: NixlGuest, generation: int) -> None:
+        guest.owed[generation] = time.monotonic() + self._drain_s
+        revoke = nixl_pb2.NixlRevoke(generation=generation)
+        with suppress(OSError):  # its lane is over: that shows when it is read
+            guest.lane.say(nixl_pb2.NixlResponse(revoke=revoke))
+
+    def _drop(self, guest: NixlGuest) -> None:
+        self._door.drop(guest)  # closes its agent: nobody writes any more
+        if not self._guests_of(guest.epoch) and not self._has_grants(guest.epoch):
+            self._digest_of.pop(guest.epoch, None)
+        self._tell_stopped()
+
+    def _has_grants(self, epoch: int) -> bool:
+        return any(grant.sender_epoch == epoch for grant in self._grants.values())
+
+    def _new_agent(self) -> NixlAgent:
+        self._summer.enter()
+        return NixlAgent(f"d-{self._epoch:x}-{next(self._names)}", self._regions)
+
+    def _leave(self) -> None:
+        self._door.close()
+        if self._spare is not None:
+            self._spare.close()
+        self._summer.close()
+        self._selector.close()

@@ -1,0 +1,1 @@
+"""Pages over TCP or Unix sockets."""

@@ -1,0 +1,281 @@
+"""A device's pool as the ground of a stream landing: slots first, then copies to the device.
+
+    bytes --> slot --> [copy, sum under way] --> fence --> landed       slot is free again
+
+Each connection has a ring of its own, so that a sender which stops in mid-page keeps no other one
+waiting (`RingSeat`). Over shm the slots are the sender's, mapped and pinned here (`SharedSeat`).
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from twolane.kvtransfer.device import Bytes, DeviceError, DeviceMemory, Fence, Lane, Sums
+from twolane.kvtransfer.digests import DEVICE_DIGESTS
+from twolane.kvtransfer.transport import Checked
+from twolane.kvtransfer.transports.common.claims import LandingTable
+from twolane.kvtransfer.transports.common.frames import FrameError
+from twolane.kvtransfer.transports.common.pinned_ring import STREAM_SLOT_BYTES, Ring, slot_pages
+from twolane.kvtransfer.transports.common.shared_memory import map_peer_memory
+from twolane.kvtransfer.transports.stream.sink import Claim, Seat, check_digest
+
+_SPARE_RINGS = 4  # kept when their connections are over: to pin memory takes milliseconds
+_RING_ADDRESS = re.compile(r"/proc/\d+/fd/\d+:\d+:\d+")
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    """A copy from a slot into granted pages, under way."""
+
+    claim: Claim
+    sums: Sums | None
+    fence: Fence
+    done: Callable[[], None]  # the slot is not read any more
+
+
+class DeviceGround:
+    """See `Ground`. `has_rings`: senders bring slots of their own (shm)."""
+
+    def __init__(
+        self,
+        memory: DeviceMemory,
+        table: LandingTable,
+        *,
+        checksums: bool,
+        has_rings: bool = False,
+        slot_bytes: int = STREAM_SLOT_BYTES,
+    ) -> None:
+        self.memory = memory
+        self.page_bytes = memory.page_bytes
+        self.table = table
+        self.digests: tuple[str, ...] = DEVICE_DIGESTS if checksums else ()
+        self._has_rings = has_rings
+        self._slot_pages = slot_pages(memory.page_bytes, slot_bytes)
+        self._lane: Lane = memory.open_lane()
+        self._writes: deque[_Write] = deque()
+        self._spare: list[Ring] = []
+        self._seats: set[RingSeat | SharedSeat] = set()  # whose memory is still in use
+        if not has_rings:
+            try:
+                self._spare.append(self._new_ring())  # pinned before anybody waits for it
+            except OSError:
+                self._lane.close()
+                raise
+
+    def seat(self, free_slot: Callable[[int], None]) -> Seat:
+        made: RingSeat | SharedSeat
+        made = SharedSeat(self, free_slot) if self._has_rings else RingSeat(self)
+        self._seats.add(made)
+        return made
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._writes) or any(seat.is_left for seat in self._seats)
+
+    def write(self, claim: Claim, source: Bytes, done: Callable[[], None], *, sums: bool) -> None:
+        """Begin the copy of a full slot."""
+        try:
+            self._lane.from_host(source, claim.ids)
+            summed = self._lane.sum(claim.ids) if sums else None
+        except DeviceError:
+            summed = None
+            claim = Claim(0, 0, claim.ids)  # some of it may be under way; none of it has landed
+        self._writes.append(_Write(claim, summed, self._lane.mark(), done))
+
+    def look(self) -> list[Checked]:
+        news: list[Checked] = []
+        while self._writes:
+            write = self._writes[0]
+            is_sound = True
+            try:
+                if not write.fence.is_done():
+                    break
+            except DeviceError:  # over, but not landed: the receiver's timeout sees to it
+                is_sound = False
+            self._writes.popleft()
+            write.done()
+            claim = write.claim
+            if is_sound and claim.generation:
+                n = int(claim.ids.size)
+                news += self.table.landed(claim.generation, claim.first, n, write.sums)
+        for seat in [seat for seat in self._seats if seat.is_left and not seat.n_writes]:
+            self._seats.remove(seat)
+            try:
+                seat.give_back()
+            except OSError as error:  # that memory is lost; the other senders' pages go on
+                _log.warning("the ring of a connection that is over stays pinned: %s", error)
+        return news
+
+    def is_writing(self, generation: int) -> bool:
+        writes = (write.claim.generation for write in self._writes)
+        return any(number in (generation, 0) for number in writes)  # guard: device copies
+
+    def take_ring(self) -> Ring:
+        """Raises OSError when there is no memory to pin."""
+        return self._spare.pop() if self._spare else self._new_ring()
+
+    def keep_ring(self, ring: Ring) -> None:
+        if len(self._spare) < _SPARE_RINGS:
+            self._spare.append(ring)
+        else:
+            ring.close()
+
+    def close(self) -> None:
+        self._lane.close()
+        self._writes.clear()
+        for seat in self._seats:
+            seat.give_back()
+        self._seats.clear()
+        for ring in self._spare:
+            ring.close()
+        self._spare.clear()
+
+    def _new_ring(self) -> Ring:
+        return Ring(self.memory, self._slot_pages)
+
+
+class SlotSeat(ABC):
+    """What both kinds of seats share."""
+
+    def __init__(self, ground: DeviceGround) -> None:
+        self._ground = ground
+        self._digest = ""
+        self.n_writes = 0  # from slots of this connection
+        self.is_left = False
+
+    def meet(self, digest: str) -> None:
+        check_digest(digest, self._ground.digests)
+        self._digest = digest
+
+    def leave(self) -> None:
+        """The ground gives its memory back when no copy reads it any more."""
+        self.stop()
+        self.is_left = True
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Not a byte more of the body that is being read."""
+
+    @abstractmethod
+    def give_back(self) -> None:
+        """The memory of this connection is no longer read. May raise DeviceError."""
+
+    def _write(self, claim: Claim, source: Bytes, done: Callable[[], None]) -> None:
+        def over() -> None:
+            self.n_writes -= 1
+            done()
+
+        self.n_writes += 1
+        self._ground.write(claim, source, over, sums=bool(self._digest))
+
+
+class RingSeat(SlotSeat):
+    """Bytes come over the socket, into slots of ours."""
+
+    def __init__(self, ground: DeviceGround) -> None:
+        super().__init__(ground)
+        self._ring: Ring | None = None
+        self._claim: Claim | None = None
+        self._at = 0  # pages of the claim that are in slots
+        self._slot = -1  # that is being filled
+
+    def begin(self, claim: Claim) -> None:
+        self._claim = claim
+        self._at = 0
+        if self._ring is None:
+            self._ring = self._ground.take_ring()
+
+    def views(self) -> list[memoryview] | None:
+        assert self._ring is not None
+        assert self._claim is not None
+        left = int(self._claim.ids.size) - self._at
+        if not left:
+            return None
+        if not self._ring.free:
+            return []
+        self._slot = self._ring.free.popleft()
+        n = min(left, self._ring.pages)
+        return [self._ring.slots[self._slot][:n].data.cast("B")]
+
+    def filled(self) -> list[Checked]:
+        ring, claim, slot = self._ring, self._claim, self._slot
+        assert ring is not None
+        assert claim is not None
+        ids = claim.ids[self._at : self._at + ring.pages]
+        part = Claim(claim.generation, claim.first + self._at, ids)
+        self._at += int(ids.size)
+        self._slot = -1
+        self._write(part, ring.slots[slot][: ids.size], lambda: ring.free.append(slot))
+        return []
+
+    def stop(self) -> None:
+        if self._slot >= 0 and self._ring is not None:
+            self._ring.free.append(self._slot)
+        self._slot = -1
+        self._claim = None
+
+    def give_back(self) -> None:
+        if self._ring is not None:
+            self._ground.keep_ring(self._ring)
+            self._ring = None
+
+
+class SharedSeat(SlotSeat):
+    """Bytes lie in slots of the sender's, which this process has mapped."""
+
+    def __init__(self, ground: DeviceGround, free_slot: Callable[[int], None]) -> None:
+        super().__init__(ground)
+        self._free_slot = free_slot
+        self._all: Bytes | None = None
+        self._slots: list[Bytes] = []
+
+    def map_ring(self, address: str, n_slots: int, pages: int) -> None:
+        """Raises FrameError for what is no ring, DeviceError when it cannot be pinned."""
+        size = self._ground.page_bytes
+        if self._all is not None or not _RING_ADDRESS.fullmatch(address):
+            raise FrameError("a second ring, or no address of one")
+        try:
+            mapped = map_peer_memory(address)
+            self._slots = list(mapped.reshape(n_slots, pages, size))
+        except (OSError, ValueError) as error:
+            raise FrameError(f"no ring of {n_slots} x {pages} pages: {error}") from error
+        self._ground.memory.pin(mapped)
+        self._all = mapped
+
+    def check_slot(self, slot: int, n_pages: int) -> None:
+        """Raises FrameError."""
+        if slot >= len(self._slots) or not 1 <= n_pages <= len(self._slots[slot]):
+            raise FrameError(f"{n_pages} pages in slot {slot}")
+
+    def take_slot(self, claim: Claim | None, slot: int) -> None:
+        """The slot is full; None: of pages that are not for us."""
+        if claim is None:
+            self._free_slot(slot)
+        else:
+            source = self._slots[slot][: claim.ids.size]
+            self._write(claim, source, lambda: None if self.is_left else self._free_slot(slot))
+
+    def begin(self, claim: Claim) -> None:
+        raise FrameError("pages over the socket of a shared ring")
+
+    def views(self) -> list[memoryview] | None:
+        return None
+
+    def filled(self) -> list[Checked]:
+        return []
+
+    def stop(self) -> None:
+        """Slots are handed over whole: nothing is half-way."""
+
+    def give_back(self) -> None:
+        if self._all is not None:
+            self._ground.memory.unpin(self._all)
+            self._all = None
+            self._slots = []

@@ -1,0 +1,132 @@
+"""Receiver's end of the tcp and unix transports: one thread places bytes into pages. Between pools
+of devices it is that of shm too.
+
+The thread alone writes to granted pages, and only between two looks at its orders; or it has a
+device write, and then looks at each copy until it is over. So when it has carried out a revoke, and
+no copy of that grant is under way, nothing of it is being written: its `Stopped` is proof.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import time
+from collections import Counter
+
+from twolane.kvtransfer import reasons
+from twolane.kvtransfer.copy_plan import PageIds
+from twolane.kvtransfer.transport import LandingEvent, Stopped
+from twolane.kvtransfer.transports.common.frames import FrameError
+from twolane.kvtransfer.transports.common.listener import Doorway, DoorwayConfig
+from twolane.kvtransfer.transports.common.thread import TransportThread, pause
+from twolane.kvtransfer.transports.stream.connection import Arrival, LandingSite
+from twolane.kvtransfer.transports.stream.sink import Ground
+
+
+class StreamLanding(TransportThread[LandingEvent]):
+    """See `Landing`. Takes over the listening socket, and the ground."""
+
+    sender_writes = False
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        address: str,
+        receiver_epoch: int,
+        ground: Ground,
+        *,
+        door: DoorwayConfig | None = None,
+    ) -> None:
+        super().__init__("landing")
+        self.address = address
+        self.digests = ground.digests
+        self._ground = ground
+        self._table = ground.table
+        self._stopping: set[int] = set()  # revoked generations that the device still writes to
+        site = LandingSite(receiver_epoch, ground, self._mailbox.take_orders)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._mailbox.bell, selectors.EVENT_READ)
+        self._door = Doorway(
+            listener,
+            self._selector,
+            lambda stream: Arrival(stream, site),
+            self._table.dropped,
+            door or DoorwayConfig(),
+        )
+        self._start()
+
+    @property
+    def dropped(self) -> Counter[str]:
+        """Frames that were not for any page, by reason; a snapshot."""
+        return Counter(self._table.dropped)
+
+    def grant(self, sender_epoch: int, generation: int, pages: PageIds) -> None:
+        self._order(self._table.grant, sender_epoch, generation, pages)
+
+    def check(self, generation: int, first: int, n: int) -> None:
+        self._order(self._check, generation, first, n)
+
+    def revoke(self, generation: int) -> None:
+        self._order(self._revoke, generation)
+
+    # -- on the thread ----------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        wait_s = self._door.tick(time.monotonic())
+        ready = self._selector.select(0 if self._ground.is_busy else wait_s)
+        was_read = False
+        for key, _ in ready:
+            if isinstance(key.data, Arrival):
+                self._mailbox.take_orders()
+                if key.data in self._door.arrivals and not key.data.is_waiting:
+                    self._read(key.data)
+                    was_read = True
+            elif key.data is self._door:
+                self._door.accept(time.monotonic())
+            else:
+                self._hear()
+        if self._ground.is_busy:
+            self._look(was_read=was_read)
+
+    def _look(self, *, was_read: bool) -> None:
+        """What became of copies under way; a moment's rest where nothing did."""
+        news = self._ground.look()
+        self._mailbox.tell(*news)
+        self._tell_stopped()
+        if not news and not was_read:
+            pause()
+        for arrival in [arrival for arrival in self._door.arrivals if arrival.is_waiting]:
+            self._read(arrival)
+
+    def _leave(self) -> None:
+        self._door.close()
+        self._ground.close()
+        self._selector.close()
+
+    def _read(self, arrival: Arrival) -> None:
+        try:
+            is_up, news = arrival.read()
+        except FrameError:
+            self._table.dropped[reasons.MALFORMED] += 1
+            self._door.drop(arrival)
+        except OSError:  # reset: what was on its way is lost; the sender, or a timeout, sees to it
+            self._door.drop(arrival)
+        else:
+            self._mailbox.tell(*news)
+            if not is_up:
+                self._door.drop(arrival)
+
+    def _check(self, generation: int, first: int, n: int) -> None:
+        self._mailbox.tell(*self._table.check(generation, first, n))
+
+    def _revoke(self, generation: int) -> None:
+        self._table.revoke(generation)
+        for arrival in self._door.arrivals:
+            arrival.stop(generation)
+        self._stopping.add(generation)
+        self._tell_stopped()
+
+    def _tell_stopped(self) -> None:
+        for generation in [g for g in self._stopping if not self._ground.is_writing(g)]:
+            self._stopping.remove(generation)
+            self._mailbox.tell(Stopped(generation))

@@ -1,0 +1,154 @@
+"""Sender's end of the tcp and unix transports: a thread a receiver, pages gathered by sendmsg.
+
+A post is complete when the kernel has all its bytes: the pages are not read any more, though the
+receiver may not have them yet. A cancelled post is completed with scrap bytes instead of pages, so
+that neither a slow receiver nor a stopped one keeps a page. Pages of a device pass through a ring
+of the host's, some batches ahead of the wire (`twolane.kvtransfer.transports.stream.source`).
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from contextlib import closing
+
+import numpy as np
+
+from twolane.kvtransfer.transport import Checksums
+from twolane.kvtransfer.transports.common.addresses import socket_to
+from twolane.kvtransfer.transports.common.frames import Hello, Pages
+from twolane.kvtransfer.transports.common.outlet_thread import NO_SUMS, Job, OutletThread
+from twolane.kvtransfer.transports.stream.source import Batch, PageSource
+
+_MOST_VIEWS = 256  # of one sendmsg
+_SCRAP = memoryview(bytes(1024 * 1024))
+
+
+class StreamOutlet(OutletThread):
+    """See `Outlet`. Connects when there is something to send, and again after a break."""
+
+    def __init__(
+        self,
+        transport: str,
+        address: str,
+        sender_epoch: int,
+        receiver_epoch: int,
+        source: PageSource,
+        *,
+        digest: str,
+    ) -> None:
+        super().__init__()
+        self._transport = transport
+        self._address = address
+        self._source = source  # ours from here on
+        self._hello = Hello(sender_epoch, receiver_epoch, source.page_bytes, digest)
+        self._stream: socket.socket | None = None
+        self._start()
+
+    # -- on the thread ----------------------------------------------------------------------
+
+    def _carry_out(self, job: Job) -> Checksums | None:
+        try:
+            return self._send(job)
+        except OSError:  # what the kernel had may be lost: the receiver's timeout sees to it
+            self._hang_up()
+            return None
+        finally:
+            self._source.settle()
+
+    def _call_back(self) -> None:
+        self._source.settle()  # guard: pages read ahead
+        self._complete(None)  # what is left goes out as scrap
+
+    def _leave(self) -> None:
+        self._hang_up()
+        self._source.close()
+        super()._leave()
+
+    def _send(self, job: Job) -> Checksums | None:
+        """None: it was called back, or we are closed, before its end."""
+        sums: list[Checksums] = []
+        at = job.plan.first
+        with closing(self._source.read(job.plan, self._may_wait)) as batches:
+            for batch in batches:
+                self._mailbox.take_orders()
+                if self._current is None:
+                    self._source.release(batch.slot)
+                    break
+                sums.append(batch.sums)
+                self._send_batch(job, at, batch)
+                at += batch.n_pages
+        if at < job.plan.first + job.plan.n_pages:
+            return None
+        return np.concatenate(sums) if sums else NO_SUMS
+
+    def _send_batch(self, job: Job, at: int, batch: Batch) -> None:
+        try:
+            n_bytes = batch.n_pages * self._hello.page_bytes
+            frame = Pages(job.generation, n_bytes, at, batch.n_pages)
+            self._send_frame([memoryview(frame.pack()), *batch.views])
+        finally:
+            self._source.release(batch.slot)
+
+    def _may_wait(self) -> bool:
+        """Nothing is ready to go out; False: nothing will be wanted either."""
+        self._nap()
+        return self._current is not None and not self._is_closing
+
+    def _send_frame(self, views: list[memoryview]) -> None:
+        """All of it. Once the job is cancelled, what is left goes out as scrap."""
+        stream = self._stream or self._connect()
+        at = 0
+        is_scrap = False
+        while at < len(views):
+            if self._current is None and not is_scrap:
+                head = views[:1] if at == 0 else []  # of the frame: it says how much scrap follows
+                rest = sum(len(view) for view in views[at + len(head) :])
+                at, views, is_scrap = 0, [*head, *_scrap(rest)], True
+            try:
+                sent = stream.sendmsg(views[at : at + _MOST_VIEWS])
+            except BlockingIOError:
+                self._wait_open(stream)
+                continue
+            self.n_moved += sent
+            while sent:
+                if sent < len(views[at]):
+                    views[at] = views[at][sent:]
+                    break
+                sent -= len(views[at])
+                at += 1
+
+    def _connect(self) -> socket.socket:
+        stream, target = socket_to(self._transport, self._address)
+        try:
+            error = stream.connect_ex(target)  # type: ignore[arg-type]  # str or tuple, by family
+            if error == errno.EINPROGRESS:
+                while not self._wait_open(stream):
+                    if self._current is None:
+                        raise ConnectionAbortedError("cancelled")
+                error = stream.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if error:
+                raise OSError(error, f"no connection to {self._address}")
+            stream.sendall(self._hello.pack())  # 32 bytes into an empty buffer
+        except OSError:
+            stream.close()
+            raise
+        self._stream = stream
+        return stream
+
+    def _wait_open(self, stream: socket.socket) -> bool:
+        """`_wait`; raises when we are closed meanwhile."""
+        is_ready = self._wait(stream)
+        if self._is_closing:
+            raise ConnectionAbortedError("closed")
+        return is_ready
+
+    def _hang_up(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+
+def _scrap(n_bytes: int) -> list[memoryview]:
+    whole, rest = divmod(n_bytes, len(_SCRAP))
+    return [_SCRAP] * whole + ([_SCRAP[:rest]] if rest else [])

@@ -1,0 +1,107 @@
+"""Sender's end of the shm transport between pools of devices: slots that both sides have mapped.
+
+    device --> slot of our ring --- its number over a unix socket ---> receiver --> its device
+                  '<---------------- its number, when it is free ----------'
+
+No byte is copied by a CPU. A post is complete when its pages are in slots: they are not read any
+more. A slot whose connection broke may still be read by the receiver, so a new connection has a new
+ring.
+"""
+
+from __future__ import annotations
+
+import socket
+from contextlib import suppress
+
+from twolane.kvtransfer.device import SentMemory
+from twolane.kvtransfer.transport import Checksums
+from twolane.kvtransfer.transports.common.frames import (
+    FREED_BYTES,
+    MAX_SLOTS,
+    RingAt,
+    Slot,
+    unpack_freed,
+)
+from twolane.kvtransfer.transports.common.outlet_thread import Job
+from twolane.kvtransfer.transports.common.pinned_ring import SHARED_SLOT_BYTES
+from twolane.kvtransfer.transports.stream.outlet import StreamOutlet
+from twolane.kvtransfer.transports.stream.source import Batch, DeviceSource
+
+
+class SharedOutlet(StreamOutlet):
+    """See `Outlet`. Raises OSError at once when there is no memory to pin."""
+
+    def __init__(
+        self,
+        address: str,
+        sender_epoch: int,
+        receiver_epoch: int,
+        memory: SentMemory,
+        *,
+        digest: str,
+    ) -> None:
+        self._memory = memory
+        self._digest = digest
+        self._lent: set[int] = set()  # slots in the receiver's hands
+        self._answer = bytearray()  # of a slot's number, not all here yet
+        self._is_stale = False  # the ring belongs to a connection that is over
+        super().__init__(
+            "unix", address, sender_epoch, receiver_epoch, self._new_source(), digest=digest
+        )
+
+    # -- on the thread ----------------------------------------------------------------------
+
+    def _send(self, job: Job) -> Checksums | None:
+        if self._stream is None:
+            self._connect()
+        return super()._send(job)
+
+    def _send_batch(self, job: Job, at: int, batch: Batch) -> None:
+        self._lent.add(batch.slot)
+        frame = Slot(job.generation, batch.slot, at, batch.n_pages)
+        self._send_frame([memoryview(frame.pack())])
+        self._take_freed()
+
+    def _may_wait(self) -> bool:
+        self._take_freed()
+        return super()._may_wait()
+
+    def _connect(self) -> socket.socket:
+        if self._is_stale:
+            self._source = self._new_source()
+            self._is_stale = False
+        stream = super()._connect()
+        assert isinstance(self._source, DeviceSource)
+        ring = self._source.ring
+        text = ring.address.encode()
+        head = RingAt(len(ring.slots), len(text), ring.pages).pack()
+        stream.sendall(head + text)  # some 100 bytes into an empty buffer
+        return stream
+
+    def _hang_up(self) -> None:
+        super()._hang_up()
+        self._answer.clear()
+        if self._lent:
+            self._source.settle()
+            self._source.close()
+            self._lent.clear()
+            self._is_stale = True
+
+    def _take_freed(self) -> None:
+        """Slots that the receiver has done with. Raises OSError when it hung up."""
+        assert self._stream is not None
+        with suppress(BlockingIOError):
+            raw = self._stream.recv(FREED_BYTES * MAX_SLOTS)
+            if not raw:
+                raise ConnectionResetError("the receiver hung up")
+            self._answer += raw
+        while len(self._answer) >= FREED_BYTES:
+            slot = unpack_freed(self._answer[:FREED_BYTES])
+            del self._answer[:FREED_BYTES]
+            if slot not in self._lent:
+                raise ConnectionAbortedError(f"slot {slot} was not lent")
+            self._lent.remove(slot)
+            self._source.release(slot)
+
+    def _new_source(self) -> DeviceSource:
+        return DeviceSource(self._memory, self._digest, slot_bytes=SHARED_SLOT_BYTES)

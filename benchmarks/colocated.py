@@ -16,11 +16,11 @@ from twolane.prefill_worker.config import PrefillConfig
 from twolane.prefill_worker.role import PrefillRole
 from twolane.v1 import worker_pb2
 from twolane.worker.config import StepLimits, WorkerConfig
+from twolane.worker.context import Site
 from twolane.worker.role import Roles
 from twolane.worker.rows import Row
-from twolane.worker.site import Site
-from twolane.worker.step_loop import StepLoop
-from twolane.worker.step_runner import ThreadStepRunner
+from twolane.worker.steps.step_loop import StepLoop
+from twolane.worker.steps.step_runner import ThreadStepRunner
 
 _Kind = worker_pb2.RowEvent
 _GOES_WELL = {_Kind.KIND_HANDED_OVER, _Kind.KIND_JOINED, _Kind.KIND_FINISHED}

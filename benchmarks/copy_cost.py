@@ -21,7 +21,7 @@ from rich.console import Console
 from benchmarks.transfer_far_pool import far_pool
 from benchmarks.transfer_pools import open_pool
 from twolane.kvtransfer.copy_plan import PageIds
-from twolane.worker.copy_cost import CopyCost
+from twolane.worker.cuda.copy_cost import CopyCost
 
 PROGRAMS = (8, 16, 32, 64)
 PAGE_BYTES = (64 << 10, 256 << 10, 768 << 10, 2 << 20, 8 << 20)
@@ -120,7 +120,7 @@ def _regret(cost: CopyCost, engines: Sample, kernel: Sample) -> float:
 
 
 def _of_size(far_device: str, page_bytes: int) -> list[Sample]:
-    from twolane.worker.cuda_lane import LaneConfig
+    from twolane.worker.cuda.copy_stream import LaneConfig
 
     most = MOST_BYTES // page_bytes
     pool = open_pool("cuda", 2 * most, page_bytes, fill=True)

@@ -90,10 +90,10 @@ def points(ring: Ring) -> dict[tuple[str, str, str], tuple[After | None, After |
 
     return {
         ("twolane.engine.cuda.step", "CudaStep", "result"): (None, stamp("sampled")),
-        ("twolane.worker.returns", "PageReturns", "on_done"): (stamp("landed"), None),
+        ("twolane.worker.deferred_release", "PageReturns", "on_done"): (stamp("landed"), None),
         ("twolane.worker.metrics", "WorkerMetrics", "on_step"): (stamp("applied"), None),
         ("twolane.engine.cuda.engine", "CudaEngine", "submit"): (None, stamp("submitted")),
-        ("twolane.worker.session", "Session", "send"): (None, shipped),
+        ("twolane.worker.sessions.session", "Session", "send"): (None, shipped),
         ("twolane.router.router", "Router", "session_message"): (read("read"), read("told")),
         ("benchmarks.caller", "Answer", "note"): (received, None),
     }

@@ -23,8 +23,8 @@ from benchmarks.transfer_far_pool import far_pool
 from benchmarks.transfer_pools import open_pool
 from twolane.kvtransfer.layouts.gather import Paging
 from twolane.layout import Layout
-from twolane.worker.cuda_making import FP8_DTYPE, CudaMaker
-from twolane.worker.cuda_memory import CudaMemory
+from twolane.worker.cuda.memory import CudaMemory
+from twolane.worker.cuda.page_converter import FP8_DTYPE, CudaMaker
 
 N_TOKENS = 64 * 128
 USUAL = Layout(

@@ -1,7 +1,7 @@
 """KV memory that holds nothing because a row's last page is only partly full.
 
 `python -m benchmarks.page_waste` replays lengths of real and drawn workloads through the worker's
-own page arithmetic (`twolane.worker.rows`, `twolane.worker.reserve`) and the engine's page
+own page arithmetic (`twolane.worker.rows`, `twolane.worker.growth_reserve`) and the engine's page
 allocator:
 
     pages of a row   |== full ==|== full ==|== part ...... |
@@ -33,7 +33,7 @@ from twolane.engine.fake import FakeEngine, FakeEngineConfig
 from twolane.engine.step import EngineSpec
 from twolane.params import SamplingParams
 from twolane.v1 import worker_pb2
-from twolane.worker.reserve import GrowthReserve
+from twolane.worker.growth_reserve import GrowthReserve
 from twolane.worker.rows import Row
 
 WORKLOADS = ("azure-code", "azure-conv", "code", "chat")

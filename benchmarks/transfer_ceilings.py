@@ -5,8 +5,8 @@ card       the same within this card
 to_host    pinned memory, one copy of 256 MiB; from_host likewise
 engines, kernel N
            1 GiB of scattered pages to the other card, by the copy engines, or by the kernel with N
-           programs: what sets `twolane.worker.copy_cost.CopyCost` and
-           `twolane.worker.cuda_lane.LaneConfig`
+           programs: what sets `twolane.worker.cuda.copy_cost.CopyCost` and
+           `twolane.worker.cuda.copy_stream.LaneConfig`
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from benchmarks.transfer_far_pool import far_pool
 from benchmarks.transfer_pools import open_pool
 from twolane.kvtransfer.device import DeviceMemory, Lane
 from twolane.kvtransfer.transports.common.shared_memory import create_pool_memory
-from twolane.worker.copy_cost import CopyCost
+from twolane.worker.cuda.copy_cost import CopyCost
 
 _GIB = 1 << 30
 _PROGRAMS = (4, 8, 16, 24, 32, 64, 132)
@@ -42,7 +42,7 @@ def ceilings(far_device: str) -> dict[str, Any]:
 
 
 def _between(memory: Any, address: str, n: int, name: str) -> dict[str, Any]:
-    from twolane.worker.cuda_lane import LaneConfig
+    from twolane.worker.cuda.copy_stream import LaneConfig
 
     engines, kernel = CopyCost(kernel_start_s=1.0), CopyCost(run_start_s=1.0)
     peer = memory.open_peer(address)

@@ -25,7 +25,7 @@ from benchmarks.transfer_far_pool import far_pool
 from benchmarks.transfer_pools import open_pool
 from twolane.kvtransfer.copy_plan import CopyPlan
 from twolane.kvtransfer.transports.mapped.ipc_outlet import IpcOutlet
-from twolane.worker.copy_cost import CopyCost
+from twolane.worker.cuda.copy_cost import CopyCost
 
 _SPARE_PAGES = 256  # of a pool, that are written to
 _COSTS = {"engines": CopyCost(kernel_start_s=1.0), "kernel": CopyCost(run_start_s=1.0)}
@@ -37,8 +37,8 @@ def interference_figures(far_device: str) -> dict[str, Any]:
     from benchmarks.engine_points import LLAMA_8B, Point, Rows, decode_s, prefill_s
     from twolane.engine.config import EngineConfig
     from twolane.engine.cuda.load import load_cuda_engine
-    from twolane.worker.cuda_lane import LaneConfig
-    from twolane.worker.cuda_memory import CudaMemory
+    from twolane.worker.cuda.copy_stream import LaneConfig
+    from twolane.worker.cuda.memory import CudaMemory
 
     prefill, decode = Point.parse("prefill:1x8192"), Point.parse("decode:64x1024")
     n_rows = max(point.rows * point.row_pages for point in (prefill, decode))
@@ -131,7 +131,7 @@ def _send_from_afar(
     pipe: Connection, address: str, device: str, page_bytes: int, cost: str
 ) -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = device
-    from twolane.worker.cuda_lane import LaneConfig
+    from twolane.worker.cuda.copy_stream import LaneConfig
 
     pool = open_pool("cuda", _SPARE_PAGES, page_bytes, fill=False)
     memory: Any = pool.transfers

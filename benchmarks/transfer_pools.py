@@ -46,7 +46,7 @@ def open_pool(
 
     from twolane.engine.cuda.memory import RawMemory
     from twolane.engine.step import DevicePool
-    from twolane.worker.cuda_memory import CudaMemory
+    from twolane.worker.cuda.memory import CudaMemory
 
     device, size = torch.device("cuda", 0), n_pages * page_bytes // parts
     raws = [RawMemory(size, device) for _ in range(parts)]

@@ -34,12 +34,12 @@ from twolane.engine.step import RowResult, RowWork, SampledToken
 from twolane.kvtransfer.transport import Checked, LandingEvent, PageIds, Wake
 from twolane.rpc.options import INTERNAL_SERVER_OPTIONS
 from twolane.worker.config import StepLimits, WorkerConfig
+from twolane.worker.context import Site
+from twolane.worker.doors.services import Services
 from twolane.worker.metrics import WorkerMetrics
-from twolane.worker.peers import Wire
+from twolane.worker.peers.peers import Wire
 from twolane.worker.role import Roles
-from twolane.worker.services import Services
-from twolane.worker.site import Site
-from twolane.worker.step_runner import ThreadStepRunner
+from twolane.worker.steps.step_runner import ThreadStepRunner
 from twolane.worker.worker import Worker
 
 PAGE_TOKENS, POOL_PAGES, PROMPT_TOKENS = 32, 13_000, 1024

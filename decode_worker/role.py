@@ -25,11 +25,11 @@ from twolane.kvtransfer.key import Key
 from twolane.kvtransfer.receive.receiver import Receiver
 from twolane.refusals import Refusal
 from twolane.v1 import sampling_pb2, worker_pb2
-from twolane.worker.attempt_id import AttemptId
+from twolane.worker.attempts.attempt_id import AttemptId
+from twolane.worker.context import Site
 from twolane.worker.errors import RowRefusedError
+from twolane.worker.finish import GOES_ON
 from twolane.worker.rows import Row, RowState, by_turn
-from twolane.worker.site import Site
-from twolane.worker.stop import GOES_ON
 
 _Kind = worker_pb2.RowEvent
 _DECODE = worker_pb2.ROLE_DECODE

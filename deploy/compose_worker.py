@@ -21,12 +21,12 @@ from twolane.prefill_worker.config import PrefillConfig
 from twolane.prefill_worker.role import PrefillRole
 from twolane.rpc.listen import bare
 from twolane.worker.config import SessionConfig, StepLimits, StepWatchConfig, WorkerConfig
-from twolane.worker.links import PeerDialer
+from twolane.worker.context import Site
 from twolane.worker.metrics import WorkerMetrics
-from twolane.worker.peers import Wire
+from twolane.worker.peers.links import PeerDialer
+from twolane.worker.peers.peers import Wire
 from twolane.worker.role import Roles
-from twolane.worker.site import Site
-from twolane.worker.step_runner import ThreadStepRunner
+from twolane.worker.steps.step_runner import ThreadStepRunner
 from twolane.worker.worker import Worker
 
 # A card of today reads 2,048 tokens in 50 ms, nearly at its best rate: no answer waits longer.

@@ -41,7 +41,7 @@ class Powerhouse:
         """What transports move: host memory, or GPUs'. None: that of ranks whose cards cannot reach
         each other."""
         if self.engine.device_pool is not None:
-            from twolane.worker.cuda_memory import CudaMemory  # needs a GPU's libraries
+            from twolane.worker.cuda.memory import CudaMemory  # needs a GPU's libraries
 
             return CudaMemory(self.engine.device_pool, self.engine.spec.page_bytes)
         return self.engine.pool if self.engine.pool.size else None

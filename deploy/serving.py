@@ -22,7 +22,7 @@ from twolane.rpc.listen import ListenError
 
 if TYPE_CHECKING:
     from twolane.kvtransfer.transport import Landing
-    from twolane.worker.server import WorkerServer
+    from twolane.worker.doors.server import WorkerServer
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +121,9 @@ async def _serving_worker(spec: WorkerSpec) -> AsyncIterator[Where]:
     from twolane.deploy.engines import open_engine
     from twolane.kvtransfer.device import DeviceError
     from twolane.kvtransfer.transports.registry import open_landings
-    from twolane.worker.links import PeerDialer
+    from twolane.worker.doors.server import WorkerServer
     from twolane.worker.metrics import WorkerMetrics
-    from twolane.worker.server import WorkerServer
+    from twolane.worker.peers.links import PeerDialer
 
     is_shared = DECODE in spec.roles and "shm" in spec.settings.transports
     with open_engine(

@@ -1,6 +1,6 @@
 """What the transfer lane asks of a pool in the memory of a device. Knows no CUDA.
 
-    memory = ...                        a DeviceMemory: `twolane.worker.cuda_memory` on a GPU, and
+    memory = ...                        a DeviceMemory: `twolane.worker.cuda.memory` on a GPU, and
     the
                                         shipped double,
                                         `twolane.kvtransfer.testing.device`

@@ -11,9 +11,9 @@ from twolane.kvtransfer.key import Key
 from twolane.kvtransfer.send.sender import Sender
 from twolane.prefill_worker.config import PrefillConfig
 from twolane.v1 import worker_pb2
-from twolane.worker.attempt_id import AttemptId
+from twolane.worker.attempts.attempt_id import AttemptId
+from twolane.worker.context import Site
 from twolane.worker.rows import Row, RowState
-from twolane.worker.site import Site
 
 
 class Outgoing:

@@ -32,14 +32,14 @@ from twolane.prefill_worker.outgoing import Outgoing
 from twolane.prefill_worker.starting import try_start
 from twolane.refusals import Refusal
 from twolane.v1 import worker_pb2
-from twolane.worker.attempt_id import AttemptId
-from twolane.worker.attempt_log import AttemptLog
+from twolane.worker.attempts.attempt_id import AttemptId
+from twolane.worker.attempts.attempt_log import AttemptLog
+from twolane.worker.context import Site
 from twolane.worker.errors import RowRefusedError
-from twolane.worker.news import row_event
+from twolane.worker.event_outbox import row_event
+from twolane.worker.finish import GOES_ON
 from twolane.worker.role import Adopter
 from twolane.worker.rows import Row, RowState, by_turn
-from twolane.worker.site import Site
-from twolane.worker.stop import GOES_ON
 
 _Kind = worker_pb2.RowEvent
 _LOOK_AT_HELD_S = 0.1

@@ -10,9 +10,9 @@ page that it is in is never taken from the index.
 
 from __future__ import annotations
 
+from twolane.worker.context import Site
 from twolane.worker.role import Adopter
 from twolane.worker.rows import Row, RowState
-from twolane.worker.site import Site
 
 
 def try_start(row: Row, site: Site, adopter: Adopter | None, now: float) -> bool:

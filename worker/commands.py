@@ -11,27 +11,27 @@ from __future__ import annotations
 from twolane.kvtransfer.key import Key
 from twolane.refusals import Refusal
 from twolane.v1 import worker_pb2
-from twolane.worker.assigns import check_assign
-from twolane.worker.attempt_id import AttemptId
-from twolane.worker.attempt_log import AttemptLog
+from twolane.worker.assign_check import check_assign
+from twolane.worker.attempts.attempt_id import AttemptId
+from twolane.worker.attempts.attempt_log import AttemptLog
+from twolane.worker.attempts.owner import Owner
+from twolane.worker.attempts.registry import Registry
+from twolane.worker.context import Site
 from twolane.worker.errors import RowRefusedError
-from twolane.worker.news import row_event
-from twolane.worker.owner import Owner
-from twolane.worker.peers import Peers
-from twolane.worker.registry import Registry
+from twolane.worker.event_outbox import row_event
+from twolane.worker.peers.peers import Peers
 from twolane.worker.role import Roles
 from twolane.worker.rows import Row
-from twolane.worker.session import Session
-from twolane.worker.site import Site
-from twolane.worker.step_loop import StepLoop
+from twolane.worker.sessions.session import Session
+from twolane.worker.steps.step_loop import StepLoop
 
 _Kind = worker_pb2.RowEvent
 _PREFILL, _DECODE = worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE
 
 
 class Commands:
-    """Implements `twolane.worker.sessions.CommandHandler`. `is_stopping` is the worker's to set: no
-    router undoes it."""
+    """Implements `twolane.worker.sessions.sessions.CommandHandler`. `is_stopping` is the worker's
+    to set: no router undoes it."""
 
     def __init__(
         self, site: Site, roles: Roles, registry: Registry, steps: StepLoop, peers: Peers

@@ -19,8 +19,8 @@ from twolane.kvtransfer.events import ReceiverEvent, SenderEvent
 from twolane.kvtransfer.receive.receiver import Receiver
 from twolane.kvtransfer.send.sender import Sender
 from twolane.v1 import worker_pb2
-from twolane.worker.attempt_id import AttemptId
-from twolane.worker.attempt_log import AttemptLog
+from twolane.worker.attempts.attempt_id import AttemptId
+from twolane.worker.attempts.attempt_log import AttemptLog
 from twolane.worker.rows import Row
 
 

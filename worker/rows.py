@@ -34,9 +34,9 @@ from twolane.engine.step import EngineSpec, Page, RowWork, SampledToken
 from twolane.lifecycle import Lifecycle
 from twolane.params import SamplingParams
 from twolane.v1 import sampling_pb2, worker_pb2
-from twolane.worker.attempt_id import AttemptId
-from twolane.worker.attempt_log import AttemptLog
-from twolane.worker.stop import GOES_ON, end_ids, finish_reason, most_tokens
+from twolane.worker.attempts.attempt_id import AttemptId
+from twolane.worker.attempts.attempt_log import AttemptLog
+from twolane.worker.finish import GOES_ON, end_ids, finish_reason, most_tokens
 from twolane.worker.timeline import Timeline
 
 

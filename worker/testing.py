@@ -12,8 +12,8 @@ from twolane.rpc.params import params_to_proto
 from twolane.testing.heard import HeardToken, heard
 from twolane.testing.links import MemoryLink, link_pair
 from twolane.v1 import worker_pb2
-from twolane.worker.attempt_id import AttemptId
-from twolane.worker.owner import Owner
+from twolane.worker.attempts.attempt_id import AttemptId
+from twolane.worker.attempts.owner import Owner
 from twolane.worker.worker import Worker
 
 Kind = worker_pb2.RowEvent.Kind

@@ -23,20 +23,20 @@ from twolane.errors import TwolaneError
 from twolane.fault import Fault
 from twolane.kvtransfer.receive.driver import PeerLink
 from twolane.v1 import worker_pb2
-from twolane.worker.audit import check_integrity
+from twolane.worker.attempts.registry import Registry
 from twolane.worker.commands import Commands
 from twolane.worker.config import WorkerConfig
+from twolane.worker.context import Site
 from twolane.worker.errors import RouterInUseError, StaleEpochError
+from twolane.worker.integrity import check_integrity
 from twolane.worker.observer import Nobody, Observer
-from twolane.worker.peers import Peers, Wire
-from twolane.worker.registry import Registry
+from twolane.worker.peers.peers import Peers, Wire
 from twolane.worker.role import Roles
-from twolane.worker.session import SessionLink
-from twolane.worker.sessions import Sessions
-from twolane.worker.site import Site
-from twolane.worker.step_loop import StepLoop
-from twolane.worker.step_runner import StepRunner
-from twolane.worker.step_watch import StepWatch
+from twolane.worker.sessions.session import SessionLink
+from twolane.worker.sessions.sessions import Sessions
+from twolane.worker.steps.step_loop import StepLoop
+from twolane.worker.steps.step_runner import StepRunner
+from twolane.worker.steps.step_watch import StepWatch
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from benchmarks.copy_cost import Sample, fit
-from twolane.worker.copy_cost import CopyCost
+from twolane.worker.cuda.copy_cost import CopyCost
 
 TRUE = CopyCost(
     kernel_start_s=33e-6,

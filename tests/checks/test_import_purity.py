@@ -42,7 +42,7 @@ def test_the_router_loads_no_model_library() -> None:
     "package",
     [
         "twolane.engine.step",
-        "twolane.worker.server",
+        "twolane.worker.doors.server",
         "twolane.prefill_worker.role",
         "twolane.decode_worker.role",
         "twolane.kvtransfer.receive.receiver",

@@ -18,7 +18,7 @@ from twolane.engine.step import Engine, RowWork
 from twolane.kvtransfer.testing.memory import Faults
 from twolane.testing.virtual_time import virtual_time_runner
 from twolane.v1 import inference_pb2
-from twolane.worker.step_runner import TimedEngine
+from twolane.worker.steps.step_runner import TimedEngine
 
 
 class TimedCpuEngine:

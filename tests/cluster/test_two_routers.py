@@ -15,7 +15,7 @@ from twolane.router.router import Router
 from twolane.rpc.params import params_to_proto
 from twolane.testing.virtual_time import virtual_time_runner
 from twolane.v1 import inference_pb2
-from twolane.worker.announcer import Announcer
+from twolane.worker.doors.announcer import Announcer
 
 PARAMS = SamplingParams(max_tokens=60, seed=1)
 MINE, THEIRS = [1, 2, 3], [4, 5, 6, 7]

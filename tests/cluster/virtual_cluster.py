@@ -35,13 +35,13 @@ from twolane.rpc.link import LinkBrokenError
 from twolane.rpc.params import params_to_proto
 from twolane.testing.links import MemoryLink, link_pair
 from twolane.v1 import cluster_pb2, inference_pb2, sampling_pb2, transfer_pb2, worker_pb2
-from twolane.worker.announcer import Announcer
 from twolane.worker.config import SessionConfig, StepLimits, StepWatchConfig, WorkerConfig
+from twolane.worker.context import Site
+from twolane.worker.doors.announcer import Announcer
 from twolane.worker.errors import RouterInUseError, StaleEpochError
-from twolane.worker.peers import Wire
+from twolane.worker.peers.peers import Wire
 from twolane.worker.role import Roles
-from twolane.worker.site import Site
-from twolane.worker.step_runner import OnSubmitted, TimedEngine, TimedStepRunner
+from twolane.worker.steps.step_runner import OnSubmitted, TimedEngine, TimedStepRunner
 from twolane.worker.worker import Worker
 
 LEASE = LeaseConfig(lease_s=3.0, heartbeat_s=0.5, retry_first_s=0.05, retry_most_s=0.4)

@@ -9,8 +9,8 @@ from twolane.engine.step import SampledToken
 from twolane.params import SamplingParams
 from twolane.v1 import worker_pb2
 from twolane.worker.config import StepLimits, WorkerConfig
+from twolane.worker.context import Site
 from twolane.worker.rows import Row, RowState
-from twolane.worker.site import Site
 
 
 def running(site: Site, role: DecodeRole, n_tokens: int) -> Row:

@@ -11,9 +11,9 @@ from twolane.engine.step import RowResult, SampledToken
 from twolane.params import SamplingParams
 from twolane.v1 import worker_pb2
 from twolane.worker.config import StepLimits, WorkerConfig
+from twolane.worker.context import Site
 from twolane.worker.errors import RowRefusedError
 from twolane.worker.rows import Row, RowState
-from twolane.worker.site import Site
 
 PARAMS = SamplingParams(max_tokens=60, seed=7)
 LEAST = DecodeConfig(least_growth_tokens=1)

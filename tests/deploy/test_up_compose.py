@@ -33,8 +33,8 @@ from twolane.engine.config import EngineConfig
 from twolane.engine.fake import FakeEngine, FakeEngineConfig
 from twolane.kvtransfer.config import ReceiverConfig
 from twolane.worker.config import StepLimits, StepWatchConfig
-from twolane.worker.links import PeerDialer
 from twolane.worker.metrics import WorkerMetrics
+from twolane.worker.peers.links import PeerDialer
 
 FAKE = model_with(model_dir=str(model_path()), name="m", engine="fake", n_pages=8)
 TIMING = TimingSpec(heartbeat_s=0.05, suspicion_s=0.2, lease_s=0.5, grace_s=1.5, stop_grace_s=2.5)

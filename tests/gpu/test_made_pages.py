@@ -29,10 +29,10 @@ from twolane.kvtransfer.digests import mix64
 from twolane.kvtransfer.layouts.gather import Paging
 from twolane.kvtransfer.layouts.sources import MadePages
 from twolane.layout import Layout
-from twolane.worker.copy_cost import CopyCost
-from twolane.worker.cuda_lane import LaneConfig
-from twolane.worker.cuda_making import FP8_DTYPE
-from twolane.worker.cuda_memory import CudaMemory
+from twolane.worker.cuda.copy_cost import CopyCost
+from twolane.worker.cuda.copy_stream import LaneConfig
+from twolane.worker.cuda.memory import CudaMemory
+from twolane.worker.cuda.page_converter import FP8_DTYPE
 
 pytestmark = pytest.mark.gpu
 

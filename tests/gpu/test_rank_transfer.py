@@ -28,7 +28,7 @@ from twolane.engine.ranks.group import RankGroup
 from twolane.engine.step import Engine, Page
 from twolane.engine.testing import write_random_model
 from twolane.testing import start_local
-from twolane.worker.cuda_memory import CudaMemory
+from twolane.worker.cuda.memory import CudaMemory
 
 pytestmark = pytest.mark.gpu
 

@@ -28,9 +28,9 @@ from twolane.kvtransfer.copy_plan import CopyPlan
 from twolane.kvtransfer.device import DeviceError, Lane
 from twolane.kvtransfer.digests import mix64
 from twolane.kvtransfer.transports.mapped.ipc_outlet import IpcOutlet
-from twolane.worker.copy_cost import CopyCost
-from twolane.worker.cuda_lane import LaneConfig
-from twolane.worker.cuda_memory import CudaMemory
+from twolane.worker.cuda.copy_cost import CopyCost
+from twolane.worker.cuda.copy_stream import LaneConfig
+from twolane.worker.cuda.memory import CudaMemory
 
 pytestmark = pytest.mark.gpu
 

@@ -38,7 +38,7 @@ from twolane.v1 import transfer_pb2
 WITHIN_S = 60.0  # ten processes take cards of their own at once
 COPIES = ("kernel", "engines")
 _IMPORTS = ["pytest", "tests.kvtransfer.sender_process", "benchmarks.transfer_pools"]
-_CARD_IMPORTS = ["torch", "triton", "twolane.engine.cuda.memory", "twolane.worker.cuda_memory"]
+_CARD_IMPORTS = ["torch", "triton", "twolane.engine.cuda.memory", "twolane.worker.cuda.memory"]
 
 
 @dataclass(slots=True)

@@ -39,7 +39,7 @@ def open_pool(kind: str, n_pages: int, page_bytes: int, parts: int = 1) -> PoolF
 
     from twolane.engine.cuda.memory import RawMemory
     from twolane.engine.step import DevicePool
-    from twolane.worker.cuda_memory import CudaMemory
+    from twolane.worker.cuda.memory import CudaMemory
 
     device = torch.device("cuda", torch.cuda.current_device())
     size = n_pages * page_bytes // parts
@@ -59,9 +59,9 @@ def force_copies(pool: PoolForTest, by: str) -> None:
     long, or by the copy `engines`; only a card has a choice."""
     if pool.kind != "cuda" or not by:
         return
-    from twolane.worker.copy_cost import CopyCost
-    from twolane.worker.cuda_lane import LaneConfig
-    from twolane.worker.cuda_memory import CudaMemory
+    from twolane.worker.cuda.copy_cost import CopyCost
+    from twolane.worker.cuda.copy_stream import LaneConfig
+    from twolane.worker.cuda.memory import CudaMemory
 
     assert isinstance(pool.transfers, CudaMemory)
     kernel = LaneConfig(cost=CopyCost(run_start_s=1.0), copy_programs=1)

@@ -185,7 +185,7 @@ MUTANTS = (
     ),
     Mutant(
         "owner",
-        "worker/registry.py",
+        "worker/attempts/registry.py",
         "if log.owner != owner:",
         "if False:",
         (_OWNERSHIP + "test_cancel_of_another_router_stops_nothing",),
@@ -202,7 +202,7 @@ MUTANTS = (
     ),
     Mutant(
         "label",
-        "worker/registry.py",
+        "worker/attempts/registry.py",
         "if self._labels.is_anothers(log.claim):",
         "if False:",
         (
@@ -213,7 +213,7 @@ MUTANTS = (
     ),
     Mutant(
         "router id",
-        "worker/sessions.py",
+        "worker/sessions/sessions.py",
         "if former.owner == owner or silent_s >= self._config.suspicion_s:",
         "if True:",
         (
@@ -235,11 +235,11 @@ MUTANTS = (
     ),
     Mutant(
         "amid a step",
-        "worker/returns.py",
+        "worker/deferred_release.py",
         "if self._n_done == self._n_submitted:",
         "if True:",
         (
-            "tests/worker/test_returns.py::"
+            "tests/worker/test_deferred_release.py::"
             "test_pages_wait_for_the_last_step_that_was_submitted_before",
             "tests/decode_worker/test_role.py::"
             "test_pages_of_a_row_cancelled_amid_a_step_stay_until_that_step_is_done",

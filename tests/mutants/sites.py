@@ -52,15 +52,15 @@ MODULES = (
     "router/store.py",
     "twolane/lifecycle.py",
     "twolane/tombstones.py",
-    "worker/attempt_log.py",
+    "worker/attempts/attempt_log.py",
     "worker/commands.py",
-    "worker/labels.py",
-    "worker/peers.py",
-    "worker/registry.py",
-    "worker/reserve.py",
-    "worker/returns.py",
-    "worker/session.py",
-    "worker/sessions.py",
+    "worker/attempts/labels.py",
+    "worker/peers/peers.py",
+    "worker/attempts/registry.py",
+    "worker/growth_reserve.py",
+    "worker/deferred_release.py",
+    "worker/sessions/session.py",
+    "worker/sessions/sessions.py",
 )
 
 _COUNTED = re.compile(

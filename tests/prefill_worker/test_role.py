@@ -10,9 +10,9 @@ from twolane.prefill_worker.config import PrefillConfig
 from twolane.prefill_worker.role import PrefillRole
 from twolane.v1 import worker_pb2
 from twolane.worker.config import WorkerConfig
+from twolane.worker.context import Site
 from twolane.worker.errors import RowRefusedError
 from twolane.worker.rows import Row, RowState
-from twolane.worker.site import Site
 
 PARAMS = SamplingParams(max_tokens=20, seed=7)
 

@@ -64,17 +64,19 @@ def without_card() -> Iterator[dict[int, int]]:
         mapped[address] -= 1
 
     instead: dict[str, Any] = {
-        "twolane.worker.cuda_memory.Context": _Context,
-        "twolane.worker.cuda_memory.torch": SimpleNamespace(device=lambda *_: CPU),
-        "twolane.worker.cuda_memory.export_memory": lambda address: address.to_bytes(8, "little"),
-        "twolane.worker.cuda_memory.pin": lambda *_: None,
-        "twolane.worker.cuda_memory.unpin": lambda *_: None,
-        "twolane.worker.cuda_peer.open_memory": open_memory,
-        "twolane.worker.cuda_peer.close_memory": close_memory,
-        "twolane.worker.cuda_lane.Copies": _Copies,
-        "twolane.worker.cuda_lane.upload": _upload,
-        "twolane.worker.cuda_making.upload": _upload,
-        "twolane.worker.cuda_lane.landing_place": lambda n: torch.empty(n, dtype=torch.int64),
+        "twolane.worker.cuda.memory.Context": _Context,
+        "twolane.worker.cuda.memory.torch": SimpleNamespace(device=lambda *_: CPU),
+        "twolane.worker.cuda.memory.export_memory": lambda address: address.to_bytes(8, "little"),
+        "twolane.worker.cuda.memory.pin": lambda *_: None,
+        "twolane.worker.cuda.memory.unpin": lambda *_: None,
+        "twolane.worker.cuda.peer.open_memory": open_memory,
+        "twolane.worker.cuda.peer.close_memory": close_memory,
+        "twolane.worker.cuda.copy_stream.Copies": _Copies,
+        "twolane.worker.cuda.copy_stream.upload": _upload,
+        "twolane.worker.cuda.page_converter.upload": _upload,
+        "twolane.worker.cuda.copy_stream.landing_place": lambda n: torch.empty(
+            n, dtype=torch.int64
+        ),
         "torch.cuda.Stream": mock.Mock(),
         "torch.cuda.Event": mock.Mock(),
         "torch.cuda.device": lambda _: nullcontext(),

@@ -23,12 +23,12 @@ from twolane.prefill_worker.role import PrefillRole
 from twolane.testing.links import MemoryLink, link_pair
 from twolane.testing.virtual_time import virtual_time_runner
 from twolane.v1 import transfer_pb2
-from twolane.worker.attempt_id import AttemptId
+from twolane.worker.attempts.attempt_id import AttemptId
 from twolane.worker.config import SessionConfig, StepLimits, WorkerConfig
-from twolane.worker.peers import Wire
+from twolane.worker.context import Site
+from twolane.worker.peers.peers import Wire
 from twolane.worker.role import Roles
-from twolane.worker.site import Site
-from twolane.worker.step_runner import TimedStepRunner
+from twolane.worker.steps.step_runner import TimedStepRunner
 from twolane.worker.testing import ScriptedRouter
 from twolane.worker.worker import Worker
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from twolane.engine.step import RowResult, RowWork
 from twolane.kvtransfer.testing.memory import MemoryMark
-from twolane.worker.step_runner import OnSubmitted, TimedStepRunner
+from twolane.worker.steps.step_runner import OnSubmitted, TimedStepRunner
 
 
 class MarkedStepRunner(TimedStepRunner):

@@ -11,7 +11,7 @@ import pytest
 
 from tests.worker.conftest import Play, Town
 from twolane.params import SamplingParams
-from twolane.worker.attempt_id import AttemptId
+from twolane.worker.attempts.attempt_id import AttemptId
 from twolane.worker.worker import Worker
 
 PARAMS = SamplingParams(max_tokens=20, seed=7)

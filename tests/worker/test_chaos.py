@@ -16,7 +16,7 @@ from twolane.engine.fake import FakeEngineConfig, expected_answer
 from twolane.kvtransfer.testing.memory import Faults
 from twolane.params import SamplingParams
 from twolane.v1 import worker_pb2
-from twolane.worker.attempt_id import AttemptId
+from twolane.worker.attempts.attempt_id import AttemptId
 from twolane.worker.config import StepLimits
 from twolane.worker.worker import Worker
 

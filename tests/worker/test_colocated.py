@@ -8,7 +8,7 @@ from tests.worker.conftest import Play, Town
 from twolane.engine.fake import FakeEngineConfig, expected_answer
 from twolane.params import SamplingParams
 from twolane.v1 import sampling_pb2, worker_pb2
-from twolane.worker.attempt_id import AttemptId
+from twolane.worker.attempts.attempt_id import AttemptId
 from twolane.worker.config import StepLimits
 from twolane.worker.testing import DECODE, PREFILL
 

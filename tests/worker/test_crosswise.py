@@ -9,7 +9,7 @@ import pytest
 from tests.worker.conftest import Play, Town
 from twolane.engine.fake import FakeEngineConfig, expected_answer
 from twolane.params import SamplingParams
-from twolane.worker.attempt_id import AttemptId
+from twolane.worker.attempts.attempt_id import AttemptId
 from twolane.worker.config import StepLimits
 from twolane.worker.testing import PREFILL
 from twolane.worker.worker import Worker

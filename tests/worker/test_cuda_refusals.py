@@ -14,10 +14,10 @@ pytest.importorskip("triton")
 import torch
 
 from tests.worker.cardless import without_card
-from tests.worker.test_cuda_lane import KERNEL, Pool, of_ranks
+from tests.worker.cuda.test_copy_stream import KERNEL, Pool, of_ranks
 from twolane.engine.cuda.driver import CudaError
 from twolane.kvtransfer.device import DeviceError
-from twolane.worker.cuda_lane import CudaLane
+from twolane.worker.cuda.copy_stream import CudaLane
 
 REFUSED = CudaError("cuCtxSetCurrent: CUDA error 2")
 NO_MEMORY = torch.OutOfMemoryError("CUDA out of memory")
@@ -44,7 +44,7 @@ def refuse(name: str, error: Exception) -> Any:
     return mock.patch(name, side_effect=error)
 
 
-@pytest.mark.parametrize("name", ["twolane.worker.cuda_lane.Copies", "torch.cuda.Stream"])
+@pytest.mark.parametrize("name", ["twolane.worker.cuda.copy_stream.Copies", "torch.cuda.Stream"])
 @pytest.mark.parametrize("error", [REFUSED, NO_MEMORY])
 def test_a_lane_that_cannot_be_had(pool: Pool, name: str, error: Exception) -> None:
     with refuse(name, error), pytest.raises(DeviceError):
@@ -63,12 +63,18 @@ def test_a_thread_that_is_not_let_into_the_context_asks_again(pool: Pool, lane: 
 
 
 def test_no_room_for_sums(lane: CudaLane) -> None:
-    with refuse("twolane.worker.cuda_lane.landing_place", NO_MEMORY), pytest.raises(DeviceError):
+    with (
+        refuse("twolane.worker.cuda.copy_stream.landing_place", NO_MEMORY),
+        pytest.raises(DeviceError),
+    ):
         lane.sum(PAGES)
 
 
 def test_no_room_for_what_pages_are_made_by(pool: Pool) -> None:
-    with refuse("twolane.worker.cuda_making.table_of", NO_MEMORY), pytest.raises(DeviceError):
+    with (
+        refuse("twolane.worker.cuda.page_converter.table_of", NO_MEMORY),
+        pytest.raises(DeviceError),
+    ):
         pool.memory.made(of_ranks(1), of_ranks(1, page_tokens=16))
 
 
@@ -95,5 +101,5 @@ def test_a_lane_of_a_broken_card_closes(lane: CudaLane, error: Exception) -> Non
 def test_a_peer_that_cannot_be_unmapped(pool: Pool) -> None:
     other = Pool(of_ranks(1), 2, KERNEL, is_far=True)
     peer = pool.memory.open_peer(other.memory.export().replace('"ticks": ', '"ticks": 1'))
-    with refuse("twolane.worker.cuda_peer.close_memory", REFUSED), pytest.raises(DeviceError):
+    with refuse("twolane.worker.cuda.peer.close_memory", REFUSED), pytest.raises(DeviceError):
         peer.close()

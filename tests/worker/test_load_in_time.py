@@ -7,7 +7,7 @@ import asyncio
 from tests.worker.conftest import Play, Town
 from twolane.params import SamplingParams
 from twolane.v1 import worker_pb2
-from twolane.worker.attempt_id import AttemptId
+from twolane.worker.attempts.attempt_id import AttemptId
 from twolane.worker.worker import Worker
 
 A, B = AttemptId("r", 1), AttemptId("q", 1)

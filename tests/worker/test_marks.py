@@ -17,9 +17,9 @@ from twolane.params import SamplingParams
 from twolane.rpc.params import params_to_proto
 from twolane.testing.virtual_time import virtual_time_runner
 from twolane.v1 import worker_pb2
-from twolane.worker.attempt_id import AttemptId
+from twolane.worker.attempts.attempt_id import AttemptId
 from twolane.worker.config import StepLimits
-from twolane.worker.step_runner import OnSubmitted
+from twolane.worker.steps.step_runner import OnSubmitted
 from twolane.worker.testing import DECODE, PREFILL
 from twolane.worker.worker import Worker
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from twolane.v1 import worker_pb2
-from twolane.worker.attempt_id import AttemptId
+from twolane.worker.attempts.attempt_id import AttemptId
+from twolane.worker.event_outbox import row_event
 from twolane.worker.metrics import WorkerMetrics
-from twolane.worker.news import row_event
 from twolane.worker.timeline import Timeline
 
 PREFILL, DECODE = worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE

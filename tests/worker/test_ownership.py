@@ -11,7 +11,7 @@ from twolane.engine.fake import expected_answer
 from twolane.params import SamplingParams
 from twolane.testing.links import MemoryLink, link_pair
 from twolane.v1 import worker_pb2
-from twolane.worker.attempt_id import AttemptId
+from twolane.worker.attempts.attempt_id import AttemptId
 from twolane.worker.errors import RouterInUseError
 from twolane.worker.testing import ScriptedRouter
 from twolane.worker.worker import Worker

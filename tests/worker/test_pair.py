@@ -14,7 +14,7 @@ from twolane.kvtransfer.testing.memory import Faults
 from twolane.params import SamplingParams
 from twolane.testing.links import link_pair
 from twolane.v1 import sampling_pb2, worker_pb2
-from twolane.worker.attempt_id import AttemptId
+from twolane.worker.attempts.attempt_id import AttemptId
 from twolane.worker.config import StepLimits
 from twolane.worker.testing import DECODE, PREFILL
 from twolane.worker.worker import Worker

@@ -12,12 +12,12 @@ from twolane.params import SamplingParams
 from twolane.rpc.columns import ColumnWriter
 from twolane.testing.heard import HeardToken, heard
 from twolane.v1 import sampling_pb2, worker_pb2
-from twolane.worker.attempt_id import AttemptId
-from twolane.worker.attempt_log import ROLES, AttemptLog
+from twolane.worker.attempts.attempt_id import AttemptId
+from twolane.worker.attempts.attempt_log import ROLES, AttemptLog
+from twolane.worker.attempts.registry import Registry
 from twolane.worker.config import SessionConfig
-from twolane.worker.registry import Registry
+from twolane.worker.finish import GOES_ON, finish_reason
 from twolane.worker.rows import Row
-from twolane.worker.stop import GOES_ON, finish_reason
 
 SPEC = replace(
     FakeEngine(FakeEngineConfig(n_pages=4, eos_token_ids=(9,))).spec, max_context_tokens=12

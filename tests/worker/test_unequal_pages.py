@@ -11,7 +11,7 @@ from twolane.engine.fake import FakeEngineConfig, expected_answer
 from twolane.kvtransfer.testing.memory import Faults
 from twolane.params import SamplingParams
 from twolane.v1 import worker_pb2
-from twolane.worker.attempt_id import AttemptId
+from twolane.worker.attempts.attempt_id import AttemptId
 from twolane.worker.testing import DECODE
 from twolane.worker.worker import Worker
 

@@ -10,7 +10,7 @@ from tests.worker.conftest import Play, Town
 from twolane.engine.fake import expected_answer
 from twolane.kvtransfer.key import Key
 from twolane.params import SamplingParams
-from twolane.worker.attempt_id import AttemptId
+from twolane.worker.attempts.attempt_id import AttemptId
 
 PARAMS = SamplingParams(max_tokens=40, seed=7)
 WRONG, RIGHT, OTHER = (AttemptId(name, 1) for name in ("wrong", "right", "other"))

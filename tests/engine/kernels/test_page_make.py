@@ -20,8 +20,8 @@ from tests.kvtransfer.laid_out import Bytes, cache, laid_out, layout, whole_page
 from twolane.engine.fp8_pages import quantise_pages
 from twolane.kvtransfer.layouts.gather import Paging
 from twolane.layout import Layout
-from twolane.worker.cuda_making import CudaMaker, Staging
-from twolane.worker.page_parts import Parts
+from twolane.worker.cuda.page_converter import CudaMaker, Staging
+from twolane.worker.cuda.page_parts import Parts
 
 CPU = torch.device("cpu")
 FP8 = "float8_e4m3fn"
@@ -120,8 +120,10 @@ def staging() -> Iterator[tuple[Staging, torch.Tensor]]:
     pool = torch.randint(0, 256, (4, large.page_bytes), dtype=torch.uint8)
     maker = CudaMaker([pool.data_ptr()], large, small, CPU)
     with (
-        mock.patch("twolane.worker.cuda_making.STAGING_BYTES", 3 * small.page_bytes + 1),
-        mock.patch("twolane.worker.cuda_making.upload", lambda ids, _: torch.from_numpy(ids).int()),
+        mock.patch("twolane.worker.cuda.page_converter.STAGING_BYTES", 3 * small.page_bytes + 1),
+        mock.patch(
+            "twolane.worker.cuda.page_converter.upload", lambda ids, _: torch.from_numpy(ids).int()
+        ),
     ):
         yield Staging(maker, 4), pool
 

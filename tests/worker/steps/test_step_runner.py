@@ -1,0 +1,160 @@
+"""Steps on threads of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+
+from twolane.engine.step import DoneStep, Engine, Mark, RowResult, RowWork, Step
+from twolane.worker.steps.step_runner import ThreadStepRunner
+
+
+class LateStep:
+    """Submitted, and not done before `go_on` is set."""
+
+    def __init__(self, written: Mark | None, results: list[RowResult]) -> None:
+        self.written = written
+        self.go_on = threading.Event()
+        self._results = results
+
+    def result(self) -> list[RowResult]:
+        assert self.go_on.wait(5)
+        return self._results
+
+
+class Steps:
+    """An engine whose steps are given."""
+
+    steps_ahead = 1
+
+    def __init__(self, *steps: Step) -> None:
+        self._steps = list(steps)
+
+    def submit(self, work: Sequence[RowWork]) -> Step:
+        return self._steps.pop(0)
+
+
+async def test_the_mark_is_told_while_the_step_is_computed_and_once() -> None:
+    first, second = LateStep("mark 1", [RowResult(1)]), LateStep(None, [RowResult(2)])
+    runner = ThreadStepRunner(cast(Engine, Steps(first, second)))
+    told: list[Mark | None] = []
+    heard = asyncio.Event()
+
+    def on_submitted(mark: Mark | None) -> None:
+        assert asyncio.get_running_loop() is loop
+        told.append(mark)
+        heard.set()
+
+    async def wait(step: int) -> list[RowResult]:
+        return await runs[step]
+
+    loop = asyncio.get_running_loop()
+    runs = [runner.run([], on_submitted) for _ in range(2)]
+    async with asyncio.TaskGroup() as tasks:
+        waits = [tasks.create_task(wait(step)) for step in range(2)]
+        async with asyncio.timeout(5):
+            while len(told) < 2:
+                await heard.wait()
+                heard.clear()
+        assert told == ["mark 1", None], "in the order of submission"
+        assert not any(one.done() for one in waits)
+        first.go_on.set()
+        second.go_on.set()
+    assert [one.result() for one in waits] == [[RowResult(1)], [RowResult(2)]]
+    assert len(told) == 2
+    await runner.close()
+
+
+async def test_a_step_that_is_done_at_once_is_told_too() -> None:
+    runner = ThreadStepRunner(cast(Engine, Steps(DoneStep([RowResult(1)]))))
+    told: list[Mark | None] = []
+    assert await runner.run([], told.append) == [RowResult(1)]
+    assert told == [None]
+    await runner.close()
+
+
+class BrokenEngine:
+    """Every step fails where it is submitted."""
+
+    steps_ahead = 1
+
+    def submit(self, work: Sequence[RowWork]) -> Step:
+        raise RuntimeError("the device is gone")
+
+
+class BrokenStep:
+    """Submitted; its results never come."""
+
+    written: Mark | None = None
+
+    def result(self) -> list[RowResult]:
+        raise RuntimeError("the device is gone")
+
+
+@pytest.mark.parametrize("engine", [BrokenEngine(), Steps(BrokenStep())])
+async def test_what_a_thread_of_the_engine_raises_reaches_who_waits(engine: object) -> None:
+    runner = ThreadStepRunner(cast(Engine, engine))
+    with pytest.raises(RuntimeError, match="the device is gone"):
+        await runner.run([], None)
+    await runner.close()
+
+
+async def test_a_bug_of_who_hears_of_the_submission_reaches_who_waits() -> None:
+    runner = ThreadStepRunner(cast(Engine, Steps(DoneStep([RowResult(1)]))))
+
+    def hear(mark: Mark | None) -> None:
+        raise KeyError("a bug")
+
+    with pytest.raises(KeyError, match="a bug"):
+        await runner.run([], hear)
+    await runner.close()
+
+
+async def test_a_step_that_was_called_off_before_its_turn_is_not_submitted() -> None:
+    first = LateStep(None, [RowResult(1)])
+    is_running, go_on = threading.Event(), threading.Event()
+
+    class SlowToSubmit(Steps):
+        def submit(self, work: Sequence[RowWork]) -> Step:
+            is_running.set()
+            assert go_on.wait(5)
+            return super().submit(work)
+
+    engine = SlowToSubmit(first, LateStep(None, [RowResult(2)]))
+    runner = ThreadStepRunner(cast(Engine, engine))
+    running = asyncio.ensure_future(runner.run([], None))
+    called_off = asyncio.ensure_future(runner.run([], None))
+    await asyncio.to_thread(is_running.wait, 5)
+    called_off.cancel()
+    await asyncio.wait([called_off])
+    first.go_on.set()
+    go_on.set()
+    assert await running == [RowResult(1)]
+    await runner.close()
+    assert len(engine._steps) == 1, "the second was never asked for"
+
+
+async def test_the_loop_is_woken_once_for_a_step_that_nobody_else_hears_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    step = LateStep("mark", [RowResult(1)])
+    runner = ThreadStepRunner(cast(Engine, Steps(step)))
+    loop = asyncio.get_running_loop()
+    wakes: list[object] = []
+    real = loop.call_soon_threadsafe
+
+    def counted(*args: Any, **kwargs: Any) -> asyncio.Handle:
+        wakes.append(args[0])
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
+    run = asyncio.ensure_future(runner.run([], None))
+    step.go_on.set()
+    assert await run == [RowResult(1)]
+    monkeypatch.undo()
+    assert len(wakes) == 1
+    await runner.close()

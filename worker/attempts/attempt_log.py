@@ -1,0 +1,218 @@
+"""What one attempt has told its router so far, so that it can be told again.
+
+             ASSIGN                       stream lost
+    attached to a session  <--------->  detached  --- grace ---> cancelled
+             ^                ATTACH        |
+             `------------------------------'
+
+    live (a role has it) --- its last words ---> ended --- grace ---> forgotten
+
+Both are derived: attached from `session`, ended from `ended_s`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from twolane.engine.step import SampledToken
+from twolane.rpc.columns import GOES_ON, ColumnWriter, Logprobs
+from twolane.v1 import sampling_pb2, worker_pb2
+from twolane.worker.attempts.attempt_id import AttemptId
+from twolane.worker.attempts.labels import Claim
+from twolane.worker.attempts.owner import Owner
+
+_Kind = worker_pb2.RowEvent
+ROLES = (worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE)  # prefill tells a row's first token
+
+# After these the worker knows the attempt no more. (After HANDED_OVER, the prefill role: a decode
+# role of the same worker goes on.)
+LAST_WORDS = frozenset(
+    {
+        _Kind.KIND_RETARGETED,
+        _Kind.KIND_GONE,
+        _Kind.KIND_DEAD,
+        _Kind.KIND_PREEMPTED,
+        _Kind.KIND_FAILED,
+        _Kind.KIND_FINISHED,
+        _Kind.KIND_REFUSED,
+    }
+)
+FREES_PAGES = LAST_WORDS | {_Kind.KIND_HANDED_OVER}
+
+
+class Listener(Protocol):
+    """Who hears the news of an attempt; compared by identity."""
+
+    tokens: dict[worker_pb2.Role, ColumnWriter]  # that wait to be sent
+
+
+class AttemptLog:
+    """Every token of the attempt, and the latest row event of each of its roles."""
+
+    __slots__ = (
+        "_finish_reason",
+        "_first_index",
+        "_latest",
+        "_live",
+        "_logprobs",
+        "_n_prompt",
+        "_token_ids",
+        "attempt",
+        "claim",
+        "deadline_s",
+        "detached_s",
+        "ended_s",
+        "follows",
+        "is_cancelled",
+        "owner",
+        "row",
+        "sample",
+        "session",
+    )
+
+    def __init__(
+        self,
+        attempt: AttemptId,
+        roles: Iterable[worker_pb2.Role],
+        session: Listener | None,
+        *,
+        owner: Owner,
+        claim: Claim,
+        row: int,
+        sample: int = 0,
+        deadline_s: float | None = None,
+    ) -> None:
+        self.attempt = attempt
+        self.owner = owner
+        self.claim = claim
+        self.row = row  # under which tokens are told
+        self.sample = sample
+        self.deadline_s = deadline_s
+        self.session = session  # who hears its news; None: nobody now
+        self.detached_s = 0.0  # since when; means nothing while there is a session
+        self.ended_s: float | None = None
+        self.follows: tuple[AttemptId, int] | None = None  # whose row it has, sent to which epoch
+        self.is_cancelled = False  # a role may have it until its step is over
+        self._live = set(roles)
+        self._token_ids: Sequence[int] = ()  # prompt (n_prompt of them) and answer
+        self._n_prompt = 0
+        self._first_index: dict[worker_pb2.Role, int] = {}  # that each role has told
+        self._logprobs: dict[int, Logprobs] = {}  # by index, where they were asked for
+        self._finish_reason = GOES_ON  # of the newest token
+        self._latest: dict[worker_pb2.Role, worker_pb2.RowEvent] = {}
+
+    @classmethod
+    def of(
+        cls,
+        assign: worker_pb2.Assign,
+        session: Listener | None = None,
+        *,
+        owner: Owner = Owner("", 0),  # noqa: B008 - a constant
+        deadline_s: float | None = None,
+    ) -> AttemptLog:
+        """Of an attempt that begins."""
+        return cls(
+            AttemptId.of(assign.key),
+            assign.roles,
+            session,
+            owner=owner,
+            claim=Claim.of(assign),
+            row=assign.row,
+            sample=assign.sample,
+            deadline_s=deadline_s,
+        )
+
+    def hear(self, token_ids: list[int], n_prompt: int) -> None:
+        """Tell the tokens of this row, whose list grows by each before it is told. The log reads it
+        when something is told again; once the attempt is over it has its own copy."""
+        self._token_ids, self._n_prompt = token_ids, n_prompt
+
+    def first_token(
+        self,
+        role: worker_pb2.Role,
+        index: int,
+        sampled: SampledToken,
+        finish: sampling_pb2.FinishReason,
+    ) -> None:
+        """Tell the first token of a role, which is the only one of the prefill role."""
+        self._first_index[role] = index
+        self.token(role, index, sampled, finish)
+
+    def token(
+        self,
+        role: worker_pb2.Role,
+        index: int,
+        sampled: SampledToken,
+        finish: sampling_pb2.FinishReason,
+    ) -> None:
+        """Tell the row's newest token, which is at `index` of the answer. Called for every token of
+        every row: what is touched here is all of a row that a step has to fetch from memory."""
+        logprobs = None
+        if sampled.logprob is not None:
+            logprobs = self._logprobs[index] = (sampled.logprob, sampled.top)
+        if finish:
+            self._finish_reason = finish
+        session = self.session
+        if session is None:
+            return
+        writer = session.tokens[role]
+        if self.sample:
+            writer.add(self.row, index, (sampled.token,), sample=self.sample)
+        else:
+            writer.rows.append(self.row)
+            writer.first_indexes.append(index)
+            writer.token_ids.append(sampled.token)
+        if logprobs is not None:
+            writer.logprobs(1, logprobs)
+        if finish:
+            writer.end(finish)
+
+    def record(self, event: worker_pb2.RowEvent, now: float) -> None:
+        role = event.role
+        self._latest[role] = event
+        if event.kind == _Kind.KIND_HANDED_OVER:
+            self._live.discard(role)
+        elif event.kind in LAST_WORDS:
+            self._live.clear()
+        if not self._live and self.ended_s is None:
+            self.ended_s = now
+            # its row goes, and what it told stays: four bytes a token, and nothing that the garbage
+            # collector looks at
+            self._token_ids, self._n_prompt = array("i", self._token_ids[self._n_prompt :]), 0
+
+    def detach(self, now: float) -> None:
+        self.session, self.detached_s = None, now
+
+    def since(
+        self, from_index: int
+    ) -> tuple[Sequence[worker_pb2.TokenColumns], Sequence[worker_pb2.RowEvent]]:
+        """Tokens from that index on, in the order they were told, and the latest news."""
+        n_told = len(self._token_ids) - self._n_prompt
+        columns = []
+        for role, first in sorted(self._first_index.items()):
+            end = first + 1 if role == worker_pb2.ROLE_PREFILL else n_told
+            begin = max(first, from_index)
+            if begin >= end:
+                continue
+            writer = ColumnWriter(role)
+            ids = self._token_ids[self._n_prompt + begin : self._n_prompt + end]
+            writer.add(self.row, begin, ids, sample=self.sample)
+            for index in range(begin, end) if self._logprobs else ():
+                if index in self._logprobs:
+                    writer.logprobs(end - index, self._logprobs[index])
+            if end == n_told and self._finish_reason:
+                writer.end(self._finish_reason)
+            columns.append(writer.take())
+        return columns, list(self._latest.values())
+
+    def is_forgettable(self, now: float, grace_s: float) -> bool:
+        return self.ended_s is not None and now >= self.ended_s + grace_s
+
+    def is_abandoned(self, now: float, grace_s: float) -> bool:
+        """It runs uncancelled, and for too long nobody has listened, or its deadline has passed."""
+        if self.ended_s is not None or self.is_cancelled:
+            return False
+        late = self.deadline_s is not None and now >= self.deadline_s
+        return late or (self.session is None and now >= self.detached_s + grace_s)

@@ -1,0 +1,49 @@
+"""Which labels of clients live rows hold, so that no second request runs under one.
+
+    tenant, request_id --- held under one claim --- by each live attempt of that submission
+
+A row that has ended, or was cancelled, holds nothing.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from twolane.v1 import worker_pb2
+from twolane.worker.attempts.attempt_id import AttemptId
+
+
+class Claim(NamedTuple):
+    """`nonce` is drawn for each submission: who brings another one is another request."""
+
+    tenant: str
+    request_id: str
+    nonce: int
+
+    @classmethod
+    def of(cls, assign: worker_pb2.Assign) -> Claim:
+        return cls(assign.tenant, assign.request_id, assign.claim)
+
+
+class Labels:
+    """Attempts without a label (an empty request_id) may come, and hold nothing."""
+
+    def __init__(self) -> None:
+        self._holders: dict[tuple[str, str], dict[AttemptId, int]] = {}
+
+    def is_anothers(self, claim: Claim) -> bool:
+        holders = self._holders.get(claim[:2], {})
+        return any(nonce != claim.nonce for nonce in holders.values())
+
+    def hold(self, claim: Claim, attempt: AttemptId) -> None:
+        if claim.request_id:
+            self._holders.setdefault(claim[:2], {})[attempt] = claim.nonce
+
+    def let_go(self, claim: Claim, attempt: AttemptId) -> None:
+        """May be called again."""
+        holders = self._holders.get(claim[:2], {})
+        if holders.pop(attempt, None) is not None and not holders:
+            del self._holders[claim[:2]]
+
+    def __len__(self) -> int:
+        return len(self._holders)

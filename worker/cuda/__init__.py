@@ -1,0 +1,1 @@
+"""A GPU's pool as kvtransfer sees it: memory, copies, and pages in other layouts."""

@@ -1,0 +1,205 @@
+"""A lane of copies out of a GPU's pool and into it: one stream, by kernels and by copy engines."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from twolane.engine.cuda.driver import Context, Copies, CudaError, is_past
+from twolane.engine.kernels.page_copy import copy_pages
+from twolane.engine.kernels.page_sum import sum_pages
+from twolane.kvtransfer.copy_plan import PageIds
+from twolane.kvtransfer.device import Bytes, DeviceError, Fence, Mark, PeerPool, Sums
+from twolane.worker.cuda.copy_cost import CopyCost
+from twolane.worker.cuda.page_converter import Origin, Pool, landing_place, upload
+from twolane.worker.cuda.page_parts import Copy, Part, Parts, copies
+from twolane.worker.cuda.peer import REFUSALS, CudaPeer, told
+
+_SIDES = 3  # streams besides the lane's own, for copies side by side
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneConfig:
+    """How much of the card copies may take."""
+
+    cost: CopyCost = field(default_factory=CopyCost)
+    copy_programs: int = 32  # of the kernel, at most one a multiprocessor
+    sum_programs: int = 32
+    make_programs: int = 64
+    priority: int = -1  # ahead of the engine's stream: few programs, that would else stand in line
+
+
+class CudaFence:
+    """See `Fence`. Asks the driver itself: torch would keep other threads waiting meanwhile."""
+
+    def __init__(self, event: torch.cuda.Event) -> None:
+        self._event = event
+        self._handle: int = event.cuda_event
+
+    def is_done(self) -> bool:
+        try:
+            return is_past(self._handle)
+        except CudaError as error:
+            raise DeviceError(f"a copy failed: {error}") from error
+
+
+class OverFence:
+    """See `Fence`: of what has ended, and nobody knows how well."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def is_done(self) -> bool:
+        raise DeviceError(f"copies could not be followed: {self._error}") from self._error
+
+
+class CudaLane:
+    """See `Lane`. Raises `DeviceError` when there is none to be had."""
+
+    def __init__(
+        self, context: Context, device: torch.device, origin: Origin, config: LaneConfig
+    ) -> None:
+        self._context = context
+        self._device = device
+        self._config = config
+        self._origin = origin
+        self._thread = 0
+        self._is_closed = False
+        with told(context):
+            self._stream, *self._sides = [
+                torch.cuda.Stream(device, priority=config.priority)  # type: ignore[no-untyped-call]
+                for _ in range(1 + _SIDES)
+            ]
+            self._copies = Copies(
+                self._stream.cuda_stream, [stream.cuda_stream for stream in self._sides]
+            )
+
+    def warm_up(self) -> None:
+        """Launch each kernel once: a page is copied onto itself, and keeps its bytes."""
+        assert isinstance(self._origin, Pool)
+        first, parts = np.zeros(1, dtype=np.int64), self._origin.parts
+        self.sum(first)
+        with self._launching():
+            for copy in copies(parts, parts):
+                self._by_kernel(copy, first, first)
+
+    def after(self, mark: Mark) -> None:
+        assert isinstance(mark, torch.cuda.Event)
+        with self._launching():
+            self._stream.wait_event(mark)
+
+    def to_peer(self, peer: PeerPool, src: PageIds, dst: PageIds) -> None:
+        assert isinstance(peer, CudaPeer)
+        with self._launching():
+            for parts, pages, span in self._origin.batches(src):
+                self._to_peer(copies(parts, peer.parts), pages, dst[span])
+
+    def to_host(self, pages: PageIds, buffer: Bytes) -> None:
+        with self._launching():
+            for parts, held, span in self._origin.batches(pages):
+                for copy in copies(parts, _part_of(buffer)):
+                    self._by_engines(copy, held, np.arange(span.start, span.stop))
+
+    def from_host(self, buffer: Bytes, pages: PageIds) -> None:
+        assert isinstance(self._origin, Pool), "pages that are made are nobody's to write"
+        with self._launching():
+            for copy in copies(_part_of(buffer), self._origin.parts):
+                self._by_engines(copy, np.arange(len(buffer)), pages)
+
+    def sum(self, pages: PageIds) -> Sums:
+        n, device = len(pages), self._device
+        with self._launching():
+            host = landing_place(n)
+            sums = torch.zeros(n, dtype=torch.int64, device=device)
+            for parts, held, span in self._origin.batches(pages):
+                ids = upload(held, device)
+                for part in parts:
+                    sum_pages(
+                        part.address,
+                        ids,
+                        page_bytes=part.n_bytes,
+                        stride=part.stride,
+                        bytes_before=part.first,
+                        out=sums[span],
+                        programs=self._config.sum_programs,
+                    )
+            host.copy_(sums, non_blocking=True)
+        filled: Sums = host.numpy().view(np.uint64)
+        return filled
+
+    def mark(self) -> Fence:
+        self._origin.forget()
+        try:
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record(self._stream)
+            return CudaFence(event)
+        except REFUSALS as error:
+            with suppress(*REFUSALS):  # refused too: the context is gone, and with it all it ran
+                self._stream.synchronize()
+            return OverFence(error)
+
+    def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            self._stream.synchronize()
+            self._copies.close()
+            self._origin.close()
+        except REFUSALS as error:  # the context is gone, and with it all that it ran
+            _log.warning("a lane of %s was not closed in order: %s", self._device, error)
+
+    # -- inside -----------------------------------------------------------------------------
+
+    def _to_peer(self, shares: list[Copy], src: PageIds, dst: PageIds) -> None:
+        n_runs = sum(len(copy.spans(src, dst)) for copy in shares)
+        n_bytes = len(src) * sum(copy.source.n_bytes for copy in shares)
+        takes_kernel = self._config.cost.takes_kernel(n_bytes, n_runs)
+        carry_out = self._by_kernel if takes_kernel else self._by_engines
+        for copy in shares:
+            carry_out(copy, src, dst)
+
+    def _by_engines(self, copy: Copy, src: PageIds, dst: PageIds) -> None:
+        spans = np.array(copy.spans(src, dst), dtype=np.int64)
+        begins = spans[:, 0]
+        self._copies.give(
+            copy.target.address + dst[begins] * copy.target.stride,
+            copy.source.address + src[begins] * copy.source.stride,
+            (spans[:, 1] - begins) * copy.source.n_bytes,
+        )
+
+    def _by_kernel(self, copy: Copy, src: PageIds, dst: PageIds) -> None:
+        copy_pages(
+            copy.source.address,
+            copy.target.address,
+            upload(src, self._device),
+            upload(dst, self._device),
+            page_bytes=copy.source.n_bytes,
+            source_stride=copy.source.stride,
+            target_stride=copy.target.stride,
+            programs=self._config.copy_programs,
+        )
+
+    @contextmanager
+    def _launching(self) -> Iterator[None]:
+        """The lane's stream, on whichever thread this is. Raises `DeviceError`."""
+        try:
+            if self._thread != threading.get_ident():
+                self._context.enter()
+                self._thread = threading.get_ident()
+            with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
+                yield
+        except REFUSALS as error:
+            raise DeviceError(str(error)) from error
+
+
+def _part_of(buffer: Bytes) -> Parts:
+    return (Part(buffer.ctypes.data, 0, buffer.shape[1], buffer.shape[1]),)

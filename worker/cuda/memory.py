@@ -1,0 +1,128 @@
+"""A GPU's pool as the transfer lane sees it: `twolane.kvtransfer.device.DeviceMemory` over CUDA.
+
+    export     handles of the raw allocations + offsets, and whose they are; within one process the
+               addresses themselves, as nobody can open a handle of his own
+    lane       a stream of its own, which no other stream waits for, and which itself waits for the
+               engine's mark where pages are offered before they are computed
+    copies     to peers as `CopyCost` says; to and from pinned memory by the copy engines
+    ranks      a page is the concatenation of the ranks' pages, each copied from and to its part
+
+Imports torch and triton: only where there is a GPU.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+import torch
+
+from twolane.engine.cuda.driver import Context, export_memory, pin, unpin
+from twolane.engine.kernels.loading import load_kernels_once
+from twolane.engine.step import DevicePool
+from twolane.kvtransfer.device import Bytes, Region
+from twolane.kvtransfer.link.process_identity import start_ticks
+from twolane.layout import Layout
+from twolane.worker.cuda.copy_stream import CudaLane, LaneConfig
+from twolane.worker.cuda.page_converter import CudaMaker, Pool, Staging, makes_dtypes
+from twolane.worker.cuda.page_parts import parts_of
+from twolane.worker.cuda.peer import CudaPeer, open_peer, told
+
+
+class CudaMemory:
+    """See `DeviceMemory`. The pool is the engine's, and outlives this. `page_bytes`: of all ranks.
+
+    Kernels are built and loaded when it is made, which takes seconds the first time: not when a
+    peer connects, while others wait for this process to show signs of life. Those that make pages
+    differ from layout to layout, and are built on a lane's own thread when it first needs them.
+    """
+
+    kind = "cuda"
+
+    def __init__(
+        self, pool: DevicePool, page_bytes: int, *, config: LaneConfig | None = None
+    ) -> None:
+        self.parts = parts_of(pool.addresses, page_bytes)
+        self.n_pages = pool.n_bytes // self.parts[0].n_bytes
+        self.page_bytes = page_bytes
+        self.config = config or LaneConfig()
+        self.device = torch.device("cuda", pool.device)
+        self._exports = pool.exports
+        self._context = Context(pool.device)
+        load_kernels_once()
+        lane = self.open_lane()
+        lane.warm_up()
+        lane.close()
+
+    @property
+    def regions(self) -> tuple[Region, ...]:
+        device, n_pages = self.device.index, self.n_pages
+        return tuple(Region(p.address, n_pages * p.n_bytes, device) for p in self.parts)
+
+    def open_lane(self) -> CudaLane:
+        return CudaLane(self._context, self.device, Pool(self.parts), self.config)
+
+    def makes_dtypes(self, dtype: str) -> tuple[str, ...]:
+        return makes_dtypes(dtype)
+
+    def made(self, source: Layout, target: Layout) -> CudaMade:
+        assert source.ranks == len(self.parts)
+        assert source.page_bytes == self.page_bytes
+        addresses = [part.address for part in self.parts]
+        with told(self._context):
+            maker = CudaMaker(addresses, source, target, self.device)
+        return CudaMade(self, self._context, maker)
+
+    def enter(self) -> None:
+        with told(self._context):
+            pass
+
+    def export(self) -> str:
+        with told(self._context):
+            handles = self._exports or [export_memory(part.address) for part in self.parts]
+            uuid = self._context.uuid
+        facts = {
+            "pid": os.getpid(),
+            "ticks": start_ticks(os.getpid()),
+            "addresses": [part.address for part in self.parts],
+            "n_pages": self.n_pages,
+            "page_bytes": self.page_bytes,
+            "device": uuid,
+            "handles": [handle.hex() for handle in handles],
+        }
+        return json.dumps(facts)
+
+    def open_peer(self, address: str) -> CudaPeer:
+        return open_peer(self._context, address, self.page_bytes)
+
+    def pin(self, buffer: Bytes) -> None:
+        with told(self._context):
+            pin(buffer.ctypes.data, buffer.nbytes)
+
+    def unpin(self, buffer: Bytes) -> None:
+        with told(self._context):
+            unpin(buffer.ctypes.data)
+
+
+class CudaMade:
+    """See `SentMemory`: the pool's pages as pages of another layout."""
+
+    def __init__(self, memory: CudaMemory, context: Context, maker: CudaMaker) -> None:
+        self.page_bytes = maker.page_bytes
+        self._memory = memory
+        self._context = context
+        self._maker = maker
+
+    def open_lane(self) -> CudaLane:
+        memory, config = self._memory, self._memory.config
+        staging = Staging(self._maker, config.make_programs)
+        return CudaLane(self._context, memory.device, staging, config)
+
+    def open_peer(self, address: str) -> CudaPeer:
+        return open_peer(self._context, address, self.page_bytes)
+
+    def pin(self, buffer: Bytes) -> None:
+        self._memory.pin(buffer)
+
+    def unpin(self, buffer: Bytes) -> None:
+        self._memory.unpin(buffer)

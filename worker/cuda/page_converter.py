@@ -1,0 +1,202 @@
+"""Pages of another layout, made on the card that holds them: gathered, or gathered and quantised.
+
+    pool (one part a rank) --kernel--> staging --copies--> peer, pinned memory, sums
+
+A lane has a staging of its own, and one stream orders all that touches it: it is filled again when
+what was copied out of it has gone. Nothing is made twice between two marks of a lane.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from twolane.engine.kernels.page_make import (
+    UNIT_BYTES,
+    MakeTable,
+    fp8_tokens,
+    make_fp8_pages,
+    make_pages,
+)
+from twolane.kvtransfer.copy_plan import PageIds
+from twolane.kvtransfer.layouts.gather import Gather, gather_of
+from twolane.layout import DTYPE_BYTES, Layout
+from twolane.worker.cuda.page_parts import Part, Parts
+
+WIDE_DTYPES = frozenset({"float32", "bfloat16", "float16"})
+FP8_DTYPE = "float8_e4m3fn"
+STAGING_BYTES = 32 * 1024 * 1024  # at most, unless a page is larger: it passes through the cache
+
+
+def makes_dtypes(dtype: str) -> tuple[str, ...]:
+    """Of pages that a card makes of pages of that dtype."""
+    return (dtype, FP8_DTYPE) if dtype in WIDE_DTYPES else (dtype,)
+
+
+class CudaMaker:
+    """Makes pages of `target`'s layout of a pool of `source`'s, whose parts are at `addresses`."""
+
+    def __init__(
+        self, addresses: Sequence[int], source: Layout, target: Layout, device: torch.device
+    ) -> None:
+        assert target.dtype in makes_dtypes(source.dtype)
+        alike = replace(target, dtype=source.dtype)
+        gather = gather_of(source, alike)
+        unit = math.gcd(source.page_tokens, target.page_tokens)
+        granule_bytes = gather.granule_bytes
+        self.quantises = target.dtype != source.dtype
+        if self.quantises:
+            token_bytes = source.head_dim * DTYPE_BYTES[source.dtype]
+            granule_bytes = fp8_tokens(unit) * token_bytes
+        self.page_bytes = target.page_bytes
+        self.device = device
+        self._source, self._target = source, target
+        self._address = addresses[0]
+        self._table = table_of(
+            gather,
+            addresses,
+            part_bytes=source.rank_page_bytes,
+            granule_bytes=granule_bytes,
+            units=target.page_tokens // unit,
+            slots_a_page=source.page_tokens // unit,
+            device=device,
+        )
+
+    def make(self, slots: torch.Tensor, out: torch.Tensor, *, programs: int) -> None:
+        """Fill `out` [n, page_bytes]; `slots` as `Paging.sources` gives them, int32."""
+        size = self._source.rank_page_bytes
+        rows = slots.view(len(out), -1)
+        if not self.quantises:
+            make_pages(
+                self._address, rows, self._table, page_bytes=size, out=out, programs=programs
+            )
+            return
+        make_fp8_pages(
+            self._address,
+            rows,
+            self._table,
+            page_bytes=size,
+            out=out,
+            dtype=getattr(torch, self._source.dtype),
+            kv_heads=self._target.kv_heads,
+            page_tokens=self._target.page_tokens,
+            head_dim=self._target.head_dim,
+            programs=programs,
+        )
+
+
+def table_of(
+    gather: Gather,
+    addresses: Sequence[int],
+    *,
+    part_bytes: int,
+    granule_bytes: int,
+    units: int,
+    slots_a_page: int,
+    device: torch.device,
+) -> MakeTable:
+    """A whole page's gather as the kernels read it, cut into granules of that size."""
+    cut, rest = divmod(gather.granule_bytes, granule_bytes)
+    assert not rest
+    assert part_bytes % gather.granule_bytes == 0, "no granule lies in two parts"
+    start = gather.start * gather.granule_bytes
+    away = np.asarray([address - addresses[0] for address in addresses], dtype=np.int64)
+    base = start % part_bytes + away[start // part_bytes]
+    base = base[:, None] + np.arange(cut, dtype=np.int64) * granule_bytes
+    step = gather.step * gather.granule_bytes
+    assert not (base % UNIT_BYTES).any()
+    assert not (step % UNIT_BYTES).any()
+    return MakeTable(
+        base=torch.from_numpy(base.reshape(-1) // UNIT_BYTES).to(device),
+        unit=torch.from_numpy(np.repeat(gather.unit, cut).astype(np.int32)).to(device),
+        step=torch.from_numpy(np.repeat(step // UNIT_BYTES, cut).astype(np.int32)).to(device),
+        granule_bytes=granule_bytes,
+        units=units,
+        slots_a_page=slots_a_page,
+    )
+
+
+class Origin(Protocol):
+    """What a lane copies out of."""
+
+    def batches(self, src: PageIds) -> Iterator[tuple[Parts, PageIds, slice]]:
+        """Parts of a memory, pages in them, and which of `src` these are: `src` from the first on.
+        What is to be done with a batch is given to the stream before the next one is asked for."""
+        ...
+
+    def forget(self) -> None:
+        """Pages of the pool may change from now on."""
+        ...
+
+    def close(self) -> None:
+        """The stream has done all."""
+        ...
+
+
+class Pool:
+    """See `Origin`: nothing is made."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+
+    def batches(self, src: PageIds) -> Iterator[tuple[Parts, PageIds, slice]]:
+        yield self.parts, src, slice(0, len(src))
+
+    def forget(self) -> None:
+        """Nothing is kept."""
+
+    def close(self) -> None:
+        """The pool is not ours."""
+
+
+class Staging:
+    """See `Origin`: pages that are made, of one lane. Used in its stream alone."""
+
+    def __init__(self, maker: CudaMaker, programs: int) -> None:
+        self._maker = maker
+        self._programs = programs
+        self._most = max(1, STAGING_BYTES // maker.page_bytes)
+        self._held = torch.empty(0, maker.page_bytes, dtype=torch.uint8)
+        self._holds: PageIds | None = None  # what its pages were made of
+
+    def batches(self, src: PageIds) -> Iterator[tuple[Parts, PageIds, slice]]:
+        size = self._maker.page_bytes
+        for at in range(0, len(src), self._most):
+            span = slice(at, min(len(src), at + self._most))
+            self._fill(src[span])
+            part = Part(self._held.data_ptr(), 0, size, size)
+            yield (part,), np.arange(span.stop - at, dtype=np.int64), span
+
+    def forget(self) -> None:
+        self._holds = None
+
+    def close(self) -> None:
+        self.forget()
+        self._held = self._held[:0].clone()
+
+    def _fill(self, src: PageIds) -> None:
+        if self._holds is not None and np.array_equal(self._holds, src):
+            return
+        self._holds = None
+        device = self._maker.device
+        if len(self._held) < len(src):
+            self._held = torch.empty(
+                len(src), self._maker.page_bytes, dtype=torch.uint8, device=device
+            )
+        self._maker.make(upload(src, device), self._held[: len(src)], programs=self._programs)
+        self._holds = src.copy()
+
+
+def upload(pages: PageIds, device: torch.device) -> torch.Tensor:
+    """int32, there before what is given to the stream next."""
+    return torch.from_numpy(pages.astype(np.int32)).pin_memory().to(device, non_blocking=True)
+
+
+def landing_place(n: int) -> torch.Tensor:
+    """[n] int64 in memory that a copy of the stream may go to while nobody waits."""
+    return torch.empty(n, dtype=torch.int64, pin_memory=True)

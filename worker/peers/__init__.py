@@ -1,0 +1,1 @@
+"""The workers that pages come from and go to."""

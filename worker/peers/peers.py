@@ -1,0 +1,122 @@
+"""The transfer lanes of a worker: out of its prefill role, into its decode role.
+
+The drivers of kvtransfer do the work; here they meet the roles. News of transfers go to the role's
+inbox and wake the step loop, which lets the role act between two steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from twolane.kvtransfer.events import ReceiverEvent, SenderEvent
+from twolane.kvtransfer.link.handshake import HOST, ReceiverIdentity, sender_hello
+from twolane.kvtransfer.link.process_identity import host_identity
+from twolane.kvtransfer.receive.driver import PeerLink, ReceiverDriver
+from twolane.kvtransfer.send.driver import Dial, OpenOutlet, SenderDriver
+from twolane.kvtransfer.transport import Landing
+from twolane.v1 import worker_pb2
+from twolane.worker.context import Site
+from twolane.worker.role import DecodeSide, PrefillSide, Roles
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """How a worker reaches its peers, as its composer brings it: control streams, and the ways that
+    page bytes can travel. Landings are its to close, when the worker is over."""
+
+    dial: Dial  # endpoint -> a fresh stream to that worker's TransferService
+    open_outlet: OpenOutlet  # way for page bytes to the receiver that said this hello
+    landings: Mapping[str, Landing]  # by transport name; where page bytes arrive
+    transports: tuple[str, ...]  # that pages may leave by, best first
+    makes_dtypes: tuple[str, ...] = ()  # of pages that outlets make of ours, if they make any
+    memory: str = HOST  # where the pages are: some transports need the same kind on both sides
+
+
+class Peers:
+    """`connect`, `serve` and `flush` may be called at any time on the event loop."""
+
+    def __init__(self, site: Site, roles: Roles, wire: Wire, *, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._out = None if roles.prefill is None else self._open_out(site, roles.prefill, wire)
+        self._in = None if roles.decode is None else self._open_in(site, roles.decode, wire)
+        self._decode = roles.decode
+
+    def connect(self, peer: worker_pb2.WorkerAddress) -> None:
+        """Keep a stream to that decode worker for as long as there are transfers to it."""
+        assert self._out is not None, "no prefill role here"
+        self._out.connect(peer.epoch, peer.endpoint)
+
+    async def serve(self, link: PeerLink) -> bool:
+        """Serve a prefill worker's stream until it is over. False: there is no decode role here."""
+        if self._in is None:
+            return False
+        await self._in.serve(link)
+        return True
+
+    def flush(self, now: float) -> None:
+        """Pages may have been freed, or commands given: grant, send, deliver."""
+        if self._decode is not None and self._decode.receiver.n_queued:
+            self._decode.receiver.tick(now)
+        for driver in (self._in, self._out):
+            if driver is not None:
+                driver.flush()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for driver in (self._in, self._out):
+                if driver is not None:
+                    tasks.create_task(driver.run())
+
+    @property
+    def transports(self) -> list[worker_pb2.PeerTransport]:
+        """How pages travel to and from each peer."""
+        both: list[worker_pb2.PeerTransport] = []
+        for driver in (self._in, self._out):
+            if driver is not None:
+                both += driver.transports
+        return both
+
+    def _open_out(self, site: Site, role: PrefillSide, wire: Wire) -> SenderDriver:
+        def on_events(events: list[SenderEvent]) -> None:
+            role.on_transfers(events)
+            self._wake()
+
+        spec = site.spec
+        hello = sender_hello(
+            site.worker_id,
+            site.epoch,
+            spec.fingerprint,
+            spec.layout,
+            wire.transports,
+            wire.makes_dtypes,
+            memory=wire.memory,
+        )
+        return SenderDriver(
+            role.sender,
+            hello,
+            wire.dial,
+            wire.open_outlet,
+            on_events,
+            role.lease,
+            is_wanted=role.sends_to,
+        )
+
+    def _open_in(self, site: Site, role: DecodeSide, wire: Wire) -> ReceiverDriver:
+        def on_events(events: list[ReceiverEvent]) -> None:
+            role.on_transfers(events)
+            self._wake()
+
+        spec = site.spec
+        identity = ReceiverIdentity(
+            worker_id=site.worker_id,
+            epoch=site.epoch,
+            fingerprint=spec.fingerprint,
+            layout=spec.layout,
+            host=host_identity(),
+            lease_ms=int(role.lease.lease_s * 1000),
+            memory=wire.memory,
+        )
+        return ReceiverDriver(role.receiver, identity, wire.landings, on_events, role.lease)

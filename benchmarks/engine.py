@@ -57,7 +57,7 @@ from twolane.engine.cuda.load import load_cuda_engine
 from twolane.engine.cuda.memory import tensor_of
 from twolane.engine.cuda.tuning import USUAL, Tuning
 from twolane.engine.fp8 import FP8
-from twolane.engine.kernels.view import KVView
+from twolane.engine.kernels.pages.kv_view import KVView
 from twolane.engine.load import load_engine
 from twolane.engine.step import Engine
 

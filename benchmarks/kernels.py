@@ -25,20 +25,25 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from benchmarks.results import RESULTS, save
 from twolane.engine.cuda.products import Products
 from twolane.engine.fp8 import FP8, LARGEST, Fp8Rows
-from twolane.engine.kernels.decode_attention import decode_attention
-from twolane.engine.kernels.decode_plan import DecodePlan, allocate_plan, items_for, plan_decode
-from twolane.engine.kernels.gemv import gemv
-from twolane.engine.kernels.launch import APART, OVERLAP
-from twolane.engine.kernels.norm import rms_norm
-from twolane.engine.kernels.page_copy import copy_pages
-from twolane.engine.kernels.prefill_attention import config_for, prefill_attention
-from twolane.engine.kernels.prefill_plan import plan_prefill
-from twolane.engine.kernels.rope_write import rope_write
-from twolane.engine.kernels.sample import sample
-from twolane.engine.kernels.silu import silu_mul
-from twolane.engine.kernels.skinny import PartialSums, skinny
-from twolane.engine.kernels.tall import gated_tall
-from twolane.engine.kernels.view import KVView, allocate_view
+from twolane.engine.kernels.attention.decode_attention import decode_attention
+from twolane.engine.kernels.attention.decode_plan import (
+    DecodePlan,
+    allocate_plan,
+    items_for,
+    plan_decode,
+)
+from twolane.engine.kernels.attention.prefill_attention import config_for, prefill_attention
+from twolane.engine.kernels.attention.prefill_plan import plan_prefill
+from twolane.engine.kernels.pages.kv_view import KVView, allocate_view
+from twolane.engine.kernels.pages.page_copy import copy_pages
+from twolane.engine.kernels.pages.rope_write import rope_write
+from twolane.engine.kernels.pdl import APART, OVERLAP
+from twolane.engine.kernels.products.few_rows import PartialSums, skinny
+from twolane.engine.kernels.products.gated_many_rows import gated_tall
+from twolane.engine.kernels.products.gemv import gemv
+from twolane.engine.kernels.rows.norm import rms_norm
+from twolane.engine.kernels.rows.sample import sample
+from twolane.engine.kernels.rows.silu import silu_mul
 from twolane.engine.rope import Rope
 
 HEADS, KV_HEADS, DIM, HIDDEN, WIDE, VOCAB, LAYERS = 32, 8, 128, 4096, 14336, 128_256, 32

@@ -35,18 +35,22 @@ from benchmarks.kernels import (
 )
 from benchmarks.results import RESULTS, save
 from twolane.engine.fp8 import FP8, Fp8Rows
-from twolane.engine.kernels.decode_attention import decode_attention
-from twolane.engine.kernels.decode_config import DecodeConfig, Fp8Products
-from twolane.engine.kernels.decode_plan import allocate_plan, plan_decode
-from twolane.engine.kernels.gemv import GemvConfig, gemv
-from twolane.engine.kernels.norm import rms_norm
-from twolane.engine.kernels.prefill_attention import PrefillConfig, config_for, prefill_attention
-from twolane.engine.kernels.prefill_plan import plan_prefill
-from twolane.engine.kernels.quantise import quantise_rows
-from twolane.engine.kernels.rope_write import rope_write
-from twolane.engine.kernels.silu import silu_mul
+from twolane.engine.kernels.attention.decode_attention import decode_attention
+from twolane.engine.kernels.attention.decode_config import DecodeConfig, Fp8Products
+from twolane.engine.kernels.attention.decode_plan import allocate_plan, plan_decode
+from twolane.engine.kernels.attention.prefill_attention import (
+    PrefillConfig,
+    config_for,
+    prefill_attention,
+)
+from twolane.engine.kernels.attention.prefill_plan import plan_prefill
+from twolane.engine.kernels.pages.dequantise import widen_pages
+from twolane.engine.kernels.pages.rope_write import rope_write
+from twolane.engine.kernels.products.gemv import GemvConfig, gemv
+from twolane.engine.kernels.rows.norm import rms_norm
+from twolane.engine.kernels.rows.quantise import quantise_rows
+from twolane.engine.kernels.rows.silu import silu_mul
 from twolane.engine.kernels.testing import relative_error
-from twolane.engine.kernels.widen import widen_pages
 from twolane.engine.rope import Rope
 
 CUDA = torch.device("cuda")

@@ -42,14 +42,19 @@ from benchmarks.kernels import (
     time_s,
 )
 from benchmarks.results import RESULTS, save
-from twolane.engine.kernels.decode_attention import decode_attention
-from twolane.engine.kernels.decode_config import DecodeConfig
-from twolane.engine.kernels.decode_plan import allocate_plan, items_for, plan_decode
-from twolane.engine.kernels.gemv import gemv
-from twolane.engine.kernels.rope_write import rope_write
-from twolane.engine.kernels.silu import silu_mul
-from twolane.engine.kernels.skinny import PartialSums, skinny
-from twolane.engine.kernels.skinny_plan import SkinnyConfig, candidates, config_for, pad_rows
+from twolane.engine.kernels.attention.decode_attention import decode_attention
+from twolane.engine.kernels.attention.decode_config import DecodeConfig
+from twolane.engine.kernels.attention.decode_plan import allocate_plan, items_for, plan_decode
+from twolane.engine.kernels.pages.rope_write import rope_write
+from twolane.engine.kernels.products.few_rows import PartialSums, skinny
+from twolane.engine.kernels.products.few_rows_plan import (
+    SkinnyConfig,
+    candidates,
+    config_for,
+    pad_rows,
+)
+from twolane.engine.kernels.products.gemv import gemv
+from twolane.engine.kernels.rows.silu import silu_mul
 from twolane.engine.kernels.testing import relative_error
 from twolane.engine.rope import Rope
 

@@ -14,7 +14,7 @@ from twolane.engine.cuda.products import Products
 from twolane.engine.cuda.sums import RankSums
 from twolane.engine.cuda.tuning import Tuning
 from twolane.engine.fp8 import FP8
-from twolane.engine.kernels.view import KVView
+from twolane.engine.kernels.pages.kv_view import KVView
 from twolane.engine.model import matrices
 from twolane.engine.pool import PoolShape
 from twolane.engine.ranks.shard import Shard

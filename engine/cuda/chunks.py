@@ -15,10 +15,14 @@ from dataclasses import dataclass, replace
 import torch
 
 from twolane.engine.cuda.inputs import DeviceInputs
-from twolane.engine.kernels.prefill_attention import PrefillConfig, config_for, prefill_attention
-from twolane.engine.kernels.rehearsal import card_of
-from twolane.engine.kernels.view import KVView
-from twolane.engine.kernels.widen import widen_pages
+from twolane.engine.kernels.attention.prefill_attention import (
+    PrefillConfig,
+    config_for,
+    prefill_attention,
+)
+from twolane.engine.kernels.launch import card_of
+from twolane.engine.kernels.pages.dequantise import widen_pages
+from twolane.engine.kernels.pages.kv_view import KVView
 
 LONG_TOKENS = 32  # new tokens a row from which on pages are widened
 SCRATCH_BYTES = 1 << 30  # at most, else pages are unpacked as they are read

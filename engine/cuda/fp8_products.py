@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 
 from twolane.engine.fp8 import Fp8Rows
-from twolane.engine.kernels.quantise import quantise_rows
+from twolane.engine.kernels.rows.quantise import quantise_rows
 
 FAST = True  # sums inside the tensor cores, not lifted to float32 registers every 128 terms
 

@@ -17,8 +17,8 @@ from twolane.engine.cuda.ready import ReadyPasses
 from twolane.engine.cuda.rehearsal import rehearse, tall_rows
 from twolane.engine.cuda.usual_steps import UsualSteps
 from twolane.engine.kernels.compile_ahead import CompileAhead, threads_here
+from twolane.engine.kernels.launch import Card, Take, card_of
 from twolane.engine.kernels.loading import load_kernels_once
-from twolane.engine.kernels.rehearsal import Card, Take, card_of
 from twolane.engine.progress import PASSES, Progress, Readied
 
 _NO_CARD = Card(cores=1, is_hopper=False)  # of tests; nothing is compiled for it

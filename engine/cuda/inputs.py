@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from twolane.engine.kernels.prefill_plan import TILE_RECORD
+from twolane.engine.kernels.attention.prefill_plan import TILE_RECORD
 
 _ALIGN = 64
 _TORCH = {"int32": torch.int32, "int64": torch.int64, "float32": torch.float32}

@@ -17,7 +17,7 @@ from twolane.engine.cuda.sums import RankSums
 from twolane.engine.cuda.tuning import USUAL, Tuning
 from twolane.engine.errors import EngineConfigError, UnsupportedModelError
 from twolane.engine.fingerprint import model_fingerprint
-from twolane.engine.kernels.rank_sum import MAX_WIDTH
+from twolane.engine.kernels.rows.all_reduce import MAX_WIDTH
 from twolane.engine.progress import Progress
 from twolane.engine.ranks.collective import Alone, Collective, least
 from twolane.engine.ranks.shard import Shard

@@ -21,14 +21,14 @@ from twolane.engine.cuda.plans import DecodePlans
 from twolane.engine.cuda.products import Products
 from twolane.engine.cuda.sums import RankSums
 from twolane.engine.fp8 import Fp8Rows, Matrix
-from twolane.engine.kernels.decode_attention import decode_attention
-from twolane.engine.kernels.decode_plan import DecodePlan, plan_decode
-from twolane.engine.kernels.embed import embed
-from twolane.engine.kernels.launch import APART
-from twolane.engine.kernels.norm import rms_norm
-from twolane.engine.kernels.rehearsal import card_of
-from twolane.engine.kernels.rope_write import rope_write
-from twolane.engine.kernels.view import KVView
+from twolane.engine.kernels.attention.decode_attention import decode_attention
+from twolane.engine.kernels.attention.decode_plan import DecodePlan, plan_decode
+from twolane.engine.kernels.launch import card_of
+from twolane.engine.kernels.pages.kv_view import KVView
+from twolane.engine.kernels.pages.rope_write import rope_write
+from twolane.engine.kernels.pdl import APART
+from twolane.engine.kernels.rows.embed import embed
+from twolane.engine.kernels.rows.norm import rms_norm
 from twolane.engine.weights import LayerWeights, Weights
 
 
@@ -53,7 +53,7 @@ class CudaModel:
         sums: RankSums | None = None,
     ) -> None:
         """`overlap`: how launches of a decode step follow each other
-        (`twolane.engine.kernels.launch`); in exact mode, apart."""
+        (`twolane.engine.kernels.pdl`); in exact mode, apart."""
         self.arch = arch
         self.weights = weights
         self._sums = sums

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from twolane.engine.cuda.inputs import HostInputs, InputShape
 from twolane.engine.cuda.shares import Pass, Share
-from twolane.engine.kernels.prefill_plan import plan_prefill
+from twolane.engine.kernels.attention.prefill_plan import plan_prefill
 
 NO_SOURCE = -1  # a token that is known
 NO_SLOT = -1  # a row of padding writes no keys

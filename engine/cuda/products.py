@@ -7,12 +7,12 @@ import torch
 from twolane.engine.cuda.fp8_products import fp8_product
 from twolane.engine.cuda.tuning import USUAL, Tuning
 from twolane.engine.fp8 import Fp8Rows, Matrix
-from twolane.engine.kernels.gemv import gemv
-from twolane.engine.kernels.rehearsal import card_of
-from twolane.engine.kernels.silu import silu_mul
-from twolane.engine.kernels.skinny import PartialSums, can_stream, skinny
-from twolane.engine.kernels.skinny_plan import SkinnyConfig, config_for, pad_rows
-from twolane.engine.kernels.tall_plan import CHUNK, TallPlan, plan_tall
+from twolane.engine.kernels.launch import card_of
+from twolane.engine.kernels.products.few_rows import PartialSums, can_stream, skinny
+from twolane.engine.kernels.products.few_rows_plan import SkinnyConfig, config_for, pad_rows
+from twolane.engine.kernels.products.gated_many_rows_plan import CHUNK, TallPlan, plan_tall
+from twolane.engine.kernels.products.gemv import gemv
+from twolane.engine.kernels.rows.silu import silu_mul
 from twolane.engine.tiles import TiledProduct
 
 STREAMED_ROWS = 128  # up to here our own is quicker than cuBLAS
@@ -163,7 +163,9 @@ class Products:
 
 
 def _gated_tall(x: torch.Tensor, weight: torch.Tensor, plan: TallPlan) -> torch.Tensor:
-    from twolane.engine.kernels.tall import gated_tall  # in Gluon, which a card may do without
+    from twolane.engine.kernels.products.gated_many_rows import (
+        gated_tall,  # in Gluon, which a card may do without
+    )
 
     out = x.new_empty(len(x), len(weight) // 2)
     gated_tall(x, weight, out=out, plan=plan)

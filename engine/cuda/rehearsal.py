@@ -20,10 +20,10 @@ from twolane.engine.cuda.products import TALL_ROWS
 from twolane.engine.cuda.sampler import DeviceSampler, Fresh
 from twolane.engine.cuda.sums import RankSums
 from twolane.engine.cuda.usual_steps import PassKind, UsualSteps, mixed_kinds
-from twolane.engine.kernels.rank_sum import MAX_ROWS, MAX_WIDTH, PeerBuffers
-from twolane.engine.kernels.rehearsal import Card, Take, rehearsing
-from twolane.engine.kernels.sample import sample
-from twolane.engine.kernels.tall_plan import TILE_ROWS, plan_tall
+from twolane.engine.kernels.launch import Card, Take, rehearsing
+from twolane.engine.kernels.products.gated_many_rows_plan import TILE_ROWS, plan_tall
+from twolane.engine.kernels.rows.all_reduce import MAX_ROWS, MAX_WIDTH, PeerBuffers
+from twolane.engine.kernels.rows.sample import sample
 from twolane.engine.weights import allocate_weights
 
 META = torch.device("meta")

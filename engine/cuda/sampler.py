@@ -15,9 +15,9 @@ import numpy.typing as npt
 import torch
 
 from twolane.engine.cuda.inputs import DeviceInputs
-from twolane.engine.kernels.launch import APART, OVERLAP
-from twolane.engine.kernels.rehearsal import card_of
-from twolane.engine.kernels.sample import NOT_FINITE, sample
+from twolane.engine.kernels.launch import card_of
+from twolane.engine.kernels.pdl import APART, OVERLAP
+from twolane.engine.kernels.rows.sample import NOT_FINITE, sample
 from twolane.engine.logits import leaves_logits_alone
 from twolane.engine.step import RowWork
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from twolane.engine.cuda.sampler import NOT_DRAWN
-from twolane.engine.kernels.sample import NOT_FINITE
+from twolane.engine.kernels.rows.sample import NOT_FINITE
 from twolane.engine.step import Mark, RowResult, SampledToken
 
 

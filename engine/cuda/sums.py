@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import torch
 
 from twolane.engine.fp8 import Matrix
-from twolane.engine.kernels.launch import APART
-from twolane.engine.kernels.norm import rms_norm
-from twolane.engine.kernels.rank_sum import PeerBuffers, rank_sum, rank_sum_norm
+from twolane.engine.kernels.pdl import APART
+from twolane.engine.kernels.rows.all_reduce import PeerBuffers, rank_sum, rank_sum_norm
+from twolane.engine.kernels.rows.norm import rms_norm
 from twolane.engine.ranks.collective import Collective
 
 # Bytes of a sum up to which one shot is quicker than NCCL, by number of ranks: everybody reads from

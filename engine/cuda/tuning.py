@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from twolane.engine.kernels.launch import OVERLAP
-from twolane.engine.kernels.skinny_plan import RING_BYTES
+from twolane.engine.kernels.pdl import OVERLAP
+from twolane.engine.kernels.products.few_rows_plan import RING_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,7 +14,7 @@ class Tuning:
 
     `library_products`: no products of our own. `gemv_rows`: most rows that are multiplied without
     tensor cores. `ring_bytes`: of a multiprocessor, for weights on their way. `overlap`: how the
-    launches of a decode step follow each other (`twolane.engine.kernels.launch`).
+    launches of a decode step follow each other (`twolane.engine.kernels.pdl`).
     """
 
     library_products: bool = False

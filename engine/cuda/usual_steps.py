@@ -1,8 +1,9 @@
 """Which passes an engine must have made for no later one to be of a new kind.
 
 A kernel's variants follow from how many rows it has by classes, not by each number: products of
-few rows are built for 8, 16, ... 128 (`twolane.engine.kernels.skinny_plan.pad_rows`), decode plans
-for powers of two, decode graphs for buckets. So a pass of each class stands for all of its kind.
+few rows are built for 8, 16, ... 128 (`twolane.engine.kernels.products.few_rows_plan.pad_rows`),
+decode plans for powers of two, decode graphs for buckets. So a pass of each class stands for all of
+its kind.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from typing import Any
 
 from triton import AsyncCompileMode, knobs
 
-from twolane.engine.kernels.rehearsal import Take
+from twolane.engine.kernels.launch import Take
 
 Rehearse = Callable[[Take], None]
 Context = Callable[[], AbstractContextManager[Any]]

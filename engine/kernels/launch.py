@@ -1,33 +1,72 @@
-"""Programmatic dependent launch: a kernel's start overlaps its predecessor's end.
+"""Going through the launches of a step without making them: which kernels would it take?
 
-    kernel A   ready .......... work .......... stores, end
-    kernel B          starts, waits in ready ............. | work
+    usually       launch(kernel, grid)(...)    the kernel runs
+    rehearsing    launch(kernel, grid)(...)    `take` is told; tensors are on `meta`, and stand for
+                                               those of a card
 
-`ready` returns when all that came before on the stream is done and visible, also where the launch
-did not ask for the overlap, and lets the next kernel start once every program of this one runs. A
-kernel calls it before it touches memory that another one writes, and before its first store: so a
-chain of them is safe as a whole. A wait ends when the launch before has ended, which itself has
-waited for the one before it: so EARLY, which lets the next kernel start before the wait, is as
-safe, and several launches may then stand in line on a multiprocessor.
+What a kernel is compiled for follows from the types of its arguments, from which of them are
+multiples of 16, and from its constants: tensors on `meta`, which have no memory, have all that.
 """
 
-# mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
+from __future__ import annotations
 
-import triton
-import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
 
-# What `pdl` says, here and in every kernel's wrapper:
-APART = 0  # the launch waits for the one before
-OVERLAP = 1  # it does not, and lets the next one start after the wait
-EARLY = 2  # or before it
+import torch
+
+Take = Callable[..., None]  # of (kernel, grid, *arguments, **options)
 
 
-@triton.jit
-def ready(PDL: tl.constexpr):
-    if PDL == 2:
-        gdc_launch_dependents()
-    if PDL:
-        gdc_wait()
-    if PDL == 1:
-        gdc_launch_dependents()
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What decides how kernels are built and cut for a GPU."""
+
+    cores: int  # multiprocessors
+    is_hopper: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Rehearsal:
+    card: Card
+    take: Take
+
+
+_current: ContextVar[_Rehearsal | None] = ContextVar("rehearsal", default=None)
+
+
+@contextmanager
+def rehearsing(card: Card, take: Take) -> Iterator[None]:
+    """On this thread, until the end, nothing is launched and `meta` is such a card."""
+    token = _current.set(_Rehearsal(card, take))
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def launch(kernel: Any, grid: tuple[int, ...]) -> Callable[..., None]:
+    """How every kernel of the engine is launched: `kernel[grid]`, or `take` in a rehearsal."""
+    rehearsal = _current.get()
+    if rehearsal is None:
+        launched: Callable[..., None] = kernel[grid]
+        return launched
+    return partial(rehearsal.take, kernel, grid)
+
+
+def card_of(device: torch.device) -> Card | None:
+    """What tensors of that device are computed on; None for a CPU."""
+    if device.type == "cuda":
+        return _real(device)
+    rehearsal = _current.get()
+    return rehearsal.card if rehearsal is not None and device.type == "meta" else None
+
+
+@cache
+def _real(device: torch.device) -> Card:
+    facts = torch.cuda.get_device_properties(device)
+    return Card(cores=int(facts.multi_processor_count), is_hopper=facts.major == 9)

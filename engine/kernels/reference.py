@@ -2,7 +2,7 @@
 
 import torch
 
-from twolane.engine.kernels.view import KVView
+from twolane.engine.kernels.pages.kv_view import KVView
 
 
 def gather(view: KVView, layer: int, pages: list[int], n: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -2,13 +2,17 @@
 
 import torch
 
-from twolane.engine.kernels.decode_attention import decode_attention
-from twolane.engine.kernels.decode_config import DecodeConfig
-from twolane.engine.kernels.decode_plan import allocate_plan, plan_decode
-from twolane.engine.kernels.prefill_attention import PrefillConfig, config_for, prefill_attention
-from twolane.engine.kernels.prefill_plan import plan_prefill
+from twolane.engine.kernels.attention.decode_attention import decode_attention
+from twolane.engine.kernels.attention.decode_config import DecodeConfig
+from twolane.engine.kernels.attention.decode_plan import allocate_plan, plan_decode
+from twolane.engine.kernels.attention.prefill_attention import (
+    PrefillConfig,
+    config_for,
+    prefill_attention,
+)
+from twolane.engine.kernels.attention.prefill_plan import plan_prefill
+from twolane.engine.kernels.pages.kv_view import KVView, allocate_view
 from twolane.engine.kernels.reference import reference_attention
-from twolane.engine.kernels.view import KVView, allocate_view
 
 LAYER = 1
 NO_PAGE = 10**6  # far outside of any pool here: reading it would fault

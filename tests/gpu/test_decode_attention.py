@@ -9,7 +9,7 @@ pytest.importorskip("triton")
 import torch
 
 from twolane.engine.fp8 import FP8
-from twolane.engine.kernels.decode_config import DecodeConfig, Fp8Products
+from twolane.engine.kernels.attention.decode_config import DecodeConfig, Fp8Products
 from twolane.engine.kernels.testing import PagedRows, relative_error
 
 pytestmark = pytest.mark.gpu
@@ -130,8 +130,8 @@ def test_a_rows_bits_do_not_depend_on_its_company_when_splits_are_fixed() -> Non
 
 
 def test_a_captured_step_serves_other_lengths() -> None:
-    from twolane.engine.kernels.decode_attention import decode_attention
-    from twolane.engine.kernels.decode_plan import allocate_plan, plan_decode
+    from twolane.engine.kernels.attention.decode_attention import decode_attention
+    from twolane.engine.kernels.attention.decode_plan import allocate_plan, plan_decode
 
     case = rows([300, 64, 1], heads=8, kv_heads=2, head_dim=128)
     longer = torch.tensor(case.ends, dtype=torch.int32, device="cuda")

@@ -15,7 +15,7 @@ import torch
 from tests.gpu.rows import PAGES_A_ROW, Row, answer_all, engine_of, params_of, prompt_of
 from twolane.engine.cuda.engine import CudaEngine
 from twolane.engine.cuda.memory import tensor_of
-from twolane.engine.kernels.page_copy import copy_pages
+from twolane.engine.kernels.pages.page_copy import copy_pages
 from twolane.engine.step import Page, SampledToken
 from twolane.engine.testing import write_random_model
 

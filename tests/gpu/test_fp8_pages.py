@@ -12,8 +12,8 @@ import torch
 
 from twolane.engine.fp8 import FP8
 from twolane.engine.fp8_pages import quantise_tensors
-from twolane.engine.kernels.rope_write import rope_write
-from twolane.engine.kernels.view import KVView, allocate_view
+from twolane.engine.kernels.pages.kv_view import KVView, allocate_view
+from twolane.engine.kernels.pages.rope_write import rope_write
 from twolane.engine.rope import Rope
 
 pytestmark = pytest.mark.gpu

@@ -12,7 +12,7 @@ import torch
 
 from tests.gpu.rows import PAGES_A_ROW, Row, answer_all, params_of, prompt_of
 from twolane.engine.config import EngineConfig
-from twolane.engine.kernels.launch import APART, EARLY, OVERLAP
+from twolane.engine.kernels.pdl import APART, EARLY, OVERLAP
 from twolane.engine.step import SampledToken
 from twolane.engine.testing import write_random_model
 

@@ -9,10 +9,10 @@ pytest.importorskip("triton")
 import torch
 
 from twolane.engine.fp8 import FP8
-from twolane.engine.kernels.prefill_attention import PrefillConfig
+from twolane.engine.kernels.attention.prefill_attention import PrefillConfig
+from twolane.engine.kernels.pages.dequantise import widen_pages
+from twolane.engine.kernels.pages.kv_view import allocate_view
 from twolane.engine.kernels.testing import PagedRows, relative_error, worst_row_error
-from twolane.engine.kernels.view import allocate_view
-from twolane.engine.kernels.widen import widen_pages
 
 pytestmark = pytest.mark.gpu
 

@@ -9,11 +9,11 @@ pytest.importorskip("triton")
 
 import torch
 
-from twolane.engine.kernels.launch import APART, EARLY, OVERLAP
-from twolane.engine.kernels.norm import rms_norm
-from twolane.engine.kernels.silu import reference_silu_mul
-from twolane.engine.kernels.skinny import PartialSums, skinny
-from twolane.engine.kernels.skinny_plan import SkinnyConfig, stages_for
+from twolane.engine.kernels.pdl import APART, EARLY, OVERLAP
+from twolane.engine.kernels.products.few_rows import PartialSums, skinny
+from twolane.engine.kernels.products.few_rows_plan import SkinnyConfig, stages_for
+from twolane.engine.kernels.rows.norm import rms_norm
+from twolane.engine.kernels.rows.silu import reference_silu_mul
 from twolane.engine.kernels.testing import relative_error
 
 pytestmark = pytest.mark.gpu

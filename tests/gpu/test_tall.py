@@ -8,11 +8,11 @@ import torch
 
 from twolane.engine.cuda.products import Products
 from twolane.engine.cuda.tuning import Tuning
-from twolane.engine.kernels.launch import APART, OVERLAP
-from twolane.engine.kernels.norm import rms_norm
-from twolane.engine.kernels.silu import reference_silu_mul
-from twolane.engine.kernels.tall import gated_tall
-from twolane.engine.kernels.tall_plan import TallPlan, plan_tall
+from twolane.engine.kernels.pdl import APART, OVERLAP
+from twolane.engine.kernels.products.gated_many_rows import gated_tall
+from twolane.engine.kernels.products.gated_many_rows_plan import TallPlan, plan_tall
+from twolane.engine.kernels.rows.norm import rms_norm
+from twolane.engine.kernels.rows.silu import reference_silu_mul
 from twolane.engine.kernels.testing import relative_error
 
 pytestmark = pytest.mark.gpu

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from twolane.engine.cuda.driver import Context, Copies, CudaError, is_past
-from twolane.engine.kernels.page_copy import copy_pages
-from twolane.engine.kernels.page_sum import sum_pages
+from twolane.engine.kernels.pages.page_copy import copy_pages
+from twolane.engine.kernels.pages.page_sum import sum_pages
 from twolane.kvtransfer.copy_plan import PageIds
 from twolane.kvtransfer.device import Bytes, DeviceError, Fence, Mark, PeerPool, Sums
 from twolane.worker.cuda.copy_cost import CopyCost

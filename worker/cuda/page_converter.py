@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from twolane.engine.kernels.page_make import (
+from twolane.engine.kernels.pages.page_convert import (
     UNIT_BYTES,
     MakeTable,
     fp8_tokens,

@@ -32,7 +32,7 @@ from twolane.engine.cuda.shares import split_passes
 from twolane.engine.cuda.tuning import USUAL
 from twolane.engine.cuda.usual_steps import UsualSteps
 from twolane.engine.kernels.compile_ahead import CompileAhead
-from twolane.engine.kernels.rehearsal import Card, Take, rehearsing
+from twolane.engine.kernels.launch import Card, Take, rehearsing
 from twolane.engine.ranks.shard import Shard
 from twolane.engine.step import Page, RowWork
 from twolane.params import SamplingParams

@@ -10,7 +10,7 @@ pytest.importorskip("triton")
 
 import torch
 
-from twolane.engine.kernels.silu import reference_silu_mul
+from twolane.engine.kernels.rows.silu import reference_silu_mul
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ from triton.runtime._async_compile import active_mode
 from twolane.engine.cuda.plans import BUCKETS, MAX_ROWS
 from twolane.engine.cuda.usual_steps import PassKind, UsualSteps, mixed_kinds
 from twolane.engine.kernels.compile_ahead import CompileAhead
-from twolane.engine.kernels.rehearsal import Take
+from twolane.engine.kernels.launch import Take
 
 ROOT = Path(__file__).parents[3]
 FORGOTTEN = "llama, a class forgotten"

@@ -158,31 +158,31 @@ def cases() -> dict[str, Callable[[], None]]:
     import torch
 
     from twolane.engine.fp8 import FP8, Fp8Rows
-    from twolane.engine.kernels.decode_attention import decode_attention
-    from twolane.engine.kernels.decode_config import DecodeConfig, Fp8Products
-    from twolane.engine.kernels.decode_plan import allocate_plan, plan_decode
-    from twolane.engine.kernels.embed import embed
-    from twolane.engine.kernels.gemv import gemv
-    from twolane.engine.kernels.norm import rms_norm
-    from twolane.engine.kernels.page_copy import copy_pages
-    from twolane.engine.kernels.page_make import MakeTable, make_fp8_pages, make_pages
-    from twolane.engine.kernels.page_sum import sum_pages
-    from twolane.engine.kernels.prefill_attention import (
+    from twolane.engine.kernels.attention.decode_attention import decode_attention
+    from twolane.engine.kernels.attention.decode_config import DecodeConfig, Fp8Products
+    from twolane.engine.kernels.attention.decode_plan import allocate_plan, plan_decode
+    from twolane.engine.kernels.attention.prefill_attention import (
         PrefillConfig,
         config_for,
         prefill_attention,
     )
-    from twolane.engine.kernels.prefill_overlapped import launch_overlapped
-    from twolane.engine.kernels.quantise import quantise_rows
-    from twolane.engine.kernels.rank_sum import PeerBuffers, rank_sum, rank_sum_norm
-    from twolane.engine.kernels.rope_write import rope_write
-    from twolane.engine.kernels.sample import sample
-    from twolane.engine.kernels.silu import silu_mul
-    from twolane.engine.kernels.skinny import PartialSums, skinny
-    from twolane.engine.kernels.skinny_plan import config_for as cut_for
-    from twolane.engine.kernels.tall import gated_tall
-    from twolane.engine.kernels.view import allocate_view
-    from twolane.engine.kernels.widen import widen_pages
+    from twolane.engine.kernels.attention.prefill_overlapped import launch_overlapped
+    from twolane.engine.kernels.pages.dequantise import widen_pages
+    from twolane.engine.kernels.pages.kv_view import allocate_view
+    from twolane.engine.kernels.pages.page_convert import MakeTable, make_fp8_pages, make_pages
+    from twolane.engine.kernels.pages.page_copy import copy_pages
+    from twolane.engine.kernels.pages.page_sum import sum_pages
+    from twolane.engine.kernels.pages.rope_write import rope_write
+    from twolane.engine.kernels.products.few_rows import PartialSums, skinny
+    from twolane.engine.kernels.products.few_rows_plan import config_for as cut_for
+    from twolane.engine.kernels.products.gated_many_rows import gated_tall
+    from twolane.engine.kernels.products.gemv import gemv
+    from twolane.engine.kernels.rows.all_reduce import PeerBuffers, rank_sum, rank_sum_norm
+    from twolane.engine.kernels.rows.embed import embed
+    from twolane.engine.kernels.rows.norm import rms_norm
+    from twolane.engine.kernels.rows.quantise import quantise_rows
+    from twolane.engine.kernels.rows.sample import sample
+    from twolane.engine.kernels.rows.silu import silu_mul
 
     def zeros(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
         return torch.zeros(*shape, dtype=dtype)

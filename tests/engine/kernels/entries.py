@@ -30,7 +30,7 @@ def entry_kernels() -> list[Jitted]:
     """Those that no other calls, and which therefore only a launch can reach."""
     called: set[tuple[str, str]] = set()
     found: list[Jitted] = []
-    for path in sorted(FOLDER.glob("*.py")):
+    for path in sorted(FOLDER.rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         functions = _jitted(path.stem, tree)
         home = _imported(tree) | {f.name: path.stem for f in functions}

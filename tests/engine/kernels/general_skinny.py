@@ -12,8 +12,8 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from twolane.engine.kernels.skinny import PartialSums, checked_arguments
-from twolane.engine.kernels.skinny_plan import SkinnyConfig, config_for, pad_rows
+from twolane.engine.kernels.products.few_rows import PartialSums, checked_arguments
+from twolane.engine.kernels.products.few_rows_plan import SkinnyConfig, config_for, pad_rows
 
 
 def general_skinny(

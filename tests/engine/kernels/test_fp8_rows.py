@@ -7,10 +7,10 @@ pytest.importorskip("triton")
 import torch
 
 from twolane.engine.fp8 import Fp8Rows
-from twolane.engine.kernels.gemv import GemvConfig, gemv
-from twolane.engine.kernels.norm import reference_rms_norm, rms_norm
-from twolane.engine.kernels.quantise import quantise_rows
-from twolane.engine.kernels.silu import reference_silu_mul, silu_mul
+from twolane.engine.kernels.products.gemv import GemvConfig, gemv
+from twolane.engine.kernels.rows.norm import reference_rms_norm, rms_norm
+from twolane.engine.kernels.rows.quantise import quantise_rows
+from twolane.engine.kernels.rows.silu import reference_silu_mul, silu_mul
 
 
 def poisoned(rows: int, width: int) -> Fp8Rows:

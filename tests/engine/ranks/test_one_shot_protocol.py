@@ -1,5 +1,5 @@
-"""The handshake of `twolane.engine.kernels.rank_sum`, step by step in any order that cards could
-take.
+"""The handshake of `twolane.engine.kernels.rows.all_reduce`, step by step in any order that cards
+could take.
 
 A model of it: every rank makes the same launches one after the other; the programs of a launch (one
 a row) advance in any order, as far as their flags let them. What a program reads of a peer must be

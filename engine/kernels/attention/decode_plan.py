@@ -1,0 +1,193 @@
+"""Who reads which pages in a decode step: rows cut into items of equal cost, on the device.
+
+    row 0   |-- 0 --|-- 1 --|-- 2 --|         an item: some consecutive pages of one row
+    row 1   |-- 3 --|                         all kv heads of an item run side by side
+    row 2   |-- 4 --|-- 5 --|
+
+One launch a step serves every layer (of one window size), and a CUDA graph can hold it, as it reads
+lengths from device memory and writes to fixed places.
+"""
+
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from twolane.engine.kernels.launch import launch
+
+# int32s an item: row, first page's place, end place, length, first item of row, items of row, page
+RECORD = 8
+_SEARCH_STEPS = 17  # pages of a row < 2 ** 17
+
+
+@triton.jit(do_not_specialize=["n_rows", "window", "max_items", "table_stride"])
+def _plan_kernel(
+    lengths,
+    tables,
+    items,
+    total,
+    n_rows,
+    window,
+    max_items,
+    table_stride,
+    PAGE: tl.constexpr,
+    FIXED: tl.constexpr,
+    ROWS: tl.constexpr,
+    STEPS: tl.constexpr,
+    RECORD: tl.constexpr,
+):
+    row = tl.arange(0, ROWS)
+    length = tl.load(lengths + row, mask=row < n_rows, other=0)
+    lowest = tl.where(window > 0, tl.maximum(length - window, 0), 0)
+    first = lowest // PAGE
+    pages = tl.cdiv(length, PAGE) - first
+    if FIXED > 0:
+        each = tl.where(pages > 0, FIXED, FIXED)
+    else:
+        # The smallest item size, in pages, that gives no more than max_items items.
+        low = 1
+        high = tl.maximum(tl.max(pages, 0), 1)
+        for _ in range(STEPS):
+            middle = (low + high) // 2
+            fits = tl.sum(tl.cdiv(pages, middle), 0) <= max_items
+            high = tl.where(fits, middle, high)
+            low = tl.where(fits, low, tl.minimum(middle + 1, high))
+        n = tl.maximum(tl.cdiv(pages, high), 1)
+        each = tl.maximum(tl.cdiv(pages, n), 1)
+    n = tl.cdiv(pages, each)
+    start = tl.cumsum(n, 0) - n
+    tl.store(total, tl.sum(n, 0))
+    for j in range(tl.max(n, 0)):
+        at = items + (start + j) * RECORD
+        keep = (j < n) & (start + j < max_items)
+        begin = first + j * each
+        tl.store(at, row, mask=keep)
+        tl.store(at + 1, begin, mask=keep)
+        tl.store(at + 2, tl.minimum(begin + each, first + pages), mask=keep)
+        tl.store(at + 3, length, mask=keep)
+        tl.store(at + 4, start, mask=keep)
+        tl.store(at + 5, n, mask=keep)
+        page = tl.load(tables + row * table_stride + begin, mask=keep)
+        tl.store(at + 6, page, mask=keep)
+
+
+@dataclass(frozen=True, slots=True)
+class DecodePlan:
+    """The device tables of one plan, reused by every step of a bucket.
+
+    `items` [max_items, 8] int32, `total` [1] int32: valid after `plan_decode` on the same stream.
+    `counters` [rows * kv_heads] int32, zero between launches. The partials hold each item's own
+    answer, of one layer at a time. `fixed_pages` 0: items are sized to fill the device.
+    """
+
+    items: torch.Tensor
+    total: torch.Tensor
+    counters: torch.Tensor
+    partial_out: torch.Tensor  # [max_items, kv_heads, group, head_dim] float32
+    partial_lse: torch.Tensor  # [max_items, kv_heads, group] float32
+    fixed_pages: int
+
+    @property
+    def max_items(self) -> int:
+        return len(self.items)
+
+    @property
+    def max_rows(self) -> int:
+        return len(self.counters) // self.partial_lse.shape[1]
+
+
+def items_for(rows: int, *, kv_heads: int, cores: int) -> int:
+    """A good `max_items` for a bucket of `rows` on a device of so many multiprocessors.
+
+    A merge costs microseconds, so rows are split only to give each multiprocessor a program: few
+    rows are cut into that many items; where rows suffice, only one much longer than the rest is.
+    """
+    spread = max(1, cores // kv_heads)
+    return spread if rows < spread else rows + spread
+
+
+def allocate_plan(
+    max_rows: int,
+    *,
+    max_items: int,
+    kv_heads: int,
+    group: int,
+    head_dim: int,
+    device: torch.device | str,
+    fixed_pages: int = 0,
+) -> DecodePlan:
+    """Room for max_rows rows in at most max_items items, at least one a row.
+
+    With `fixed_pages` (exact mode) every item has that many pages, a row's last fewer, whatever
+    the batch: max_items must then cover pages in use / fixed_pages + max_rows, or tokens are lost.
+    """
+    assert max_items >= max_rows
+    assert max_items * kv_heads * group * head_dim < 2**31
+    ints: dict[str, Any] = {"dtype": torch.int32, "device": device}
+    floats: dict[str, Any] = {"dtype": torch.float32, "device": device}
+    return DecodePlan(
+        items=torch.zeros(max_items, RECORD, **ints),
+        total=torch.zeros(1, **ints),
+        counters=torch.zeros(max_rows * kv_heads, **ints),
+        partial_out=torch.zeros(max_items, kv_heads, group, head_dim, **floats),
+        partial_lse=torch.zeros(max_items, kv_heads, group, **floats),
+        fixed_pages=fixed_pages,
+    )
+
+
+def plan_decode(
+    plan: DecodePlan,
+    lengths: torch.Tensor,
+    tables: torch.Tensor,
+    *,
+    page_tokens: int,
+    window: int = 0,
+) -> None:
+    """Fill `plan` for rows of `lengths` [rows] int32, on the device: keys a row sees, its newest
+    token included; 0 for a row of padding, which then has no item. Moves a few KiB.
+
+    `tables` [rows, any] int32, the rows' pages in order. `window` 0: a row sees all; otherwise its
+    last `window` keys.
+    """
+    assert lengths.dtype == torch.int32
+    assert len(lengths) <= plan.max_rows
+    launch(_plan_kernel, (1,))(
+        lengths,
+        tables,
+        plan.items,
+        plan.total,
+        len(lengths),
+        window,
+        plan.max_items,
+        tables.stride(0),
+        PAGE=page_tokens,
+        FIXED=plan.fixed_pages,
+        ROWS=triton.next_power_of_2(max(len(lengths), 16)),
+        STEPS=_SEARCH_STEPS,
+        RECORD=RECORD,
+        num_warps=4,
+    )
+
+
+def reference_plan(
+    lengths: list[int], *, max_items: int, page_tokens: int, window: int = 0, fixed_pages: int = 0
+) -> list[tuple[int, ...]]:
+    """The records that `plan_decode` writes, in plain Python."""
+    first = [max(n - window, 0) // page_tokens if window else 0 for n in lengths]
+    pages = [-(-n // page_tokens) - f for n, f in zip(lengths, first, strict=True)]
+    each = fixed_pages or 1
+    while not fixed_pages and sum(-(-p // each) for p in pages) > max_items:
+        each += 1
+    records: list[tuple[int, ...]] = []
+    for row, count in enumerate(pages):
+        size = fixed_pages or max(-(-count // max(-(-count // each), 1)), 1)
+        n, start = -(-count // size), len(records)
+        for j in range(n):
+            begin = first[row] + j * size
+            end = min(begin + size, first[row] + count)
+            records.append((row, begin, end, lengths[row], start, n))
+    return records

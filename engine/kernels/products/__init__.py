@@ -1,0 +1,1 @@
+"""Matrix products for few rows, and for many with a gate."""

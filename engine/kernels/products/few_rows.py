@@ -1,0 +1,121 @@
+"""Products of 1 to 128 rows with a weight matrix, at the speed at which the weights can be read.
+
+Bytes: the weights once (out * in * itemsize), from memory; the rows once a tile of outputs, and
+partial sums of tiles that programs share once each way, from the second-level cache. With `gated`,
+silu(gate) * up follows in the registers, and what it saves is a launch and two trips of
+[rows, 2 * units].
+
+Sums are in float32, in an order that the configuration fixes: the same call gives the same bits.
+"""
+
+from typing import Any
+
+import torch
+import triton
+
+from twolane.engine.kernels.launch import card_of
+from twolane.engine.kernels.products.few_rows_plan import (
+    MAX_ROWS,
+    PARTIAL_VALUES,
+    SkinnyConfig,
+    config_for,
+    pad_rows,
+    tiles_for,
+)
+
+
+class PartialSums:
+    """Where programs leave their parts of tiles that they share; one of these a stream. `counters`
+    are zero between launches."""
+
+    def __init__(
+        self, device: torch.device | str, *, values: int = PARTIAL_VALUES, programs: int = 1024
+    ):
+        self.values = torch.empty(values, dtype=torch.float32, device=device)
+        self.counters = torch.zeros(programs, dtype=torch.int32, device=device)
+
+
+def skinny(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    *,
+    out: torch.Tensor,
+    sums: PartialSums,
+    bias: torch.Tensor | None = None,
+    gated: bool = False,
+    config: SkinnyConfig | None = None,
+    pdl: int = 0,
+) -> None:
+    """x `[rows, in]` times weight `[out, in]` transposed, plus bias [out] -> out `[rows, out]`,
+    where `can_stream`.
+
+    With `gated`, weight is `[2 * units, in]` (gates, ups), bias likewise, and out `[rows, units]` =
+    silu(gate) * up. Rows of x and weight must start at multiples of 16 bytes; out is dense.
+    `weight` must not change while the stream runs: with `pdl` its first bytes are read before the
+    kernels launched before this one have ended.
+
+    Asserted: 1 to 128 rows, shapes, strides, a chunk for each program, two stages, room for parts.
+    """
+    from twolane.engine.kernels.products.few_rows_launch import launch_streamed  # in Gluon
+
+    rows, inner = x.shape
+    config = config or config_for(rows, out.shape[1], inner, gated=gated)
+    rows_pad = pad_rows(rows)
+    launch_streamed(
+        x,
+        weight,
+        checked_arguments(
+            x, weight, out=out, sums=sums, bias=bias, gated=gated, config=config, rows_pad=rows_pad
+        ),
+        config=config,
+        rows_pad=rows_pad,
+        gated=gated,
+        biased=bias is not None,
+        pdl=pdl,
+    )
+
+
+def checked_arguments(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    *,
+    out: torch.Tensor,
+    sums: PartialSums,
+    bias: torch.Tensor | None,
+    gated: bool,
+    config: SkinnyConfig,
+    rows_pad: int,
+) -> tuple[Any, ...]:
+    """The kernel's arguments after x and weight. Asserts what `skinny` does."""
+    rows, inner = x.shape
+    n_out = out.shape[1]
+    n_tiles = tiles_for(n_out, config, gated=gated)
+    assert config.pair or not gated
+    assert 1 <= rows <= MAX_ROWS
+    assert weight.shape == (n_out * (1 + gated), inner)
+    assert len(out) == rows
+    assert x.dtype == weight.dtype
+    assert x.stride(1) == weight.stride(1) == 1
+    assert all(t.stride(0) * t.itemsize % 16 == 0 and t.data_ptr() % 16 == 0 for t in (x, weight))
+    assert out.is_contiguous()
+    assert bias is None or (bias.shape == weight.shape[:1] and bias.is_contiguous())
+    n_chunks = triton.cdiv(inner, config.block_in)
+    assert config.stages >= 2, "a stage is free when the next has come"
+    assert not config.split or config.programs <= min(n_tiles * n_chunks, len(sums.counters))
+    assert config.partial_values(rows_pad) <= sums.values.numel()
+    return (
+        out,
+        weight if bias is None else bias,
+        sums.values,
+        sums.counters,
+        rows,
+        n_out,
+        n_tiles,
+        n_chunks,
+    )
+
+
+def can_stream(x: torch.Tensor) -> bool:
+    """Whether `skinny_hopper` takes x's dtype and card."""
+    card = card_of(x.device)
+    return x.dtype in (torch.bfloat16, torch.float16) and card is not None and card.is_hopper

@@ -1,0 +1,216 @@
+"""Products of a few rows on a Hopper: one warp streams weights, one or two groups multiply.
+
+    before the wait   the fetching warp asks for the ring's worth of weights (nobody writes those)
+    afterwards        rows follow into the same stages; stage by stage, as places become free
+    tensor cores      [64 outputs, inner] x [inner, rows]: weights are the tall side, so that 8 rows
+                      cost no more than they must
+
+A stage holds one box of weights of HALF outputs, or a pair, low and high: neighbours, or the gates
+and ups of the same units, whose product then never leaves the registers. Ideas: warp roles of
+FlashAttention-3 (Shah et al., 2024); Stream-K (Osama et al., 2023) for shares as even as chunks
+allow. Each share begins with the tiles that it begins and ends with the rest of another's: so all
+programs are at the same columns, or one of two, whose rows the cache hands to many at once. Who has
+the last chunk of a tile finishes it: nobody waits but for lower programs, which started earlier.
+"""
+
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from twolane.engine.kernels.gluon_names import async_load
+from twolane.engine.kernels.products.few_rows_sums import finish, merge
+
+
+@gluon.jit
+def _outputs(tile, n_out, HALF: gl.constexpr, PAIR: gl.constexpr, GATED: gl.constexpr):
+    """(first low output, first high output) of a tile."""
+    low = tile * HALF
+    high = low + n_out  # from a gate to its up
+    if PAIR and not GATED:
+        low = tile * (2 * HALF)
+        high = low + HALF
+    return low, high
+
+
+@gluon.jit
+def _share(n_tiles, n_chunks, SPLIT: gl.constexpr):
+    """(begin, middle, end) of this program's share of all tiles' chunks in a line. Middle is where
+    its first tile begins, or end: it goes from there to the end, then from begin to middle."""
+    each = 1 if SPLIT else n_chunks
+    units = n_tiles * n_chunks if SPLIT else n_tiles
+    program, programs = gl.program_id(0), gl.num_programs(0)
+    begin = program * units // programs * each
+    end = (program + 1) * units // programs * each
+    return begin, gl.minimum(gl.cdiv(begin, n_chunks) * n_chunks, end), end
+
+
+@gluon.jit
+def _next(tile, chunk, done, begin, middle, end, n_chunks):
+    """(tile, chunk) after a program's chunk number `done`."""
+    chunk += 1
+    if chunk == n_chunks:
+        chunk = 0
+        tile += 1
+    if done + 1 == end - middle:
+        tile = begin // n_chunks
+        chunk = begin % n_chunks
+    return tile, chunk
+
+
+@gluon.jit
+def _fetch(
+    x, weight, rows, lows, highs, full, free, n_out, n_tiles, n_chunks,
+    HALF: gl.constexpr, BLOCK_IN: gl.constexpr, STAGES: gl.constexpr, SPLIT: gl.constexpr,
+    PAIR: gl.constexpr, GATED: gl.constexpr, PDL: gl.constexpr,
+):  # fmt: skip
+    """Bring this program's chunks to shared memory, one after the other."""
+    n_bytes: gl.constexpr = (1 + PAIR) * weight.block_type.nbytes + x.block_type.nbytes
+    begin, middle, end = _share(n_tiles, n_chunks, SPLIT)
+    early = gl.minimum(end - begin, STAGES)
+    at = middle if middle < end else begin
+    tile = at // n_chunks
+    chunk = at % n_chunks
+    for i in range(early):
+        low, high = _outputs(tile, n_out, HALF, PAIR, GATED)
+        mbarrier.expect(full.index(i), n_bytes)
+        async_load(weight, [low, chunk * BLOCK_IN], full.index(i), lows.index(i))
+        if PAIR:
+            async_load(weight, [high, chunk * BLOCK_IN], full.index(i), highs.index(i))
+        tile, chunk = _next(tile, chunk, i, begin, middle, end, n_chunks)
+    if PDL:
+        gdc_wait()
+    tile = at // n_chunks
+    chunk = at % n_chunks
+    for done in range(end - begin):
+        slot = done % STAGES
+        column = chunk * BLOCK_IN
+        there = full.index(slot)
+        if done >= early:
+            low, high = _outputs(tile, n_out, HALF, PAIR, GATED)
+            mbarrier.wait(free.index(slot), ((done // STAGES) & 1) ^ 1)
+            mbarrier.expect(there, n_bytes)
+            async_load(weight, [low, column], there, lows.index(slot))
+            if PAIR:
+                async_load(weight, [high, column], there, highs.index(slot))
+        async_load(x, [0, column], there, rows.index(slot))
+        tile, chunk = _next(tile, chunk, done, begin, middle, end, n_chunks)
+    if PDL == 2:  # early, but not before all has been asked for: memory serves one after the other
+        gdc_launch_dependents()
+
+
+@gluon.jit
+def _multiply(
+    rows, lows, highs, full, free, out, bias, partials, counters,
+    n_rows, n_out, n_tiles, n_chunks,
+    HALF: gl.constexpr, ROWS: gl.constexpr, STAGES: gl.constexpr, SPLIT: gl.constexpr,
+    PAIR: gl.constexpr, GATED: gl.constexpr, BIASED: gl.constexpr, WARPS: gl.constexpr,
+    PDL: gl.constexpr,
+):  # fmt: skip
+    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, ROWS, 16])
+    if PDL:
+        gdc_wait()
+    if PDL == 1:
+        gdc_launch_dependents()
+    all_begin, middle, all_end = _share(n_tiles, n_chunks, SPLIT)
+    done = 0
+    n_front = gl.cdiv(all_end - middle, n_chunks)
+    for nth in range(n_front + (middle > all_begin).to(gl.int32)):
+        tile = middle // n_chunks + nth
+        begin = tile * n_chunks
+        end = gl.minimum(all_end, begin + n_chunks)
+        if nth == n_front:
+            tile = all_begin // n_chunks
+            begin = all_begin
+            end = middle
+        first_low, first_high = _outputs(tile, n_out, HALF, PAIR, GATED)
+        low = gl.zeros([HALF, ROWS], gl.float32, LAYOUT)
+        high = gl.zeros([HALF, ROWS], gl.float32, LAYOUT)
+        # Each chunk's products are waited for when the next chunk's have been issued.
+        for chunk in range(begin, end):
+            slot = done % STAGES
+            mbarrier.wait(full.index(slot), (done // STAGES) & 1)
+            turned = rows.index(slot).permute((1, 0))
+            low = warpgroup_mma(lows.index(slot), turned, low, is_async=True)
+            if PAIR:
+                high = warpgroup_mma(highs.index(slot), turned, high, is_async=True)
+                low, high = warpgroup_mma_wait(2, deps=[low, high])
+            else:
+                low = warpgroup_mma_wait(1, deps=[low])
+            mbarrier.arrive(free.index((done + STAGES - 1) % STAGES), pred=chunk > begin)
+            done += 1
+        if PAIR:
+            low, high = warpgroup_mma_wait(0, deps=[low, high])
+        else:
+            low = warpgroup_mma_wait(0, deps=[low])
+        mbarrier.arrive(free.index((done + STAGES - 1) % STAGES))
+        whole = True
+        if SPLIT:
+            low, high, whole = merge(
+                low, high, partials, counters, tile, begin, end, n_tiles, n_chunks,
+                HALF, ROWS, PAIR, LAYOUT,
+            )  # fmt: skip
+        if whole:
+            finish(
+                low, high, first_low, first_high, out, bias, n_rows, n_out,
+                HALF, ROWS, PAIR, GATED, BIASED, LAYOUT, WARPS,
+            )  # fmt: skip
+
+
+@gluon.jit(do_not_specialize=["n_rows", "n_tiles", "n_chunks"])
+def streamed_kernel(
+    x,
+    weight,
+    out,
+    bias,
+    partials,
+    counters,
+    n_rows,
+    n_out,
+    n_tiles,
+    n_chunks,
+    HALF: gl.constexpr,
+    ROWS: gl.constexpr,
+    BLOCK_IN: gl.constexpr,
+    STAGES: gl.constexpr,
+    SPLIT: gl.constexpr,
+    PAIR: gl.constexpr,
+    GATED: gl.constexpr,
+    BIASED: gl.constexpr,
+    WARPS: gl.constexpr,
+    FETCH_REGISTERS: gl.constexpr,
+    PDL: gl.constexpr,
+):
+    lows = gl.allocate_shared_memory(weight.dtype, [STAGES, HALF, BLOCK_IN], weight.layout)
+    highs = lows
+    if PAIR:
+        highs = gl.allocate_shared_memory(weight.dtype, [STAGES, HALF, BLOCK_IN], weight.layout)
+    rows = gl.allocate_shared_memory(x.dtype, [STAGES, ROWS, BLOCK_IN], x.layout)
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for s in gl.static_range(STAGES):
+        mbarrier.init(full.index(s), count=1)
+        mbarrier.init(free.index(s), count=1)
+    fence_async_shared()
+    gl.warp_specialize(
+        [
+            (_multiply, (
+                rows, lows, highs, full, free, out, bias, partials, counters,
+                n_rows, n_out, n_tiles, n_chunks,
+                HALF, ROWS, STAGES, SPLIT, PAIR, GATED, BIASED, WARPS, PDL,
+            )),
+            (_fetch, (
+                x, weight, rows, lows, highs, full, free, n_out, n_tiles, n_chunks,
+                HALF, BLOCK_IN, STAGES, SPLIT, PAIR, GATED, PDL,
+            )),
+        ],
+        [1],
+        [FETCH_REGISTERS],
+    )  # fmt: skip

@@ -1,0 +1,72 @@
+"""silu(x @ gates.T) * (x @ ups.T) of many rows, as one kernel for Hopper.
+
+Operations: 4 * rows * units * inner. Against a product by the library and `silu_mul`, two trips of
+[rows, 2 * units] through memory are saved, and the time that silu takes. Sums are in float32; gates
+and ups are rounded to bf16 before silu, as they are there.
+"""
+
+import torch
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from twolane.engine.kernels.launch import launch
+from twolane.engine.kernels.products.gated_many_rows_hopper import tall_kernel
+from twolane.engine.kernels.products.gated_many_rows_plan import (
+    CHUNK,
+    TILE_ROWS,
+    TILE_UNITS,
+    TallPlan,
+    plan_tall,
+)
+
+_STAGES = 4
+_GROUP_BOX = [64, CHUNK]
+_WEIGHT_BOX = [TILE_UNITS, CHUNK]
+_OUT_BOX = [64, 64]
+_LAYOUTS = {
+    box[0]: gl.NVMMASharedLayout.get_default_for(box, gl.bfloat16)
+    for box in (_GROUP_BOX, _WEIGHT_BOX, _OUT_BOX)
+}
+_REGISTERS = (240, 24)  # a thread, of a multiplying group and of the fetching warp
+_LAUNCH_REGISTERS = 168
+_CORES = 132  # of an H200
+
+
+def gated_tall(
+    x: torch.Tensor, weight: torch.Tensor, *, out: torch.Tensor, plan: TallPlan | None = None
+) -> None:
+    """x `[rows, in]`, weight `[2 * units, in]` (gates, ups) -> out `[rows, units]`, all of bf16.
+
+    Asserted: more than 64 inputs; rows of x, weight and out begin at multiples of 16 bytes.
+    """
+    rows, inner = x.shape
+    units = out.shape[1]
+    assert weight.shape == (2 * units, inner)
+    assert len(out) == rows
+    assert inner > CHUNK
+    for t in (x, weight, out):
+        assert t.dtype == torch.bfloat16
+        assert t.stride(1) == 1
+        assert t.stride(0) % 8 == 0
+        assert t.data_ptr() % 16 == 0
+    plan = plan or plan_tall(rows, units, cores=_CORES)
+    assert (plan.down, plan.across) == (-(-rows // TILE_ROWS), -(-units // TILE_UNITS))
+    launch(tall_kernel, (plan.programs,))(
+        _descriptor(x, _GROUP_BOX),
+        _descriptor(weight, _WEIGHT_BOX),
+        _descriptor(out, _OUT_BOX),
+        units,
+        plan.down,
+        plan.across,
+        plan.band,
+        -(-inner // CHUNK),
+        STAGES=_STAGES,
+        REGISTERS=_REGISTERS[0],
+        FETCH_REGISTERS=_REGISTERS[1],
+        num_warps=4,
+        maxnreg=_LAUNCH_REGISTERS,
+    )
+
+
+def _descriptor(t: torch.Tensor, box: list[int]) -> TensorDescriptor:
+    return TensorDescriptor(t, list(t.shape), list(t.stride()), box, _LAYOUTS[box[0]])

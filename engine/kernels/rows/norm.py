@@ -1,0 +1,101 @@
+"""RMSNorm, with the addition to the residual stream before it.
+
+Bytes a row: the layer's output and the residual read, the residual and the normed row written;
+4 * width * itemsize in all (2 without a residual to add; rows written as FP8 take a byte a value
+and a scale). One program a row, kept in registers, so
+that a row's bits depend on that row alone. The fusion is that of vLLM's fused_add_rms_norm.
+"""
+
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
+
+import torch
+import triton
+import triton.language as tl
+
+from twolane.engine.fp8 import Fp8Rows
+from twolane.engine.kernels.launch import launch
+from twolane.engine.kernels.pdl import ready
+from twolane.engine.kernels.rows.quantise import store_scale
+
+MAX_WIDTH = 16384
+
+
+@triton.jit
+def _norm_kernel(
+    x,
+    residual,
+    weight,
+    out,
+    scales,
+    epsilon,
+    x_stride,
+    WIDTH: tl.constexpr,
+    WIDTH_PAD: tl.constexpr,
+    ADD: tl.constexpr,
+    FP8: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, WIDTH_PAD)
+    keep = column < WIDTH
+    scale = tl.load(weight + column, mask=keep, other=0.0).to(tl.float32)  # before the wait
+    ready(PDL)
+    held = tl.load(x + row * x_stride + column, mask=keep, other=0.0).to(tl.float32)
+    if ADD:
+        held += tl.load(residual + row * WIDTH + column, mask=keep, other=0.0).to(tl.float32)
+        rounded = held.to(residual.dtype.element_ty)
+        tl.store(residual + row * WIDTH + column, rounded, mask=keep)
+        held = rounded.to(tl.float32)  # what the next addition will read
+    mean = tl.sum(held * held, 0) / WIDTH
+    normed = held * tl.rsqrt(mean + epsilon) * scale
+    if FP8:
+        normed = store_scale(normed, scales + row)
+    tl.store(out + row * WIDTH + column, normed.to(out.dtype.element_ty), mask=keep)
+
+
+def rms_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    *,
+    out: torch.Tensor | Fp8Rows,
+    epsilon: float,
+    residual: torch.Tensor | None = None,
+    pdl: int = 0,
+) -> None:
+    """x `[n, width]` (rows may be strided) -> out `[n, width]` dense; arithmetic in float32.
+
+    With `residual` `[n, width]` dense, of any float dtype: residual += x first, in place, rounded
+    to its dtype, and that sum is normed. FP8 rows get their scales here, too.
+    """
+    n, width = x.shape
+    assert width <= MAX_WIDTH
+    assert x.stride(1) == 1
+    values = out.values if isinstance(out, Fp8Rows) else out
+    assert values.shape == x.shape
+    assert values.is_contiguous()
+    assert residual is None or (residual.is_contiguous() and residual.shape == x.shape)
+    launch(_norm_kernel, (n,))(
+        x,
+        x if residual is None else residual,
+        weight,
+        values,
+        out.scales if isinstance(out, Fp8Rows) else values,
+        epsilon,
+        x.stride(0),
+        WIDTH=width,
+        WIDTH_PAD=triton.next_power_of_2(width),
+        ADD=residual is not None,
+        FP8=isinstance(out, Fp8Rows),
+        PDL=pdl,
+        num_warps=4 if width <= 2048 else 8,
+        launch_pdl=pdl,
+    )
+
+
+def reference_rms_norm(
+    x: torch.Tensor, weight: torch.Tensor, epsilon: float, residual: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(normed, new residual), in float64."""
+    total = x.double() if residual is None else x.double() + residual.double()
+    scale = torch.rsqrt(total.square().mean(-1, keepdim=True) + epsilon)
+    return total * scale * weight.double(), total

@@ -1,0 +1,109 @@
+"""How products of a few rows are cut: by the plan, and by a double of the kernel."""
+
+import pytest
+
+pytest.importorskip("triton")
+
+import torch
+
+from tests.engine.kernels.general_skinny import general_skinny
+from twolane.engine.kernels.products.few_rows import PartialSums
+from twolane.engine.kernels.products.few_rows_plan import (
+    PARTIAL_VALUES,
+    RING_BYTES,
+    SkinnyConfig,
+    candidates,
+    config_for,
+    pad_rows,
+    tiles_for,
+)
+from twolane.engine.kernels.rows.silu import reference_silu_mul
+from twolane.engine.kernels.testing import relative_error
+
+SHAPES = [
+    (6144, 4096, False), (4096, 4096, False), (14336, 4096, True), (4096, 14336, False),
+    (128_256, 4096, False), (8192, 28_672, False), (28_672, 8192, True), (152, 8, False),
+    (896, 896, False), (4864, 896, True), (151_936, 896, False),
+]  # fmt: skip
+
+
+def config(programs: int, *, split: bool, pair: bool = True, stages: int = 2) -> SkinnyConfig:
+    return SkinnyConfig(
+        half=64, pair=pair, block_in=32, stages=stages, split=split, programs=programs
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "outer", "inner"), [(1, 128, 128), (5, 200, 136), (17, 80, 120), (33, 264, 40)]
+)
+@pytest.mark.parametrize(("split", "programs"), [(False, 2), (True, 2), (True, 3), (True, 4)])
+@pytest.mark.parametrize(("gated", "pair"), [(False, False), (False, True), (True, True)])
+@pytest.mark.parametrize("biased", [False, True])
+def test_products_match_float64_at_odd_shapes(
+    rows: int, outer: int, inner: int, split: bool, programs: int, gated: bool, pair: bool,
+    biased: bool,
+) -> None:  # fmt: skip
+    x, weight = torch.randn(rows, inner), torch.randn(outer * (1 + gated), inner)
+    bias = torch.randn(len(weight)) if biased else None
+    sums = PartialSums("cpu", values=1 << 18, programs=16)
+    sums.values.fill_(torch.nan)
+    out = torch.full((rows, outer), torch.nan)
+    cut = config(programs, split=split, pair=pair)
+    general_skinny(x, weight, out=out, bias=bias, gated=gated, sums=sums, config=cut)
+    expected = x.double() @ weight.double().T + (0 if bias is None else bias.double())
+    assert relative_error(out, reference_silu_mul(expected) if gated else expected) < 1e-6
+    assert not sums.counters.any(), "a merge left its counter behind"
+
+
+def test_half_precision_sums_in_float32() -> None:
+    x, weight = torch.randn(3, 512).half(), torch.randn(64, 512).half()
+    out = torch.full((3, 64), torch.nan, dtype=torch.float16)
+    general_skinny(
+        x, weight, out=out, sums=PartialSums("cpu", values=1 << 16), config=config(3, split=True)
+    )
+    assert relative_error(out, x.double() @ weight.double().T) < 3e-4
+
+
+def test_every_number_of_programs_shares_all_chunks() -> None:
+    """From one for everything, over several for a tile, to one for each chunk."""
+    x, weight, sums = torch.randn(2, 160), torch.randn(328, 160), PartialSums("cpu")
+    expected = x.double() @ weight.double().T
+    for split in (False, True):
+        for programs in range(1, 16):  # three tiles of five chunks
+            out = torch.full((2, 328), torch.nan)
+            general_skinny(x, weight, out=out, sums=sums, config=config(programs, split=split))
+            assert relative_error(out, expected) < 1e-6, (split, programs)
+            assert not sums.counters.any()
+
+
+@pytest.mark.parametrize(
+    "refused", [config(2, split=False, stages=1), config(2, split=True, stages=1),
+                config(16, split=True)],
+)  # fmt: skip
+def test_what_would_wait_for_ever_is_refused(refused: SkinnyConfig) -> None:
+    """A ring of one stage, whose stage is freed when the next has come; a program with nothing to
+    do, whose part of a tile would be waited for."""
+    x, weight = torch.randn(2, 160), torch.randn(328, 160)
+    with pytest.raises(AssertionError):
+        general_skinny(x, weight, out=torch.empty(2, 328), sums=PartialSums("cpu"), config=refused)
+
+
+@pytest.mark.parametrize(("outer", "inner", "gated"), SHAPES)
+@pytest.mark.parametrize("rows", [1, 8, 9, 31, 64, 65, 128])
+@pytest.mark.parametrize("ring_bytes", [104 * 1024, RING_BYTES])
+def test_a_plan_covers_every_chunk_within_a_multiprocessor(
+    outer: int, inner: int, gated: bool, rows: int, ring_bytes: int
+) -> None:
+    every = list(candidates(rows, outer, inner, gated=gated, ring_bytes=ring_bytes))
+    assert config_for(rows, outer, inner, gated=gated, ring_bytes=ring_bytes) in every
+    rows_pad = pad_rows(rows)
+    assert rows_pad >= rows
+    for found in every:
+        stage = 2 * found.block_in * (found.weights + rows_pad)
+        assert found.stages >= 2
+        assert found.stages * stage <= ring_bytes
+        assert 1 <= found.programs <= 132
+        n_tiles = tiles_for(outer, found, gated=gated)
+        n_chunks = -(-inner // found.block_in)
+        assert found.programs <= n_tiles * (n_chunks if found.split else 1)
+        assert found.partial_values(rows_pad) <= PARTIAL_VALUES

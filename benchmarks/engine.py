@@ -53,12 +53,12 @@ from benchmarks.engine_start import measure_starts
 from benchmarks.kernels import fill_fp8, measure_ceilings, measure_fp8_ceiling
 from benchmarks.results import RESULTS, save
 from twolane.engine.config import NOT_EXACT, EngineConfig
-from twolane.engine.cuda.load import load_cuda_engine
 from twolane.engine.cuda.memory import tensor_of
+from twolane.engine.cuda.startup.load import load_cuda_engine
 from twolane.engine.cuda.tuning import USUAL, Tuning
-from twolane.engine.fp8 import FP8
 from twolane.engine.kernels.pages.kv_view import KVView
 from twolane.engine.load import load_engine
+from twolane.engine.model_files.fp8 import FP8
 from twolane.engine.step import Engine
 
 # vLLM 0.24 on an H200, in bf16: milliseconds of a decode step, or of a whole prefill.

@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 
 from twolane.engine.config import DTYPES, EngineConfig
-from twolane.engine.cpu import CpuEngine, load_engine
+from twolane.engine.cpu.engine import CpuEngine, load_engine
 from twolane.engine.step import Page, RowWork
 from twolane.params import SamplingParams
 

@@ -24,7 +24,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.results import RESULTS, save
 from twolane.engine.cuda.products import Products
-from twolane.engine.fp8 import FP8, LARGEST, Fp8Rows
 from twolane.engine.kernels.attention.decode_attention import decode_attention
 from twolane.engine.kernels.attention.decode_plan import (
     DecodePlan,
@@ -44,7 +43,8 @@ from twolane.engine.kernels.products.gemv import gemv
 from twolane.engine.kernels.rows.norm import rms_norm
 from twolane.engine.kernels.rows.sample import sample
 from twolane.engine.kernels.rows.silu import silu_mul
-from twolane.engine.rope import Rope
+from twolane.engine.model_files.fp8 import FP8, LARGEST, Fp8Rows
+from twolane.engine.model_files.rope import Rope
 
 HEADS, KV_HEADS, DIM, HIDDEN, WIDE, VOCAB, LAYERS = 32, 8, 128, 4096, 14336, 128_256, 32
 QKV = (HEADS + 2 * KV_HEADS) * DIM

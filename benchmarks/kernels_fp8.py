@@ -34,7 +34,6 @@ from benchmarks.kernels import (
     randn,
 )
 from benchmarks.results import RESULTS, save
-from twolane.engine.fp8 import FP8, Fp8Rows
 from twolane.engine.kernels.attention.decode_attention import decode_attention
 from twolane.engine.kernels.attention.decode_config import DecodeConfig, Fp8Products
 from twolane.engine.kernels.attention.decode_plan import allocate_plan, plan_decode
@@ -51,7 +50,8 @@ from twolane.engine.kernels.rows.norm import rms_norm
 from twolane.engine.kernels.rows.quantise import quantise_rows
 from twolane.engine.kernels.rows.silu import silu_mul
 from twolane.engine.kernels.testing import relative_error
-from twolane.engine.rope import Rope
+from twolane.engine.model_files.fp8 import FP8, Fp8Rows
+from twolane.engine.model_files.rope import Rope
 
 CUDA = torch.device("cuda")
 PARTS, HALVES = Fp8Products.PARTS, Fp8Products.HALVES

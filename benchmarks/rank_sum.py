@@ -28,7 +28,7 @@ from benchmarks.results import RESULTS, save
 from twolane.engine.cuda.peers import share_buffers
 from twolane.engine.kernels.rows.all_reduce import MAX_ROWS, PeerBuffers, rank_sum, rank_sum_norm
 from twolane.engine.kernels.rows.norm import rms_norm
-from twolane.engine.ranks.collective import Collective
+from twolane.engine.parallel.collective import Collective
 from twolane.engine.ranks.joining import join
 from twolane.engine.ranks.place import Place
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from transformers import AutoModelForCausalLM, DynamicCache
 
-from twolane.engine.fp8 import Fp8Rows
+from twolane.engine.model_files.fp8 import Fp8Rows
 
 
 class Backend(Protocol):

@@ -56,7 +56,7 @@ from twolane.engine.kernels.products.few_rows_plan import (
 from twolane.engine.kernels.products.gemv import gemv
 from twolane.engine.kernels.rows.silu import silu_mul
 from twolane.engine.kernels.testing import relative_error
-from twolane.engine.rope import Rope
+from twolane.engine.model_files.rope import Rope
 
 ROWS = (1, 2, 8, 16, 32, 64, 128)
 BUILDERS = 12  # threads that compile: most of it is outside of Python

@@ -36,7 +36,7 @@ def interference_figures(far_device: str) -> dict[str, Any]:
     from benchmarks.engine import shape_folder
     from benchmarks.engine_points import LLAMA_8B, Point, Rows, decode_s, prefill_s
     from twolane.engine.config import EngineConfig
-    from twolane.engine.cuda.load import load_cuda_engine
+    from twolane.engine.cuda.startup.load import load_cuda_engine
     from twolane.worker.cuda.copy_stream import LaneConfig
     from twolane.worker.cuda.memory import CudaMemory
 

@@ -18,7 +18,7 @@ def converts_of(layout: str) -> Mapping[str, MakeConvert]:
 
 
 def _to_fp8(source: Layout, target: Layout) -> Convert:
-    from twolane.engine.fp8_pages import quantise_pages  # torch: a fake engine does without
+    from twolane.engine.cpu.fp8_pages import quantise_pages  # torch: a fake engine does without
 
     return partial(
         quantise_pages,

@@ -112,11 +112,11 @@ class _ModelLoader:
     def __init__(self, config: EngineConfig, ready: StepLimits | None) -> None:
         import torch  # a fake engine does without
 
-        from twolane.engine.architecture import read_architecture
-        from twolane.engine.fp8 import FP8
+        from twolane.engine.cpu.pool import PoolShape
         from twolane.engine.load import settle
-        from twolane.engine.pool import PoolShape
-        from twolane.engine.ranks.shard import Shard
+        from twolane.engine.model_files.architecture import read_architecture
+        from twolane.engine.model_files.fp8 import FP8
+        from twolane.engine.model_files.shard import Shard
 
         if ready is not None:
             config = replace(config, ready_rows=ready.decode_rows, ready_tokens=ready.step_tokens)

@@ -19,7 +19,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 import click
 from click.core import ParameterSource
 
-from twolane.engine.config import Option
+from twolane.options import Option
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 

@@ -10,7 +10,8 @@ import secrets
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from twolane.engine.config import EngineConfig, option
+from twolane.engine.config import EngineConfig
+from twolane.options import option
 from twolane.rpc.secret import new_secret
 
 MAX_PORT = 65535

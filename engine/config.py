@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
 from twolane.engine.errors import EngineConfigError
+from twolane.options import option
 
 DTYPES = ("float32", "bfloat16")
 PAGE_TOKENS_STEP = 16  # a page holds a multiple of so many
@@ -16,41 +16,6 @@ DEFAULT_KV_BYTES = 256 << 20
 MAX_THREADS = 256
 MAX_RANKS = 8
 NOT_EXACT = "products of FP8 weights depend on the batch: exact mode needs weights of another dtype"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
-    """A field that users set: what may be said of it, and how. `twolane.deploy.options` makes a
-    flag of each, `twolane.deploy.topology` a key of a file; both are called `name`.
-
-    `usual` is what a cluster takes where nobody says; the field's own default is a library's.
-    """
-
-    name: str  # "": the field's
-    help: str
-    usual: Any = None  # None: the field's default
-    choices: tuple[str, ...] = ()
-    least: float | None = None
-    above: float | None = None
-    most: float | None = None
-    multiple_of: int | None = None
-    flag: str = ""  # "": `name` with dashes
-    metavar: str | None = None  # of the value, in a help text
-
-    def wanted_instead_of(self, value: Any) -> str:
-        """What it must be, in words; empty where `value` is that."""
-        if self.choices and value not in self.choices:
-            return " or ".join((", ".join(self.choices[:-1]), self.choices[-1]))
-        if self.multiple_of and (value < self.multiple_of or value % self.multiple_of):
-            return f"a multiple of {self.multiple_of}"
-        if self.least is not None and not self.least <= value <= (self.most or value):
-            return f"{self.least} to {self.most}" if self.most else f"at least {self.least}"
-        return ""
-
-
-def option(default: Any, help: str, *, name: str = "", **facts: Any) -> Any:
-    """A field of a dataclass that is an option; `facts` are those of `Option`."""
-    return field(default=default, metadata={"option": Option(name=name, help=help, **facts)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,8 +63,8 @@ def load_engine(
     pool_fd: int | None = None,
     progress: Progress | None = None,
 ) -> Engine:
-    """`twolane.engine.cpu.load_engine` or `twolane.engine.cuda.load.load_cuda_engine`, or a group
-    of such.
+    """`twolane.engine.cpu.engine.load_engine` or
+    `twolane.engine.cuda.startup.load.load_cuda_engine`, or a group of such.
 
     On a CPU pages are in `pool_memory`, where given; ranks need the file `pool_fd` that it maps.
     """
@@ -80,10 +80,10 @@ def load_engine(
 
         return start_ranks(config, progress=progress, pool_memory=pool_memory, pool_fd=pool_fd)
     if config.device == "cpu":
-        from twolane.engine.cpu import load_engine as load_cpu_engine
+        from twolane.engine.cpu.engine import load_engine as load_cpu_engine
 
         return load_cpu_engine(config, pool_memory=pool_memory, progress=progress)
-    from twolane.engine.cuda.load import load_cuda_engine
+    from twolane.engine.cuda.startup.load import load_cuda_engine
 
     return load_cuda_engine(config, progress=progress)
 

@@ -17,6 +17,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from twolane.engine.cuda.all_reduce import RankSums
 from twolane.engine.cuda.driver import CudaError, export_memory
 from twolane.engine.cuda.graphs import DecodeGraphs
 from twolane.engine.cuda.inputs import DeviceInputs, HostInputs
@@ -28,7 +29,6 @@ from twolane.engine.cuda.sampler import DeviceSampler, Fresh, Sampled, upload
 from twolane.engine.cuda.shares import Pass, Share, split_passes
 from twolane.engine.cuda.stages import stage
 from twolane.engine.cuda.step import CudaStep, Outcome, TopTables
-from twolane.engine.cuda.sums import RankSums
 from twolane.engine.step import (
     ByteArray,
     DevicePool,
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 class CudaEngine:
     """Implements `twolane.engine.step.Engine`. Made by
-    `twolane.engine.cuda.load.load_cuda_engine`."""
+    `twolane.engine.cuda.startup.load.load_cuda_engine`."""
 
     steps_ahead = 1
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import torch
 
-from twolane.engine.fp8 import Fp8Rows
 from twolane.engine.kernels.rows.quantise import quantise_rows
+from twolane.engine.model_files.fp8 import Fp8Rows
 
 FAST = True  # sums inside the tensor cores, not lifted to float32 registers every 128 terms
 

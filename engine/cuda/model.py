@@ -14,13 +14,11 @@ from __future__ import annotations
 
 import torch
 
-from twolane.engine.architecture import Architecture
+from twolane.engine.cuda.all_reduce import RankSums
 from twolane.engine.cuda.chunks import ChunkAttention, Scratch
 from twolane.engine.cuda.inputs import DeviceInputs
 from twolane.engine.cuda.plans import DecodePlans
 from twolane.engine.cuda.products import Products
-from twolane.engine.cuda.sums import RankSums
-from twolane.engine.fp8 import Fp8Rows, Matrix
 from twolane.engine.kernels.attention.decode_attention import decode_attention
 from twolane.engine.kernels.attention.decode_plan import DecodePlan, plan_decode
 from twolane.engine.kernels.launch import card_of
@@ -29,7 +27,9 @@ from twolane.engine.kernels.pages.rope_write import rope_write
 from twolane.engine.kernels.pdl import APART
 from twolane.engine.kernels.rows.embed import embed
 from twolane.engine.kernels.rows.norm import rms_norm
-from twolane.engine.weights import LayerWeights, Weights
+from twolane.engine.model_files.architecture import Architecture
+from twolane.engine.model_files.fp8 import Fp8Rows, Matrix
+from twolane.engine.model_files.weights import LayerWeights, Weights
 
 
 class CudaModel:

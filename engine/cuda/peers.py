@@ -14,7 +14,7 @@ import torch
 from twolane.engine.cuda.driver import EXPORT_BYTES, CudaError, export_memory, open_memory
 from twolane.engine.cuda.memory import RawMemory
 from twolane.engine.kernels.rows.all_reduce import MAX_ROWS, PeerBuffers
-from twolane.engine.ranks.collective import Collective, least
+from twolane.engine.parallel.collective import Collective, least
 
 log = logging.getLogger(__name__)
 

@@ -6,9 +6,9 @@ from bisect import bisect_left
 
 import torch
 
-from twolane.engine.architecture import Architecture
 from twolane.engine.kernels.attention.decode_plan import DecodePlan, allocate_plan, items_for
 from twolane.engine.kernels.launch import card_of
+from twolane.engine.model_files.architecture import Architecture
 
 # Dense where padding would cost most; a bucket is never more than a quarter too large.
 BUCKETS: tuple[int, ...] = (

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import torch
 
+from twolane.engine.cpu.exact_products import TiledProduct
 from twolane.engine.cuda.fp8_products import fp8_product
 from twolane.engine.cuda.tuning import USUAL, Tuning
-from twolane.engine.fp8 import Fp8Rows, Matrix
 from twolane.engine.kernels.launch import card_of
 from twolane.engine.kernels.products.few_rows import PartialSums, can_stream, skinny
 from twolane.engine.kernels.products.few_rows_plan import SkinnyConfig, config_for, pad_rows
 from twolane.engine.kernels.products.gated_many_rows_plan import CHUNK, TallPlan, plan_tall
 from twolane.engine.kernels.products.gemv import gemv
 from twolane.engine.kernels.rows.silu import silu_mul
-from twolane.engine.tiles import TiledProduct
+from twolane.engine.model_files.fp8 import Fp8Rows, Matrix
 
 STREAMED_ROWS = 128  # up to here our own is quicker than cuBLAS
 TALL_ROWS = 512  # from here on our own gated one is no slower, where it keeps the card busy

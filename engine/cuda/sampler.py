@@ -1,4 +1,4 @@
-"""Choosing tokens on the device, without the host waiting: see `twolane.engine.logits` for the
+"""Choosing tokens on the device, without the host waiting: see `twolane.engine.cpu.logits` for the
 order.
 
 Greedy rows and plain temperature are the sampler kernel's alone. Rows with more are done again
@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from twolane.engine.cpu.logits import leaves_logits_alone
 from twolane.engine.cuda.inputs import DeviceInputs
 from twolane.engine.kernels.launch import card_of
 from twolane.engine.kernels.pdl import APART, OVERLAP
 from twolane.engine.kernels.rows.sample import NOT_FINITE, sample
-from twolane.engine.logits import leaves_logits_alone
 from twolane.engine.step import RowWork
 
 NOT_DRAWN = "no token can be drawn: the logits are not finite, or every token is banned"

@@ -30,10 +30,10 @@ from twolane.engine.errors import (
     RankLostError,
     UnsupportedModelError,
 )
+from twolane.engine.parallel.pool_file import PoolFile
 from twolane.engine.progress import PROGRESS, Progress
 from twolane.engine.ranks.channel import Channel, Kind
 from twolane.engine.ranks.messages import StepWriter, decode_results, read_head
-from twolane.engine.ranks.pool_file import PoolFile
 from twolane.engine.step import (
     ByteArray,
     DevicePool,

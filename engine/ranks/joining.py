@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 
 from twolane.engine.config import EngineConfig
+from twolane.engine.parallel.collective import Collective, HostCollective, LibraryCollective
 from twolane.engine.progress import Progress
-from twolane.engine.ranks.collective import Collective, HostCollective, LibraryCollective
 from twolane.engine.ranks.place import Place
 from twolane.engine.step import Engine
 
@@ -24,11 +24,11 @@ def load_rank(config: EngineConfig, place: Place, progress: Progress) -> Engine:
     where they are fewer than ranks, one that several of these share. The pool is exported.
     """
     if config.device == "cpu":
-        from twolane.engine.cpu import load_engine
+        from twolane.engine.cpu.engine import load_engine
 
         collective: Collective = join("gloo", place, in_order=True)
         return load_engine(config, progress=progress, ranks=collective, pool_fd=place.pool_fd)
-    from twolane.engine.cuda.load import load_cuda_engine
+    from twolane.engine.cuda.startup.load import load_cuda_engine
 
     n_cards = torch.cuda.device_count()
     device = torch.device("cuda", place.rank % n_cards)

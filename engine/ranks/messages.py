@@ -19,7 +19,7 @@ from typing import Any, cast, overload
 import numpy as np
 import numpy.typing as npt
 
-from twolane.engine.logits import leaves_logits_alone
+from twolane.engine.cpu.logits import leaves_logits_alone
 from twolane.engine.step import Page, RowResult, RowWork, SampledToken
 from twolane.params import SamplingParams
 

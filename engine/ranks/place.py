@@ -8,7 +8,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class Place:
     """Rank `rank` of `ranks`; `store` is the file through which they find each other, `pool_fd` the
-    one that ranks on a CPU have their pages in (`twolane.engine.ranks.pool_file`)."""
+    one that ranks on a CPU have their pages in (`twolane.engine.parallel.pool_file`)."""
 
     rank: int
     ranks: int

@@ -12,10 +12,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 from twolane.engine.config import EngineConfig
+from twolane.engine.parallel.pool_file import PoolFile
 from twolane.engine.progress import Progress
 from twolane.engine.ranks.channel import Channel
 from twolane.engine.ranks.group import SILENT_AFTER_S, Member, RankGroup
-from twolane.engine.ranks.pool_file import PoolFile
 
 MEMBER_COMMAND = (sys.executable, "-m", "twolane.engine.ranks.member")
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import torch
 
-from twolane.engine.ranks.collective import Collective, ordered_sum
+from twolane.engine.parallel.collective import Collective, ordered_sum
 
 ResultT = TypeVar("ResultT")
 PATIENCE_S = 60.0

@@ -27,7 +27,7 @@ from benchmarks.engine_points import (
 from benchmarks.kernels import Table
 from tests.benchmarks.tiny import write_tiny_config
 from twolane.engine.config import EngineConfig
-from twolane.engine.cuda.load import load_cuda_engine
+from twolane.engine.cuda.startup.load import load_cuda_engine
 from twolane.engine.step import Engine
 
 H200 = Rates(read=4.45e12, matmul=809e12, fp8_matmul=1500e12)

@@ -18,7 +18,7 @@ from twolane import AsyncClient, Completion, RequestInfo, Token, TopLogprob
 from twolane.deploy.bundled import model_path
 from twolane.engine.allocator import PageAllocator
 from twolane.engine.config import EngineConfig
-from twolane.engine.cpu import load_engine
+from twolane.engine.cpu.engine import load_engine
 from twolane.engine.step import RowWork, SampledToken
 from twolane.params import SamplingParams
 from twolane.testing import LocalCluster, start_local

@@ -13,7 +13,7 @@ from tests.cluster.virtual_cluster import Shape, VirtualCluster, virtual_cluster
 from twolane import Token
 from twolane.deploy.bundled import model_path
 from twolane.engine.config import EngineConfig
-from twolane.engine.cpu import load_engine
+from twolane.engine.cpu.engine import load_engine
 from twolane.engine.step import Engine, RowWork
 from twolane.kvtransfer.testing.memory import Faults
 from twolane.testing.virtual_time import virtual_time_runner

@@ -19,12 +19,12 @@ from tests.docs.tables import table
 from twolane.deploy.options import declared
 from twolane.deploy.spec import BUNDLED
 from twolane.engine import config
-from twolane.engine.architecture import FAMILIES, Architecture, read_architecture
-from twolane.engine.checkpoint import Checkpoint, shard_files
-from twolane.engine.cuda.load import FP8_WIDTH, HEAD_DIM_STEP, MOST_HEAD_DIM
+from twolane.engine.cuda.startup.load import FP8_WIDTH, HEAD_DIM_STEP, MOST_HEAD_DIM
 from twolane.engine.errors import EngineError
-from twolane.engine.quantisation import stores_fp8
-from twolane.engine.rope import read_rope
+from twolane.engine.model_files.architecture import FAMILIES, Architecture, read_architecture
+from twolane.engine.model_files.checkpoint import Checkpoint, shard_files
+from twolane.engine.model_files.quantisation import stores_fp8
+from twolane.engine.model_files.rope import read_rope
 from twolane.router.model_defaults import read_defaults
 from twolane.router.model_files import ModelFilesError, chat_template
 from twolane.router.text import TextCodec

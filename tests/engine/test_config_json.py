@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.engine.test_checkpoint import edit_config, load
-from twolane.engine.architecture import read_architecture
+from tests.engine.model_files.test_checkpoint import edit_config, load
 from twolane.engine.errors import CheckpointError, UnsupportedModelError
+from twolane.engine.model_files.architecture import read_architecture
 from twolane.engine.testing import write_random_model
 
 YARN = {"rope_type": "yarn", "factor": 4.0}

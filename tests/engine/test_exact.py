@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from twolane.engine.config import EngineConfig
-from twolane.engine.cpu import load_engine
+from twolane.engine.cpu.engine import load_engine
+from twolane.engine.cpu.exact_products import TiledProduct
 from twolane.engine.step import Engine, Page, RowWork, SampledToken
 from twolane.engine.testing import FAMILIES, write_random_model
-from twolane.engine.tiles import TiledProduct
 from twolane.params import SamplingParams
 
 Answer = Callable[..., list[SampledToken]]

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from twolane.engine.config import EngineConfig
-from twolane.engine.cpu import load_engine
+from twolane.engine.cpu.engine import load_engine
 from twolane.engine.step import SampledToken
 from twolane.engine.testing import FAMILIES, write_random_model
 from twolane.params import SamplingParams

@@ -16,7 +16,7 @@ PAGES_A_ROW = 16
 
 
 def engine_of(model: Path, **options: Any) -> CudaEngine:
-    from twolane.engine.cuda.load import load_cuda_engine
+    from twolane.engine.cuda.startup.load import load_cuda_engine
 
     settings: dict[str, Any] = {"n_pages": 256, "exact": False, **options}
     return load_cuda_engine(EngineConfig(model_dir=model, **settings))

@@ -8,9 +8,9 @@ pytest.importorskip("triton")
 
 import torch
 
-from twolane.engine.fp8 import FP8
 from twolane.engine.kernels.attention.decode_config import DecodeConfig, Fp8Products
 from twolane.engine.kernels.testing import PagedRows, relative_error
+from twolane.engine.model_files.fp8 import FP8
 
 pytestmark = pytest.mark.gpu
 

@@ -19,13 +19,13 @@ from twolane.engine.cuda.engine import CudaEngine
 from twolane.engine.cuda.memory import tensor_of
 from twolane.engine.cuda.products import Products
 from twolane.engine.errors import EngineConfigError
-from twolane.engine.fp8 import Fp8Rows
 from twolane.engine.kernels.pages.page_copy import copy_pages
 from twolane.engine.kernels.products.gemv import gemv
 from twolane.engine.kernels.rows.norm import reference_rms_norm, rms_norm
 from twolane.engine.kernels.rows.quantise import quantise_rows
 from twolane.engine.kernels.rows.silu import reference_silu_mul, silu_mul
 from twolane.engine.kernels.testing import relative_error
+from twolane.engine.model_files.fp8 import Fp8Rows
 from twolane.engine.testing import write_random_model
 
 pytestmark = pytest.mark.gpu

@@ -10,11 +10,11 @@ pytest.importorskip("triton")
 
 import torch
 
-from twolane.engine.fp8 import FP8
-from twolane.engine.fp8_pages import quantise_tensors
+from twolane.engine.cpu.fp8_pages import quantise_tensors
 from twolane.engine.kernels.pages.kv_view import KVView, allocate_view
 from twolane.engine.kernels.pages.rope_write import rope_write
-from twolane.engine.rope import Rope
+from twolane.engine.model_files.fp8 import FP8
+from twolane.engine.model_files.rope import Rope
 
 pytestmark = pytest.mark.gpu
 

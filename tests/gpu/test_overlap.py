@@ -24,7 +24,7 @@ TOKENS = 12
 
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
 def test_overlapping_launches_change_no_token_and_no_logprob(family: str, tmp_path: Path) -> None:
-    from twolane.engine.cuda.load import load_cuda_engine
+    from twolane.engine.cuda.startup.load import load_cuda_engine
     from twolane.engine.cuda.tuning import Tuning
 
     write_random_model(tmp_path, family, seed=3, hidden_size=256)

@@ -13,7 +13,7 @@ import triton
 
 from twolane.engine.config import EngineConfig
 from twolane.engine.cuda.engine import CudaEngine
-from twolane.engine.cuda.load import load_cuda_engine
+from twolane.engine.cuda.startup.load import load_cuda_engine
 from twolane.engine.step import Page, RowWork
 from twolane.engine.testing import write_random_model
 from twolane.params import SamplingParams

@@ -9,7 +9,7 @@ pytest.importorskip("triton")
 import numpy as np
 import torch
 
-from twolane.engine.fp8 import FP8
+from twolane.engine.cpu.philox import token_bits, uniform
 from twolane.engine.kernels.pages.kv_view import allocate_view
 from twolane.engine.kernels.pages.page_copy import copy_pages
 from twolane.engine.kernels.pages.rope_write import reference_rope, rope_write
@@ -18,8 +18,8 @@ from twolane.engine.kernels.rows.norm import reference_rms_norm, rms_norm
 from twolane.engine.kernels.rows.sample import sample
 from twolane.engine.kernels.rows.silu import reference_silu_mul, silu_mul
 from twolane.engine.kernels.testing import relative_error
-from twolane.engine.philox import token_bits, uniform
-from twolane.engine.rope import Rope
+from twolane.engine.model_files.fp8 import FP8
+from twolane.engine.model_files.rope import Rope
 
 pytestmark = pytest.mark.gpu
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from twolane.engine.fp8 import FP8
+from twolane.engine.model_files.fp8 import FP8
 
 SCALE_BYTES = 4  # one float32 a token and head, behind the values of an FP8 plane
 

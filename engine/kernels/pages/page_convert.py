@@ -20,7 +20,7 @@ import torch
 import triton
 import triton.language as tl
 
-from twolane.engine.fp8 import FP8, LARGEST, SMALLEST_SCALE
+from twolane.engine.model_files.fp8 import FP8, LARGEST, SMALLEST_SCALE
 
 UNIT_BYTES = 16  # that bases and steps count
 TILE_WORDS = 4096  # int64s a turn: 32 KiB
@@ -218,7 +218,7 @@ def make_fp8_pages(
     programs: int = 64,
 ) -> None:
     """`make_pages` of a pool of float32, bfloat16 or float16 (`dtype`), into FP8 pages with scales:
-    byte for byte what `twolane.engine.fp8_pages.quantise_tensors` makes of the wide pages.
+    byte for byte what `twolane.engine.cpu.fp8_pages.quantise_tensors` makes of the wide pages.
 
     `table` is of tiles as `fp8_tokens` says, in the order of the wide made page; `page_tokens` is
     of a made page, `kv_heads` of one of its ranks. `out` [n, bytes of a made FP8 page] uint8.

@@ -17,9 +17,9 @@ import torch
 import triton
 import triton.language as tl
 
-from twolane.engine.fp8 import Fp8Rows, Matrix
 from twolane.engine.kernels.launch import launch
 from twolane.engine.kernels.pdl import ready
+from twolane.engine.model_files.fp8 import Fp8Rows, Matrix
 
 
 @triton.jit

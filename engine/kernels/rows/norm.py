@@ -12,10 +12,10 @@ import torch
 import triton
 import triton.language as tl
 
-from twolane.engine.fp8 import Fp8Rows
 from twolane.engine.kernels.launch import launch
 from twolane.engine.kernels.pdl import ready
 from twolane.engine.kernels.rows.quantise import store_scale
+from twolane.engine.model_files.fp8 import Fp8Rows
 
 MAX_WIDTH = 16384
 

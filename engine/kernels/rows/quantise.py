@@ -9,9 +9,9 @@ import torch
 import triton
 import triton.language as tl
 
-from twolane.engine.fp8 import LARGEST, SMALLEST_SCALE, Fp8Rows
 from twolane.engine.kernels.launch import launch
 from twolane.engine.kernels.pdl import ready
+from twolane.engine.model_files.fp8 import LARGEST, SMALLEST_SCALE, Fp8Rows
 
 MAX_WIDTH = 32768
 _LARGEST: tl.constexpr = tl.constexpr(LARGEST)

@@ -2,8 +2,8 @@
 
 Bytes: the logits once (vocab * itemsize a row), and a few KiB of partial results. Noise of token t
 is a function of (seed, sample index, index in the answer, t): Philox4x32-10 as
-`twolane.engine.philox` has it, bit for bit, four tokens a counter. Idea: the Gumbel-max trick with
-a counter RNG (FlashInfer).
+`twolane.engine.cpu.philox` has it, bit for bit, four tokens a counter. Idea: the Gumbel-max trick
+with a counter RNG (FlashInfer).
 
     block of tokens     highest, first id of it; highest + noise, first id; sum of exp
     row                 merged in the order of the blocks: ties go to the lowest id

@@ -10,10 +10,10 @@ import torch
 import triton
 import triton.language as tl
 
-from twolane.engine.fp8 import Fp8Rows
 from twolane.engine.kernels.launch import launch
 from twolane.engine.kernels.pdl import ready
 from twolane.engine.kernels.rows.quantise import MAX_WIDTH, store_scale, warps_for
+from twolane.engine.model_files.fp8 import Fp8Rows
 
 BLOCK = 2048
 

@@ -8,9 +8,9 @@ import torch
 
 from tests.engine.interpreter import sound_fp8_casts
 from twolane.engine.config import EngineConfig
-from twolane.engine.cuda.load import load_cuda_engine
+from twolane.engine.cuda.startup.load import load_cuda_engine
+from twolane.engine.parallel.collective import HostCollective
 from twolane.engine.progress import Progress
-from twolane.engine.ranks.collective import HostCollective
 from twolane.engine.ranks.joining import join
 from twolane.engine.ranks.member import main
 from twolane.engine.ranks.place import Place

@@ -20,20 +20,20 @@ import triton
 from triton.runtime.driver import driver
 
 from tests.engine.kernels.builds import TARGET, launch_of, variant
-from twolane.engine.architecture import read_architecture
 from twolane.engine.config import EngineConfig
-from twolane.engine.cuda import usual_steps
-from twolane.engine.cuda.blueprint import Blueprint
 from twolane.engine.cuda.inputs import InputShape
 from twolane.engine.cuda.packing import pack_mixed
 from twolane.engine.cuda.plans import MAX_ROWS, bucket_for
-from twolane.engine.cuda.rehearsal import Stage, rehearse
 from twolane.engine.cuda.shares import split_passes
+from twolane.engine.cuda.startup import step_shapes
+from twolane.engine.cuda.startup.blueprint import Blueprint
+from twolane.engine.cuda.startup.dry_run import Stage, rehearse
+from twolane.engine.cuda.startup.step_shapes import UsualSteps
 from twolane.engine.cuda.tuning import USUAL
-from twolane.engine.cuda.usual_steps import UsualSteps
 from twolane.engine.kernels.compile_ahead import CompileAhead
 from twolane.engine.kernels.launch import Card, Take, rehearsing
-from twolane.engine.ranks.shard import Shard
+from twolane.engine.model_files.architecture import read_architecture
+from twolane.engine.model_files.shard import Shard
 from twolane.engine.step import Page, RowWork
 from twolane.params import SamplingParams
 
@@ -207,8 +207,8 @@ def main() -> None:
         rehearse(made, USUALLY, H200, lambda *arguments, **options: None)
     imports_sympy = "sympy" in sys.modules
     report = {name: coverage(name) for name in ENGINES}
-    fewer = tuple(n for n in usual_steps.CLASSES if n != 32)
-    with mock.patch.object(usual_steps, "CLASSES", fewer):
+    fewer = tuple(n for n in step_shapes.CLASSES if n != 32)
+    with mock.patch.object(step_shapes, "CLASSES", fewer):
         report[FORGOTTEN] = coverage("llama")
     print(json.dumps({"imports_sympy": imports_sympy, "engines": report}))
 

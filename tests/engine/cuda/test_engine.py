@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from twolane.engine.config import EngineConfig
-from twolane.engine.cpu import load_engine
+from twolane.engine.cpu.engine import load_engine
 from twolane.engine.step import Engine, Page, RowResult, RowWork, SampledToken
 from twolane.params import SamplingParams
 
@@ -23,7 +23,7 @@ PROMPT = np.random.default_rng(5).integers(3, 300, 70).tolist()
 
 
 def cuda_engine(model_dir: Path, *, exact: bool = False, n_pages: int = 8) -> Engine:
-    from twolane.engine.cuda.load import load_cuda_engine
+    from twolane.engine.cuda.startup.load import load_cuda_engine
 
     config = EngineConfig(model_dir=model_dir, n_pages=n_pages, exact=exact, page_tokens=64)
     return load_cuda_engine(config, device=torch.device("cpu"))

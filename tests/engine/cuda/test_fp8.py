@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from twolane.engine.architecture import read_architecture
 from twolane.engine.config import EngineConfig
-from twolane.engine.cpu import load_engine
+from twolane.engine.cpu.engine import load_engine
+from twolane.engine.cpu.model import Model
+from twolane.engine.cpu.pool import KVPool
 from twolane.engine.errors import EngineConfigError
-from twolane.engine.fp8 import Fp8Rows, Matrix
-from twolane.engine.model import Model
-from twolane.engine.pool import KVPool
+from twolane.engine.model_files.architecture import read_architecture
+from twolane.engine.model_files.fp8 import Fp8Rows, Matrix
 from twolane.engine.step import Engine, SampledToken
 from twolane.params import SamplingParams
 
@@ -29,7 +29,7 @@ Answer = Callable[..., list[SampledToken]]
 
 
 def cuda_engine(model_dir: Path, **options: Any) -> Engine:
-    from twolane.engine.cuda.load import load_cuda_engine
+    from twolane.engine.cuda.startup.load import load_cuda_engine
 
     settings = {"n_pages": 8, "exact": False, **options}
     config = EngineConfig(model_dir=model_dir, **settings)
@@ -128,7 +128,7 @@ def test_an_fp8_engine_tells_its_layout_and_fingerprint(model_dir: Callable[[str
 def test_exact_mode_refuses_an_fp8_checkpoint(
     model_dir: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from twolane.engine.cuda import load
+    from twolane.engine.cuda.startup import load
 
     arch = replace(read_architecture(model_dir("llama")), stores_fp8=True)
     monkeypatch.setattr(load, "read_architecture", lambda _: arch)

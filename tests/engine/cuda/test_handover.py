@@ -15,8 +15,8 @@ pytest.importorskip("triton")
 from tests.engine.cuda.test_fp8 import GREEDY, PROMPT, cuda_engine, rounded
 from twolane.deploy.converts import converts_of
 from twolane.engine.config import EngineConfig
-from twolane.engine.cpu import load_engine
-from twolane.engine.pool import KVPool
+from twolane.engine.cpu.engine import load_engine
+from twolane.engine.cpu.pool import KVPool
 from twolane.engine.step import Engine, Page, RowWork, SampledToken
 from twolane.kvtransfer.layouts.gather import Paging
 from twolane.kvtransfer.layouts.sources import PageMaker

@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.colocated import Job, answer_all
 from twolane.engine.config import EngineConfig
-from twolane.engine.cpu import load_engine
+from twolane.engine.cpu.engine import load_engine
 from twolane.params import SamplingParams
 from twolane.worker.config import StepLimits
 
@@ -32,7 +32,7 @@ def job(i: int, n_tokens: int) -> Job:
 async def test_a_worker_a_step_ahead_says_what_one_on_the_cpu_says(
     model_dir: Callable[[str], Path],
 ) -> None:
-    from twolane.engine.cuda.load import load_cuda_engine
+    from twolane.engine.cuda.startup.load import load_cuda_engine
 
     directory = model_dir("qwen3")
     plain = EngineConfig(model_dir=directory, n_pages=16, page_tokens=64)

@@ -65,7 +65,7 @@ def steps_ahead(engine: Engine) -> list[SampledToken]:
 def test_ranks_of_the_gpu_engine_give_what_one_gives(
     kv_heads: int, exact: bool, kv_dtype: str, tmp_path: Path
 ) -> None:
-    from twolane.engine.cuda.load import load_cuda_engine
+    from twolane.engine.cuda.startup.load import load_cuda_engine
 
     model = write_random_model(tmp_path, "qwen3", seed=1, kv_heads=kv_heads, head_dim=16)
     config = EngineConfig(
@@ -84,7 +84,7 @@ def test_ranks_of_the_gpu_engine_give_what_one_gives(
 
 
 def test_ranks_with_fp8_weights_are_near_what_one_gives(tmp_path: Path) -> None:
-    from twolane.engine.cuda.load import load_cuda_engine
+    from twolane.engine.cuda.startup.load import load_cuda_engine
 
     model = write_random_model(tmp_path, "llama", seed=1, hidden_size=64, heads=4, kv_heads=2)
     config = EngineConfig(

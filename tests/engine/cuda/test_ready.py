@@ -30,7 +30,7 @@ from triton import knobs
 from triton.runtime._async_compile import active_mode
 
 from twolane.engine.cuda.plans import BUCKETS, MAX_ROWS
-from twolane.engine.cuda.usual_steps import PassKind, UsualSteps, mixed_kinds
+from twolane.engine.cuda.startup.step_shapes import PassKind, UsualSteps, mixed_kinds
 from twolane.engine.kernels.compile_ahead import CompileAhead
 from twolane.engine.kernels.launch import Take
 
@@ -181,7 +181,7 @@ def test_a_ready_engine_has_its_graphs_an_empty_pool_and_the_same_answers(
     model_dir: Callable[[str], Path],
 ) -> None:
     from twolane.engine.cuda.engine import CudaEngine
-    from twolane.engine.cuda.load import load_cuda_engine
+    from twolane.engine.cuda.startup.load import load_cuda_engine
 
     def engine(told: list[Loaded | Readied], rows: int, tokens: int) -> CudaEngine:
         config = EngineConfig(
@@ -218,8 +218,8 @@ def test_passes_with_chunks_are_made_through_few_layers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They load what all layers take, and a deep model is ready as soon as a shallow one."""
-    from twolane.engine.cuda.load import load_cuda_engine
     from twolane.engine.cuda.model import CudaModel
+    from twolane.engine.cuda.startup.load import load_cuda_engine
 
     model = write_random_model(tmp_path, "llama", seed=1, layers=4)
     chunks: set[int] = set()

@@ -157,7 +157,6 @@ def cases() -> dict[str, Callable[[], None]]:
     for other heads."""
     import torch
 
-    from twolane.engine.fp8 import FP8, Fp8Rows
     from twolane.engine.kernels.attention.decode_attention import decode_attention
     from twolane.engine.kernels.attention.decode_config import DecodeConfig, Fp8Products
     from twolane.engine.kernels.attention.decode_plan import allocate_plan, plan_decode
@@ -183,6 +182,7 @@ def cases() -> dict[str, Callable[[], None]]:
     from twolane.engine.kernels.rows.quantise import quantise_rows
     from twolane.engine.kernels.rows.sample import sample
     from twolane.engine.kernels.rows.silu import silu_mul
+    from twolane.engine.model_files.fp8 import FP8, Fp8Rows
 
     def zeros(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
         return torch.zeros(*shape, dtype=dtype)

@@ -6,11 +6,11 @@ pytest.importorskip("triton")
 
 import torch
 
-from twolane.engine.fp8 import Fp8Rows
 from twolane.engine.kernels.products.gemv import GemvConfig, gemv
 from twolane.engine.kernels.rows.norm import reference_rms_norm, rms_norm
 from twolane.engine.kernels.rows.quantise import quantise_rows
 from twolane.engine.kernels.rows.silu import reference_silu_mul, silu_mul
+from twolane.engine.model_files.fp8 import Fp8Rows
 
 
 def poisoned(rows: int, width: int) -> Fp8Rows:

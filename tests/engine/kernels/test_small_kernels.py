@@ -9,7 +9,6 @@ pytest.importorskip("triton")
 import numpy as np
 import torch
 
-from twolane.engine.fp8 import FP8
 from twolane.engine.kernels.pages.kv_view import allocate_view
 from twolane.engine.kernels.pages.page_copy import copy_pages
 from twolane.engine.kernels.pages.page_sum import sum_pages
@@ -18,7 +17,8 @@ from twolane.engine.kernels.products.gemv import GemvConfig, gemv
 from twolane.engine.kernels.rows.embed import embed, reference_embed
 from twolane.engine.kernels.rows.norm import reference_rms_norm, rms_norm
 from twolane.engine.kernels.rows.silu import reference_silu_mul, silu_mul
-from twolane.engine.rope import Rope
+from twolane.engine.model_files.fp8 import FP8
+from twolane.engine.model_files.rope import Rope
 from twolane.kvtransfer.digests import mix64
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from twolane.engine.config import EngineConfig
-from twolane.engine.cpu import load_engine
+from twolane.engine.cpu.engine import load_engine
 from twolane.engine.ranks.messages import StepReader, StepWriter
 from twolane.engine.ranks.testing import thread_ranks, with_ranks
 from twolane.engine.step import Page, RowResult, RowWork, SampledToken

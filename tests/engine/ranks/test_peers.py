@@ -12,7 +12,7 @@ import twolane.engine.cuda.peers
 from twolane.engine.cuda.driver import CudaError
 from twolane.engine.cuda.peers import share_buffers
 from twolane.engine.kernels.rows.all_reduce import PeerBuffers
-from twolane.engine.ranks.collective import Collective
+from twolane.engine.parallel.collective import Collective
 from twolane.engine.ranks.testing import with_ranks
 
 CPU = torch.device("cpu")

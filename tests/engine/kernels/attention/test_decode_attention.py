@@ -8,7 +8,6 @@ pytest.importorskip("triton")
 
 import torch
 
-from twolane.engine.fp8 import FP8
 from twolane.engine.kernels.attention.decode_config import DecodeConfig, Fp8Products
 from twolane.engine.kernels.attention.decode_plan import (
     allocate_plan,
@@ -17,6 +16,7 @@ from twolane.engine.kernels.attention.decode_plan import (
     reference_plan,
 )
 from twolane.engine.kernels.testing import PagedRows, relative_error
+from twolane.engine.model_files.fp8 import FP8
 
 
 def rows(lengths: list[int], **options: Any) -> PagedRows:

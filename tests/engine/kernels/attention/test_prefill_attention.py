@@ -6,13 +6,13 @@ pytest.importorskip("triton")
 
 import torch
 
-from twolane.engine.fp8 import FP8
 from twolane.engine.kernels.attention.prefill_attention import PrefillConfig
 from twolane.engine.kernels.attention.prefill_plan import plan_prefill
 from twolane.engine.kernels.pages.dequantise import widen_pages
 from twolane.engine.kernels.pages.kv_view import allocate_view
 from twolane.engine.kernels.reference import gather
 from twolane.engine.kernels.testing import PagedRows, relative_error
+from twolane.engine.model_files.fp8 import FP8
 
 
 @pytest.mark.parametrize("start", [0, 1, 63, 64, 130])

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 
 from tests.kvtransfer.laid_out import Bytes, cache, laid_out, layout, whole_pages
-from twolane.engine.fp8_pages import quantise_pages
+from twolane.engine.cpu.fp8_pages import quantise_pages
 from twolane.kvtransfer.layouts.gather import Paging
 from twolane.layout import Layout
 from twolane.worker.cuda.page_converter import CudaMaker, Staging

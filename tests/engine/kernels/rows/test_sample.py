@@ -9,8 +9,8 @@ import torch
 import triton
 import triton.language as tl
 
+from twolane.engine.cpu.philox import token_bits, uniform
 from twolane.engine.kernels.rows import sample as kernels
-from twolane.engine.philox import token_bits, uniform
 
 
 @triton.jit  # type: ignore[untyped-decorator]

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from twolane.engine.architecture import Architecture
 from twolane.engine.errors import EngineConfigError
+from twolane.engine.model_files.architecture import Architecture
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,20 +7,22 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from twolane.engine.architecture import read_architecture
-from twolane.engine.attention import Attention
-from twolane.engine.batch import pack
-from twolane.engine.checkpoint import Checkpoint, weights_revision
 from twolane.engine.config import CPU_PAGE_TOKENS, EngineConfig
+from twolane.engine.cpu.attention import Attention
+from twolane.engine.cpu.batch import pack
+from twolane.engine.cpu.exact_products import Product, TiledProduct, plain_product
+from twolane.engine.cpu.model import Model, matrices
+from twolane.engine.cpu.pool import KVPool, PoolShape
+from twolane.engine.cpu.sampler import Sampler
 from twolane.engine.errors import EngineConfigError
-from twolane.engine.fingerprint import model_fingerprint
-from twolane.engine.model import Model, matrices
-from twolane.engine.pool import KVPool, PoolShape
+from twolane.engine.model_files.architecture import read_architecture
+from twolane.engine.model_files.checkpoint import Checkpoint, weights_revision
+from twolane.engine.model_files.fingerprint import model_fingerprint
+from twolane.engine.model_files.shard import Shard
+from twolane.engine.model_files.weights import load_weights, random_weights
+from twolane.engine.parallel.collective import Alone, Collective
+from twolane.engine.parallel.pool_file import map_pool
 from twolane.engine.progress import Progress
-from twolane.engine.ranks.collective import Alone, Collective
-from twolane.engine.ranks.pool_file import map_pool
-from twolane.engine.ranks.shard import Shard
-from twolane.engine.sampler import Sampler
 from twolane.engine.step import (
     ByteArray,
     DevicePool,
@@ -31,8 +33,6 @@ from twolane.engine.step import (
     Step,
     row_error,
 )
-from twolane.engine.tiles import Product, TiledProduct, plain_product
-from twolane.engine.weights import load_weights, random_weights
 
 
 class CpuEngine:
@@ -105,7 +105,8 @@ def load_engine(
     pool_fd: int | None = None,
 ) -> CpuEngine:
     """Read a model and make an engine of it; with `ranks`, of one rank's part of it, and with
-    `pool_fd` in the file that all of them have their pages in (`twolane.engine.ranks.pool_file`).
+    `pool_fd` in the file that all of them have their pages in
+    (`twolane.engine.parallel.pool_file`).
 
     `pool_memory`: a writable buffer of at least n_pages * page_bytes to use as the pool (it must
     outlive the engine); `progress` is called along the way. Sets the

@@ -18,8 +18,8 @@ from twolane.engine.config_fields import (
     token_ids_of,
 )
 from twolane.engine.errors import CheckpointError, UnsupportedModelError
-from twolane.engine.quantisation import stores_fp8
-from twolane.engine.rope import Rope, read_rope
+from twolane.engine.model_files.quantisation import stores_fp8
+from twolane.engine.model_files.rope import Rope, read_rope
 
 # Per family, as transformers has them: whose biases are fixed, and what an absent key means.
 FAMILIES: Mapping[str, str] = {

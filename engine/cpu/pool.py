@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from twolane.engine.errors import EngineConfigError
-from twolane.engine.fp8 import FP8
+from twolane.engine.model_files.fp8 import FP8
 from twolane.engine.step import ByteArray
 from twolane.layout import Layout
 

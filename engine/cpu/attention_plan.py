@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from twolane.engine.batch import IndexArray, PackedRows
-from twolane.engine.pool import TILE_TOKENS, KVPool
+from twolane.engine.cpu.batch import IndexArray, PackedRows
+from twolane.engine.cpu.pool import TILE_TOKENS, KVPool
 
 BLOCK_BYTES = 4 << 20  # keys, values and scores handled at a time: what a core's cache can hold
 

@@ -11,17 +11,17 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from twolane.engine.architecture import read_architecture
-from twolane.engine.checkpoint import Checkpoint
 from twolane.engine.config import EngineConfig
-from twolane.engine.cpu import load_engine
+from twolane.engine.cpu.engine import load_engine
+from twolane.engine.cpu.pool import PoolShape
 from twolane.engine.errors import CheckpointError, EngineConfigError, UnsupportedModelError
-from twolane.engine.fingerprint import model_fingerprint
-from twolane.engine.fp8 import FP8, Fp8Rows
-from twolane.engine.pool import PoolShape
-from twolane.engine.ranks.shard import Shard
+from twolane.engine.model_files.architecture import read_architecture
+from twolane.engine.model_files.checkpoint import Checkpoint
+from twolane.engine.model_files.fingerprint import model_fingerprint
+from twolane.engine.model_files.fp8 import FP8, Fp8Rows
+from twolane.engine.model_files.shard import Shard
+from twolane.engine.model_files.weights import load_weights
 from twolane.engine.testing import write_random_model
-from twolane.engine.weights import load_weights
 from twolane.layout import parse_layout
 
 PLAIN = {"quant_method": "fp8", "activation_scheme": "dynamic", "ignored_layers": ["lm_head"]}

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import torch
 
-from twolane.engine.architecture import Architecture
-from twolane.engine.checkpoint import Checkpoint
-from twolane.engine.fp8 import Fp8Rows, Matrix
+from twolane.engine.model_files.architecture import Architecture
+from twolane.engine.model_files.checkpoint import Checkpoint
+from twolane.engine.model_files.fp8 import Fp8Rows, Matrix
+from twolane.engine.model_files.shard import WHOLE, Cut, Shard
 from twolane.engine.progress import Loaded, Progress
-from twolane.engine.ranks.shard import WHOLE, Cut, Shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class LayerWeights:
     """One layer. Matrices are `[out, in]`, as checkpoints have them; absent parts are None.
 
     Norms are float32, all else of the model's dtype, but for matrices in FP8. Of a rank among
-    several, sizes are those of its part (see `twolane.engine.ranks.shard`).
+    several, sizes are those of its part (see `twolane.engine.model_files.shard`).
     """
 
     input_norm: torch.Tensor

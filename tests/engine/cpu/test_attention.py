@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from twolane.engine.attention import Attention
-from twolane.engine.attention_plan import plan_attention
-from twolane.engine.batch import PackedRows, pack
-from twolane.engine.pool import KVPool, PoolShape
+from twolane.engine.cpu.attention import Attention
+from twolane.engine.cpu.attention_plan import plan_attention
+from twolane.engine.cpu.batch import PackedRows, pack
+from twolane.engine.cpu.pool import KVPool, PoolShape
 from twolane.engine.step import Page, RowWork
 from twolane.params import SamplingParams
 
@@ -149,7 +149,7 @@ def test_blocks_cover_every_token_once_whatever_their_size(monkeypatch: pytest.M
     queries = torch.randn(len(packed.token_ids), 4, 32)
     attention = Attention(group=2, head_dim=32, exact=True, threads=1)
     whole = attend(attention, queries, pool, packed, 0)
-    monkeypatch.setattr("twolane.engine.attention_plan.BLOCK_BYTES", 1)
+    monkeypatch.setattr("twolane.engine.cpu.attention_plan.BLOCK_BYTES", 1)
     plan = plan_attention(packed, pool, window=0, heights=attention.heights, group=2)
     assert len(plan) > len(work)
     tokens = np.concatenate([np.unique(block.tokens.numpy()) for block in plan])

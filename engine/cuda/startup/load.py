@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import torch
 
-from twolane.engine.architecture import Architecture, read_architecture
-from twolane.engine.checkpoint import Checkpoint, weights_revision
 from twolane.engine.config import GPU_PAGE_TOKENS, NOT_EXACT, EngineConfig
-from twolane.engine.cuda.blueprint import Blueprint
+from twolane.engine.cuda.all_reduce import RankSums
 from twolane.engine.cuda.engine import CudaEngine
-from twolane.engine.cuda.getting_ready import GettingReady
 from twolane.engine.cuda.memory import RawMemory
 from twolane.engine.cuda.peers import share_buffers
 from twolane.engine.cuda.plans import STEP_ROWS
-from twolane.engine.cuda.sums import RankSums
+from twolane.engine.cuda.startup.blueprint import Blueprint
+from twolane.engine.cuda.startup.warmup import GettingReady
 from twolane.engine.cuda.tuning import USUAL, Tuning
 from twolane.engine.errors import EngineConfigError, UnsupportedModelError
-from twolane.engine.fingerprint import model_fingerprint
 from twolane.engine.kernels.rows.all_reduce import MAX_WIDTH
+from twolane.engine.model_files.architecture import Architecture, read_architecture
+from twolane.engine.model_files.checkpoint import Checkpoint, weights_revision
+from twolane.engine.model_files.fingerprint import model_fingerprint
+from twolane.engine.model_files.shard import Shard
+from twolane.engine.model_files.weights import Weights, load_weights, random_weights
+from twolane.engine.parallel.collective import Alone, Collective, least
 from twolane.engine.progress import Progress
-from twolane.engine.ranks.collective import Alone, Collective, least
-from twolane.engine.ranks.shard import Shard
 from twolane.engine.step import EngineSpec
-from twolane.engine.weights import Weights, load_weights, random_weights
 
 KV_SHARE = 0.9  # of the memory that weights leave free, where no size is given
 FP8_WIDTH = 16  # widths of FP8 products are multiples of it

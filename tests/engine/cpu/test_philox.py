@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from twolane.engine.philox import philox, token_bits, uniform
+from twolane.engine.cpu.philox import philox, token_bits, uniform
 
 ONES = 0xFFFFFFFF
 

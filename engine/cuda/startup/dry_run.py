@@ -12,19 +12,19 @@ from dataclasses import replace
 
 import torch
 
-from twolane.engine.cuda.blueprint import Blueprint
+from twolane.engine.cuda.all_reduce import RankSums
 from twolane.engine.cuda.inputs import DeviceInputs, InputShape
 from twolane.engine.cuda.model import n_few_layers
 from twolane.engine.cuda.plans import STEP_ROWS
 from twolane.engine.cuda.products import TALL_ROWS
 from twolane.engine.cuda.sampler import DeviceSampler, Fresh
-from twolane.engine.cuda.sums import RankSums
-from twolane.engine.cuda.usual_steps import PassKind, UsualSteps, mixed_kinds
+from twolane.engine.cuda.startup.blueprint import Blueprint
+from twolane.engine.cuda.startup.step_shapes import PassKind, UsualSteps, mixed_kinds
 from twolane.engine.kernels.launch import Card, Take, rehearsing
 from twolane.engine.kernels.products.gated_many_rows_plan import TILE_ROWS, plan_tall
 from twolane.engine.kernels.rows.all_reduce import MAX_ROWS, MAX_WIDTH, PeerBuffers
 from twolane.engine.kernels.rows.sample import sample
-from twolane.engine.weights import allocate_weights
+from twolane.engine.model_files.weights import allocate_weights
 
 META = torch.device("meta")
 

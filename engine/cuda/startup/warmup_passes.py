@@ -12,7 +12,7 @@ from functools import partial
 
 from twolane.engine.cuda.engine import CudaEngine
 from twolane.engine.cuda.sampler import NOT_DRAWN
-from twolane.engine.cuda.usual_steps import PassKind, UsualSteps, mixed_kinds
+from twolane.engine.cuda.startup.step_shapes import PassKind, UsualSteps, mixed_kinds
 from twolane.engine.step import Page, RowResult, RowWork
 from twolane.params import SamplingParams
 

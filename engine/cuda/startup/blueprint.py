@@ -6,19 +6,19 @@ from dataclasses import dataclass
 
 import torch
 
-from twolane.engine.architecture import Architecture
 from twolane.engine.config import GPU_PAGE_TOKENS, EngineConfig
+from twolane.engine.cpu.model import matrices
+from twolane.engine.cpu.pool import PoolShape
+from twolane.engine.cuda.all_reduce import RankSums
 from twolane.engine.cuda.model import CudaModel
 from twolane.engine.cuda.plans import DecodePlans
 from twolane.engine.cuda.products import Products
-from twolane.engine.cuda.sums import RankSums
 from twolane.engine.cuda.tuning import Tuning
-from twolane.engine.fp8 import FP8
 from twolane.engine.kernels.pages.kv_view import KVView
-from twolane.engine.model import matrices
-from twolane.engine.pool import PoolShape
-from twolane.engine.ranks.shard import Shard
-from twolane.engine.weights import Weights
+from twolane.engine.model_files.architecture import Architecture
+from twolane.engine.model_files.fp8 import FP8
+from twolane.engine.model_files.shard import Shard
+from twolane.engine.model_files.weights import Weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

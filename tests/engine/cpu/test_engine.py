@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from twolane.engine.config import EngineConfig
-from twolane.engine.cpu import load_engine
+from twolane.engine.cpu.engine import load_engine
 from twolane.engine.errors import EngineConfigError
 from twolane.engine.step import Engine, Page, RowWork, SampledToken
 from twolane.params import SamplingParams

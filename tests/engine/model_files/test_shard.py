@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from twolane.engine.architecture import Architecture, read_architecture
-from twolane.engine.checkpoint import Checkpoint
 from twolane.engine.errors import CheckpointError, EngineConfigError
-from twolane.engine.fp8 import Fp8Rows, Matrix
-from twolane.engine.ranks.shard import Shard
+from twolane.engine.model_files.architecture import Architecture, read_architecture
+from twolane.engine.model_files.checkpoint import Checkpoint
+from twolane.engine.model_files.fp8 import Fp8Rows, Matrix
+from twolane.engine.model_files.shard import Shard
+from twolane.engine.model_files.weights import LayerWeights, Weights, load_weights, random_weights
 from twolane.engine.testing import write_random_model
-from twolane.engine.weights import LayerWeights, Weights, load_weights, random_weights
 
 SHAPE: dict[str, Any] = {"attention_bias": True, "mlp_bias": True, "vocab_size": 323, "heads": 8}
 

@@ -19,9 +19,9 @@ import math
 
 import torch
 
-from twolane.engine.attention_plan import PairBlock
-from twolane.engine.pool import TILE_TOKENS, KVPool
-from twolane.engine.tiles import agreeing_heights
+from twolane.engine.cpu.attention_plan import PairBlock
+from twolane.engine.cpu.exact_products import agreeing_heights
+from twolane.engine.cpu.pool import TILE_TOKENS, KVPool
 
 TALL_ROWS = 64
 _LOG2_E = 1 / math.log(2)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from twolane.engine.logits import (
+from twolane.engine.cpu.logits import (
     BoolRow,
     FloatRow,
     adjust,
@@ -22,7 +22,7 @@ from twolane.engine.logits import (
     temper,
     top_tokens,
 )
-from twolane.engine.philox import token_bits, uniform
+from twolane.engine.cpu.philox import token_bits, uniform
 from twolane.engine.step import RowWork, SampledToken
 
 # Noise of 23 bits lies in (-2.82, 16.64): a token further below the highest never wins.

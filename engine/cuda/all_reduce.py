@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 import torch
 
-from twolane.engine.fp8 import Matrix
 from twolane.engine.kernels.pdl import APART
 from twolane.engine.kernels.rows.all_reduce import PeerBuffers, rank_sum, rank_sum_norm
 from twolane.engine.kernels.rows.norm import rms_norm
-from twolane.engine.ranks.collective import Collective
+from twolane.engine.model_files.fp8 import Matrix
+from twolane.engine.parallel.collective import Collective
 
 # Bytes of a sum up to which one shot is quicker than NCCL, by number of ranks: everybody reads from
 # everybody, so the more there are, the sooner a ring wins (benchmarks/rank_sum.py measures it).

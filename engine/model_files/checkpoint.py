@@ -12,8 +12,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from twolane.engine.errors import CheckpointError, UnsupportedModelError
-from twolane.engine.fp8 import FP8, Fp8Rows, Matrix
-from twolane.engine.ranks.shard import Cut
+from twolane.engine.model_files.fp8 import FP8, Fp8Rows, Matrix
+from twolane.engine.model_files.shard import Cut
 from twolane.lfs import is_lfs_pointer, lfs_complaint
 
 # Left in some checkpoints by older tools; nothing is lost by not reading them.

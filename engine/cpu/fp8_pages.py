@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import torch
 
-from twolane.engine.fp8 import FP8, LARGEST, SMALLEST_SCALE
+from twolane.engine.model_files.fp8 import FP8, LARGEST, SMALLEST_SCALE
 from twolane.engine.step import ByteArray
 
 

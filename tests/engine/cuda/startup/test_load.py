@@ -30,7 +30,7 @@ def with_head_dim(source: Path, target: Path, head_dim: int) -> Path:
 def test_a_head_dim_that_no_kernel_takes_is_refused_by_name(
     head_dim: int, model_dir: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    from twolane.engine.cuda.load import load_cuda_engine
+    from twolane.engine.cuda.startup.load import load_cuda_engine
 
     config = EngineConfig(model_dir=with_head_dim(model_dir("llama"), tmp_path, head_dim))
     with pytest.raises(UnsupportedModelError, match=f"head_dim is {head_dim}; .* multiple of 16"):
@@ -41,7 +41,7 @@ def test_a_head_dim_that_no_kernel_takes_is_refused_by_name(
 def test_pages_of_another_size_than_kernels_are_tested_for_are_refused(
     page_tokens: int, model_dir: Callable[[str], Path]
 ) -> None:
-    from twolane.engine.cuda.load import load_cuda_engine
+    from twolane.engine.cuda.startup.load import load_cuda_engine
 
     config = EngineConfig(model_dir=model_dir("llama"), n_pages=8, page_tokens=page_tokens)
     with pytest.raises(EngineConfigError, match=f"page_tokens is {page_tokens}; .* must be 64"):
@@ -52,12 +52,12 @@ def test_pages_of_another_size_than_kernels_are_tested_for_are_refused(
 def test_a_card_that_fills_up_while_loading_is_a_memory_error_with_advice(
     part: str, model_dir: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from twolane.engine.cuda import load
+    from twolane.engine.cuda.startup import load
 
     def fill(*args: Any, **kwargs: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.96 GiB")
 
-    monkeypatch.setattr(f"twolane.engine.cuda.load.{part}", fill)
+    monkeypatch.setattr(f"twolane.engine.cuda.startup.load.{part}", fill)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (GIB, 140 * GIB))
     words = r"1\.0 of 140\.0 GiB are free on cpu .* --weights fp8, .*--tensor-parallel.*--pages"
     with pytest.raises(MemoryError, match=words):
@@ -69,7 +69,7 @@ def test_a_card_that_fills_up_while_loading_is_a_memory_error_with_advice(
 def test_room_for_less_than_a_page_names_what_is_set_aside(
     model_dir: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from twolane.engine.cuda import load
+    from twolane.engine.cuda.startup import load
 
     config = EngineConfig(model_dir=model_dir("llama"))
     card = torch.device("cuda", 0)

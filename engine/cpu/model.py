@@ -12,15 +12,15 @@ from collections.abc import Iterator
 import torch
 import torch.nn.functional as F
 
-from twolane.engine.architecture import Architecture
-from twolane.engine.attention import Attention
-from twolane.engine.attention_plan import plan_attention
-from twolane.engine.batch import PackedRows
-from twolane.engine.fp8 import Matrix
-from twolane.engine.pool import KVPool
-from twolane.engine.ranks.collective import Collective
-from twolane.engine.tiles import Product
-from twolane.engine.weights import LayerWeights, Weights
+from twolane.engine.cpu.attention import Attention
+from twolane.engine.cpu.attention_plan import plan_attention
+from twolane.engine.cpu.batch import PackedRows
+from twolane.engine.cpu.exact_products import Product
+from twolane.engine.cpu.pool import KVPool
+from twolane.engine.model_files.architecture import Architecture
+from twolane.engine.model_files.fp8 import Matrix
+from twolane.engine.model_files.weights import LayerWeights, Weights
+from twolane.engine.parallel.collective import Collective
 
 MLP_TOKENS = 256  # at a time: the widest activations stay in a core's cache
 
@@ -28,7 +28,8 @@ MLP_TOKENS = 256  # at a time: the widest activations stay in a core's cache
 class Model:
     """Weights, and the ways to multiply and attend that decide whether rows are independent.
 
-    Of one rank among several, `arch` and `weights` are its part (see `twolane.engine.ranks.shard`).
+    Of one rank among several, `arch` and `weights` are its part (see
+    `twolane.engine.model_files.shard`).
     """
 
     def __init__(

@@ -11,11 +11,11 @@ from types import TracebackType
 
 import torch
 
-from twolane.engine.cuda.blueprint import Blueprint
 from twolane.engine.cuda.engine import CudaEngine
-from twolane.engine.cuda.ready import ReadyPasses
-from twolane.engine.cuda.rehearsal import rehearse, tall_rows
-from twolane.engine.cuda.usual_steps import UsualSteps
+from twolane.engine.cuda.startup.blueprint import Blueprint
+from twolane.engine.cuda.startup.dry_run import rehearse, tall_rows
+from twolane.engine.cuda.startup.step_shapes import UsualSteps
+from twolane.engine.cuda.startup.warmup_passes import ReadyPasses
 from twolane.engine.kernels.compile_ahead import CompileAhead, threads_here
 from twolane.engine.kernels.launch import Card, Take, card_of
 from twolane.engine.kernels.loading import load_kernels_once

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from twolane.engine.logits import kept, temper
-from twolane.engine.sampler import Sampler
+from twolane.engine.cpu.logits import kept, temper
+from twolane.engine.cpu.sampler import Sampler
 from twolane.engine.step import Page, RowWork, SampledToken
 from twolane.params import SamplingParams
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 import torch
 
-from twolane.engine.architecture import Architecture
+from twolane.engine.model_files.architecture import Architecture
 
 
 def model_fingerprint(

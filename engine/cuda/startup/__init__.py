@@ -1,0 +1,1 @@
+"""Loading a GPU engine, and building its kernels before the first request."""

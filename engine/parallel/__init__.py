@@ -1,0 +1,1 @@
+"""What ranks share: the sum over all of them, and the file of their pages."""

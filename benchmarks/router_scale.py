@@ -27,7 +27,7 @@ import psutil
 from benchmarks.results import save
 from benchmarks.router_load import LoadedRouter
 from benchmarks.router_rig import Rig, mean_us
-from twolane.deploy.serving import settle_memory
+from twolane.deploy.process.serving import settle_memory
 from twolane.router.config import AdmissionConfig, RouterConfig
 from twolane.router.request import Request
 from twolane.router.status import make_status

@@ -28,7 +28,7 @@ import numpy as np
 
 from benchmarks.results import save
 from twolane.decode_worker.role import DecodeRole
-from twolane.deploy.serving import settle_memory
+from twolane.deploy.process.serving import settle_memory
 from twolane.engine.fake import FakeEngine, FakeEngineConfig
 from twolane.engine.step import RowResult, RowWork, SampledToken
 from twolane.kvtransfer.transport import Checked, LandingEvent, PageIds, Wake

@@ -15,13 +15,14 @@ from typing import Any, TypeVar
 import click
 
 from twolane.config import SOCKET_NAME
-from twolane.deploy.child import run_process
+from twolane.deploy.cli.flags import flags, said
+from twolane.deploy.cli.scratch import make_scratch, remove_stale_scratch
 from twolane.deploy.errors import StartError
-from twolane.deploy.options import flags, said
-from twolane.deploy.orphan import die_with_parent
-from twolane.deploy.scratch import make_scratch, remove_stale_scratch
-from twolane.deploy.secret import secret_by_hand, secret_option
-from twolane.deploy.spec import (
+from twolane.deploy.process.child import run_process
+from twolane.deploy.process.parent_death import die_with_parent
+from twolane.deploy.spec.secret import secret_by_hand, secret_option
+from twolane.deploy.spec.spec_json import from_json
+from twolane.deploy.spec.specs import (
     DECODE,
     MAX_PORT,
     PREFILL,
@@ -34,7 +35,6 @@ from twolane.deploy.spec import (
     WorkerSettings,
     WorkerSpec,
 )
-from twolane.deploy.spec_json import from_json
 from twolane.engine.config import EngineConfig
 
 _PORT = click.IntRange(0, MAX_PORT)
@@ -152,8 +152,8 @@ def _run(kind: type[SpecT], made: Callable[[], SpecT], given: dict[str, Any]) ->
 
 def _cluster(options: dict[str, Any], *, role: str) -> ClusterSpec:
     """What the options are for, with one worker of that role if no file says what there is."""
-    from twolane.deploy.resolve import resolve
-    from twolane.deploy.up_topology import read_options
+    from twolane.deploy.cli.topology_options import read_options
+    from twolane.deploy.spec.resolve import resolve
 
     topology = read_options(options, role=role)
     cluster = resolve(topology)

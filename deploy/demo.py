@@ -9,8 +9,8 @@ import click
 from rich.console import Console
 
 from twolane.client import Client
-from twolane.deploy.demo_prompts import DemoPrompt, demo_prompts
-from twolane.deploy.ledger_table import Measured, ledger_table
+from twolane.deploy.cli.demo_prompts import DemoPrompt, demo_prompts
+from twolane.deploy.cli.ledger_table import Measured, ledger_table
 from twolane.errors import TwolaneError
 from twolane.testing.local import start_local
 

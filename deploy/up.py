@@ -20,9 +20,14 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from twolane.deploy.descriptors import TooFewDescriptorsError, raise_limit
-from twolane.deploy.orphan import adopt_orphans, children, die_with_parent, end_children
-from twolane.deploy.scratch import LAST_WORDS, keep_logs, make_scratch, remove_stale_scratch
+from twolane.deploy.cli.scratch import LAST_WORDS, keep_logs, make_scratch, remove_stale_scratch
+from twolane.deploy.process.descriptors import TooFewDescriptorsError, raise_limit
+from twolane.deploy.process.parent_death import (
+    adopt_orphans,
+    children,
+    die_with_parent,
+    end_children,
+)
 
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _WATCHED = (*_STOPS, signal.SIGCHLD)
@@ -101,7 +106,7 @@ def _launch(scratch: Path) -> None:
     signal.signal(signal.SIGINT, _stop)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _WATCHED)
-    from twolane.deploy.up_command import up
+    from twolane.deploy.cli.up_command import up
 
     up(prog_name="twolane up", obj=scratch)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import grpc
 
-from twolane.deploy.secret import read_secret
+from twolane.deploy.spec.secret import read_secret
 from twolane.rpc.secret import shown
 from twolane.status import ClusterStatus
 from twolane.testing.local import LocalCluster

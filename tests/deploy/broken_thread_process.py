@@ -15,11 +15,11 @@ from contextlib import asynccontextmanager
 from unittest import mock
 
 from tests.deploy.clusters import model_with
-from twolane.deploy.child import run_process
-from twolane.deploy.ray_actor import ServiceActor
-from twolane.deploy.serving import Where
-from twolane.deploy.spec import ProcessSpec, WorkerSpec
-from twolane.deploy.spec_json import to_json
+from twolane.deploy.launch.ray_actor import ServiceActor
+from twolane.deploy.process.child import run_process
+from twolane.deploy.process.serving import Where
+from twolane.deploy.spec.spec_json import to_json
+from twolane.deploy.spec.specs import ProcessSpec, WorkerSpec
 from twolane.kvtransfer.transports.common.thread import TransportThread
 
 SPEC = WorkerSpec(
@@ -46,10 +46,10 @@ async def serving(spec: ProcessSpec) -> AsyncIterator[Where]:
 
 def main(launcher: str, log: str) -> None:
     if launcher == "process":
-        with mock.patch("twolane.deploy.child.serving", serving):
+        with mock.patch("twolane.deploy.process.child.serving", serving):
             run_process(SPEC, None)
     else:
-        with mock.patch("twolane.deploy.ray_actor.serving", serving):
+        with mock.patch("twolane.deploy.launch.ray_actor.serving", serving):
             ServiceActor().start("worker", to_json(SPEC), log, os.getppid())
             time.sleep(60)
 

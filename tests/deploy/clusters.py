@@ -6,8 +6,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from twolane.deploy.options import settings
-from twolane.deploy.spec import (
+from twolane.deploy.spec.options import settings
+from twolane.deploy.spec.specs import (
     DECODE,
     PREFILL,
     ClusterSpec,

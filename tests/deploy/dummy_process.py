@@ -14,8 +14,8 @@ import subprocess
 import sys
 import time
 
-from twolane.deploy.handshake import Ready, send_failure, send_ready
-from twolane.deploy.orphan import die_with_parent
+from twolane.deploy.process.handshake import Ready, send_failure, send_ready
+from twolane.deploy.process.parent_death import die_with_parent
 
 
 def main() -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from tests.deploy.clusters import changed, model_with
 from twolane.deploy.bundled import model_path
-from twolane.deploy.engines import open_engine
 from twolane.deploy.errors import StartError
+from twolane.deploy.process.engine_host import open_engine
 from twolane.engine.fake import FakeEngine, FakeEngineConfig
 
 GPU = model_with(model_dir=str(model_path()), name="m", device="cuda")

@@ -18,8 +18,8 @@ import pytest
 from tests.deploy.clusters import model_with
 from tests.processes import is_alive
 from twolane.deploy.errors import StartError
-from twolane.deploy.process_launcher import ProcessLauncher
-from twolane.deploy.spec import RouterSpec, WorkerSpec, new_epoch
+from twolane.deploy.launch.process_launcher import ProcessLauncher
+from twolane.deploy.spec.specs import RouterSpec, WorkerSpec, new_epoch
 
 DUMMY = (sys.executable, str(Path(__file__).with_name("dummy_process.py")))
 
@@ -200,8 +200,8 @@ def test_children_die_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     code = (
         "import asyncio, sys\n"
         "from pathlib import Path\n"
-        "from twolane.deploy.process_launcher import ProcessLauncher\n"
-        "from twolane.deploy.spec import WorkerSpec\n"
+        "from twolane.deploy.launch.process_launcher import ProcessLauncher\n"
+        "from twolane.deploy.spec.specs import WorkerSpec\n"
         "from tests.deploy.clusters import model_with\n"
         "async def main():\n"
         "    launcher = ProcessLauncher(Path(sys.argv[1]), command=sys.argv[2:])\n"
@@ -225,7 +225,7 @@ def test_children_die_with_a_parent_that_is_killed(tmp_path: Path) -> None:
 
 def test_a_process_can_share_the_fate_of_one_that_is_not_its_parent() -> None:
     with subprocess.Popen(["sleep", "60"]) as other:
-        code = "import sys, time; from twolane.deploy.orphan import die_with\n"
+        code = "import sys, time; from twolane.deploy.process.parent_death import die_with\n"
         code += "die_with(int(sys.argv[1])); print('waits', flush=True); time.sleep(60)"
         command = [sys.executable, "-c", code, str(other.pid)]
         with subprocess.Popen(command, stdout=subprocess.PIPE) as process:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-import twolane.deploy.ray_launcher
+import twolane.deploy.launch.ray_launcher
 from tests.deploy.clusters import model_with
 from tests.processes import is_alive
 from twolane.deploy.errors import StartError
-from twolane.deploy.ray_actor import ServiceActor
-from twolane.deploy.ray_launcher import RayLauncher
-from twolane.deploy.spec import ProcessSpec, WorkerSpec, new_epoch
+from twolane.deploy.launch.ray_actor import ServiceActor
+from twolane.deploy.launch.ray_launcher import RayLauncher
+from twolane.deploy.spec.specs import ProcessSpec, WorkerSpec, new_epoch
 
 
 async def test_an_actor_that_dies_before_it_says_its_pid_is_a_start_that_failed(
@@ -25,7 +25,7 @@ async def test_an_actor_that_dies_before_it_says_its_pid_is_a_start_that_failed(
 
             os._exit(3)
 
-    monkeypatch.setattr(twolane.deploy.ray_launcher, "ServiceActor", StillbornActor)
+    monkeypatch.setattr(twolane.deploy.launch.ray_launcher, "ServiceActor", StillbornActor)
     model = model_with(model_dir="", name="m")
     spec = WorkerSpec(worker_id="w", epoch=new_epoch(), roles=(), model=model, routers=())
     with tempfile.TemporaryDirectory() as short:  # Ray's sockets want a short path
@@ -47,14 +47,14 @@ async def test_actors_see_the_gpus_that_were_placed_and_end_with_all_that_they_s
             import os
             import subprocess
 
-            from twolane.deploy.handshake import Ready
+            from twolane.deploy.process.handshake import Ready
 
             child = subprocess.Popen(["sleep", "60"])  # noqa: ASYNC220
             seen = os.environ.get("CUDA_VISIBLE_DEVICES", "all")
             self._ready.set_result(Ready(seen, str(child.pid), os.getpid()))
             await self._stop.wait()
 
-    monkeypatch.setattr(twolane.deploy.ray_launcher, "ServiceActor", SeeingActor)
+    monkeypatch.setattr(twolane.deploy.launch.ray_launcher, "ServiceActor", SeeingActor)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     model = model_with(model_dir="", name="m")
 
@@ -89,7 +89,7 @@ async def test_a_temporary_folder_too_deep_for_rays_sockets_is_told_with_the_rem
     def start_ray(*_: object, **__: object) -> None:
         raise OSError("AF_UNIX path length cannot exceed 107 bytes: /a/long/one")
 
-    monkeypatch.setattr(twolane.deploy.ray_launcher, "start_ray", start_ray)
+    monkeypatch.setattr(twolane.deploy.launch.ray_launcher, "start_ray", start_ray)
     model = model_with(model_dir="", name="m")
     spec = WorkerSpec(worker_id="w", epoch=new_epoch(), roles=(), model=model, routers=())
     with pytest.raises(StartError, match=r"shorter path, or take --launcher process"):

@@ -10,13 +10,13 @@ import pytest
 
 from tests.deploy.clusters import model_with
 from tests.deploy.topologies import read, refusal, said
-from twolane.deploy.devices import settled
+from twolane.deploy.cli.topology_options import topology_of
 from twolane.deploy.errors import StartError
-from twolane.deploy.resolve import resolve
-from twolane.deploy.spec import ClusterSpec, WorkerSettings
-from twolane.deploy.topology import given, parse_topology
-from twolane.deploy.topology_file import SHIPPED, find_topology, read_topology, write_topology
-from twolane.deploy.up_topology import topology_of
+from twolane.deploy.spec.devices import settled
+from twolane.deploy.spec.resolve import resolve
+from twolane.deploy.spec.specs import ClusterSpec, WorkerSettings
+from twolane.deploy.spec.topology import given, parse_topology
+from twolane.deploy.spec.topology_file import SHIPPED, find_topology, read_topology, write_topology
 
 FOUR = ("0", "1", "2", "3")
 FILE = """\

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from tests.deploy.topologies import read, refusal, said
-from twolane.deploy.compose_worker import transport_config
-from twolane.deploy.resolve import resolve
-from twolane.deploy.spec import WorkerSpec
-from twolane.deploy.spec_json import from_json, to_json
-from twolane.deploy.topology import given
-from twolane.deploy.topology_file import write_topology
-from twolane.deploy.up_topology import topology_of
+from twolane.deploy.cli.topology_options import topology_of
+from twolane.deploy.process.compose_worker import transport_config
+from twolane.deploy.spec.resolve import resolve
+from twolane.deploy.spec.spec_json import from_json, to_json
+from twolane.deploy.spec.specs import WorkerSpec
+from twolane.deploy.spec.topology import given
+from twolane.deploy.spec.topology_file import write_topology
 from twolane.kvtransfer.transports.registry import TransportConfig
 
 

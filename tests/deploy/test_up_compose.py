@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from tests.deploy.clusters import changed, cluster_with, model_with
 from twolane.deploy.bundled import model_path
-from twolane.deploy.compose_router import router_config
-from twolane.deploy.compose_worker import (
+from twolane.deploy.errors import StartError
+from twolane.deploy.process.compose_router import router_config
+from twolane.deploy.process.compose_worker import (
     GPU_STEP_LIMITS,
     build_worker,
     check_rows,
@@ -25,10 +26,9 @@ from twolane.deploy.compose_worker import (
     step_watch_config,
     worker_config,
 )
-from twolane.deploy.engines import Powerhouse, open_engine
-from twolane.deploy.errors import StartError
-from twolane.deploy.serving import serving
-from twolane.deploy.spec import RouterSettings, TimingSpec, WorkerSettings, WorkerSpec
+from twolane.deploy.process.engine_host import Powerhouse, open_engine
+from twolane.deploy.process.serving import serving
+from twolane.deploy.spec.specs import RouterSettings, TimingSpec, WorkerSettings, WorkerSpec
 from twolane.engine.config import EngineConfig
 from twolane.engine.fake import FakeEngine, FakeEngineConfig
 from twolane.kvtransfer.config import ReceiverConfig

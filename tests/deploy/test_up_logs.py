@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 
 from tests.deploy.test_up_process import ONE, command
-from twolane.deploy.process_end import how_it_ended
-from twolane.deploy.resolve import resolve
-from twolane.deploy.scratch import CRASHED, keep_logs
-from twolane.deploy.topology import parse_topology
+from twolane.deploy.cli.scratch import CRASHED, keep_logs
+from twolane.deploy.launch.process_end import how_it_ended
+from twolane.deploy.spec.resolve import resolve
+from twolane.deploy.spec.topology import parse_topology
 from twolane.testing import start_local
 
 

@@ -9,7 +9,7 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 
 from twolane.deploy.bundled import model_path
 from twolane.deploy.errors import StartError
-from twolane.deploy.hub import find_model
+from twolane.deploy.spec.hub import find_model
 
 
 def test_the_bundled_model_ships_with_the_package() -> None:

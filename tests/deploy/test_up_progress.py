@@ -8,9 +8,9 @@ from rich.console import Console
 
 from tests.deploy.clusters import cluster_with, model_with
 from twolane.deploy.bundled import model_path
-from twolane.deploy.events import Event, Kind
-from twolane.deploy.progress import Progress
-from twolane.deploy.spec import ClusterSpec
+from twolane.deploy.cli.progress import Progress
+from twolane.deploy.launch.events import Event, Kind
+from twolane.deploy.spec.specs import ClusterSpec
 
 
 def shown_when_ready(model_dir: Path, host: str = "127.0.0.1") -> str:

@@ -12,11 +12,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.deploy.clusters import cluster_with, model_with
 from twolane.deploy.errors import StartError
-from twolane.deploy.events import Event, Kind
-from twolane.deploy.launcher import Handle
-from twolane.deploy.restart import RestartConfig
-from twolane.deploy.spec import ProcessSpec, RouterSpec, WorkerSpec
-from twolane.deploy.supervisor import Supervisor, SupervisorConfig
+from twolane.deploy.launch.events import Event, Kind
+from twolane.deploy.launch.restart import RestartConfig
+from twolane.deploy.launch.supervisor import Supervisor, SupervisorConfig
+from twolane.deploy.process.handshake import Handle
+from twolane.deploy.spec.specs import ProcessSpec, RouterSpec, WorkerSpec
 from twolane.v1 import cluster_pb2, cluster_pb2_grpc
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"

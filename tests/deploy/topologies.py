@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from twolane.deploy.cli.up_command import up
 from twolane.deploy.errors import StartError
-from twolane.deploy.topology import Topology
-from twolane.deploy.topology_file import read_topology
-from twolane.deploy.up_command import up
+from twolane.deploy.spec.topology import Topology
+from twolane.deploy.spec.topology_file import read_topology
 
 
 def read(text: str, folder: Path) -> Topology:

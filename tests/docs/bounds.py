@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from twolane.config import ClientConfig
 from twolane.decode_worker.config import DecodeConfig
-from twolane.deploy.compose_worker import GPU_STEP_LIMITS, sender_config, step_watch_config
-from twolane.deploy.restart import RestartConfig
-from twolane.deploy.spec import TimingSpec
-from twolane.deploy.supervisor import SupervisorConfig
+from twolane.deploy.launch.restart import RestartConfig
+from twolane.deploy.launch.supervisor import SupervisorConfig
+from twolane.deploy.process.compose_worker import GPU_STEP_LIMITS, sender_config, step_watch_config
+from twolane.deploy.spec.specs import TimingSpec
 from twolane.kvtransfer.config import LeaseConfig, ReceiverConfig, SenderConfig
 from twolane.prefill_worker.batching import BatchingConfig
 from twolane.prefill_worker.config import PrefillConfig
@@ -108,8 +108,8 @@ SECTIONS = (
     Section(
         "Doors",
         "What one client may hold. The connection bounds are lowered to what the process's "
-        "descriptor limit allows (`deploy/descriptors.py`). Messages are never compressed: a "
-        "compressed gRPC call gets UNIMPLEMENTED.\n\n"
+        "descriptor limit allows (`deploy/process/descriptors.py`). Messages are never compressed: "
+        "a compressed gRPC call gets UNIMPLEMENTED.\n\n"
         "`tests/faults/test_attacks.py` (`make soak`) attacks a running cluster with each of these "
         "and measures its memory and what other clients notice. The router grew by 25 MiB under "
         "200 gRPC clients that read nothing, by 21 under 50 such HTTP clients, by 64 to 74 under "

@@ -15,7 +15,7 @@ from typing import Any
 from tests.docs.bounds import INVALID, SECTIONS, Row
 from tests.docs.tables import table
 from twolane import params
-from twolane.deploy import log_limit
+from twolane.deploy.process import log_limit
 from twolane.engine import config as engine_config
 from twolane.engine.cuda import plans
 from twolane.errors import InvalidParameterError
@@ -105,7 +105,7 @@ def _others() -> Iterable[Sequence[str]]:
         yield (what, _shown(name.lower(), getattr(module, name)), f"`{path}:{name}`", beyond)
 
     per_s = inspect.signature(log_limit.LogLimit).parameters["per_s"].default
-    where = "`deploy/log_limit.py:LogLimit`"
+    where = "`deploy/process/log_limit.py:LogLimit`"
     yield ("log records of a kind, a second", str(per_s), where, "one line counts the rest")
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.docs.bounds import PARTS, SECTIONS, SWITCHES
 from tests.docs.limits import default_of
 from tests.docs.pages import PAGES
-from twolane.deploy.up_command import up
+from twolane.deploy.cli.up_command import up
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)

@@ -23,7 +23,7 @@ import torch
 from benchmarks.transfer_far_pool import far_pool
 from tests.kvtransfer.laid_out import layout
 from tests.kvtransfer.pools import PoolForTest, open_pool
-from twolane.deploy.converts import converts_of
+from twolane.deploy.process.page_converters import converts_of
 from twolane.kvtransfer.device import Lane, SentMemory
 from twolane.kvtransfer.digests import mix64
 from twolane.kvtransfer.layouts.gather import Paging

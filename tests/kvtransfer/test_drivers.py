@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.kvtransfer.two_drivers import D_EPOCH, LAYOUT, PAGE_BYTES, Two, play
-from twolane.deploy.converts import converts_of
+from twolane.deploy.process.page_converters import converts_of
 from twolane.kvtransfer.events import Committed, Dead, Failed, Released
 from twolane.kvtransfer.link.process_identity import start_ticks
 from twolane.layout import Layout, parse_layout

@@ -13,7 +13,7 @@ import torch
 pytest.importorskip("triton")
 
 from tests.engine.cuda.test_fp8 import GREEDY, PROMPT, cuda_engine, rounded
-from twolane.deploy.converts import converts_of
+from twolane.deploy.process.page_converters import converts_of
 from twolane.engine.config import EngineConfig
 from twolane.engine.cpu.engine import load_engine
 from twolane.engine.cpu.pool import KVPool

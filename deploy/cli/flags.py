@@ -1,0 +1,68 @@
+"""The options of a command, as click's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any, get_origin
+
+import click
+from click.core import ParameterSource
+
+
+def flags(
+    *kinds: type, leave_out: Collection[str] = (), **usual: Any
+) -> Callable[[CommandT], CommandT]:
+    """A decorator that gives a command the options of `kinds`, but for the keys `leave_out`.
+    `usual` are defaults that are other ones here, by key."""
+    chosen = [each for each in declared(*kinds) if each.key not in leave_out]
+
+    def decorate(command: CommandT) -> CommandT:
+        for each in reversed(chosen):
+            command = _flag(each, usual.get(each.key))(command)
+        return command
+
+    return decorate
+
+
+def said(context: click.Context) -> dict[str, Any]:
+    """What was given to a command. Options that nobody gave say nothing."""
+    unsaid = (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
+    return {
+        name: value
+        for name, value in context.params.items()
+        if context.get_parameter_source(name) not in unsaid
+    }
+
+
+def _flag(each: Declared, usual: Any) -> Callable[[CommandT], CommandT]:
+    """With another default than is `usual` for it, where that is not None."""
+    help, in_words, _ = each.option.help.partition("  [default:")
+    is_told = bool(in_words) and usual is None
+    usual = each.usual if usual is None else usual
+    facts: dict[str, Any] = {
+        "help": (each.option.help if is_told else help) or None,
+        "metavar": each.option.metavar,
+        "default": None if is_told else usual,
+        "show_default": not is_told and usual not in (None, False),
+    }
+    flag = each.flag
+    if each.hint is bool and each.may_be_none:
+        flag = f"{flag}/--no-{flag.removeprefix('--')}"
+    elif each.hint is bool:
+        facts["is_flag"] = True
+    else:
+        facts["type"] = _type(each)
+        facts["multiple"] = get_origin(each.hint) is tuple
+    return click.option(each.key, flag, **facts)
+
+
+def _type(each: Declared) -> Any:
+    option = each.option
+    if option.choices:
+        return click.Choice(option.choices)
+    if each.hint is int:
+        return click.IntRange(option.least, option.most)  # type: ignore[arg-type]
+    if each.hint is float:
+        least = option.least if option.above is None else option.above
+        return click.FloatRange(least, option.most, min_open=option.above is not None)
+    return str

@@ -1,0 +1,100 @@
+"""A cluster's events as lines in a terminal."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from twolane.deploy.launch.events import Event, Kind
+from twolane.deploy.spec.specs import ClusterSpec, PoolSpec
+
+_STYLE = {
+    Kind.STARTED: "green",
+    Kind.DIED: "red",
+    Kind.RESTARTING: "yellow",
+    Kind.FENCED: "yellow",
+    Kind.FAILED: "red",
+}
+
+
+class Progress:
+    """Called with each event. Times are seconds since it was made."""
+
+    def __init__(
+        self,
+        console: Console,
+        cluster: ClusterSpec,
+        log_dir: Path,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._console = console
+        self._cluster = cluster
+        self._clock = clock
+        self._start_s = clock()
+        console.print(f"{_headline(cluster)}; logs in {log_dir}", soft_wrap=True)
+
+    def __call__(self, event: Event) -> None:
+        after_s = self._clock() - self._start_s
+        match event.kind:
+            case Kind.READY:
+                self._ready(event, after_s)
+            case Kind.STOPPING | Kind.STOPPED:
+                self._console.print(f"{after_s:7.1f} s  {event.kind.value}")
+            case _:
+                style = _STYLE.get(event.kind, "default")
+                self._console.print(
+                    f"{after_s:7.1f} s  [{style}]{event.kind.value:<10}[/] "
+                    f"[bold]{event.name:<13}[/] {escape(_facts(event))}".rstrip(),
+                    soft_wrap=True,
+                )
+
+    def _ready(self, event: Event, after_s: float) -> None:
+        name, endpoint = self._cluster.model.name, event.endpoint
+        at = "" if endpoint.endswith(":7200") else f" --endpoint {shlex.quote(endpoint)}"
+        http = f", OpenAI's way at [bold]http://{event.http}/v1[/]" if event.http else ""
+        hints = (
+            f'    twolane generate "Once upon a time"{at}\n    twolane chat{at}\n'
+            if (self._cluster.model.model_dir / "tokenizer.json").exists()
+            else "    it has no tokenizer.json, so prompts and answers are token ids alone:\n"
+            f"    twolane generate --token-ids 1,2,3{at}\n"
+        )
+        self._console.print(
+            f"{after_s:7.1f} s  [bold green]ready[/]      {name} answers at [bold]{endpoint}[/]"
+            f"{http}\n\n"
+            f"{hints}"
+            f"    twolane status{'' if not at else f' --endpoint {shlex.quote(event.admin)}'}\n",
+            soft_wrap=True,
+        )
+
+
+def _headline(cluster: ClusterSpec) -> str:
+    """bundled (float32, exact): 2 prefill workers and 2 decode workers; Ctrl-C stops it"""
+    config = cluster.model.config
+    kind = [config.dtype] * (config.dtype != "auto") + ["exact"] * config.exact
+    precision = f" ({', '.join(kind)})" if kind else ""
+    workers = " and ".join(
+        f"{pool.n_workers} {_pool(pool)} worker{'s' * (pool.n_workers != 1)}"
+        for pool in cluster.pools
+    )
+    n_gpus = len({*cluster.devices})
+    where = f" on {n_gpus} GPU{'s' * (n_gpus != 1)}" if n_gpus else ""
+    return f"{escape(config.model_name)}{precision}: {workers}{where}; Ctrl-C stops it"
+
+
+def _pool(pool: PoolSpec) -> str:
+    """decode · writers (decode) · colocated"""
+    alone = len(pool.roles) == 1
+    return pool.name if not alone or pool.name in pool.roles else f"{pool.name} ({pool.roles[0]})"
+
+
+def _facts(event: Event) -> str:
+    pid = f"pid {event.pid}" if event.pid else ""
+    metrics = f"http://{event.metrics}/metrics" if event.metrics else ""
+    http = f"http://{event.http}/v1" if event.http else ""
+    facts = [event.endpoint, http, pid, metrics, event.text]
+    return "  ".join(fact for fact in facts if fact)

@@ -1,0 +1,96 @@
+"""Options of a command as a topology: alone they make one, beside a file they change it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+from pydantic import BaseModel
+
+from twolane.deploy.spec.topology import (
+    OPTIONS,
+    RouterOptions,
+    TimingOptions,
+    Topology,
+    TopologyError,
+    WorkerOptions,
+    parse_topology,
+    written,
+)
+from twolane.deploy.spec.topology_file import find_topology, read_topology
+
+_COUNTS = ("prefill", "decode", "colocated")
+_PARTS: dict[str, type[BaseModel]] = {
+    "router": RouterOptions,
+    "timing": TimingOptions,
+    "workers": WorkerOptions,
+}
+
+
+def read_options(options: Mapping[str, Any], *, role: str | None = None) -> Topology:
+    """`topology_of` them, beside the file that they name if they do. Raises `StartError`, too."""
+    file = options.get("topology")
+    base = None if file is None else read_topology(find_topology(file), is_whole=role is None)
+    return topology_of(options, base, role=role)
+
+
+def topology_of(
+    options: Mapping[str, Any], base: Topology | None = None, *, role: str | None = None
+) -> Topology:
+    """`options` are those that were given, by name; `base` is what a file says. With a `role`, it
+    is one worker's.
+
+    Raises `click.UsageError` for what contradicts itself, and for an option that the file would not
+    let through: pools are the file's alone.
+    """
+    value: dict[str, Any]
+    if base is None:
+        value = {"pools": [{"role": role}] if role else _pools(options)}
+    else:
+        _refuse_pools_own(options, base)
+        value = base.model_dump(exclude_none=True)
+    for name, said in options.items():
+        if name in Topology.model_fields:
+            value[name] = said
+        for part, model in _PARTS.items():
+            if name in model.model_fields:
+                value[part] = {**value.get(part, {}), name: said}
+
+    def as_written(name: str) -> str:
+        key = name.rpartition(".")[2]
+        return OPTIONS[key].flag if base is None or key in options else name
+
+    try:
+        return parse_topology(value, is_whole=role is None)
+    except TopologyError as error:
+        raise click.UsageError(written(str(error), as_written)) from error
+
+
+def _pools(options: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Where no worker is colocated, a count that is not given is 1."""
+    colocated = options.get("colocated", 0)
+    counts = {name: options.get(name, 0 if colocated else 1) for name in ("prefill", "decode")}
+    counts["both"] = colocated
+    return [{"role": role, "workers": n} for role, n in counts.items() if n]
+
+
+def _refuse_pools_own(options: Mapping[str, Any], base: Topology) -> None:
+    for name in (*_COUNTS, "role"):
+        if name in options:
+            raise click.UsageError(
+                f"the topology says what workers there are: leave --{name} out, or edit the file"
+            )
+    for pool in base.pools:
+        for name, said in options.items():
+            own = getattr(pool, name, None) if name in WorkerOptions.model_fields else None
+            if own is not None and own != said:
+                raise click.UsageError(
+                    f"pool {pool.title} of the topology has a {name} of its own, which is {own}: "
+                    f"leave {_flag(name, said)} out, or edit the file"
+                )
+
+
+def _flag(name: str, said: Any) -> str:
+    flag = OPTIONS[name].flag
+    return flag if said is not False else f"--no-{flag.removeprefix('--')}"

@@ -1,0 +1,39 @@
+"""What happens to a cluster: for people (`twolane.deploy.cli.progress`) and programs (a line of
+JSON each)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    STARTING = "starting"  # a process is being started
+    LOADING = "loading"  # it reads its model: text says how far it is
+    STARTED = "started"  # it serves: epoch, pid, its doors; text: device and dtype
+    READY = "ready"  # the cluster answers: endpoint, http, admin
+    DIED = "died"  # a process is proven dead: text says how
+    RESTARTING = "restarting"  # text says when
+    FENCED = "fenced"  # killed: text says why
+    FAILED = "failed"  # the cluster cannot start: text says why
+    STOPPING = "stopping"
+    STOPPED = "stopped"  # after a start only; the end of the stream proves it in any case
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """`name` is that of a process, or empty when the whole cluster is meant."""
+
+    kind: Kind
+    name: str = ""
+    epoch: int = 0
+    pid: int = 0
+    endpoint: str = ""
+    http: str = ""  # host:port of a router's HTTP door
+    admin: str = ""  # unix:PATH of its door for operators
+    metrics: str = ""  # host:port of its Prometheus page
+    text: str = ""
+
+    def to_json(self) -> str:
+        return json.dumps({key: value for key, value in asdict(self).items() if value})

@@ -1,0 +1,39 @@
+"""The launcher's interface: processes start, end, and are proven dead. Two implementations.
+
+    twolane.deploy.launch.process_launcher     child processes
+    twolane.deploy.launch.ray_launcher         Ray actors
+
+A launcher decides nothing: who is restarted when is the supervisor's business.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from twolane.deploy.process.handshake import Handle
+from twolane.deploy.spec.specs import ProcessSpec
+
+
+class Launcher(Protocol):
+    """Every method may be called from one event loop only."""
+
+    async def start(self, spec: ProcessSpec) -> Handle:
+        """Start it and wait until it serves. Raises `StartError`; then nothing of it is left."""
+        ...
+
+    async def wait_exit(self, handle: Handle) -> str:
+        """Wait until the process is gone for good, and say how it went. Returning is the proof
+        that no write of it is under way."""
+        ...
+
+    async def fence(self, handle: Handle) -> None:
+        """Kill it, and return when it is proven dead. May be called of a dead one."""
+        ...
+
+    async def stop(self, handle: Handle, grace_s: float) -> None:
+        """Ask it to end; after `grace_s`, fence it. Returns when it is proven dead."""
+        ...
+
+    async def close(self) -> None:
+        """Fence whatever still runs, and leave nothing behind. May be called twice."""
+        ...

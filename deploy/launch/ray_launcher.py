@@ -1,0 +1,176 @@
+"""`Launcher` over the actors of a Ray of our own on this machine.
+
+Ray starts the processes, each with as many GPUs as its worker asks for; which these are is the
+topology's placement, so that a worker comes back on the cards that it had, and on no others. That
+processes are dead we see ourselves, by pidfd: Ray's word comes a second later, and may come of a
+silence. Restarts are the supervisor's (`max_restarts=0`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from twolane.deploy.errors import StartError
+from twolane.deploy.launch.process_end import how_it_ended
+from twolane.deploy.launch.ray_actor import ServiceActor
+from twolane.deploy.launch.ray_config import start_ray
+from twolane.deploy.process.handshake import Handle, handle_of, log_tail
+from twolane.deploy.process.parent_death import end_group
+from twolane.deploy.spec.spec_json import to_json
+from twolane.deploy.spec.specs import ProcessSpec, RouterSpec
+
+
+@dataclass
+class _Process:
+    """An actor's process. `fd` is its pidfd, open until `close`."""
+
+    actor: Any
+    pid: int
+    fd: int
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    how: str = "is gone"  # in words, once it was asked for
+
+    def close(self) -> None:
+        """Of a dead one. May be called twice."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+class RayLauncher:
+    """Ray starts with the first process and ends with `close`, which waits for a start that is
+    under way. Logs go to `<log_dir>/<name>.log`, all files of Ray itself to `temp_dir`."""
+
+    def __init__(self, log_dir: Path, temp_dir: Path, *, n_actors: int, n_gpus: int = 0) -> None:
+        """`n_gpus` are Ray's to give away: so many as all workers together ask for, or none where
+        workers share some."""
+        self._log_dir = log_dir.absolute()
+        self._temp_dir = temp_dir
+        self._n_gpus = n_gpus
+        self._n_actors = n_actors
+        self._starting: asyncio.Task[Any] | None = None
+        self._processes: dict[str, _Process] = {}  # the latest incarnation of each name
+
+    async def start(self, spec: ProcessSpec) -> Handle:
+        actor_class = await self._ray()
+        if spec.name in self._processes:
+            former = self._processes.pop(spec.name)
+            await self._kill(former)  # one incarnation at a time
+            former.close()
+        log = self._log_dir / f"{spec.name}.log"
+        kind = "router" if isinstance(spec, RouterSpec) else "worker"
+        devices = () if isinstance(spec, RouterSpec) else spec.devices
+        n_gpus = len(devices) if self._n_gpus else 0
+        actor = actor_class.options(num_gpus=n_gpus).remote()
+        process = self._watch(actor, await _call(actor.pid.remote(), spec.name, log))
+        try:
+            ready = await _call(
+                actor.start.remote(kind, to_json(spec), str(log), os.getpid()), spec.name, log
+            )
+        except BaseException:
+            await self._kill(process)
+            process.close()
+            raise
+        self._processes[spec.name] = process
+        return handle_of(spec, ready)
+
+    async def wait_exit(self, handle: Handle) -> str:
+        process = self._process(handle)
+        if process is None:
+            return "was replaced"
+        await process.ended.wait()
+        await end_group(process.pid)
+        if process.fd >= 0:
+            process.how = await how_it_ended(process.fd)
+            process.close()
+        return process.how
+
+    async def fence(self, handle: Handle) -> None:
+        process = self._process(handle)
+        if process is not None:
+            await self._kill(process)
+
+    async def stop(self, handle: Handle, grace_s: float) -> None:
+        process = self._process(handle)
+        if process is None:
+            return
+        if not process.ended.is_set():
+            with contextlib.suppress(TimeoutError, StartError):  # dead or late: killed just below
+                async with asyncio.timeout(grace_s):
+                    await _call(process.actor.stop.remote(), handle.name, self._log_dir)
+        await self._kill(process)
+
+    async def close(self) -> None:
+        for process in self._processes.values():
+            await self._kill(process)
+            process.close()
+        if self._starting is not None:
+            await asyncio.wait([self._starting])
+            import ray
+
+            await asyncio.to_thread(ray.shutdown)
+
+    async def _ray(self) -> Any:
+        """The actor class of a Ray that runs. The first caller starts it, all wait."""
+        if self._starting is None:
+            self._starting = asyncio.create_task(
+                asyncio.to_thread(
+                    start_ray, self._temp_dir, n_actors=self._n_actors, n_gpus=self._n_gpus
+                )
+            )
+        try:
+            await asyncio.shield(self._starting)
+        except (RuntimeError, OSError, ValueError) as error:
+            remedy = ""
+            if "AF_UNIX" in str(error):
+                remedy = "; set TMPDIR to a shorter path, or take --launcher process"
+            raise StartError(f"Ray did not start: {error}{remedy}") from error
+        import ray
+
+        # Of the processors Ray only needs to know that they are not its business.
+        return ray.remote(num_cpus=0, max_restarts=0, max_concurrency=2)(ServiceActor)
+
+    def _process(self, handle: Handle) -> _Process | None:
+        """None: another incarnation has taken its place, so it is dead."""
+        process = self._processes.get(handle.name)
+        return process if process is not None and process.pid == handle.pid else None
+
+    def _watch(self, actor: Any, pid: int) -> _Process:
+        """The actor has just answered, so the pid is its own."""
+        try:
+            process = _Process(actor, pid, os.pidfd_open(pid))
+        except OSError as error:  # it has died at once, or no descriptor is left
+            raise StartError(f"process {pid}: {error}") from error
+        loop = asyncio.get_running_loop()
+
+        def on_end() -> None:
+            loop.remove_reader(process.fd)
+            process.ended.set()
+
+        loop.add_reader(process.fd, on_end)
+        return process
+
+    async def _kill(self, process: _Process) -> None:
+        if not process.ended.is_set():
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(process.fd, signal.SIGKILL)
+        await process.ended.wait()
+        await end_group(process.pid)
+
+
+async def _call(reference: Any, name: str, log: Path) -> Any:
+    """The answer of an actor. Raises `StartError` if the actor did, or if it died."""
+    from ray.exceptions import RayActorError, RayTaskError
+
+    try:
+        return await reference
+    except RayTaskError as error:
+        raise StartError(f"{name}: {error.cause}") from error
+    except RayActorError as error:
+        raise StartError(f"{name} ended before it was ready:\n{log_tail(log)}") from error

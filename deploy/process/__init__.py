@@ -1,0 +1,1 @@
+"""Inside one process: composing a router or a worker, serving, and telling the launcher."""

@@ -1,0 +1,91 @@
+"""One router or worker as a process: says when it serves, serves until SIGTERM, ends cleanly."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from dataclasses import asdict
+
+from twolane.deploy.errors import StartError
+from twolane.deploy.process.handshake import Ready, send_failure, send_ready
+from twolane.deploy.process.log_limit import limit_records
+from twolane.deploy.process.serving import Where, serving
+from twolane.deploy.spec.specs import ProcessSpec
+
+log = logging.getLogger(__name__)
+
+
+def run_process(spec: ProcessSpec, ready_fd: int | None) -> None:
+    """Serve until SIGTERM or SIGINT. Exits with 1 if it could not start; the reason has been told
+    to `ready_fd`. An exception that nobody foresaw, in whichever thread, ends the process with its
+    traceback."""
+    end_with_threads()
+    log_to_stderr(spec.log_level)
+    is_ready = threading.Event()
+    try:
+        asyncio.run(_serve(spec, ready_fd, is_ready))
+    except StartError as error:
+        if ready_fd is not None and not is_ready.is_set():
+            send_failure(ready_fd, str(error))
+        raise SystemExit(f"{spec.name}: {error}") from error
+
+
+def log_to_stderr(level: str = "info") -> None:
+    """Our own lines from that level on; those of libraries from WARNING on. No kind of them
+    floods."""
+    form = "%(asctime)s %(levelname).1s %(name)s: %(message)s"
+    handler = logging.StreamHandler()
+    limit_records(handler)
+    logging.basicConfig(level=logging.WARNING, format=form, handlers=[handler])
+    logging.getLogger("twolane").setLevel(level.upper())
+
+
+def end_with_threads() -> None:
+    """From now on what nobody foresaw in a thread ends the process, ranks and all: the launcher
+    sees that. Otherwise a transport whose thread is gone would keep its pages for ever."""
+    threading.excepthook = _end_process
+
+
+def _end_process(thrown: threading.ExceptHookArgs) -> None:
+    name = "a thread" if thrown.thread is None else f"thread {thrown.thread.name}"
+    print(f"{name} broke:", file=sys.stderr)
+    traceback.print_exception(thrown.exc_value)
+    sys.stderr.flush()
+    os._exit(1)
+
+
+async def _serve(spec: ProcessSpec, ready_fd: int | None, is_ready: threading.Event) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with serving(spec) as where:
+        is_ready.set()
+        for line in doors_in_words(spec.name, where):
+            log.info("%s", line)
+        if ready_fd is None:
+            for line in doors_in_words(spec.name, where):
+                print(line, flush=True)
+        else:
+            send_ready(ready_fd, Ready(**asdict(where), pid=os.getpid()))
+        await stop.wait()
+        log.info("%s was asked to stop", spec.name)
+
+
+def doors_in_words(name: str, where: Where) -> Iterator[str]:
+    """A line for each. Programs read the first two, too."""
+    yield f"{name} serves at {where.endpoint}" + (f" ({where.runs_on})" if where.runs_on else "")
+    for verb, endpoint in (
+        ("hears workers", where.worker_endpoint),
+        ("speaks HTTP", where.http_endpoint),
+        ("hears operators", where.admin_endpoint),
+        ("shows metrics", where.metrics_endpoint),
+    ):
+        if endpoint:
+            yield f"{name} {verb} at {endpoint}"

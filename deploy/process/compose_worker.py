@@ -1,0 +1,218 @@
+"""Puts the parts of a worker together: a spec in, configs and objects out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from twolane.decode_worker.config import DecodeConfig
+from twolane.decode_worker.role import DecodeRole
+from twolane.deploy.errors import StartError
+from twolane.deploy.process.engine_host import Powerhouse
+from twolane.deploy.process.overrides import with_given
+from twolane.deploy.process.page_converters import converts_of
+from twolane.deploy.spec.specs import (
+    DECODE,
+    PREFILL,
+    ModelSpec,
+    TimingSpec,
+    WorkerSettings,
+    WorkerSpec,
+)
+from twolane.engine.step import EngineSpec
+from twolane.kvtransfer.config import MIB, LeaseConfig, ReceiverConfig, SenderConfig
+from twolane.kvtransfer.transport import Landing
+from twolane.kvtransfer.transports.registry import AnyPool, OutletOpener, TransportConfig
+from twolane.prefill_worker.batching import BatchingConfig
+from twolane.prefill_worker.config import PrefillConfig
+from twolane.prefill_worker.role import PrefillRole
+from twolane.rpc.listen import bare
+from twolane.worker.config import SessionConfig, StepLimits, StepWatchConfig, WorkerConfig
+from twolane.worker.context import Site
+from twolane.worker.metrics import WorkerMetrics
+from twolane.worker.peers.links import PeerDialer
+from twolane.worker.peers.peers import Wire
+from twolane.worker.role import Roles
+from twolane.worker.steps.step_runner import ThreadStepRunner
+from twolane.worker.worker import Worker
+
+# A card of today reads 2,048 tokens in 50 ms, nearly at its best rate: no answer waits longer.
+GPU_STEP_LIMITS = StepLimits(step_tokens=2048, decode_rows=256)
+_LEAST_REATTACH_S, _LEAST_LANDING_S, _LEAST_STUCK_S = 0.2, 0.5, 1.0
+_LEAST_LATE_S, _GPU_FIRST_LATE_S = 2.0, 60.0
+
+
+def build_worker(
+    spec: WorkerSpec,
+    power: Powerhouse,
+    pages: AnyPool | None,
+    dialer: PeerDialer,
+    landings: Mapping[str, Landing],
+    metrics: WorkerMetrics,
+) -> Worker:
+    """A worker with the spec's roles on that engine, whose pages are `pages`. Nothing runs yet."""
+    config = worker_config(spec, on_gpu=power.on_gpu)
+    check_rows(config.limits, power.engine.spec)
+    site = Site(config, power.engine, epoch=spec.epoch)
+    decode = prefill = None
+    if DECODE in spec.roles:
+        decode = DecodeRole(site, DecodeConfig(receiver=receiver_config(spec.timing)))
+    if PREFILL in spec.roles:
+        prefill = PrefillRole(site, prefill_config(spec, on_gpu=power.on_gpu), adopter=decode)
+    if pages is None and len(spec.roles) == 1:
+        raise StartError(
+            f"a {spec.roles[0]} worker moves pages, and the cards of its ranks cannot reach each "
+            "other's memory: take fewer GPUs a worker, or workers with both roles (colocated)"
+        )
+    layout = power.engine.spec.layout
+    opener = OutletOpener(
+        site.epoch,
+        power.engine.pool if pages is None else pages,
+        transport_config(spec),
+        layout,
+        converts_of(layout),
+    )
+    transports = opener.transports if pages is not None else ()
+    if pages is not None and not transports:
+        if "nixl" in spec.settings.transports:
+            raise StartError("nixl is not installed: pip install 'twolane[nixl]'")
+        raise StartError(f"{', '.join(spec.settings.transports)} is not for pages of a CPU")
+    wire = Wire(
+        dial=dialer,
+        open_outlet=opener,
+        landings=landings,
+        transports=transports,
+        makes_dtypes=opener.makes_dtypes,
+        memory=opener.memory,
+    )
+    runner = ThreadStepRunner(power.engine)
+    return Worker(config, site, Roles(decode, prefill), runner, wire, observer=metrics)
+
+
+def on_device(spec: WorkerSpec) -> ModelSpec:
+    """The model, as it is spread over the GPUs that the spec names."""
+    config = replace(spec.model.config, share_gpus=len({*spec.devices}) < len(spec.devices))
+    return replace(spec.model, config=config)
+
+
+def ready_limits(spec: WorkerSpec) -> StepLimits:
+    """What the worker's steps will be on a GPU, which is made ready for them. Rows decode in a
+    prefill worker only where their prompts have one token left."""
+    limits = step_limits(spec.settings, GPU_STEP_LIMITS)
+    return limits if DECODE in spec.roles else replace(limits, decode_rows=1)
+
+
+def check_rows(limits: StepLimits, engine: EngineSpec) -> None:
+    """Raises `StartError` where a step could have more rows than the engine takes."""
+    if limits.decode_rows > engine.max_step_rows:
+        raise StartError(
+            f"decode_rows is {limits.decode_rows}; this engine takes at most "
+            f"{engine.max_step_rows} rows a step"
+        )
+
+
+def worker_config(spec: WorkerSpec, *, on_gpu: bool = False) -> WorkerConfig:
+    timing = spec.timing
+    return WorkerConfig(
+        worker_id=spec.worker_id,
+        pool=spec.pool,
+        devices=_devices(spec, on_gpu=on_gpu),
+        host=spec.host,
+        port=spec.port,
+        metrics_host=spec.metrics_host,
+        metrics_port=spec.metrics_port,
+        routers=spec.routers,
+        secret=spec.secret,
+        announce_every_s=timing.heartbeat_s,
+        drain_for_s=timing.stop_grace_s,
+        limits=step_limits(spec.settings, GPU_STEP_LIMITS if on_gpu else StepLimits()),
+        step_watch=step_watch_config(timing, on_gpu=on_gpu),
+        sessions=SessionConfig(
+            load_every_s=timing.heartbeat_s,
+            load_least_s=min(SessionConfig().load_least_s, timing.heartbeat_s),
+            grace_s=timing.grace_s,
+            tombstone_s=timing.lease_s,
+            suspicion_s=timing.suspicion_s,
+        ),
+    )
+
+
+def step_watch_config(timing: TimingSpec, *, on_gpu: bool = False) -> StepWatchConfig:
+    """How long to wait for a step follows from how long to wait for a word. A GPU's kernels are
+    ready before it serves, but for steps beyond the limits: those may build some."""
+    usual = StepWatchConfig()
+    scale = timing.suspicion_s / TimingSpec().suspicion_s
+    late_s = max(_LEAST_LATE_S, usual.late_s * scale)
+    first_late_s = _GPU_FIRST_LATE_S if on_gpu else usual.first_late_s
+    return replace(usual, late_s=late_s, first_late_s=max(late_s, first_late_s))
+
+
+def _devices(spec: WorkerSpec, *, on_gpu: bool) -> tuple[str, ...]:
+    """One a rank, in words for people."""
+    each = spec.model.config.tensor_parallel
+    return (spec.devices or ("cuda",) * each) if on_gpu else ("cpu",) * each
+
+
+def step_limits(settings: WorkerSettings, usual: StepLimits) -> StepLimits:
+    """`usual` where nothing is given. Where only the positions of a step are, decode rows leave
+    room for prefill."""
+    step_tokens = settings.step_tokens or max(usual.step_tokens, 2 * (settings.decode_rows or 0))
+    decode_rows = settings.decode_rows or min(usual.decode_rows, step_tokens // 2)
+    if not 1 <= decode_rows < step_tokens:
+        raise StartError(
+            f"decode_rows is {decode_rows} and step_tokens {step_tokens}; a step must have room "
+            "for one position of each row, and for prefill besides"
+        )
+    return StepLimits(step_tokens=step_tokens, decode_rows=decode_rows)
+
+
+def prefill_config(spec: WorkerSpec, *, on_gpu: bool = False) -> PrefillConfig:
+    settings = spec.settings
+    batching = with_given(
+        BatchingConfig(),
+        window_s=settings.prefill_window_s,
+        watermark_rows=settings.prefill_watermark_rows,
+    )
+    sender = sender_config(spec.timing, on_gpu=on_gpu)
+    config = PrefillConfig(batching=batching, sender=sender)
+    return with_given(config, holding_cap_share=settings.holding_cap_share)
+
+
+def sender_config(timing: TimingSpec, *, on_gpu: bool = False) -> SenderConfig:
+    usual = SenderConfig()
+    stuck_after_s = usual.stuck_after_s * timing.lease_s / usual.lease.lease_s
+    config = replace(
+        usual, lease=lease_config(timing), stuck_after_s=max(_LEAST_STUCK_S, stuck_after_s)
+    )
+    if on_gpu:  # at the rate of NVLink a post of the usual size is over before it is looked at
+        config = replace(config, window_bytes=512 * MIB, post_bytes=256 * MIB)
+    return config
+
+
+def receiver_config(timing: TimingSpec) -> ReceiverConfig:
+    """How long to wait for a peer follows from the lease, as in the defaults; but no test is so
+    short that a busy machine must look like a dead one."""
+    usual = ReceiverConfig()
+    scale = timing.lease_s / usual.lease.lease_s
+    return ReceiverConfig(
+        lease=lease_config(timing),
+        reattach_s=max(_LEAST_REATTACH_S, usual.reattach_s * scale),
+        landing_timeout_s=max(_LEAST_LANDING_S, usual.landing_timeout_s * scale),
+        fence_after_s=usual.fence_after_s * scale,
+    )
+
+
+def lease_config(timing: TimingSpec) -> LeaseConfig:
+    """Repeats come at least a few times within a lease, however short a test makes it."""
+    return LeaseConfig(
+        lease_s=timing.lease_s,
+        heartbeat_s=min(timing.heartbeat_s, timing.lease_s / 3),
+        retry_first_s=min(0.1, timing.lease_s / 10),
+        retry_most_s=min(1.0, timing.lease_s / 3),
+    )
+
+
+def transport_config(spec: WorkerSpec) -> TransportConfig:
+    settings = spec.settings
+    config = TransportConfig(transports=settings.transports, bind_host=bare(spec.host))
+    return with_given(config, checksums=settings.checksums, sockets=settings.sockets)

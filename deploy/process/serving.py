@@ -1,0 +1,171 @@
+"""`async with serving(spec) as where`: one router or worker, serving inside the block.
+
+Leaving the block ends it in order: answers that run get `stop_grace_s`. If it breaks meanwhile, the
+block is cancelled and what broke it is raised. A worker's packages are imported only for a worker:
+a router loads no torch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from twolane.deploy.errors import StartError, first_error
+from twolane.deploy.process.descriptors import (
+    TooFewDescriptorsError,
+    count_open,
+    raise_limit,
+    share,
+)
+from twolane.deploy.spec.specs import DECODE, ProcessSpec, RouterSpec, WorkerSpec
+from twolane.rpc.listen import ListenError
+
+if TYPE_CHECKING:
+    from twolane.kvtransfer.transport import Landing
+    from twolane.worker.doors.server import WorkerServer
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """host:port of gRPC, of the metrics, and of a router's doors for workers and for HTTP;
+    unix:PATH of its door for operators; what a worker's engine computes on and in."""
+
+    endpoint: str
+    metrics_endpoint: str
+    worker_endpoint: str = ""
+    runs_on: str = ""
+    http_endpoint: str = ""
+    admin_endpoint: str = ""
+
+
+_SWITCH_S = 100e-6  # a step is ten milliseconds: with Python's five, threads wait for each other
+
+
+@asynccontextmanager
+async def serving(spec: ProcessSpec) -> AsyncIterator[Where]:
+    """See the module. Raises `StartError` if it cannot start."""
+    sys.setswitchinterval(_SWITCH_S)
+    try:
+        limit = raise_limit()
+    except TooFewDescriptorsError as error:
+        raise StartError(str(error)) from error
+    block = _serving_router(spec, limit) if isinstance(spec, RouterSpec) else _serving_worker(spec)
+    try:
+        async with block as where:
+            settle_memory()
+            yield where
+    except* StartError as errors:
+        raise first_error(errors) from None
+
+
+def settle_memory() -> None:
+    """What was loaded stays: the collector never looks at it again, and at the rest less often.
+
+    Otherwise it stops a router for 25 to 45 ms each second under load, and all answers with it.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000)
+
+
+@asynccontextmanager
+async def _serving_router(spec: RouterSpec, limit: int) -> AsyncIterator[Where]:
+    from twolane.deploy.process.compose_router import grpc_door_config, http_config, router_config
+    from twolane.router.config import ServerConfig
+    from twolane.router.dialer import GrpcDialer
+    from twolane.router.model_files import ModelFilesError
+    from twolane.router.server import RouterServer
+    from twolane.router.text import TextCodec
+
+    shares, settings = share(limit, count_open()), spec.settings
+    place = ServerConfig(
+        host=settings.host,
+        port=settings.port,
+        worker_host=spec.worker_host,
+        worker_port=settings.worker_port,
+        metrics_port=settings.metrics_port,
+        admin_socket=spec.admin_socket,
+        grpc=grpc_door_config(shares),
+        http=http_config(spec, shares),
+        stop_grace_s=spec.timing.stop_grace_s,
+        secret=spec.secret,
+    )
+    async with AsyncExitStack() as stack:
+        dialer = await stack.enter_async_context(GrpcDialer(spec.secret))
+        try:
+            config, text = router_config(spec), TextCodec.load(spec.model.model_dir)
+        except ModelFilesError as error:
+            raise StartError(str(error)) from error
+        server = RouterServer(config, place, dialer, text)
+        try:
+            await stack.enter_async_context(server)
+        except ListenError as error:
+            raise StartError(str(error)) from error
+        yield Where(
+            server.address,
+            server.metrics_address,
+            worker_endpoint=server.worker_address,
+            http_endpoint=server.http_address,
+            admin_endpoint=server.admin_address,
+        )
+
+
+@asynccontextmanager
+async def _serving_worker(spec: WorkerSpec) -> AsyncIterator[Where]:
+    from twolane.deploy.process.compose_worker import (
+        build_worker,
+        on_device,
+        ready_limits,
+        transport_config,
+    )
+    from twolane.deploy.process.engine_host import open_engine
+    from twolane.kvtransfer.device import DeviceError
+    from twolane.kvtransfer.transports.registry import open_landings
+    from twolane.worker.doors.server import WorkerServer
+    from twolane.worker.metrics import WorkerMetrics
+    from twolane.worker.peers.links import PeerDialer
+
+    is_shared = DECODE in spec.roles and "shm" in spec.settings.transports
+    with open_engine(
+        on_device(spec), name=spec.name, is_shared=is_shared, ready=ready_limits(spec)
+    ) as power:
+        pages, config = power.pages, transport_config(spec)
+        landings: dict[str, Landing] = {}
+        if DECODE in spec.roles and pages is not None:
+            try:
+                landings = open_landings(spec.epoch, pages, config, power.memory)
+            except DeviceError as error:
+                raise StartError(str(error)) from error
+            except OSError as error:
+                raise StartError(f"cannot listen on {spec.host} (--host): {error}") from error
+        dialer, metrics = PeerDialer(spec.secret), WorkerMetrics()
+        worker = build_worker(spec, power, pages, dialer, landings, metrics)
+        server = WorkerServer(worker, metrics)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(_run(server), name="server")
+                watch = tasks.create_task(power.watch(), name="engine")
+                await server.started.wait()
+                yield Where(worker.endpoint, server.metrics_endpoint, runs_on=power.runs_on)
+                watch.cancel()
+                server.stop()
+        finally:
+            await dialer.close()
+            for landing in landings.values():
+                landing.close()
+
+
+async def _run(server: WorkerServer) -> None:
+    from twolane.worker.errors import DisplacedError
+
+    try:
+        await server.run()
+    except* ListenError as errors:
+        raise StartError(str(first_error(errors))) from errors
+    except* DisplacedError as errors:
+        raise StartError(str(first_error(errors))) from errors

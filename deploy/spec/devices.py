@@ -1,0 +1,150 @@
+"""Where the workers of a cluster on this machine compute, and which GPUs each of them gets."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from twolane.deploy.errors import StartError
+from twolane.deploy.spec.placement import Host, Need, place
+from twolane.deploy.spec.specs import ClusterSpec, PoolSpec, ProcessSpec, RouterSpec, WorkerSpec
+
+_DRIVER = Path("/proc/driver/nvidia/gpus")
+_LEAST_CAPABILITY = (9, 0)  # as `twolane.engine.load` has it, which imports torch
+_ASK = ("nvidia-smi", "--query-gpu=uuid,compute_cap", "--format=csv,noheader")
+_ASK_S = 20.0  # a driver that nobody uses takes seconds to wake
+
+
+def visible_devices(environment: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """The GPUs that a process of ours could use, as CUDA_VISIBLE_DEVICES names them.
+
+    Those of the environment where it says so; else the UUIDs of what `nvidia-smi` sees, older cards
+    than the kernels are written for left out; else as many as the driver has.
+    """
+    environment = os.environ if environment is None else environment
+    named = environment.get("CUDA_VISIBLE_DEVICES")
+    if named is not None:
+        return tuple(name.strip() for name in named.split(",") if name.strip())
+    try:
+        asked = subprocess.run(_ASK, capture_output=True, text=True, check=True, timeout=_ASK_S)
+    except (OSError, subprocess.SubprocessError):
+        n_gpus = len(list(_DRIVER.iterdir())) if _DRIVER.exists() else 0
+        return tuple(str(i) for i in range(n_gpus))
+    return read_gpus(asked.stdout)
+
+
+def read_gpus(table: str) -> tuple[str, ...]:
+    """UUIDs from lines of `GPU-1b2c…, 9.0`."""
+    found = []
+    for line in table.splitlines():
+        uuid, _, capability = (part.strip() for part in line.partition(","))
+        major, _, minor = capability.partition(".")
+        if major.isdigit() and (int(major), int(minor or 0)) >= _LEAST_CAPABILITY:
+            found.append(uuid)
+    return tuple(found)
+
+
+def settled(
+    cluster: ClusterSpec, visible: Sequence[str] | None = None, *, share: bool = False
+) -> ClusterSpec:
+    """The cluster with its device, as far as `auto` leaves that open, and the GPUs of each worker.
+
+    `visible` are those to choose from; None: `visible_devices()`, which is asked only where a
+    worker may compute on one. Raises `StartError` where pools differ in their device, or where the
+    GPUs are too few.
+    """
+    gpus: tuple[str, ...] = ()
+    if any(_computes_on_gpu(pool) for pool in cluster.pools):
+        gpus = visible_devices() if visible is None else tuple(visible)
+    cluster = on_one_kind(cluster, len(gpus), share=share)
+    return placed(cluster, [Host("this machine", gpus)], share=share)
+
+
+def on_one_kind(cluster: ClusterSpec, n_gpus: int, *, share: bool = False) -> ClusterSpec:
+    """All workers compute on the same kind of device, as rows that begin in float32 on a CPU cannot
+    go on in bfloat16 on a GPU. Where it is open and some have one role, all are on the CPU unless
+    there is a GPU for each rank, or they may share: then none is left to find out by itself.
+    """
+    devices = {pool.model.config.device: pool.name for pool in cluster.pools}
+    open_ones = devices.pop("auto", None)
+    if len(devices) > 1:
+        kinds = ", ".join(f"{device} in pool {name}" for device, name in sorted(devices.items()))
+        raise StartError(f"all workers compute on the same kind of device; here: {kinds}")
+    if open_ones is None:
+        return cluster
+    has_one_role = any(len(pool.roles) == 1 for pool in cluster.pools)
+    n_ranks = sum(pool.n_workers * pool.model.config.tensor_parallel for pool in cluster.pools)
+    to_cpu = has_one_role and not share and n_ranks > n_gpus
+    (device,) = devices or (["cpu"] if to_cpu else ["auto"])
+    return replace(cluster, pools=tuple(_on(device, pool) for pool in cluster.pools))
+
+
+def _on(device: str, pool: PoolSpec) -> PoolSpec:
+    config = replace(pool.model.config, device=device)
+    return replace(pool, model=replace(pool.model, config=config))
+
+
+def placed(cluster: ClusterSpec, hosts: Sequence[Host], *, share: bool = False) -> ClusterSpec:
+    """The cluster with the GPUs of each worker: no two workers have one in common, unless `share`.
+
+    None are given where workers compute on the CPU, or no GPU is seen. Raises `StartError`.
+    """
+    pools = [pool for pool in cluster.pools if _computes_on_gpu(pool)]
+    if not pools or not any(host.gpus for host in hosts):
+        return cluster
+    needs = [Need(p.name, p.roles, p.n_workers, p.model.config.tensor_parallel) for p in pools]
+    try:
+        seats = place(needs, hosts, share=share)
+    except StartError as error:
+        raise StartError(f"{error}. {_instead(needs, hosts, share=share)}") from error
+    devices = {
+        pool.name: tuple(seat.gpus for seat in its) for pool, its in zip(pools, seats, strict=True)
+    }
+    cluster = replace(
+        cluster, pools=tuple(replace(p, devices=devices.get(p.name, ())) for p in cluster.pools)
+    )
+    _check_shared(cluster)
+    return cluster
+
+
+def environment_of(spec: ProcessSpec) -> dict[str, str]:
+    """What a process must have in its environment when it starts: a worker that has GPUs of its own
+    sees no others. A router's memory stays flat under load only with few arenas of glibc's: its
+    threads free each other's calls, and each arena keeps the most that it ever had."""
+    if isinstance(spec, RouterSpec):
+        return {"MALLOC_ARENA_MAX": os.environ.get("MALLOC_ARENA_MAX", "2")}
+    if isinstance(spec, WorkerSpec) and spec.devices:
+        return {"CUDA_VISIBLE_DEVICES": ",".join(dict.fromkeys(spec.devices))}
+    return {}
+
+
+def _computes_on_gpu(pool: PoolSpec) -> bool:
+    return pool.model.engine != "fake" and pool.model.config.device != "cpu"
+
+
+def _instead(needs: Sequence[Need], hosts: Sequence[Host], *, share: bool) -> str:
+    """What a user could do."""
+    are_too_wide = max(need.gpus for need in needs) > max(len(host.gpus) for host in hosts)
+    ways = ["start fewer workers"] * (not are_too_wide)
+    if any(need.gpus > 1 for need in needs):
+        ways.append("spread each over fewer GPUs (--tensor-parallel)")
+    if not share and any(host.gpus for host in hosts):
+        ways.append("let workers share GPUs (--share-gpus)")
+    return f"Either {', or '.join(ways)}, or compute on the CPU (--device cpu)"
+
+
+def _check_shared(cluster: ClusterSpec) -> None:
+    """By itself, each rank on a GPU would take most of what it finds free at its own moment.
+    Raises `StartError`."""
+    for pool in cluster.pools:
+        config = pool.model.config
+        is_open = config.n_pages is None and config.kv_bytes is None
+        if is_open and any(cluster.devices.count(gpu) > 1 for its in pool.devices for gpu in its):
+            raise StartError(
+                f"workers of pool {pool.name} share GPUs: each must be told how much of one it "
+                "takes for its pages, by --pages or --kv-bytes; or start fewer, or take "
+                "--device cpu"
+            )

@@ -1,0 +1,62 @@
+"""Options, as the flags of a command. Each is declared once, as a field of what it sets:
+
+    twolane.engine.config.EngineConfig               an engine
+    twolane.deploy.spec.specs.ModelSpec, WorkerSettings    a worker beside it: its steps and
+    transports twolane.deploy.spec.specs.RouterSettings               a router
+    twolane.deploy.spec.specs.TimingSpec, ClusterSettings  all of a cluster
+
+From there come its flag (here), its key in a topology (`twolane.deploy.spec.topology`), what is
+usual in both, and its way to whoever reads the field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from types import NoneType
+from typing import Any, TypeVar, get_args, get_type_hints
+
+from twolane.options import Option
+
+CommandT = TypeVar("CommandT", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """An option and the field that declares it. `usual` is what holds where nobody says; None:
+    whoever enforces it knows."""
+
+    field: str
+    hint: Any  # its type without None
+    may_be_none: bool
+    usual: Any
+    option: Option
+
+    @property
+    def key(self) -> str:
+        """Its name in a topology."""
+        return self.option.name or self.field
+
+    @property
+    def flag(self) -> str:
+        return self.option.flag or f"--{self.key.replace('_', '-')}"
+
+
+def declared(*kinds: type) -> Iterator[Declared]:
+    """The options among the fields of these dataclasses, in order."""
+    for kind in kinds:
+        hints = get_type_hints(kind)
+        for field in fields(kind):
+            if "option" not in field.metadata:
+                continue
+            option: Option = field.metadata["option"]
+            hint = hints[field.name]
+            arms = [arm for arm in get_args(hint) if arm is not NoneType]
+            may_be_none = NoneType in get_args(hint)
+            usual = field.default if option.usual is None else option.usual
+            yield Declared(field.name, arms[0] if may_be_none else hint, may_be_none, usual, option)
+
+
+def settings(kind: type, said: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of `kind` that are options: as `said` by key, else as they usually are."""
+    return {each.field: said.get(each.key, each.usual) for each in declared(kind)}

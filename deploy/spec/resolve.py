@@ -1,0 +1,62 @@
+"""From what a user says of a cluster to what is run: the model is found, the cores are shared."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from twolane.deploy.spec.hub import find_model
+from twolane.deploy.spec.options import settings
+from twolane.deploy.spec.specs import (
+    ClusterSpec,
+    PoolSpec,
+    RouterSettings,
+    TimingSpec,
+    WorkerSettings,
+)
+from twolane.deploy.spec.topology import ROLES, Topology, given
+
+
+def resolve(topology: Topology, *, cores: int | None = None) -> ClusterSpec:
+    """GPUs are not placed yet (`twolane.deploy.spec.devices`). Raises `StartError` if there is no
+    such model.
+
+    `cores` are shared among all ranks of all workers; those that this process may use.
+    """
+    name, model_dir = find_model(topology.model)
+    cores = cores or len(os.sched_getaffinity(0))
+    options = [given(topology.options_of(pool)) for pool in topology.pools]
+    n_ranks = sum(
+        pool.workers * its.get("tensor_parallel", 1)
+        for pool, its in zip(topology.pools, options, strict=True)
+    )
+    threads = max(1, cores // max(1, n_ranks))
+    pools = tuple(
+        PoolSpec(
+            name=pool.title,
+            roles=ROLES[pool.role],
+            n_workers=pool.workers,
+            model=topology.model_of(pool, model_dir=model_dir, name=name, threads=threads),
+            settings=WorkerSettings(**settings(WorkerSettings, its)),
+        )
+        for pool, its in zip(topology.pools, options, strict=True)
+    )
+    return ClusterSpec(
+        model=pools[0].model,
+        pools=tuple(_metrics_side_by_side(pools, topology)),
+        settings=RouterSettings(**settings(RouterSettings, given(topology.router))),
+        log_level=topology.log_level,
+        timing=TimingSpec(**settings(TimingSpec, given(topology.timing))),
+    )
+
+
+def _metrics_side_by_side(pools: Iterable[PoolSpec], topology: Topology) -> Iterator[PoolSpec]:
+    """A base port that is given for all pools is the first one's: the others follow on."""
+    base = topology.workers.worker_metrics_port
+    for pool, said in zip(pools, topology.pools, strict=True):
+        if base and said.worker_metrics_port is None:
+            yield replace(pool, settings=replace(pool.settings, worker_metrics_port=base))
+            base += pool.n_workers
+        else:
+            yield pool

@@ -1,0 +1,334 @@
+"""What a user says of a cluster: its pools of workers, its router, its times. The schema of a file,
+and what the options of `twolane up` amount to.
+
+    options ─┐
+             ├─▶ Topology ──resolve──▶ ClusterSpec ──settled, place──▶ WorkerSpecs, each with GPUs
+    file  ───┘
+
+Nothing is looked up here: no model, no GPU. The keys are the options that the specs declare
+(`twolane.deploy.spec.options`); one that nobody gave is None and leaves what is usual. `workers`
+says what holds for all pools, a pool what holds for it alone.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_origin
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+
+from twolane.deploy.spec.options import Declared, declared, settings
+from twolane.deploy.spec.specs import (
+    DECODE,
+    PREFILL,
+    ClusterSettings,
+    ModelSpec,
+    RouterSettings,
+    TimingSpec,
+    WorkerSettings,
+    unsummed,
+)
+from twolane.engine.config import EngineConfig
+from twolane.engine.errors import EngineConfigError
+
+Place = tuple[str | int, ...]  # of a field: ("pools", 0, "role")
+ROLES = {"prefill": (PREFILL,), "decode": (DECODE,), "both": (PREFILL, DECODE)}
+NAMES = {"prefill": "prefill", "decode": "decode", "both": "colocated"}  # of pools without one
+WORKER_KINDS = (ModelSpec, EngineConfig, WorkerSettings)
+OPTIONS = {  # by field and by key
+    name: each
+    for each in declared(ClusterSettings, RouterSettings, TimingSpec, *WORKER_KINDS)
+    for name in (each.field, each.key)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong, and with which field. The text stands for itself."""
+
+    place: Place
+    text: str
+
+
+class TopologyError(ValueError):
+    """All that is wrong with a topology."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        super().__init__("\n".join(problem.text for problem in problems))
+        self.problems = problems
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    if TYPE_CHECKING:  # the fields that `_with_options` adds
+
+        def __getattr__(self, name: str) -> Any: ...
+
+
+PartT = TypeVar("PartT", bound=_Part)
+
+
+def _with_options(*kinds: type, is_final: bool = False) -> Callable[[type[PartT]], type[PartT]]:
+    """A class decorator: the options that these declare are fields. Where nobody gave one it is
+    None; what is usual, where nobody else could say otherwise."""
+
+    def decorate(part: type[PartT]) -> type[PartT]:
+        found: dict[str, Any] = {}
+        for each in declared(*kinds):
+            kind = _type(each)
+            found[each.key] = (kind, each.usual) if is_final else (kind | None, None)
+        return create_model(
+            part.__name__, __base__=part, __doc__=part.__doc__, __module__=part.__module__, **found
+        )
+
+    return decorate
+
+
+def _type(each: Declared) -> Any:
+    its = each.option
+    kind: Any = Literal[its.choices] if its.choices else each.hint
+    if get_origin(each.hint) is tuple:
+        return Annotated[tuple[kind, ...], Field(min_length=1, strict=False)]
+    return Annotated[
+        kind, Field(ge=its.least, gt=its.above, le=its.most, multiple_of=its.multiple_of)
+    ]
+
+
+@_with_options(*WORKER_KINDS)
+class WorkerOptions(_Part):
+    """A worker's engine, steps and transports."""
+
+
+class Pool(WorkerOptions):
+    """Workers that are alike. What it says of them goes before what the topology says of all."""
+
+    role: Literal["prefill", "decode", "both"]
+    name: Annotated[str, Field(pattern="^[a-z0-9][a-z0-9-]*$", max_length=40)] | None = None
+    workers: Annotated[int, Field(ge=1)] = 1
+
+    @property
+    def title(self) -> str:
+        """Its own name, or its role's: worker ids begin with it."""
+        return self.name or NAMES[self.role]
+
+
+@_with_options(RouterSettings)
+class RouterOptions(_Part):
+    """Where clients come in, where workers do, what is refused, and what requests take that leave
+    it open."""
+
+
+@_with_options(TimingSpec)
+class TimingOptions(_Part):
+    """Times of the failure rules, and of a clean end."""
+
+
+@_with_options(ClusterSettings, is_final=True)
+class _ClusterOptions(_Part):
+    """What holds for all of a cluster."""
+
+
+class Topology(_ClusterOptions):
+    """One cluster."""
+
+    router: RouterOptions = RouterOptions()
+    timing: TimingOptions = TimingOptions()
+    workers: WorkerOptions = WorkerOptions()
+    pools: Annotated[tuple[Pool, ...], Field(strict=False)]
+
+    def options_of(self, pool: Pool) -> WorkerOptions:
+        """All that holds for the workers of that pool."""
+        of_all, own = given(self.workers), given(pool)
+        if "pages" in own or "kv_bytes" in own:  # two ways to say one thing
+            of_all = {k: v for k, v in of_all.items() if k not in ("pages", "kv_bytes")}
+        both = of_all | own
+        return WorkerOptions(**{k: v for k, v in both.items() if k in WorkerOptions.model_fields})
+
+    def model_of(
+        self, pool: Pool, *, model_dir: Path = Path(), name: str = "", threads: int = 1
+    ) -> ModelSpec:
+        """The model, and the engine of that pool's workers, of so many threads if nobody says.
+        Raises ValueError or EngineConfigError for options that contradict each other."""
+        said = {"threads": threads, **given(self.options_of(pool))}
+        config = EngineConfig(model_dir=model_dir, model_name=name, **settings(EngineConfig, said))
+        return ModelSpec(config=config, **settings(ModelSpec, said))
+
+
+def given(part: BaseModel) -> dict[str, Any]:
+    """The fields that say something."""
+    return {name: value for name, value in part if value is not None}
+
+
+def parse_topology(value: object, *, is_whole: bool = True) -> Topology:
+    """Raises `TopologyError` with everything that is wrong. One that is not whole has not all the
+    workers that it takes to answer."""
+    try:
+        topology = Topology.model_validate(value)
+    except ValidationError as error:
+        raise TopologyError([_problem(detail) for detail in error.errors()]) from None
+    problems = list(_contradictions(topology, is_whole=is_whole))
+    if problems:
+        raise TopologyError(problems)
+    return topology
+
+
+def _contradictions(topology: Topology, *, is_whole: bool) -> Iterator[Problem]:
+    """What each field alone cannot know."""
+    refused = list(_refused_models(topology))
+    yield from refused
+    n_of = dict.fromkeys(NAMES, 0)
+    seen: dict[str, int] = {"router": -1}
+    for i, pool in enumerate(topology.pools):
+        n_of[pool.role] += pool.workers
+        if pool.title in seen:
+            whose = "the router" if seen[pool.title] < 0 else f"pools[{seen[pool.title]}]"
+            text = f"{whose} is called {pool.title} already: give this pool another name"
+            yield Problem(("pools", i, "name" if pool.name else "role"), text)
+        seen[pool.title] = i
+    if is_whole and not n_of["both"] and not (n_of["prefill"] and n_of["decode"]):
+        yield Problem(
+            ("pools",),
+            f"{n_of['prefill']} prefill and {n_of['decode']} decode workers can answer nothing; "
+            "take at least one of each, or one that does both (colocated)",
+        )
+    yield from _unsummed(topology)
+    if not refused and any(pool.role != "both" for pool in topology.pools):
+        yield from _strangers(topology)
+    for name, part, kind in (
+        ("router", topology.router, RouterSettings),
+        ("timing", topology.timing, TimingSpec),
+    ):
+        try:
+            kind(**settings(kind, given(part)))
+        except ValueError as error:
+            yield Problem((name, *_named(str(error))[-1:]), str(error))
+
+
+def _refused_models(topology: Topology) -> Iterator[Problem]:
+    """What engines refuse; once, where it was said."""
+    found: dict[Place, str] = {}
+    for i, pool in enumerate(topology.pools):
+        try:
+            topology.model_of(pool)
+        except (EngineConfigError, ValueError) as error:
+            names = _named(str(error))
+            own = [name for name in names if name in given(pool)]
+            of_all = [name for name in names if name in given(topology.workers)]
+            place: Place = ("pools", i, own[-1]) if own else ("workers", *of_all[-1:])
+            found.setdefault(place, str(error))
+    for place, text in found.items():
+        yield Problem(place, text)
+
+
+def _named(text: str) -> list[str]:
+    """The options that a refusal names, by key."""
+    return [OPTIONS[word].key for word in re.findall(r"\w+", text) if word in OPTIONS]
+
+
+def written(text: str, name: Callable[[str], str]) -> str:
+    """A refusal with its options as the user wrote them: `name` makes that of a key. A name of one
+    word, which may be just a word, counts where its part stands before it."""
+
+    def replaced(found: re.Match[str]) -> str:
+        part, word = found["part"] or "", found["word"]
+        return name(part + OPTIONS[word].key) if word in OPTIONS else found[0]
+
+    pattern = r"\b((?P<part>(router|timing|workers)\.)|(?=[a-z]+_))(?P<word>[a-z_]+)\b"
+    return re.sub(pattern, replaced, text)
+
+
+def _unsummed(topology: Topology) -> Iterator[Problem]:
+    """Each said once, where it was said."""
+    found: dict[Place, str] = {}
+    for i, pool in enumerate(topology.pools):
+        its = WorkerSettings(**settings(WorkerSettings, given(topology.options_of(pool))))
+        refusal = unsummed(its.transports, its.checksums)
+        whose: Place = ("workers",) if pool.checksums is None else ("pools", i)
+        if refusal:
+            found.setdefault((*whose, "checksums"), refusal)
+    for place, refusal in found.items():
+        yield Problem(place, refusal)
+
+
+def _strangers(topology: Topology) -> Iterator[Problem]:
+    """Pools whose workers the router would never pair: their models' numbers differ, or pages of
+    one cannot be made of those of the other."""
+    first = topology.pools[0]
+    alike = ["engine", "dtype", "weights", "exact"]
+    if _said(topology, first, "exact"):  # holds for equal numbers of ranks, and pages of one dtype
+        alike += ["tensor_parallel", "kv_dtype"]
+    for i, pool in enumerate(topology.pools):
+        for name in alike:
+            ours, theirs = (_said(topology, its, name) for its in (pool, first))
+            if ours != theirs:
+                when = "in exact mode " * (name in ("tensor_parallel", "kv_dtype"))
+                yield Problem(
+                    ("pools", i, name),
+                    f"{name} is {ours} in pool {pool.title} and {theirs} in pool {first.title}: "
+                    f"{when}rows that begin in one could not go on in the other",
+                )
+        if pool.role == "decode" and "kv_dtype" not in alike:
+            yield from _unmade(topology, i)
+
+
+def _unmade(topology: Topology, nth: int) -> Iterator[Problem]:
+    """A sender makes FP8 pages of its own, but no others of FP8."""
+    pool = topology.pools[nth]
+    ours = _said(topology, pool, "kv_dtype")
+    for other in topology.pools:
+        theirs = _said(topology, other, "kv_dtype")
+        if other.role == "prefill" and theirs == "fp8" != ours:
+            yield Problem(
+                ("pools", nth, "kv_dtype"),
+                f"kv_dtype is {ours} in pool {pool.title} and {theirs} in pool {other.title}: "
+                "what FP8 pages have lost cannot be made again; FP8 can be made of others",
+            )
+
+
+def _said(topology: Topology, pool: Pool, name: str) -> object:
+    """What holds for the workers of that pool, if nobody says otherwise too."""
+    model = topology.model_of(pool)
+    return model.engine if name == "engine" else getattr(model.config, name)
+
+
+def _problem(detail: Mapping[str, Any]) -> Problem:
+    """One of pydantic's findings in our words."""
+    place, value = detail["loc"], detail["input"]
+    match detail["type"]:
+        case "extra_forbidden":
+            return Problem(place, f"there is no field {place[-1]}{_did_you_mean(place)}")
+        case "missing":
+            return Problem(place, f"{dotted(place)} is missing")
+        case "model_type":
+            return Problem(place, f"{dotted(place) or 'a topology'} must be fields with values")
+    message = str(detail["msg"]).removeprefix("Input ").removeprefix("String ")
+    shown = "empty" if value is None or value == "" else repr(value)
+    return Problem(place, f"{dotted(place)} is {shown}; it {message}")
+
+
+def _did_you_mean(place: Place) -> str:
+    parts: dict[str | int, type[BaseModel]] = {
+        "router": RouterOptions, "timing": TimingOptions, "workers": WorkerOptions, "pools": Pool
+    }  # fmt: skip
+    part = parts.get(place[0], Topology) if len(place) > 1 else Topology
+    if place[-1] in part.model_fields:  # it stands where an object of its own would
+        return ""
+    like = difflib.get_close_matches(str(place[-1]), part.model_fields, n=1)
+    if like:
+        return f"; did you mean {like[0]}?"
+    elsewhere = [name for name, p in parts.items() if place[-1] in p.model_fields]
+    if part is not Topology and place[-1] in Topology.model_fields:
+        return "; it is the whole cluster's, at the top of the file"
+    if elsewhere:
+        return f"; it belongs to {' or '.join(map(str, elsewhere))}"
+    return f"; there are {', '.join(part.model_fields)}"
+
+
+def dotted(place: Place) -> str:
+    """pools[0].role"""
+    return "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in place).removeprefix(".")

@@ -1,0 +1,74 @@
+"""What serving makes of its process: little for the collector to look at, threads that take turns.
+
+The test's own process is what serves; `conftest` gives it back as it was.
+"""
+
+from __future__ import annotations
+
+import gc
+import resource
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.clusters import changed, model_with
+from twolane.deploy.bundled import model_path
+from twolane.deploy.errors import StartError
+from twolane.deploy.process.descriptors import MOST
+from twolane.deploy.process.serving import serving
+from twolane.deploy.spec.specs import ProcessSpec, RouterSettings, RouterSpec, WorkerSpec
+
+MODEL = model_with(model_dir=str(model_path()), name="m", engine="fake", n_pages=8)
+ROUTER = RouterSpec(router_id="r", model=MODEL, settings=RouterSettings(port=0))
+WORKER = WorkerSpec(worker_id="w", epoch=1, roles=("prefill",), model=MODEL, routers=())
+
+
+@pytest.mark.parametrize("spec", [ROUTER, WORKER], ids=["router", "worker"])
+async def test_what_was_loaded_before_serving_is_never_collected_again(spec: ProcessSpec) -> None:
+    usual = gc.get_threshold()[0]
+    async with serving(spec) as where:
+        assert where.endpoint
+        n_left = len(gc.get_objects())
+        assert gc.get_freeze_count() > 10_000
+        assert n_left < gc.get_freeze_count() / 10
+        assert gc.get_threshold()[0] > usual
+        assert gc.isenabled(), "what comes and goes while serving still is"
+
+
+@pytest.mark.parametrize("spec", [ROUTER, WORKER], ids=["router", "worker"])
+async def test_threads_of_a_served_process_wait_a_small_part_of_a_step_for_each_other(
+    spec: ProcessSpec,
+) -> None:
+    async with serving(spec):
+        assert sys.getswitchinterval() <= 0.0005
+
+
+@pytest.mark.parametrize("spec", [ROUTER, WORKER], ids=["router", "worker"])
+async def test_what_serves_may_open_as_many_descriptors_as_the_system_allows(
+    spec: ProcessSpec,
+) -> None:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    async with serving(spec):
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (min(hard, MOST), hard)
+
+
+async def test_a_process_that_cannot_start_freezes_nothing() -> None:
+    nowhere = WorkerSpec(
+        worker_id="w", epoch=1, roles=("prefill",), model=MODEL, routers=(), host="192.0.2.1"
+    )
+    with pytest.raises(StartError):
+        async with serving(nowhere):
+            pass
+    assert gc.get_freeze_count() == 0
+
+
+async def test_a_router_whose_tokenizer_is_damaged_says_so_in_a_line(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("{}")
+    model = changed(MODEL, model_dir=tmp_path)
+    with pytest.raises(StartError, match=r"tokenizer\.json is not a tokenizer: .*$") as caught:
+        async with serving(replace(ROUTER, model=model)):
+            pass
+    assert "\n" not in str(caught.value)

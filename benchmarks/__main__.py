@@ -14,17 +14,17 @@ import click
 
 from twolane.testing import start_local
 
-MODULES = (
-    "page_waste",
-    "transfer",
-    "engine_cpu",
-    "recall",
-    "startup",
-    "router_overhead",
-    "router_scale",
-    "prefix_affinity",
-    "worker_overhead",
-)
+MODULES = {
+    "page_waste": "control_plane.page_waste",
+    "transfer": "transfer.cpu",
+    "engine_cpu": "engine.cpu",
+    "recall": "engine.recall",
+    "startup": "cluster.startup",
+    "router_overhead": "control_plane.router_overhead",
+    "router_scale": "control_plane.router_scale",
+    "prefix_affinity": "control_plane.prefix_affinity",
+    "worker_overhead": "control_plane.worker_overhead",
+}
 COMPARISON = "split_or_colocated"
 # Sized for the bundled model on two cores: half of what they can serve, and nearly all.
 LOAD = ("--workload", "chat", "--scale", "0.25", "--rate", "4", "--rate", "8")
@@ -42,7 +42,7 @@ def compare_split_with_colocated() -> None:
             *("--target", f"colocated={colocated.endpoint}"),
             *("--target", f"split={split.endpoint}"),
         )
-        _run("load", *targets, *LOAD, *SLO, "--name", COMPARISON)
+        _run("load.run", *targets, *LOAD, *SLO, "--name", COMPARISON)
 
 
 def _run(module: str, *options: str) -> None:
@@ -59,7 +59,7 @@ def main(names: Sequence[str]) -> None:
         if name == COMPARISON:
             compare_split_with_colocated()
         else:
-            _run(name)
+            _run(MODULES[name])
 
 
 if __name__ == "__main__":

@@ -26,14 +26,14 @@ mkdir -p "$model" build/goodput "$out" || exit 2
 export PYTHONUNBUFFERED=1
 python3 -c "
 import json, pathlib
-from benchmarks.engine_points import LLAMA_8B
+from benchmarks.engine.points import LLAMA_8B
 pathlib.Path('$model/config.json').write_text(json.dumps(LLAMA_8B.config()))" || exit 2
 goodput() {
     name=$1
     shift
     resume=
     test -e "build/goodput/$name.json" && resume=--resume
-    timeout -k 10 590 python3 -m benchmarks.goodput --set model="$model" --name "$name" $resume \
+    timeout -k 10 590 python3 -m benchmarks.goodput.measure --set model="$model" --name "$name" $resume \
         --contenders benchmarks/contenders/two_h200.toml --log-dir build/goodput \
         --folder build/goodput ${COMMIT:+--commit "$COMMIT"} "$@" || exit
     test "$out" = build/goodput || cp build/goodput/"$name".json build/goodput/"$name".png "$out"
@@ -41,17 +41,17 @@ goodput() {
 slos="--slo 300/15 --slo 300/20 --slo 500/30"
 case $step in
 starts)
-    python3 -m benchmarks.starts --set model="$model" --name starts_h200 --folder "$out" \
+    python3 -m benchmarks.cluster.starts --set model="$model" --name starts_h200 --folder "$out" \
         --contenders benchmarks/contenders/two_h200.toml --only split --cold 20 --warm 3 \
         --time-limit-s 540 ${COMMIT:+--commit "$COMMIT"}
     ;;
 trace)
-    python3 -m benchmarks.gap_trace --set model="$model" --name gap_trace_h200 --folder "$out" \
+    python3 -m benchmarks.gaps.trace --set model="$model" --name gap_trace_h200 --folder "$out" \
         --contenders benchmarks/contenders/two_h200.toml --only split --rate 18 --rate 24 \
         --requests 500 ${COMMIT:+--commit "$COMMIT"}
     ;;
 idle)
-    python3 -m benchmarks.idle --set model="$model" --name idle_h200 --folder "$out" \
+    python3 -m benchmarks.cluster.idle --set model="$model" --name idle_h200 --folder "$out" \
         --contenders benchmarks/contenders/two_h200_idle.toml --length 1024x16 --length 4096x16 \
         --log-dir build/goodput ${COMMIT:+--commit "$COMMIT"}
     ;;

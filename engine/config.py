@@ -25,9 +25,9 @@ class EngineConfig:
 
     `exact` makes a row's tokens and log-probabilities independent of its company and its path; it
     holds among engines of equal dtype, threads and build. On a CPU it costs a few percent, at batch
-    1 in float32 a quarter (benchmarks/engine_cpu.py); on a GPU a third at batch 1, less at larger
-    ones (benchmarks.engine --exact). `threads` is the process's number of compute threads: engines
-    that share a process should agree on it.
+    1 in float32 a quarter (benchmarks/engine/cpu.py); on a GPU a third at batch 1, less at larger
+    ones (benchmarks.engine.steps --exact). `threads` is the process's number of compute threads:
+    engines that share a process should agree on it.
     `device` auto is cuda where there is one; `dtype` auto is bfloat16 there, float32 on a CPU:
     `twolane.engine.load` settles both. `page_tokens` None is 16 on a CPU; on a GPU it is 64.
     `max_context_tokens` None means the model's own limit. `seed` is that of random weights.

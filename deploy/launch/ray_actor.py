@@ -45,9 +45,10 @@ class ServiceActor:
                 os.dup2(output.fileno(), stream.fileno())
         if os.getpgrp() != os.getpid():
             os.setpgid(
-                0, 0
-            # so that ranks are found by the launcher
-            # (`twolane.deploy.process.parent_death.end_group`)
+                0,
+                0,
+                # so that ranks are found by the launcher
+                # (`twolane.deploy.process.parent_death.end_group`)
             )
         die_with(launcher_pid)
         end_with_threads()  # as in a plain process; here the service is a thread too

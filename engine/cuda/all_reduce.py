@@ -13,7 +13,8 @@ from twolane.engine.model_files.fp8 import Matrix
 from twolane.engine.parallel.collective import Collective
 
 # Bytes of a sum up to which one shot is quicker than NCCL, by number of ranks: everybody reads from
-# everybody, so the more there are, the sooner a ring wins (benchmarks/rank_sum.py measures it).
+# everybody, so the more there are, the sooner a ring wins (benchmarks/kernels/all_reduce.py
+# measures it).
 ONE_SHOT_BYTES: Mapping[int, int] = {2: 2 << 20, 3: 1 << 20, 4: 1 << 20}
 
 

@@ -8,9 +8,15 @@ from pathlib import Path
 import click
 import pytest
 
-from benchmarks.contender import Contender, ContenderError, choose, parse_targets, read_contenders
-from benchmarks.contender_process import ContenderDiedError, start
-from benchmarks.target import Told
+from benchmarks.load.contender import (
+    Contender,
+    ContenderError,
+    choose,
+    parse_targets,
+    read_contenders,
+)
+from benchmarks.load.contender_process import ContenderDiedError, start
+from benchmarks.load.target import Told
 
 SHIPPED = Path(__file__).parents[2] / "benchmarks" / "contenders"
 # Says where its child is, and that it is ready; both would sleep for ever.

@@ -2,8 +2,8 @@
 
 import pytest
 
-from benchmarks.flood import find_h2load
-from benchmarks.overload import run
+from benchmarks.cluster.flood import find_h2load
+from benchmarks.cluster.overload import run
 
 pytestmark = [
     pytest.mark.soak,

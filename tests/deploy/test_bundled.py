@@ -17,8 +17,8 @@ from safetensors import safe_open
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
-from benchmarks.recall import SUITES, Suite, ask, draw_questions, story_perplexity
-from benchmarks.recall_backends import TransformersBackend
+from benchmarks.engine.recall import SUITES, Suite, ask, draw_questions, story_perplexity
+from benchmarks.engine.recall_backends import TransformersBackend
 from benchmarks.results import RESULTS
 from twolane.deploy.bundled import model_path
 from twolane.deploy.bundled.chat import draw_chat

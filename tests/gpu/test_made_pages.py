@@ -1,7 +1,8 @@
 """Pages of other layouts, made by a card, beside those that a host makes of the same bytes; pools
 of several ranks, each rank's part an allocation of its own.
 
-Expected: every byte the host's, FP8 too. `python -m benchmarks.made_pages` has the rates.
+Expected: every byte the host's, FP8 too. `python -m benchmarks.transfer.converted_pages` has the
+rates.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ pytest.importorskip("xxhash")
 
 import torch
 
-from benchmarks.transfer_far_pool import far_pool
+from benchmarks.transfer.far_pool import far_pool
 from tests.kvtransfer.laid_out import layout
 from tests.kvtransfer.pools import PoolForTest, open_pool
 from twolane.deploy.process.page_converters import converts_of

@@ -21,7 +21,7 @@ pytest.importorskip("xxhash")
 
 import torch
 
-from benchmarks.transfer_far_pool import killable_pool
+from benchmarks.transfer.far_pool import killable_pool
 from tests.kvtransfer.pools import PoolForTest, open_pool
 from tests.kvtransfer.receiving import SENTINEL, Receiving, receiving
 from twolane.kvtransfer.copy_plan import CopyPlan

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.transfer_far_pool import killable_pool
+from benchmarks.transfer.far_pool import killable_pool
 from tests.kvtransfer import sender_process
 from tests.kvtransfer.pools import PoolForTest, force_copies, open_pool
 from tests.kvtransfer.receiving import SENTINEL, Receiving, Sending, receiving
@@ -37,7 +37,7 @@ from twolane.v1 import transfer_pb2
 
 WITHIN_S = 60.0  # ten processes take cards of their own at once
 COPIES = ("kernel", "engines")
-_IMPORTS = ["pytest", "tests.kvtransfer.sender_process", "benchmarks.transfer_pools"]
+_IMPORTS = ["pytest", "tests.kvtransfer.sender_process", "benchmarks.transfer.pools"]
 _CARD_IMPORTS = ["torch", "triton", "twolane.engine.cuda.memory", "twolane.worker.cuda.memory"]
 
 

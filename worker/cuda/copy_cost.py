@@ -3,7 +3,7 @@
     kernel     one launch, some multiprocessors, any number of runs at once
     engines    no multiprocessor; each run pays a start of its own
 
-The constants are those of H200s over NVLink; `python -m benchmarks.transfer_gpu
+The constants are those of H200s over NVLink; `python -m benchmarks.transfer.gpu
 --copy-cost` measures them.
 """
 

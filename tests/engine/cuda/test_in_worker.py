@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.colocated import Job, answer_all
+from benchmarks.engine.colocated import Job, answer_all
 from twolane.engine.config import EngineConfig
 from twolane.engine.cpu.engine import load_engine
 from twolane.params import SamplingParams

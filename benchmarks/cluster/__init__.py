@@ -1,0 +1,1 @@
+"""A whole cluster: starting it, idle, killed in part, overloaded."""

@@ -1,0 +1,1 @@
+"""What router and workers cost beside the engine."""

@@ -1,0 +1,157 @@
+"""How often a prompt meets a prefill worker that has its beginning: router, random and an oracle.
+
+`python -m benchmarks.control_plane.prefix_affinity` plays a synthetic trace of conversations
+(several turns each, 40 shared system prompts, 12 thousand tokens of input in the mean) to prefill
+workers whose caches are ideal: the least recently used of 500 thousand tokens go. The router knows
+only what it sent where (`twolane.router.affinity`), the oracle looks into the caches; both weigh
+what is cached against the backlog as `twolane.router.policy` does.
+"""
+
+from __future__ import annotations
+
+import random
+from array import array
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import click
+
+from benchmarks.results import save
+from twolane.router.affinity import BLOCK_TOKENS, COARSE_BLOCK_TOKENS, N_FINE_BLOCKS, PrefixAffinity
+
+POOL_TOKENS = 500_000
+SPEED_TOKENS_PER_S = 20_000.0
+BACKLOG_TOKENS = 32_768  # a worker with more gets nothing new
+AIMS = {4: 0.44, 16: 0.49}  # hit rate by number of prefill workers
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One request: when, and its prompt as names of beginnings, one each 512 tokens."""
+
+    at_s: float
+    chain: tuple[int, ...]
+
+    @property
+    def n_tokens(self) -> int:
+        return len(self.chain) * COARSE_BLOCK_TOKENS
+
+    def hashes(self) -> array[int]:
+        """As `prefix_hashes` would name them: finely at first."""
+        fine = COARSE_BLOCK_TOKENS // BLOCK_TOKENS
+        n_fine = N_FINE_BLOCKS // fine
+        names = [name + part for name in self.chain[:n_fine] for part in range(fine)]
+        return array("Q", [*names, *self.chain[n_fine:]])
+
+
+def conversations(n_turns: int, rate_per_s: float, seed: int = 5) -> list[Turn]:
+    """Of two turns three come of a conversation that goes on, the others of a new one."""
+    rng = random.Random(seed)
+    n_blocks, at_s = 0, 0.0
+
+    def fresh(count: int) -> list[int]:
+        nonlocal n_blocks
+        n_blocks += count
+        return list(range(n_blocks - count, n_blocks))
+
+    systems = [fresh(rng.choice((1, 2, 4, 8))) for _ in range(40)]
+    running: list[list[int]] = []
+    turns = []
+    for _ in range(n_turns):
+        at_s += rng.expovariate(rate_per_s)
+        if running and rng.random() < 0.55:
+            late = 1 - rng.random() ** 2 * 0.999
+            blocks = running[int(len(running) * late) - 1]
+            blocks += fresh(max(1, int(rng.lognormvariate(0.9, 0.9))))
+        else:
+            own = max(1, min(200, int(rng.lognormvariate(2.3, 1.1))))
+            blocks = systems[int(40 * rng.random() ** 3)] + fresh(own)
+            running = [*running[-399:], blocks]
+        turns.append(Turn(at_s, _chain(blocks[:240])))
+    return turns
+
+
+def _chain(blocks: Sequence[int]) -> tuple[int, ...]:
+    names, name = [], 0
+    for block in blocks:
+        name = hash((name, block)) & (2**60 - 1)
+        names.append(name)
+    return tuple(names)
+
+
+class Cache:
+    """One worker's: beginnings, the least recently used go."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[int, None] = OrderedDict()
+
+    def peek(self, chain: Sequence[int]) -> int:
+        """Tokens of its beginning that are here."""
+        n_known = 0
+        for name in chain:
+            if name not in self._known:
+                break
+            n_known += 1
+        return n_known * COARSE_BLOCK_TOKENS
+
+    def use(self, chain: Sequence[int]) -> int:
+        """The same; and all of it is here afterwards."""
+        n_tokens = self.peek(chain)
+        for name in reversed(chain):
+            self._known[name] = None
+            self._known.move_to_end(name)
+        while len(self._known) > POOL_TOKENS // COARSE_BLOCK_TOKENS:
+            self._known.popitem(last=False)
+        return n_tokens
+
+
+def hit_rate(turns: Sequence[Turn], n_workers: int, policy: str) -> float:
+    """Share of all prompt tokens that met their cached beginning."""
+    caches = [Cache() for _ in range(n_workers)]
+    affinity = PrefixAffinity()
+    free_at_s = [0.0] * n_workers
+    rng = random.Random(1)
+    n_hit = n_all = 0
+    given = [0] * n_workers  # of equals the one that was given work longest ago, as in the router
+    for number, turn in enumerate(turns, start=1):
+        wait_s = max(0.0, min(free_at_s) - turn.at_s - BACKLOG_TOKENS / SPEED_TOKENS_PER_S)
+        now_s = turn.at_s + wait_s  # a full backlog: the queue's head waits for the first to fit
+        backlog = [max(0.0, at_s - now_s) * SPEED_TOKENS_PER_S for at_s in free_at_s]
+        hashes = turn.hashes()
+        cached: dict[int, int] = {}
+        if policy == "router":
+            cached = affinity.lookup(hashes)
+        elif policy == "oracle":
+            cached = {n: cache.peek(turn.chain) for n, cache in enumerate(caches)}
+        ready = [n for n in range(n_workers) if backlog[n] <= BACKLOG_TOKENS]
+        if policy == "random":
+            rng.shuffle(ready)
+            given = [0] * n_workers
+        worker = min(ready, key=lambda n: (backlog[n] - cached.get(n, 0), given[n]))
+        given[worker] = number
+        affinity.record(hashes, worker)
+        n_cached = caches[worker].use(turn.chain)
+        n_hit += n_cached
+        n_all += turn.n_tokens
+        left = max(1, turn.n_tokens - n_cached)
+        free_at_s[worker] = max(free_at_s[worker], now_s) + left / SPEED_TOKENS_PER_S
+    return n_hit / n_all
+
+
+@click.command(help="Simulate how often prompts meet their cached beginnings.")
+@click.option("--turns", "n_turns", default=2_000, show_default=True)
+def main(n_turns: int) -> None:
+    figures: dict[str, dict[str, float]] = {}
+    for n_workers, aim in AIMS.items():
+        turns = conversations(n_turns, rate_per_s=3.0 * n_workers / 4)
+        rates = {name: hit_rate(turns, n_workers, name) for name in ("random", "router", "oracle")}
+        figures[str(n_workers)] = {name: round(rate, 4) for name, rate in rates.items()}
+        told = ", ".join(f"{name} {rate:.1%}" for name, rate in rates.items())
+        click.echo(f"{n_workers} prefill workers: {told} (aim {aim:.0%})")
+    path = save("prefix_affinity", {"turns": n_turns, "hit_rate_by_prefill_workers": figures})
+    click.echo(f"saved {path}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""The process under test, alone or with scripted workers behind it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from tempfile import NamedTemporaryFile
+
+import psutil
+
+from benchmarks.control_plane.scripted_row import ScriptConfig
+from twolane.rpc.secret import new_secret
+
+MODEL = "bundled"
+_ROUTER = ("deploy", "router", "--port", "0", "--worker-port", "0")
+
+
+class RouterError(RuntimeError):
+    """The process did not start; what it said is on standard error."""
+
+
+@dataclass(frozen=True, slots=True)
+class RouterProcess:
+    """A router, or something in its place."""
+
+    endpoint: str
+    pid: int
+    worker_endpoint: str = ""  # where a router hears its workers
+
+    @property
+    def cpu_s(self) -> float:
+        """Processor time so far, of all its threads, system time too."""
+        times = psutil.Process(self.pid).cpu_times()
+        return float(times.user + times.system)
+
+
+@contextmanager
+def start_router(step_s: float) -> Iterator[RouterProcess]:
+    """A router, and one prefill and one decode worker that compute nothing, each step `step_s`."""
+    with NamedTemporaryFile("w", prefix="twolane-secret-") as file:
+        secret = new_secret()
+        file.write(secret)
+        file.flush()
+        with _started_router(file.name, secret, step_s) as router:
+            yield router
+
+
+@contextmanager
+def _started_router(secret_file: str, secret: str, step_s: float) -> Iterator[RouterProcess]:
+    with _start((*_ROUTER, "--secret-file", secret_file), hears_workers=True) as router:
+        config = ScriptConfig(
+            router=router.worker_endpoint, model=MODEL, step_s=step_s, secret=secret
+        )
+        command = [sys.executable, "-m", "benchmarks.control_plane.scripted_worker"]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as workers:
+            try:
+                assert workers.stdin is not None
+                workers.stdin.write(config.to_json() + "\n")
+                workers.stdin.flush()
+                yield router
+            finally:
+                workers.kill()
+
+
+@contextmanager
+def start_bare_door(step_s: float) -> Iterator[RouterProcess]:
+    """A bare gRPC server in the router's place."""
+    with _start(("benchmarks.control_plane.bare_door", str(step_s))) as door:
+        yield door
+
+
+@contextmanager
+def _start(
+    module_and_options: Sequence[str], *, hears_workers: bool = False
+) -> Iterator[RouterProcess]:
+    """Start a Python module that says `serves at HOST:PORT` (and then, if it is a router, `hears
+    workers at HOST:PORT`); end it with the block."""
+    command = [sys.executable, "-m", *module_and_options]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+        try:
+            assert process.stdout is not None
+            told = []
+            for verb in ("serves", "hears workers")[: 1 + hears_workers]:
+                found = re.search(rf"{verb} at (\S+)", process.stdout.readline())
+                if found is None:
+                    raise RouterError(f"{module_and_options[0]} did not start")
+                told.append(found[1])
+            yield RouterProcess(told[0], process.pid, *told[1:])
+        finally:
+            process.kill()

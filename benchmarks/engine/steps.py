@@ -1,0 +1,266 @@
+"""The engine on this GPU, a step at a time, against the card's own ceilings and vLLM's figures.
+
+    python -m benchmarks.engine.steps [--points decode:1x128,prefill:1x2048] [--mix] [--startup]
+                                [--exact] [--weights fp8] [--kv-dtype fp8] [--profile DIR]
+                                [--library-products] [--gemv-rows 0] [--ring-kib 144]
+                                [--overlap 0|1|2]
+    python -m benchmarks.engine.steps --shape 70b --tp 2 [--nccl-sums]
+
+A random model in the shape of Llama-3.1-8B, bf16, pages filled with random data. No worker, no
+network: steps are submitted as a worker does it, one ahead of what is known. A decode point is the
+median gap between the results of consecutive steps; a prefill point runs from the first submission
+to the first tokens. The ceilings are measured first, in the same run; rooflines are worked out in
+`engine_points`. `--mix` adds 1,000 requests offline through the colocated worker loop
+(`engine_mix`), `--startup` the time until new processes are ready, and to their first token
+(`engine_start`). The engine is made ready for the steps of that loop.
+
+With `--tp`, on so many GPUs: pages are filled by prefills, as nobody reaches into the ranks' pools,
+and rooflines are those of one GPU with the rates of all together.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from benchmarks.engine.mix import LIMITS, measure_mix
+from benchmarks.engine.points import (
+    LLAMA_8B,
+    LLAMA_70B,
+    PAGE_TOKENS,
+    Point,
+    Rates,
+    Rows,
+    Shape,
+    Stored,
+    checked,
+    decode_s,
+    pages_for,
+    prefill_s,
+)
+from benchmarks.engine.start import measure_starts
+from benchmarks.kernels.each import fill_fp8, measure_ceilings, measure_fp8_ceiling
+from benchmarks.results import RESULTS, save
+from twolane.engine.config import NOT_EXACT, EngineConfig
+from twolane.engine.cuda.memory import tensor_of
+from twolane.engine.cuda.startup.load import load_cuda_engine
+from twolane.engine.cuda.tuning import USUAL, Tuning
+from twolane.engine.kernels.pages.kv_view import KVView
+from twolane.engine.load import load_engine
+from twolane.engine.model_files.fp8 import FP8
+from twolane.engine.step import Engine
+
+# vLLM 0.24 on an H200, in bf16: milliseconds of a decode step, or of a whole prefill.
+VLLM_MS = {
+    "decode:1x128": 4.98, "decode:1x4096": 5.14, "decode:8x1024": 5.40, "decode:32x1024": 6.43,
+    "decode:64x1024": 7.54, "decode:128x1024": 10.57, "decode:256x1024": 17.69,
+    "decode:64x4096": 13.42,
+    "prefill:1x512": 14.8, "prefill:1x2048": 49.1, "prefill:1x8192": 207.0,
+    "prefill:16x2048": 16 * 2048 / 43.5, "prefill:32x4096": 32 * 4096 / 41.9,
+}  # fmt: skip
+SHAPES = {"8b": LLAMA_8B, "70b": LLAMA_70B}
+POINTS = {"8b": ",".join(VLLM_MS), "70b": "decode:1x1024,decode:64x1024"}
+START_PAGES, MIX_PAGES = 4800, 15_000  # what any point needs; 117 GiB of a card's 140
+
+
+def measure(
+    engine: Engine, point: Point, rates: Rates, stored: Stored, shape: Shape
+) -> dict[str, Any]:
+    """Time one point, several times; the first prefill does not count."""
+    rows = Rows(point, engine.spec)
+    if point.is_decode:
+        if engine.device_pool is None:  # out of reach, and left as it was found
+            prefill_s(engine, rows)
+        times = decode_s(engine, rows)
+    else:
+        repeats = 3 if point.rows * point.tokens <= 40_000 else 1
+        times = [prefill_s(engine, rows) for _ in range(1 + repeats)][1:]
+    time_s, roofline_s = median(times), point.roofline_s(rates, shape, stored)
+    theirs = VLLM_MS.get(point.name) if shape is LLAMA_8B else None
+    n = point.rows if point.is_decode else point.rows * point.tokens
+    row = {
+        "name": point.name,
+        "time_ms": round(time_s * 1e3, 3),
+        "best_ms": round(min(times) * 1e3, 3),
+        "roofline_ms": round(roofline_s * 1e3, 3),
+        "share_of_roofline": round(roofline_s / time_s, 3),
+        "tokens_per_s": round(n / time_s),
+        "vllm_ms": theirs,
+        "of_vllm": round(time_s * 1e3 / theirs, 3) if theirs else None,
+    }
+    print(
+        f"{point.name:18s} {row['time_ms']:9.3f} ms  {row['share_of_roofline']:6.1%} of roofline  "
+        f"{row['of_vllm'] or 0:5.2f} of vLLM",
+        flush=True,
+    )
+    return row
+
+
+@contextmanager
+def shape_folder(shape: Shape) -> Iterator[Path]:
+    """A model directory with a configuration and nothing else."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(shape.config()))
+        yield Path(folder)
+
+
+def load(config: EngineConfig, tuning: Tuning, shape: Shape) -> Engine:
+    """The engine with random pages; of several ranks, with whatever is in them."""
+    if config.tensor_parallel > 1:
+        return load_engine(config)
+    engine = load_cuda_engine(config, tuning=tuning)
+    assert engine.device_pool is not None
+    pages = tensor_of(engine.device_pool)
+    if config.kv_dtype == "fp8":
+        view = KVView(
+            values=pages.view(FP8), layers=shape.layers, kv_heads=shape.kv_heads, head_dim=shape.dim
+        )
+        fill_fp8(view)
+    else:
+        for part in torch.split(pages.view(torch.bfloat16), 1 << 30):
+            part.normal_()
+    torch.cuda.synchronize()
+    return engine
+
+
+def _changes(tuning: Tuning) -> str:
+    """For a file's name: what is set otherwise than usual."""
+    usual, found = asdict(USUAL), asdict(tuning)
+    return "".join(f"_{name}_{int(found[name])}" for name in found if found[name] != usual[name])
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--shape", choices=SHAPES, default="8b")
+    parser.add_argument("--points", help="all of the shape's, unless given")
+    parser.add_argument("--tp", type=int, default=1, help="GPUs that share the model")
+    parser.add_argument("--exact", action="store_true", help="exact mode, for its cost")
+    parser.add_argument("--weights", choices=("auto", "fp8"), default="auto")
+    parser.add_argument("--kv-dtype", choices=("auto", "fp8"), default="auto")
+    parser.add_argument("--profile", type=Path, help="write a trace of each point into this folder")
+    parser.add_argument("--mix", action="store_true", help="1,000 requests offline, too")
+    parser.add_argument("--startup", action="store_true", help="starts of new processes, too")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--commit", help="of this code, where it is no checkout of git")
+    other = parser.add_argument_group("to compare", "see twolane.engine.cuda.tuning")
+    other.add_argument("--nccl-sums", action="store_true", help="with --tp, no sums of our own")
+    other.add_argument("--library-products", action="store_true")
+    other.add_argument("--gemv-rows", type=int, default=USUAL.gemv_rows)
+    other.add_argument("--ring-kib", type=int, default=USUAL.ring_bytes >> 10)
+    other.add_argument("--overlap", type=int, default=USUAL.overlap, choices=(0, 1, 2))
+    args = parser.parse_args()
+    if args.tp > 1 and (args.mix or args.startup or args.profile or _tuning(args) != USUAL):
+        parser.error(
+            "--tp is for points, at the usual settings: what ranks do is not seen from here"
+        )
+    if args.shape == "70b" and (args.tp == 1 or args.mix or args.startup):
+        parser.error("--shape 70b is for points on several GPUs (--tp)")
+    if args.exact and args.weights == "fp8":
+        parser.error(f"--exact --weights fp8: {NOT_EXACT}")
+    if args.startup and (args.weights, args.kv_dtype) != ("auto", "auto"):
+        parser.error("--startup measures starts in bf16")
+    return args
+
+
+def _tuning(args: argparse.Namespace) -> Tuning:
+    return Tuning(
+        library_products=args.library_products,
+        gemv_rows=args.gemv_rows,
+        ring_bytes=args.ring_kib << 10,
+        overlap=args.overlap,
+    )
+
+
+def main() -> int:
+    args = _options()
+    if not torch.cuda.is_available():
+        print("no CUDA device: nothing to measure")
+        return 1
+    torch.manual_seed(0)
+    begun = time.perf_counter()
+    shape, given = SHAPES[args.shape], POINTS[args.shape] if args.points is None else args.points
+    points = [Point.parse(text) for text in filter(None, given.split(","))]
+    stored = Stored(args.weights, args.kv_dtype)
+    tuning = _tuning(args)
+    ceilings = measure_ceilings()
+    rates = Rates(ceilings.read, ceilings.matmul)
+    figures: dict[str, Any] = {
+        "shape": args.shape, "ranks": args.tp, "peer_sums": not args.nccl_sums,
+        "exact": args.exact, **asdict(stored), "tuning": asdict(tuning),
+        "ceilings": ceilings.rows[0],
+    }  # fmt: skip
+    if args.weights == "fp8":
+        rates = replace(rates, fp8_matmul=measure_fp8_ceiling())
+        figures["ceilings"] |= {"fp8_tflop_per_s": round(rates.fp8_matmul / 1e12, 1)}
+    rates = rates.of_all(args.tp)
+    torch.cuda.empty_cache()
+    with shape_folder(shape) as folder:
+        if args.startup:  # while nothing else is on the card
+            figures["startup"] = measure_starts(
+                folder, device="cuda", dtype="bfloat16", n_pages=START_PAGES, exact=args.exact
+            )
+        started = time.perf_counter()
+        config = EngineConfig(
+            model_dir=folder, dtype="bfloat16", load_format="random", exact=args.exact,
+            n_pages=MIX_PAGES if args.mix else pages_for(points), page_tokens=PAGE_TOKENS,
+            device="cuda", tensor_parallel=args.tp, peer_sums=not args.nccl_sums,
+            ready_rows=LIMITS.decode_rows, ready_tokens=LIMITS.step_tokens, **asdict(stored),
+        )  # fmt: skip
+        engine = load(config, tuning, shape)
+        ready_s = time.perf_counter() - started
+    started = time.perf_counter()
+    checked(engine.run(Rows(Point("prefill", 1, 128), engine.spec).prefill()[0]))
+    first_s = time.perf_counter() - started
+    print(f"ready in {ready_s:.1f} s, first step {first_s:.2f} s", flush=True)
+    rows = []
+    for point in points:
+        rows.append(measure(engine, point, rates, stored, shape))
+        if args.profile is not None:
+            profile(engine, point, args.profile)
+    if args.mix:
+        figures["mix"] = measure_mix(engine)
+    figures |= {
+        "ready_s": round(ready_s, 2),
+        "first_step_s": round(first_s, 3),
+        "took_s": round(time.perf_counter() - begun, 1),
+        "points": rows,
+    }
+    engine.close()
+    name = "engine" + f"_{args.shape}_tp{args.tp}" * (args.tp > 1) + "_nccl" * args.nccl_sums
+    name += "_exact" * args.exact + stored.suffix + _changes(tuning)
+    print("saved", save(name, figures, folder=args.out, commit=args.commit))
+    return 0
+
+
+def profile(engine: Engine, point: Point, folder: Path) -> None:
+    """A trace of a few steps, to be opened in a browser (chrome://tracing, Perfetto), and a table
+    of where the device's time went."""
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as recording
+
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = Rows(point, engine.spec)
+    device = [ProfilerActivity.CUDA] if torch.cuda.is_available() else []
+    with recording(activities=[ProfilerActivity.CPU, *device]) as trace:
+        for _ in range(3):
+            work = rows.decode() if point.is_decode else rows.prefill()[0]
+            engine.run(work)
+    name = f"{point.kind}_{point.rows}x{point.tokens}"
+    trace.export_chrome_trace(str(folder / f"{name}.json"))
+    table = trace.key_averages().table(sort_by="self_device_time_total", row_limit=16)
+    (folder / f"{name}.txt").write_text(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

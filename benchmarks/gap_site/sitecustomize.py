@@ -1,9 +1,0 @@
-"""What Python imports first where this folder is on its path: see `benchmarks.gap_stamps`."""
-
-import os
-from pathlib import Path
-
-from benchmarks.gap_stamps import FOLDER, begin
-
-if folder := os.environ.get(FOLDER):
-    begin(Path(folder))

@@ -1,0 +1,126 @@
+"""Which hop made a step late: stamps of all processes, put beside each other.
+
+    engine       from the step before        sampled -> sampled
+    landing      sampled -> landed           the loop sees the results
+    applying     landed -> applied
+    shipping     applied -> shipped          the next step is planned and given to its thread
+    link         shipped -> read             gRPC, and whatever runs on the router's loop
+    telling      read -> told
+    writing      told -> written             the last of the step's tokens
+    receiving    written -> received         by the client that is last
+
+Writing that lasts beyond the next message is cut there. A step is late when its last token reaches
+its client so much later than one step after the last token of the step before. The hop that took
+most beyond its median is the one that made it late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.gaps.stamps import STAGES, Rows
+
+HOPS = ("engine", "landing", "applying", "shipping", "link", "telling", "writing", "receiving")
+LATE_MS = 3.0
+Times = npt.NDArray[np.float64]  # milliseconds
+
+
+class StampError(ValueError):
+    """The stamps are not those of one decode worker and one router; the message says why."""
+
+
+def of_stage(rows: Rows, stage: str) -> Rows:
+    """In order of time."""
+    found = rows[rows[:, 0] == STAGES.index(stage)]
+    in_order: Rows = found[np.argsort(found[:, 3], kind="stable")]
+    return in_order
+
+
+def step_times(processes: Mapping[str, Rows]) -> Times:
+    """`[steps, 1 + hops]`: of each step of the worker that ships most tokens, when it was sampled
+    and when each of its hops was over. A step without results of its own (a load report, a first
+    token) is none. Raises `StampError`."""
+    worker = max(processes.values(), key=lambda rows: int(of_stage(rows, "shipped")[:, 1].sum()))
+    shipped = of_stage(worker, "shipped")
+    router = max(processes.values(), key=lambda rows: len(of_stage(rows, "read")))
+    read, told = of_stage(router, "read"), of_stage(router, "told")
+    if not len(shipped) or not len(read):
+        raise StampError("no worker has shipped, or no router has read, a single token")
+    epochs = np.unique(read[:, 2])
+    tokens = [int(read[read[:, 2] == epoch, 1].sum()) for epoch in epochs]
+    epoch = epochs[int(np.argmax(tokens))]
+    is_its = read[:, 2] == epoch
+    n = min(int(is_its.sum()), len(shipped), int((told[:, 2] == epoch).sum()))
+    if not (read[is_its][:n, 1] == shipped[:n, 1]).all():
+        raise StampError("the router has read other messages than the worker has shipped")
+    ends = [shipped[:n, 3], read[is_its][:n, 3], told[told[:, 2] == epoch][:n, 3]]
+    # What is written and received until the next message is read is this one's: not every token
+    # that is read is written, as a decode worker repeats the first.
+    until = np.append(read[is_its][1:n, 3], np.iinfo(np.int64).max)
+    everyone = np.concatenate([*processes.values()])
+    for rows in (of_stage(router, "written"), of_stage(everyone, "received")):
+        ends.append(np.maximum(ends[-1], _last_before(rows[:, 3], until)))
+    marks = [_last_before(of_stage(worker, "applied")[:, 3], ends[0])]
+    for stage in ("landed", "sampled"):
+        marks.insert(0, _last_before(of_stage(worker, stage)[:, 3], marks[0]))
+    times = np.stack([*marks, *ends], axis=1)
+    is_step = np.diff(times[:, 0], prepend=-1) > 0
+    found: Times = times[is_step].astype(np.float64) / 1e6
+    return found
+
+
+def _last_before(times: npt.NDArray[np.int64], before: npt.NDArray[np.int64]) -> Any:
+    """Of each, the last time that is not after it; its own where there is none."""
+    if not len(times):
+        return before
+    at = np.searchsorted(times, before, side="right") - 1
+    return np.where(at >= 0, times[np.maximum(at, 0)], before)
+
+
+def late_steps(times: Times, *, late_ms: float = LATE_MS) -> dict[str, Any]:
+    """Percentiles of each hop, and the share of late steps that it made."""
+    taken = np.diff(times, axis=1)
+    hops = np.column_stack([np.diff(times[:, 0]), taken[1:]])
+    gaps = np.diff(times[:, -1])
+    excess = hops - np.median(hops, axis=0)
+    is_late = gaps - np.median(gaps) > late_ms
+    worst = np.argmax(excess, axis=1)
+    n_late = int(is_late.sum())
+    return {
+        "steps": len(gaps),
+        "gap_p50_ms": _ms(np.median(gaps)),
+        "gap_p99_ms": _ms(np.percentile(gaps, 99)),
+        "late_ms": late_ms,
+        "late_steps": n_late,
+        "hops": {
+            name: {
+                "p50_ms": _ms(np.median(hops[:, i])),
+                "p99_ms": _ms(np.percentile(hops[:, i], 99)),
+                "max_ms": _ms(hops[:, i].max()),
+                "late_steps": int((is_late & (worst == i)).sum()),
+            }
+            for i, name in enumerate(HOPS)
+        },
+    }
+
+
+def pauses(rows: Rows) -> dict[str, Any]:
+    """Of one process: what the collector took, and how late its thread woke, in milliseconds."""
+    found: dict[str, Any] = {}
+    for stage in ("gc", "hiccup"):
+        took = of_stage(rows, stage)[:, 1] / 1e6
+        found[stage] = {
+            "n": len(took),
+            "over_1_ms": int((took > 1).sum()),
+            "max_ms": _ms(took.max()) if len(took) else 0.0,
+            "sum_ms": _ms(took.sum()),
+        }
+    return found
+
+
+def _ms(value: Any) -> float:
+    return round(float(value), 3)

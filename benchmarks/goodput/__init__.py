@@ -1,0 +1,1 @@
+"""The highest rate that holds an objective, for several contenders."""

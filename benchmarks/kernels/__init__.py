@@ -1,0 +1,1 @@
+"""Kernels alone, against the card's ceilings."""

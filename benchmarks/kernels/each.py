@@ -1,0 +1,400 @@
+"""Each GPU kernel alone, against the card's own ceilings, measured in the same run.
+
+    python -m benchmarks.kernels.each [--only decode,prefill,small,…] [--out FOLDER]
+
+Shapes are those of Llama-3.1-8B, inputs random. Figures are medians over replays of a CUDA graph of
+many calls on different data. `share`: the measured rate over the ceiling that binds, read or
+matmul.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from benchmarks.results import RESULTS, save
+from twolane.engine.cuda.products import Products
+from twolane.engine.kernels.attention.decode_attention import decode_attention
+from twolane.engine.kernels.attention.decode_plan import (
+    DecodePlan,
+    allocate_plan,
+    items_for,
+    plan_decode,
+)
+from twolane.engine.kernels.attention.prefill_attention import config_for, prefill_attention
+from twolane.engine.kernels.attention.prefill_plan import plan_prefill
+from twolane.engine.kernels.pages.kv_view import KVView, allocate_view
+from twolane.engine.kernels.pages.page_copy import copy_pages
+from twolane.engine.kernels.pages.rope_write import rope_write
+from twolane.engine.kernels.pdl import APART, OVERLAP
+from twolane.engine.kernels.products.few_rows import PartialSums, skinny
+from twolane.engine.kernels.products.gated_many_rows import gated_tall
+from twolane.engine.kernels.products.gemv import gemv
+from twolane.engine.kernels.rows.norm import rms_norm
+from twolane.engine.kernels.rows.sample import sample
+from twolane.engine.kernels.rows.silu import silu_mul
+from twolane.engine.model_files.fp8 import FP8, LARGEST, Fp8Rows
+from twolane.engine.model_files.rope import Rope
+
+HEADS, KV_HEADS, DIM, HIDDEN, WIDE, VOCAB, LAYERS = 32, 8, 128, 4096, 14336, 128_256, 32
+QKV = (HEADS + 2 * KV_HEADS) * DIM
+BF16 = torch.bfloat16
+SCALE = DIM**-0.5
+DECODE_POINTS = (
+    (1, 128), (1, 4096), (8, 1024), (32, 1024), (64, 1024), (128, 1024), (256, 1024), (64, 4096),
+)  # fmt: skip
+PREFILL_POINTS = (
+    (1, 0, 512), (1, 0, 2048), (1, 0, 8192), (2, 0, 4096), (4, 0, 2048), (16, 0, 2048),
+    (4, 0, 4096), (4, 6144, 2048),
+)  # fmt: skip
+STEP_POINTS = ((1, 128), (1, 4096), (8, 1024), (32, 1024), (64, 1024), (256, 1024), (64, 4096))
+PRODUCTS = {"qkv": (QKV, HIDDEN), "out": (HIDDEN, HIDDEN), "gate_up": (2 * WIDE, HIDDEN),
+            "down": (HIDDEN, WIDE)}  # fmt: skip
+Call = Callable[[], object]
+
+
+def randn(*shape: int, dtype: torch.dtype = BF16) -> torch.Tensor:
+    return torch.randn(*shape, device="cuda", dtype=dtype)
+
+
+def empty(*shape: int, dtype: torch.dtype = BF16) -> torch.Tensor:
+    return torch.empty(*shape, device="cuda", dtype=dtype)
+
+
+def time_s(calls: Sequence[Call], *, replays: int = 9) -> float:
+    """Median seconds of one call, of all of them in one graph."""
+    for call in calls[:2]:
+        call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for call in calls:
+            call()
+    for _ in range(2):
+        graph.replay()
+    times: list[float] = []
+    for _ in range(replays):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end) / 1e3)
+    return median(times) / len(calls)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _read_kernel(source, out, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    held = tl.zeros([BLOCK], tl.int64)
+    for start in tl.range(tl.program_id(0) * BLOCK, n, tl.num_programs(0) * BLOCK, num_stages=1):
+        held ^= tl.load(source + start + tl.arange(0, BLOCK))
+    tl.store(out + tl.program_id(0), tl.xor_sum(held, 0))
+
+
+@dataclass
+class Table:
+    """Rows of figures; `read` (bytes/s) and `matmul` (operations/s) are this card's ceilings."""
+
+    read: float
+    matmul: float
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(
+        self, name: str, calls: Sequence[Call], *, n_bytes: float = 0.0, operations: float = 0.0
+    ) -> None:
+        """Measure and print one row; the share is that of the slower of bytes and operations."""
+        time = time_s(calls)
+        share = max(n_bytes / self.read, operations / self.matmul) / time
+        rate = f"{operations / time / 1e12:.0f} TFLOP/s" if operations else ""
+        rate = rate or f"{n_bytes / time / 1e12:.2f} TB/s"
+        print(f"{name:34s} {time * 1e6:10.2f} us  {share:6.1%}  {rate}", flush=True)
+        self.rows.append(
+            {"name": name, "time_us": round(time * 1e6, 2), "share": round(share, 3),
+             "bytes": int(n_bytes), "operations": int(operations)}
+        )  # fmt: skip
+
+
+def measure_ceilings() -> Table:
+    source = torch.randint(0, 2**60, (3 << 27,), device="cuda")  # 3 GiB
+    out = empty(4096, dtype=torch.int64)
+    n = source.numel()
+    reads = [
+        time_s([partial(_read_kernel[programs,], source, out, n, BLOCK=block, num_warps=8)])
+        for block in (2048, 4096)
+        for programs in (132 * 4, 132 * 8)
+    ]
+    half = source.view(2, -1)
+    copied = time_s([lambda: half[0].copy_(half[1])])
+    a, b = randn(8192, 8192), randn(8192, 8192)
+    table = Table(8 * n / min(reads), 2 * 8192**3 / time_s([lambda: a @ b] * 4))
+    ceilings = {"read_tb_per_s": table.read / 1e12, "copy_tb_per_s": 8 * n / copied / 1e12,
+                "matmul_tflop_per_s": table.matmul / 1e12}  # fmt: skip
+    print(", ".join(f"{name} {value:.2f}" for name, value in ceilings.items()))
+    table.rows.append({"name": "ceilings", **{k: round(v, 3) for k, v in ceilings.items()}})
+    return table
+
+
+def measure_fp8_ceiling() -> float:
+    """Operations/s of an FP8 product of 8192 cubed, with a scale a row."""
+    rows = Fp8Rows.empty(8192, 8192, device=torch.device("cuda"))
+    rows.copy_(randn(8192, 8192))
+    call = partial(
+        torch._scaled_mm, rows.values, rows.values.t(), scale_a=rows.scales[:, None],
+        scale_b=rows.scales[None, :], out_dtype=BF16, use_fast_accum=True,
+    )  # fmt: skip
+    return 2 * 8192**3 / time_s([call] * 4)
+
+
+def fill_fp8(view: KVView) -> None:
+    """Random keys and values, of which torch would make NaN where they are beyond FP8."""
+    for part in view.parts():
+        for some in torch.split(part, 64):
+            some.copy_((randn(*some.shape) * 100).clamp(-LARGEST, LARGEST))
+    view.plane_scales().fill_(0.01)
+
+
+class Pool:
+    """Pages of random keys and values with shuffled tables, for rows of one length."""
+
+    def __init__(self, batch: int, context: int, *, layers: int, dtype: torch.dtype = BF16) -> None:
+        each = -(-context // 64)
+        self.view: KVView = allocate_view(
+            batch * each, layers=layers, kv_heads=KV_HEADS, head_dim=DIM, dtype=dtype, device="cuda"
+        )
+        if dtype == BF16:
+            self.view.values.normal_()
+        else:
+            fill_fp8(self.view)
+        self.tables = torch.randperm(batch * each, device="cuda").view(batch, each).int()
+        self.lengths = torch.full((batch,), context, dtype=torch.int32, device="cuda")
+        self.layers = layers
+        self.bytes = 2 * batch * context * KV_HEADS * self.view.plane_values // 64
+        self.bytes *= dtype.itemsize
+
+    def plan(self) -> DecodePlan:
+        rows = len(self.lengths)
+        cores = torch.cuda.get_device_properties(0).multi_processor_count
+        return allocate_plan(
+            rows, max_items=items_for(rows, kv_heads=KV_HEADS, cores=cores),
+            kv_heads=KV_HEADS, group=HEADS // KV_HEADS, head_dim=DIM, device="cuda",
+        )  # fmt: skip
+
+
+def bench_decode(table: Table) -> None:
+    for dtype in (BF16, FP8):
+        for batch, context in DECODE_POINTS:
+            pool = Pool(batch, context, layers=4, dtype=dtype)
+            queries, out, plan = randn(batch, HEADS, DIM), empty(batch, HEADS, DIM), pool.plan()
+            plan_decode(plan, pool.lengths, pool.tables, page_tokens=64)
+            calls = [
+                partial(decode_attention, queries, pool.view, layer, pool.tables, plan,
+                        out=out, scale=SCALE)
+                for layer in range(4)
+            ]  # fmt: skip
+            name = f"decode {'fp8 ' if dtype == FP8 else ''}{batch} x {context}"
+            table.add(name, calls * 4, n_bytes=pool.bytes + 2 * out.nbytes)
+
+
+def bench_prefill(table: Table) -> None:
+    for rows, start, new in PREFILL_POINTS:
+        pool = Pool(rows, start + new, layers=2)
+        queries, out = randn(rows * new, HEADS, DIM), empty(rows * new, HEADS, DIM)
+        size = config_for(pool.view).block_tokens
+        tiles = torch.from_numpy(plan_prefill([start] * rows, [new] * rows, block_tokens=size))
+        operations = 4 * DIM * HEADS * rows * (start * new + new * (new + 1) / 2)
+        name = f"{rows} x {new}" + (f" behind {start}" if start else "")
+        calls = [
+            partial(prefill_attention, queries, pool.view, layer, pool.tables, tiles.cuda(),
+                    out=out, scale=SCALE)
+            for layer in range(2)
+        ]  # fmt: skip
+        if start:
+            table.add(f"prefill {name}", calls * 2, operations=operations)
+            continue
+        # Beside torch's own on the fresh chunk alone, with keys and values for every head.
+        q, k, v = (randn(rows, new, HEADS, DIM).transpose(1, 2) for _ in range(3))
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+            attend = partial(F.scaled_dot_product_attention, q, k, v, is_causal=True)
+            table.add(f"torch cudnn {name}", [attend] * 4, operations=operations)
+        table.add(f"prefill {name}", calls * 2, operations=operations)
+        peer, own = table.rows[-2:]
+        own["of_cudnn"] = round(own["time_us"] / peer["time_us"], 3)
+        print(f"{'':34s} {own['of_cudnn']:10.3f} of cudnn's time")
+
+
+def bench_small(table: Table) -> None:
+    cos, sin = (torch.from_numpy(t).cuda() for t in Rope(500000.0).tables(8192, DIM))
+    weight = randn(HIDDEN)
+    for n in (1, 64, 256, 8192):
+        xs = [randn(n, HIDDEN) for _ in range(max(2, min(64, (1 << 28) // (n * HIDDEN * 2))))]
+        out = empty(n, HIDDEN)
+        for dtype in (BF16, torch.float32):
+            residual = randn(n, HIDDEN, dtype=dtype)
+            calls: list[Call] = [
+                partial(rms_norm, x, weight, out=out, epsilon=1e-5, residual=residual) for x in xs
+            ]
+            name = f"norm + residual {str(dtype)[6:]} {n}"
+            table.add(name, calls, n_bytes=2 * out.nbytes + 2 * residual.nbytes)
+        thin = empty(n, WIDE)
+        calls = [partial(silu_mul, randn(n, 2 * WIDE), out=thin) for _ in xs[:8]]
+        table.add(f"silu {n}", calls, n_bytes=3 * thin.nbytes)
+        view = Pool(max(1, n // 64), 64, layers=8).view
+        qkv, queries = randn(n, QKV), empty(n, HEADS, DIM)
+        slots = torch.randperm(view.n_pages * 64, device="cuda")[:n]
+        positions = torch.randint(0, 8192, (n,), device="cuda", dtype=torch.int32)
+        calls = [
+            partial(rope_write, qkv, view, i, positions, slots, cos, sin, queries=queries)
+            for i in range(8)
+        ]
+        table.add(f"rope + write {n}", calls, n_bytes=2 * qkv.nbytes)
+    for n in (1, 64, 256):
+        logits = [randn(n, VOCAB) for _ in range(2)]
+        ints = torch.arange(n, device="cuda", dtype=torch.int32)
+        tokens, logprobs, seeds = ints.clone(), empty(n, dtype=torch.float32), ints.long()
+        for temperature in (0.0, 1.0):
+            t = torch.full((n,), temperature, device="cuda")
+            calls = [
+                partial(sample, x, t, seeds, ints, ints, tokens=tokens, logprobs=logprobs)
+                for x in logits
+            ]
+            table.add(f"sample t={temperature} {n}", calls * 4, n_bytes=logits[0].nbytes)
+    page_bytes = LAYERS * 2 * KV_HEADS * 64 * DIM * 2
+    for n in (4, 64, 256):
+        source = torch.randint(0, 255, (n, page_bytes), dtype=torch.uint8, device="cuda")
+        target = torch.empty_like(source)
+        taken, put = (torch.randperm(n, device="cuda").int() for _ in range(2))
+        call = partial(
+            copy_pages, source.data_ptr(), target.data_ptr(), taken, put, page_bytes=page_bytes
+        )
+        table.add(f"page copy {n} x 8 MiB", [call] * 4, n_bytes=2 * source.nbytes)
+
+
+def bench_products(table: Table) -> None:
+    sums = PartialSums("cuda")
+    for name, (outer, inner) in {**PRODUCTS, "head": (VOCAB, HIDDEN)}.items():
+        weights = [randn(outer, inner) for _ in range(max(2, (1 << 29) // (outer * inner * 2)))]
+        n_bytes = float(weights[0].nbytes)
+        for rows in (1, 2, 8, 32, 64, 128):
+            x, out = randn(rows, inner), empty(rows, outer)
+            calls: list[Call] = [partial(torch.mm, x, w.t(), out=out) for w in weights]
+            table.add(f"cublas {name} {rows}", calls, n_bytes=n_bytes)
+            calls = [partial(skinny, x, w, out=out, sums=sums) for w in weights]
+            table.add(f"streamed {name} {rows}", calls, n_bytes=n_bytes)
+            if rows <= 2:
+                calls = [partial(gemv, x, w, out=out) for w in weights]
+                table.add(f"gemv {name} {rows}", calls, n_bytes=n_bytes)
+
+
+def bench_gated(table: Table) -> None:
+    """Prefill's gate_up with silu: as two kernels and as one, for so long that power binds."""
+    weights = [randn(2 * WIDE, HIDDEN) / HIDDEN**0.5 for _ in range(4)]
+    for rows in (512, 1024, 2048, 4096, 8192):
+        x, wide, out = randn(rows, HIDDEN), empty(rows, 2 * WIDE), empty(rows, WIDE)
+
+        def apart(w: torch.Tensor, x: torch.Tensor, wide: torch.Tensor, out: torch.Tensor) -> None:
+            torch.mm(x, w.t(), out=wide)
+            silu_mul(wide, out=out)
+
+        again = 10 * 8192 // rows
+        operations = 4.0 * rows * WIDE * HIDDEN
+        calls: list[Call] = [partial(apart, w, x, wide, out) for w in weights]
+        table.add(f"cublas gate_up, silu {rows}", calls * again, operations=operations)
+        calls = [partial(gated_tall, x, w, out=out) for w in weights]
+        table.add(f"tall gated {rows}", calls * again, operations=operations)
+
+
+class DecodeStep:
+    """All kernels and products of a decode step in their order: what an engine has left to lose."""
+
+    def __init__(self, batch: int, context: int, weights: list[dict[str, torch.Tensor]]) -> None:
+        self.weights = weights
+        self.products = Products(exact=False)
+        self.pool = Pool(batch, context, layers=LAYERS)
+        self.plan = self.pool.plan()
+        self.norm = randn(HIDDEN)
+        self.cos, self.sin = (torch.from_numpy(t).cuda() for t in Rope(500000.0).tables(8192, DIM))
+        self.x, self.residual, self.normed = (randn(batch, HIDDEN) for _ in range(3))
+        self.queries, self.seen = (empty(batch, HEADS, DIM) for _ in range(2))
+        self.positions = self.pool.lengths - 1
+        self.slots = self.pool.tables[:, -1].long() * 64 + self.positions % 64
+        self.zeros = torch.zeros_like(self.positions)
+        self.floats = torch.zeros(batch, device="cuda")
+
+    def run(self) -> None:
+        view, tables, x = self.pool.view, self.pool.tables, self.x
+        plan_decode(self.plan, self.pool.lengths, tables, page_tokens=64)
+        for i, w in enumerate(self.weights[:-1]):
+            self._add_norm(x)
+            qkv = self.products(self.normed, w["qkv"], None, pdl=OVERLAP)
+            rope_write(
+                qkv, view, i, self.positions, self.slots, self.cos, self.sin,
+                queries=self.queries, pdl=OVERLAP,
+            )  # fmt: skip
+            decode_attention(
+                self.queries, view, i, tables, self.plan, out=self.seen, scale=SCALE, pdl=OVERLAP
+            )
+            x = self.products(self.seen.view(-1, HIDDEN), w["out"], None, pdl=OVERLAP)
+            self._add_norm(x)
+            thin = self.products.gated(self.normed, w["gate_up"], None, pdl=OVERLAP)
+            x = self.products(thin, w["down"], None, pdl=OVERLAP)
+        self._add_norm(x)
+        logits = self.products(self.normed, self.weights[-1]["head"], None, pdl=OVERLAP)
+        sample(
+            logits, self.floats, self.zeros.long(), self.zeros, self.zeros,
+            tokens=self.zeros.clone(), logprobs=self.floats.clone(), pdl=APART,
+        )  # fmt: skip
+
+    def _add_norm(self, x: torch.Tensor) -> None:
+        rms_norm(x, self.norm, out=self.normed, epsilon=1e-5, residual=self.residual, pdl=OVERLAP)
+
+
+def bench_step(table: Table) -> None:
+    weights = [{n: randn(*shape) for n, shape in PRODUCTS.items()} for _ in range(LAYERS)]
+    weights.append({"head": randn(VOCAB, HIDDEN)})
+    weight_bytes = sum(w.nbytes for layer in weights for w in layer.values())
+    for batch, context in STEP_POINTS:
+        step = DecodeStep(batch, context, weights)
+        n_bytes = weight_bytes + LAYERS * step.pool.bytes
+        table.add(f"step {batch} x {context}", [step.run], n_bytes=n_bytes)
+
+
+SECTIONS: dict[str, Callable[[Table], None]] = {
+    "decode": bench_decode,
+    "prefill": bench_prefill,
+    "small": bench_small,
+    "products": bench_products,
+    "gated": bench_gated,
+    "step": bench_step,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default=",".join(SECTIONS))
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--commit", help="of this code, where it is no checkout of git")
+    args = parser.parse_args()
+    if not torch.cuda.is_available():
+        print("no CUDA device: nothing to measure")
+        return 1
+    torch.manual_seed(0)
+    table = measure_ceilings()
+    for name in args.only.split(","):
+        SECTIONS[name](table)
+        torch.cuda.empty_cache()
+    print("saved", save("kernels", {"rows": table.rows}, folder=args.out, commit=args.commit))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""What a client needs of a server, whatever the protocol: build a request, make it, note tokens.
+
+HOST:PORT               twolane's own gRPC
+http://HOST:PORT        an OpenAI-style server: twolane's HTTP door, vLLM, SGLang, …
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+
+class Answer:
+    """Fills while one request runs. Times are seconds of CLOCK_MONOTONIC since `zero_s`.
+
+    `on_first` is called once, when the first token is here."""
+
+    __slots__ = ("_on_first", "_zero_s", "failure", "ledger", "times_s")
+
+    def __init__(self, zero_s: float, on_first: Callable[[], None] = lambda: None) -> None:
+        self._zero_s = zero_s
+        self._on_first = on_first
+        self.times_s: list[float] = []
+        self.failure = ""
+        self.ledger: Mapping[str, float] = {}
+
+    def note(self, n_tokens: int, at_s: float) -> None:
+        """So many tokens came in one message, at that time of the clock."""
+        if not self.times_s and n_tokens:
+            self._on_first()
+        self.times_s.extend([at_s - self._zero_s] * n_tokens)
+
+    def end(self, n_output: int) -> None:
+        """The call is over: an answer that is not as long as was asked for is a failure."""
+        if not self.failure and len(self.times_s) != n_output:
+            self.failure = "WRONG_LENGTH"
+
+
+class Caller(Protocol):
+    """One connection, or a pool of them, to one server. Entering it connects."""
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+    def build(self, token_ids: Sequence[int], n_output: int, seed: int) -> Any:
+        """A request, ready to be sent: greedy, and the answer's length is forced."""
+
+    async def call(self, message: Any, answer: Answer, timeout_s: float) -> None:
+        """Make the request. Whatever the server does wrong becomes `answer.failure`."""
+
+
+def now_s() -> float:
+    """CLOCK_MONOTONIC: one clock for all processes of a host. An event loop's own time may be
+    coarser (uvloop's is in whole milliseconds)."""
+    return time.monotonic()
+
+
+def is_http(endpoint: str) -> bool:
+    return endpoint.startswith(("http://", "https://"))
+
+
+def make_caller(endpoint: str, model: str) -> Caller:
+    """The caller for the endpoint's protocol, not yet connected."""
+    if is_http(endpoint):
+        from benchmarks.load.openai_caller import OpenAiCaller
+
+        return OpenAiCaller(endpoint, model)
+    from benchmarks.load.grpc_caller import GrpcCaller
+
+    return GrpcCaller(endpoint)

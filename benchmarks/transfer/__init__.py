@@ -1,0 +1,1 @@
+"""How fast pages move, and what it costs."""

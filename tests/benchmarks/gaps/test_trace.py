@@ -1,0 +1,128 @@
+"""Stamps along a token's way: taken where they should be, and the late hop is found."""
+
+import gc
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.gaps.hops import HOPS, StampError, late_steps, pauses, step_times
+from benchmarks.gaps.stamps import STAGES, Ring, Rows, patches, points, read_stamps, wrap
+from benchmarks.gaps.trace import SITE, report, traced
+
+N_STEPS, N_ROWS, STEP_NS = 200, 3, 8_000_000
+WORKER, PREFILL = 7, 8
+
+
+def scene(late: dict[str, tuple[int, int]] | None = None) -> dict[str, Rows]:
+    """A worker, a router and a client, each hop a tenth of a millisecond. `late`: of a hop, the
+    step that it holds up, and for how many milliseconds."""
+    late = late or {}
+    rows: dict[str, list[tuple[int, int, int, int]]] = {"1": [], "2": [], "3": []}
+
+    def add(process: str, stage: str, amount: int, at: int, epoch: int = 0) -> None:
+        rows[process].append((STAGES.index(stage), amount, epoch, at))
+
+    begin = 0
+    for step in range(N_STEPS):
+        held = {hop: ms * 1_000_000 for hop, (at, ms) in late.items() if at == step}
+        begin += STEP_NS + held.get("engine", 0)
+        now = begin
+        add("1", "sampled", 0, now)
+        for hop, process, stage in (
+            ("landing", "1", "landed"), ("applying", "1", "applied"), ("shipping", "1", "shipped"),
+            ("link", "2", "read"), ("telling", "2", "told"),
+        ):  # fmt: skip
+            now += 100_000 + held.get(hop, 0)
+            add(process, stage, N_ROWS, now, WORKER)
+        for hop, process, stage in (("writing", "2", "written"), ("receiving", "3", "received")):
+            now += 100_000 + held.get(hop, 0)
+            for row in range(N_ROWS):
+                add(process, stage, 1, now - (N_ROWS - row))
+        if step % 50 == 0:  # a token that is not written comes between
+            add("2", "read", 1, now + 1, PREFILL)
+            add("2", "told", 1, now + 2, PREFILL)
+    return {name: np.array(found, np.int64) for name, found in rows.items()}
+
+
+def test_calm_steps_are_not_late_and_their_hops_are_as_long_as_they_are() -> None:
+    found = late_steps(step_times(scene()))
+    assert found["steps"] == N_STEPS - 1
+    assert found["late_steps"] == 0
+    assert found["gap_p50_ms"] == 8.0
+    assert found["hops"]["engine"]["p50_ms"] == 8.0
+    assert [found["hops"][hop]["p50_ms"] for hop in HOPS[1:]] == pytest.approx([0.1] * 7)
+
+
+@pytest.mark.parametrize("hop", HOPS)
+def test_the_hop_that_made_a_step_late_is_named(hop: str) -> None:
+    found = late_steps(step_times(scene({hop: (60, 5)})))
+    assert {name: of["late_steps"] for name, of in found["hops"].items() if of["late_steps"]} == {
+        hop: 1
+    }
+    assert found["hops"][hop]["max_ms"] >= 5
+
+
+def test_messages_that_are_not_the_workers_are_refused() -> None:
+    processes = scene()
+    processes["2"][0, 1] += 1  # the first message that was read
+    with pytest.raises(StampError, match="other messages"):
+        step_times(processes)
+
+
+def test_each_point_where_stamps_are_taken_is_there() -> None:
+    for module, owner, name in points(Ring(4)):
+        if module.startswith("twolane.engine.cuda"):
+            pytest.importorskip("triton")
+        assert callable(getattr(getattr(importlib.import_module(module), owner), name))
+    assert "twolane.router.door" in patches(Ring(4))
+
+
+def test_a_ring_keeps_the_newest_rows_and_gives_each_once() -> None:
+    ring = Ring(4)
+    for n in range(6):
+        ring.add("shipped", n)
+    assert ring.take()[:, 1].tolist() == [2, 3, 4, 5]
+    ring.add("shipped", 6)
+    assert ring.take()[:, 1].tolist() == [6]
+    assert ring.take().shape == (0, 4)
+
+
+def test_a_wrapped_method_answers_as_before() -> None:
+    class Door:
+        def open(self, n: int, *, wide: bool) -> int:
+            return n if wide else 0
+
+    seen: list[Any] = []
+    wrap(Door, "open", lambda self, given: seen.append(given), lambda self, given: seen.append(0))
+    assert Door().open(3, wide=True) == 3
+    assert seen == [(3,), 0]
+
+
+def test_a_process_that_is_started_meanwhile_is_traced_and_no_other(tmp_path: Path) -> None:
+    program = (
+        "import sys, time; before = 'benchmarks.gaps.stamps' in sys.modules;"
+        "from benchmarks.load.caller import Answer;"
+        "answer = Answer(0.0) if before else sys.exit('untraced');"
+        "answer.note(2, 1.0); import gc; gc.collect(); time.sleep(0.7)"
+    )
+    with traced(tmp_path):
+        child = subprocess.Popen([sys.executable, "-c", program])
+        assert child.wait() == 0
+    rows = read_stamps(tmp_path / f"{child.pid}.stamps")
+    of = {stage: rows[rows[:, 0] == nth] for nth, stage in enumerate(STAGES)}
+    assert of["received"][:, 1].tolist() == [2]
+    assert pauses(rows)["gc"]["n"] >= 1
+    assert len([*tmp_path.iterdir()]) == 2, "this one, and the idle one"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 1
+    assert SITE.is_dir()
+    gc.collect()
+
+
+def test_a_report_names_processes_by_what_they_did() -> None:
+    found = report(scene(), {"ttft_p50_ms": 1.0})
+    assert [*found["pauses"]] == ["client 3", "router 2", "worker 1"]

@@ -5,8 +5,8 @@
                     page 0 (32 tokens)    page 1            a page's name is the chain at its end
 
 Pools with other page sizes therefore agree on the name of every position that both end a page at.
-Routers hash prompts by a quicker rule (`twolane.router.affinity`), as theirs is a hint; pages are
-shared by these names, so equal names must mean equal content.
+Routers hash prompts by a quicker rule (`twolane.router.dispatch.affinity`), as theirs is a hint;
+pages are shared by these names, so equal names must mean equal content.
 """
 
 from __future__ import annotations

@@ -5,10 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from twolane.router.limits import LimitsConfig
-from twolane.router.model_defaults import ModelDefaults
+from twolane.params import MAX_STOP_STRINGS
+from twolane.router.text.model_defaults import ModelDefaults
 from twolane.rpc.call_gate import CallGateConfig
 from twolane.rpc.secret import new_secret
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitsConfig:
+    """The operator's caps, below those of the model. `default_max_tokens` is for requests that
+    leave max_tokens unset, as far as the context has so much room."""
+
+    message_bytes: int = 4 * 1024 * 1024
+    prompt_bytes: int = 1024 * 1024
+    prompt_tokens: int = 131_072
+    max_tokens: int = 131_072
+    default_max_tokens: int = 32_768
+    stop_strings: int = MAX_STOP_STRINGS
+    chat_messages: int = 1024
+    priority: int = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

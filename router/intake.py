@@ -17,14 +17,14 @@ from twolane.errors import (
     UnavailableError,
     UnknownModelError,
 )
-from twolane.router.affinity import prefix_hashes
 from twolane.router.config import RouterConfig
+from twolane.router.dispatch.affinity import prefix_hashes
 from twolane.router.limits import check_shape, fit
-from twolane.router.membership import Membership
-from twolane.router.model import ModelFacts
-from twolane.router.model_defaults import NO_DEFAULTS
-from twolane.router.request import Job
-from twolane.router.text import TextCodec
+from twolane.router.members.membership import Membership
+from twolane.router.members.model import ModelFacts
+from twolane.router.requests.request import Job
+from twolane.router.text.codec import TextCodec
+from twolane.router.text.model_defaults import NO_DEFAULTS
 from twolane.v1 import inference_pb2
 
 NO_DEADLINE_S = 10 * 365 * 86_400.0  # gRPC's "none" may come as a very long time

@@ -7,14 +7,15 @@ the message alone, `fit` for token ids, context and pages of the model that shal
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from twolane.errors import InvalidParameterError, InvalidRequestError, UnimplementedError
-from twolane.params import MAX_STOP_STRINGS, SamplingParams
-from twolane.router.model import ModelFacts, pages_for
+from twolane.params import SamplingParams
+from twolane.router.config import LimitsConfig
+from twolane.router.members.model import ModelFacts, pages_for
 from twolane.rpc.params import params_from_proto
 from twolane.v1 import inference_pb2
 
@@ -23,21 +24,6 @@ MAX_REQUEST_ID_CHARS = 64
 MAX_TENANT_CHARS = 64
 MAX_ROLE_CHARS = 64
 NO_TOKENIZER = "the model's tokenizer.json, which is not there (tokenizer.model is not read)"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitsConfig:
-    """The operator's caps, below those of the model. `default_max_tokens` is for requests that
-    leave max_tokens unset, as far as the context has so much room."""
-
-    message_bytes: int = 4 * 1024 * 1024
-    prompt_bytes: int = 1024 * 1024
-    prompt_tokens: int = 131_072
-    max_tokens: int = 131_072
-    default_max_tokens: int = 32_768
-    stop_strings: int = MAX_STOP_STRINGS
-    chat_messages: int = 1024
-    priority: int = 100
 
 
 def check_shape(

@@ -21,17 +21,17 @@ from twolane.errors import (
     UnavailableError,
 )
 from twolane.router.background import Background
-from twolane.router.board import Observer
 from twolane.router.config import RouterConfig
-from twolane.router.dispatch import Dispatcher
+from twolane.router.dispatch.board import Observer
+from twolane.router.dispatch.dispatch import Dispatcher
 from twolane.router.intake import Intake
-from twolane.router.member import MemberState
-from twolane.router.model import ModelFacts
-from twolane.router.readers import Readers
-from twolane.router.request import Job, Label, Request
-from twolane.router.session import WorkerDialer, WorkerSession
+from twolane.router.members.member import MemberState
+from twolane.router.members.model import ModelFacts
+from twolane.router.members.session import WorkerDialer, WorkerSession
+from twolane.router.requests.readers import Readers
+from twolane.router.requests.request import Job, Label, Request
 from twolane.router.status import make_service_status, make_status
-from twolane.router.text import TextCodec
+from twolane.router.text.codec import TextCodec
 from twolane.rpc.link import LinkBrokenError
 from twolane.rpc.log_rate import LogRate
 from twolane.v1 import cluster_pb2, inference_pb2, worker_pb2

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable
 
 from twolane.attempt_number import try_of
-from twolane.router.board import Board
-from twolane.router.member import Member, MemberState
-from twolane.router.request import Request
+from twolane.router.dispatch.board import Board
+from twolane.router.members.member import Member, MemberState
+from twolane.router.requests.request import Request
 from twolane.v1 import cluster_pb2, inference_pb2
 
 

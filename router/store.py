@@ -6,7 +6,7 @@ A store that is shared and cannot be reached may therefore say yes.
 
 from __future__ import annotations
 
-from twolane.router.request import Label
+from twolane.router.requests.request import Label
 
 
 class Store:

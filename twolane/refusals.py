@@ -29,7 +29,7 @@ class Refusal(StrEnum):
     DEADLINE_EXCEEDED = "deadline_exceeded"  # its message did not come in time
     UNAVAILABLE = "unavailable"  # the router is stopping, or has no worker
 
-    # At admission (router/admission.py).
+    # At admission (router/dispatch/admission.py).
     QUEUE_FULL = "queue_full"  # too many requests wait at the router; also: rows at a worker
     QUEUE_LONG = "queue_long"  # the expected wait is too long
     EVICTED = "evicted"  # it waited, and gave its place to a higher priority

@@ -3,8 +3,8 @@
 `python -m benchmarks.control_plane.prefix_affinity` plays a synthetic trace of conversations
 (several turns each, 40 shared system prompts, 12 thousand tokens of input in the mean) to prefill
 workers whose caches are ideal: the least recently used of 500 thousand tokens go. The router knows
-only what it sent where (`twolane.router.affinity`), the oracle looks into the caches; both weigh
-what is cached against the backlog as `twolane.router.policy` does.
+only what it sent where (`twolane.router.dispatch.affinity`), the oracle looks into the caches; both
+weigh what is cached against the backlog as `twolane.router.dispatch.policy` does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,12 @@ from dataclasses import dataclass
 import click
 
 from benchmarks.results import save
-from twolane.router.affinity import BLOCK_TOKENS, COARSE_BLOCK_TOKENS, N_FINE_BLOCKS, PrefixAffinity
+from twolane.router.dispatch.affinity import (
+    BLOCK_TOKENS,
+    COARSE_BLOCK_TOKENS,
+    N_FINE_BLOCKS,
+    PrefixAffinity,
+)
 
 POOL_TOKENS = 500_000
 SPEED_TOKENS_PER_S = 20_000.0

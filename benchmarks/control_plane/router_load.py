@@ -24,7 +24,7 @@ import time
 
 from benchmarks.control_plane.router_rig import DECODE, PREFILL, Rig
 from twolane.router.config import AdmissionConfig, RouterConfig
-from twolane.router.request import Request, RequestState
+from twolane.router.requests.request import Request, RequestState
 from twolane.v1 import sampling_pb2
 
 N_WORKERS, PROMPT_TOKENS = 20, 64

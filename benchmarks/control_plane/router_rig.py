@@ -12,10 +12,10 @@ from dataclasses import replace
 
 from twolane.errors import CancelledError
 from twolane.params import SamplingParams
-from twolane.router.affinity import prefix_hashes
 from twolane.router.config import RouterConfig
-from twolane.router.dispatch import Dispatcher
-from twolane.router.request import Job, Request
+from twolane.router.dispatch.affinity import prefix_hashes
+from twolane.router.dispatch.dispatch import Dispatcher
+from twolane.router.requests.request import Job, Request
 from twolane.v1 import cluster_pb2, inference_pb2, sampling_pb2, worker_pb2
 
 PREFILL, DECODE = worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE

@@ -31,7 +31,7 @@ from benchmarks.control_plane.router_rig import Rig, mean_us
 from benchmarks.results import save
 from twolane.deploy.process.serving import settle_memory
 from twolane.router.config import AdmissionConfig, RouterConfig
-from twolane.router.request import Request
+from twolane.router.requests.request import Request
 from twolane.router.status import make_status
 
 WORKERS = (10, 100, 1_000)

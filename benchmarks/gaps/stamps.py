@@ -176,7 +176,7 @@ def patches(ring: Ring) -> dict[str, Callable[[ModuleType], None]]:
 
         assert module not in found, "one method a module"
         found[module] = patch
-    found["twolane.router.door"] = lambda door: watch_writes(door, ring)
+    found["twolane.router.doors.grpc_door"] = lambda door: watch_writes(door, ring)
     return found
 
 

@@ -13,12 +13,12 @@ from twolane.router.config import (
     AdmissionConfig,
     GrpcDoorConfig,
     HttpConfig,
+    LimitsConfig,
     MembershipConfig,
     RouterConfig,
 )
-from twolane.router.limits import LimitsConfig
-from twolane.router.model_defaults import FILE, NO_DEFAULTS, ModelDefaults, read_defaults
-from twolane.router.model_files import ModelFilesError
+from twolane.router.text.model_defaults import FILE, NO_DEFAULTS, ModelDefaults, read_defaults
+from twolane.router.text.model_files import ModelFilesError
 
 log = logging.getLogger(__name__)
 

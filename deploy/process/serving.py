@@ -77,10 +77,10 @@ def settle_memory() -> None:
 async def _serving_router(spec: RouterSpec, limit: int) -> AsyncIterator[Where]:
     from twolane.deploy.process.compose_router import grpc_door_config, http_config, router_config
     from twolane.router.config import ServerConfig
-    from twolane.router.dialer import GrpcDialer
-    from twolane.router.model_files import ModelFilesError
-    from twolane.router.server import RouterServer
-    from twolane.router.text import TextCodec
+    from twolane.router.doors.server import RouterServer
+    from twolane.router.members.dialer import GrpcDialer
+    from twolane.router.text.codec import TextCodec
+    from twolane.router.text.model_files import ModelFilesError
 
     shares, settings = share(limit, count_open()), spec.settings
     place = ServerConfig(

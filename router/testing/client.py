@@ -12,7 +12,7 @@ from twolane.errors import TwolaneError
 from twolane.router.config import RouterConfig
 from twolane.router.router import Router
 from twolane.router.testing.cluster import ScriptedCluster
-from twolane.router.text import TextCodec
+from twolane.router.text.codec import TextCodec
 from twolane.testing.virtual_time import virtual_time_runner
 from twolane.v1 import inference_pb2, sampling_pb2
 

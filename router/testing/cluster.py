@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from twolane.router.membership import NameTakenError
+from twolane.router.members.membership import NameTakenError
 from twolane.router.testing.rows import ScriptedRow
 from twolane.router.testing.worker import DECODE, PREFILL, ScriptedWorker
 from twolane.rpc.link import Link, LinkBrokenError

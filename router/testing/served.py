@@ -9,11 +9,11 @@ from typing import Any
 import grpc
 
 from twolane.router.config import RouterConfig, ServerConfig
-from twolane.router.dialer import GrpcDialer
-from twolane.router.server import RouterServer
+from twolane.router.doors.server import RouterServer
+from twolane.router.members.dialer import GrpcDialer
 from twolane.router.testing.cluster import ScriptedCluster
 from twolane.router.testing.worker import ScriptedWorker
-from twolane.router.text import TextCodec
+from twolane.router.text.codec import TextCodec
 from twolane.rpc.link import GrpcLink
 from twolane.rpc.options import INTERNAL_SERVER_OPTIONS
 from twolane.rpc.secret import SecretGate

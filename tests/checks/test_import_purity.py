@@ -33,7 +33,7 @@ def test_import_twolane_alone_does_not_even_load_grpc() -> None:
 
 
 def test_the_router_loads_no_model_library() -> None:
-    loaded = loaded_by("import twolane.router.server, twolane.router.text")
+    loaded = loaded_by("import twolane.router.doors.server, twolane.router.text.codec")
     others = {"twolane.engine", "twolane.worker"}
     assert loaded & {"torch", "triton", "transformers", "ray", *others} == set()
 

@@ -12,7 +12,7 @@ from tests.cluster.virtual_cluster import Shape, VirtualCluster, virtual_cluster
 from twolane.engine.fake import expected_answer
 from twolane.errors import TwolaneError
 from twolane.params import SamplingParams
-from twolane.router.member import Member, MemberState
+from twolane.router.members.member import Member, MemberState
 from twolane.testing.virtual_time import virtual_time_runner
 
 PARAMS = SamplingParams(max_tokens=8, seed=1)

@@ -84,7 +84,7 @@ def foresight(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     count those of other routers: then workers have to find a way out themselves."""
     if not request.param:
         monkeypatch.setattr(
-            "twolane.router.placing._pages_at_prefill", lambda placement, n_tokens: 0
+            "twolane.router.dispatch.placing._pages_at_prefill", lambda placement, n_tokens: 0
         )
 
 

@@ -29,7 +29,7 @@ from twolane.params import SamplingParams
 from twolane.prefill_worker.config import PrefillConfig
 from twolane.prefill_worker.role import PrefillRole
 from twolane.router.config import DispatchConfig, MembershipConfig, RouterConfig
-from twolane.router.membership import NameTakenError
+from twolane.router.members.membership import NameTakenError
 from twolane.router.router import Router
 from twolane.rpc.link import LinkBrokenError
 from twolane.rpc.params import params_to_proto

@@ -14,7 +14,7 @@ from twolane.deploy.bundled import model_path
 from twolane.deploy.cli.topology_options import topology_of
 from twolane.deploy.process.compose_router import router_config
 from twolane.deploy.spec.resolve import resolve
-from twolane.router.model_files import ModelFilesError
+from twolane.router.text.model_files import ModelFilesError
 from twolane.testing import start_local
 
 

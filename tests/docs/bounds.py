@@ -19,10 +19,10 @@ from twolane.router.config import (
     DispatchConfig,
     GrpcDoorConfig,
     HttpConfig,
+    LimitsConfig,
     MembershipConfig,
     ReadersConfig,
 )
-from twolane.router.limits import LimitsConfig
 from twolane.rpc.call_gate import CallGateConfig
 from twolane.worker.config import SessionConfig, StepLimits, StepWatchConfig
 

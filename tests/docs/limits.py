@@ -22,7 +22,7 @@ from twolane.errors import InvalidParameterError
 from twolane.kvtransfer.link import handshake
 from twolane.params import SamplingParams
 from twolane.router import limits
-from twolane.router.http import connection
+from twolane.router.doors.http import connection
 from twolane.rpc import metrics_http, options, secret
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,7 +59,7 @@ def _parts() -> Iterable[str]:
         "Made by `make docs` (`tests/docs/limits.py`) from the config classes; a test compares. "
         "Every bound is on by default. Where a row names no option, the default is changed in "
         "the file. Errors are those of `twolane/errors.py`; by gRPC each has a status (drawn "
-        "there), by HTTP one too (`router/http/errors.py`). Refusals are counted in "
+        "there), by HTTP one too (`router/doors/http/errors.py`). Refusals are counted in "
         "`twolane_router_refused_total` of the router's metrics, by the reasons of "
         "`twolane/refusals.py:Refusal`."
     )

@@ -25,9 +25,9 @@ from twolane.engine.model_files.architecture import FAMILIES, Architecture, read
 from twolane.engine.model_files.checkpoint import Checkpoint, shard_files
 from twolane.engine.model_files.quantisation import stores_fp8
 from twolane.engine.model_files.rope import read_rope
-from twolane.router.model_defaults import read_defaults
-from twolane.router.model_files import ModelFilesError, chat_template
-from twolane.router.text import TextCodec
+from twolane.router.text.codec import TextCodec
+from twolane.router.text.model_defaults import read_defaults
+from twolane.router.text.model_files import ModelFilesError, chat_template
 
 YES = "yes"
 SMALL: Mapping[str, Any] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_MEMBERS = "tests/router/test_membership.py::"
+_MEMBERS = "tests/router/members/test_membership.py::"
 
 ACCESS = (
     Mutant(
@@ -19,28 +19,28 @@ ACCESS = (
     ),
     Mutant(
         "live name",
-        "router/membership.py",
+        "router/members/membership.py",
         "if other.keeps_its_name(now, self._config.suspicion_s):",
         "if False:",
         (_MEMBERS + "test_a_live_worker_keeps_its_name",),
     ),
     Mutant(
         "retired epoch",
-        "router/membership.py",
+        "router/members/membership.py",
         "if epoch in self._retired:",
         "if False:",
         (_MEMBERS + "test_new_epoch_that_answers_ends_the_old_one_for_good",),
     ),
     Mutant(
         "gone member",
-        "router/membership.py",
+        "router/members/membership.py",
         "if member.state is S.GONE:",
         "if False:",
         (_MEMBERS + "test_replaced_epoch_whose_dial_still_succeeds_does_not_end_its_successor",),
     ),
     Mutant(
         "members",
-        "router/membership.py",
+        "router/members/membership.py",
         "if len(self._members) >= self._config.most_members:",
         "if False:",
         (_MEMBERS + "test_members_are_bounded_and_known_ones_stay",),

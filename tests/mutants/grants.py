@@ -68,11 +68,11 @@ GRANTS = (
     ),
     Mutant(
         "old attempt",
-        "router/attempt.py",
+        "router/requests/attempt.py",
         "is_mine = key.attempt == self.key.attempt",
         "is_mine = True",
         (
-            "tests/router/test_attempt.py::"
+            "tests/router/requests/test_attempt.py::"
             "test_decode_worker_does_not_speak_of_the_attempt_under_an_earlier_number",
         ),
     ),

@@ -164,7 +164,7 @@ MUTANTS = (
     ),
     Mutant(
         "token index",
-        "router/events.py",
+        "router/dispatch/events.py",
         "if index != len(request.answer.tokens):",
         "if False:",
         (
@@ -175,7 +175,7 @@ MUTANTS = (
     ),
     Mutant(
         "row teller",
-        "router/events.py",
+        "router/dispatch/events.py",
         "if attempt.is_over or not attempt.may_tell(row, epoch, role):",
         "if attempt.is_over:",
         (
@@ -224,12 +224,12 @@ MUTANTS = (
     ),
     Mutant(
         "hang-up",
-        "router/http/answering.py",
+        "router/doors/http/answering.py",
         'tasks.start(_wait_hangup(receive), name="http-hangup")',
         "pass",
         (
-            "tests/router/http/test_server.py::test_a_client_that_hangs_up_frees_both_workers",
-            "tests/router/http/test_server.py::"
+            "tests/router/doors/http/test_server.py::test_a_client_that_hangs_up_frees_both_workers",
+            "tests/router/doors/http/test_server.py::"
             "test_a_client_that_hangs_up_before_its_first_token_frees_the_prefill_worker",
         ),
     ),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-from twolane.router.text import TextCodec
+from twolane.router.text.codec import TextCodec
 
 CORPUS = [
     "Once upon a time there was a fox who lived near the river.",

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from twolane.params import SamplingParams
 from twolane.router.config import RouterConfig
-from twolane.router.dispatch import Dispatcher
-from twolane.router.member import CANCEL_MEMORY_S
-from twolane.router.request import Job
+from twolane.router.dispatch.dispatch import Dispatcher
+from twolane.router.members.member import CANCEL_MEMORY_S
+from twolane.router.requests.request import Job
 from twolane.rpc.link import MAX_UNSENT_MESSAGES
 from twolane.v1 import cluster_pb2, worker_pb2
 

@@ -6,11 +6,11 @@ import pytest
 
 from twolane.params import SamplingParams
 from twolane.router.config import AdmissionConfig, RouterConfig
-from twolane.router.dispatch import Dispatcher
-from twolane.router.member import MemberState
-from twolane.router.membership import Membership
-from twolane.router.request import Job
-from twolane.router.request_clock import RequestClock
+from twolane.router.dispatch.dispatch import Dispatcher
+from twolane.router.dispatch.request_clock import RequestClock
+from twolane.router.members.member import MemberState
+from twolane.router.members.membership import Membership
+from twolane.router.requests.request import Job
 from twolane.v1 import cluster_pb2, worker_pb2
 
 MANY = 400

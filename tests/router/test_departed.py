@@ -8,9 +8,9 @@ import weakref
 from twolane.errors import CancelledError
 from twolane.params import SamplingParams
 from twolane.router.config import RouterConfig
-from twolane.router.dispatch import Dispatcher
+from twolane.router.dispatch.dispatch import Dispatcher
 from twolane.router.lazy_heap import FEW, LazyHeap
-from twolane.router.request import Job, Request
+from twolane.router.requests.request import Job, Request
 from twolane.router.router import Router
 from twolane.router.testing.client import ask, message, play
 from twolane.router.testing.cluster import ScriptedCluster

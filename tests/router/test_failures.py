@@ -7,7 +7,7 @@ import pytest
 
 from twolane.errors import InternalError, UnavailableError
 from twolane.router.config import AdmissionConfig, DispatchConfig, RouterConfig
-from twolane.router.membership import RetiredEpochError
+from twolane.router.members.membership import RetiredEpochError
 from twolane.router.router import Router
 from twolane.router.testing.client import ask, message, play
 from twolane.router.testing.cluster import ScriptedCluster

@@ -13,8 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from twolane.aclient import AsyncClient
 from twolane.errors import InvalidRequestError
-from twolane.router.config import RouterConfig
-from twolane.router.limits import LimitsConfig
+from twolane.router.config import LimitsConfig, RouterConfig
 from twolane.router.testing.client import message
 from twolane.router.testing.served import serve_cluster
 from twolane.v1 import inference_pb2_grpc

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from twolane.router.attempt import AttemptState
 from twolane.router.config import AdmissionConfig, RouterConfig
+from twolane.router.requests.attempt import AttemptState
 from twolane.router.router import Router
 from twolane.router.testing.client import ask, message, play
 from twolane.router.testing.cluster import ScriptedCluster

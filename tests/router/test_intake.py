@@ -8,10 +8,10 @@ import pytest
 
 from twolane.router.config import MembershipConfig, RouterConfig
 from twolane.router.intake import Intake
-from twolane.router.membership import Membership
+from twolane.router.members.membership import Membership
 from twolane.router.testing.cluster import ScriptedCluster
 from twolane.router.testing.worker import DECODE, PREFILL, ScriptedWorker
-from twolane.router.text import TextCodec
+from twolane.router.text.codec import TextCodec
 from twolane.v1 import inference_pb2
 
 

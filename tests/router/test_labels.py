@@ -8,7 +8,7 @@ from hashlib import sha256
 import grpc
 
 from twolane.errors import CancelledError, DuplicateRequestError
-from twolane.router.request import Label
+from twolane.router.requests.request import Label
 from twolane.router.router import Router
 from twolane.router.testing.client import ask, message, play
 from twolane.router.testing.cluster import ScriptedCluster

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from twolane.lifecycle import IllegalMoveError, Lifecycle
-from twolane.router.attempt import ATTEMPT_MOVES, AttemptState
-from twolane.router.member import MEMBER_MOVES, MemberState
-from twolane.router.request import REQUEST_MOVES, RequestState
+from twolane.router.members.member import MEMBER_MOVES, MemberState
+from twolane.router.requests.attempt import ATTEMPT_MOVES, AttemptState
+from twolane.router.requests.request import REQUEST_MOVES, RequestState
 
 DRAWN: dict[Any, dict[str, str]] = {
     RequestState: {

@@ -6,8 +6,9 @@ import pytest
 
 from twolane.errors import InvalidRequestError, UnimplementedError
 from twolane.params import SamplingParams
-from twolane.router.limits import LimitsConfig, check_shape, fit
-from twolane.router.model import ModelFacts, Pool, Room
+from twolane.router.config import LimitsConfig
+from twolane.router.limits import check_shape, fit
+from twolane.router.members.model import ModelFacts, Pool, Room
 from twolane.router.testing.client import message
 from twolane.v1 import inference_pb2
 

@@ -8,9 +8,9 @@ import pytest
 
 from twolane.errors import DeadlineError, OverloadedError
 from twolane.router.config import AdmissionConfig, RouterConfig
-from twolane.router.drain_rate import DrainRate
+from twolane.router.dispatch.drain_rate import DrainRate
+from twolane.router.dispatch.service_time import Pace
 from twolane.router.intake import Intake
-from twolane.router.pace import Pace
 from twolane.router.router import Router
 from twolane.router.testing.client import Outcome, ask, message, play
 from twolane.router.testing.cluster import ScriptedCluster

@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 
 from twolane.errors import InternalError, InvalidParameterError
-from twolane.router import commands
-from twolane.router.answer import Answer
 from twolane.router.config import AdmissionConfig, RouterConfig
-from twolane.router.detokenizer import Decoding
+from twolane.router.dispatch import commands
+from twolane.router.dispatch.load_tally import Tally
+from twolane.router.dispatch.recovery import Recovery
 from twolane.router.intake import NO_DEADLINE_S, deadline_of
-from twolane.router.recovery import Recovery
+from twolane.router.requests.answer import Answer
 from twolane.router.router import Router
-from twolane.router.tally import Tally
 from twolane.router.testing import rows
 from twolane.router.testing.client import Outcome, ask, message, play
 from twolane.router.testing.cluster import ScriptedCluster
 from twolane.router.testing.rows import expected_answer
-from twolane.router.text import TextCodec
+from twolane.router.text.codec import TextCodec
+from twolane.router.text.detokenizer import Decoding
 from twolane.v1 import worker_pb2
 
 ONE_ROW = RouterConfig(admission=AdmissionConfig(extra_rows=0))

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from twolane.params import SamplingParams
-from twolane.router.answer import Answer
-from twolane.router.ledger import Timeline, make_ledger
-from twolane.router.request import Job, Label, Request, RequestState
+from twolane.router.dispatch.queue import WaitingQueue
+from twolane.router.requests.answer import Answer
+from twolane.router.requests.ledger import Timeline, make_ledger
+from twolane.router.requests.request import Job, Label, Request, RequestState
 from twolane.router.store import Store
-from twolane.router.waiting import WaitingQueue
 from twolane.v1 import sampling_pb2, worker_pb2
 
 P, D = worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE

@@ -10,7 +10,7 @@ import pytest
 from tests.router.http.asking import PATH, events, http_cluster
 from tests.router.tokenizer_kinds import KINDS, random_texts, write_tokenizer
 from twolane.aclient import AsyncClient
-from twolane.router.text import TextCodec
+from twolane.router.text.codec import TextCodec
 
 HARD = ["👍👍", "你好，世界！", "👋🏽!\nNext", "한국어 “ok”…"]
 QUICK: dict[str, Any] = {"prefill_s": 0.0, "transfer_s": 0.0, "step_s": 0.0, "echoes": True}

@@ -2,8 +2,8 @@ import pytest
 
 from benchmarks.control_plane.router_load import LoadedRouter
 from benchmarks.control_plane.router_scale import by_requests, by_workers
-from twolane.router.request import Request
-from twolane.router.request_clock import RequestClock
+from twolane.router.dispatch.request_clock import RequestClock
+from twolane.router.requests.request import Request
 
 
 def test_every_figure_is_measured() -> None:

@@ -79,7 +79,7 @@ def test_each_point_where_stamps_are_taken_is_there() -> None:
         if module.startswith("twolane.engine.cuda"):
             pytest.importorskip("triton")
         assert callable(getattr(getattr(importlib.import_module(module), owner), name))
-    assert "twolane.router.door" in patches(Ring(4))
+    assert "twolane.router.doors.grpc_door" in patches(Ring(4))
 
 
 def test_a_ring_keeps_the_newest_rows_and_gives_each_once() -> None:

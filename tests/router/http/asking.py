@@ -10,10 +10,10 @@ from typing import Any
 import httpx2
 
 from twolane.router.config import RouterConfig, ServerConfig
-from twolane.router.server import RouterServer
+from twolane.router.doors.server import RouterServer
 from twolane.router.testing.cluster import ScriptedCluster
 from twolane.router.testing.served import serve_cluster
-from twolane.router.text import TextCodec
+from twolane.router.text.codec import TextCodec
 
 PATH = "/v1/completions"
 CHAT_PATH = "/v1/chat/completions"

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from tests.router.http.asking import PATH
-from twolane.router.server import RouterServer
+from twolane.router.doors.server import RouterServer
 
 
 class Raw:

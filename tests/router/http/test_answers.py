@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from tests.router.http.asking import PATH, events, http_cluster
-from twolane.router.config import AdmissionConfig, RouterConfig
-from twolane.router.limits import LimitsConfig
+from twolane.router.config import AdmissionConfig, LimitsConfig, RouterConfig
 from twolane.router.testing.client import ask, message
 from twolane.router.testing.rows import expected_answer
-from twolane.router.text import TextCodec
+from twolane.router.text.codec import TextCodec
 
 IDS: dict[str, Any] = {"prompt": [1, 2], "max_tokens": 5, "temperature": 0}
 

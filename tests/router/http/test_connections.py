@@ -10,9 +10,8 @@ import pytest
 
 from tests.router.http.asking import PATH, http_cluster
 from tests.router.http.raw import Raw, connect, request
-from twolane.router.config import HttpConfig, RouterConfig, ServerConfig
-from twolane.router.http.room import Room, peer_of
-from twolane.router.limits import LimitsConfig
+from twolane.router.config import HttpConfig, LimitsConfig, RouterConfig, ServerConfig
+from twolane.router.doors.http.connection_budget import Room, peer_of
 
 IDS: dict[str, Any] = {"prompt": [1, 2], "max_tokens": 3}
 GET = b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n"

@@ -14,7 +14,7 @@ import pytest
 from tests.router.http.asking import PATH, http_cluster
 from tests.router.http.raw import connect, request
 from twolane.router.config import HttpConfig, ServerConfig
-from twolane.router.server import RouterServer
+from twolane.router.doors.server import RouterServer
 
 FIELDS: dict[str, Any] = {
     "prompt": [1, 2], "max_tokens": 2, "temperature": 0.5, "seed": 7, "stop_token_ids": [3],

@@ -10,7 +10,7 @@ import pytest
 from tests.router.http.asking import PATH, http_cluster
 from tests.router.http.raw import Raw, connect, request
 from twolane.router.config import HttpConfig, ServerConfig
-from twolane.router.http.head import Body, announced_body, refusal_of_body, refusal_of_head
+from twolane.router.doors.http.head import Body, announced_body, refusal_of_body, refusal_of_head
 
 IDS: dict[str, Any] = {"prompt": [1, 2], "max_tokens": 3}
 JSON = "Content-Type: application/json\r\n"

@@ -11,7 +11,7 @@ import httpx2
 
 from tests.router.http.asking import CHAT_PATH, PATH, decoded, http_cluster
 from twolane.router.testing.rows import expected_answer
-from twolane.router.text import TextCodec
+from twolane.router.text.codec import TextCodec
 
 HELLO = {"messages": [{"role": "user", "content": "hello"}]}
 N_CALLS = 80

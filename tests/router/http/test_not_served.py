@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from twolane.errors import InvalidRequestError, UnimplementedError
-from twolane.router.http.chat_request import parse_chat
-from twolane.router.http.completion_request import parse_completion
-from twolane.router.http.errors import error_body
+from twolane.router.doors.http.chat_request import parse_chat
+from twolane.router.doors.http.completion_request import parse_completion
+from twolane.router.doors.http.errors import error_body
 
 OF_BOTH: dict[str, Any] = {
     "n": 2, "skip_special_tokens": False, "include_stop_str_in_output": True,

@@ -9,10 +9,10 @@ import pytest
 
 from tests.router.http.asking import PATH, decoded, events, http_cluster
 from twolane.router.config import AdmissionConfig, HttpConfig, RouterConfig, ServerConfig
-from twolane.router.server import RouterServer
+from twolane.router.doors.server import RouterServer
 from twolane.router.testing.cluster import ScriptedCluster
 from twolane.router.testing.rows import expected_answer
-from twolane.router.text import TextCodec
+from twolane.router.text.codec import TextCodec
 
 PROMPTS = [[1, 2], [3, 4, 5], [6]]
 ASKED: dict[str, Any] = {

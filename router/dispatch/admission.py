@@ -1,0 +1,264 @@
+"""Who may wait, and for how long. A refusal comes at once and says when to come back."""
+
+from __future__ import annotations
+
+from twolane.errors import DeadlineError, OverloadedError, TwolaneError, UnavailableError
+from twolane.refusals import Refusal
+from twolane.router.dispatch.board import Board
+from twolane.router.dispatch.endings import Endings
+from twolane.router.members.member import MemberState
+from twolane.router.requests.request import Job, Request, RequestState
+
+UNKNOWN_WAIT_S = 1.0  # for RetryInfo before anything was seen to drain
+MAX_PRIORITY = 1 << 31
+LOOK_S = 0.5  # how late it is noticed that no worker can hold a request any more
+
+
+class Admission:
+    """The door to the waiting queue, and the clock of those inside."""
+
+    def __init__(self, board: Board, endings: Endings) -> None:
+        self._board = board
+        self._endings = endings
+        self._config = board.config.admission
+        self._last_servable: dict[str, float] = {}
+
+    def check(self, job: Job, now: float) -> None:
+        """Raises `DeadlineError` or `OverloadedError`; else the job may be queued. If the queue is
+        full, the youngest of a lower priority has lost its place to it."""
+        left_s = None if job.deadline is None else job.deadline - now
+        self.check_room(job.model, job.priority, left_s, now)
+        queue = self._board.queue
+        if left_s is not None and queue:
+            self._check_hope(job, left_s, now)
+        if len(queue) >= self._config.max_queued:
+            last = queue.last()
+            assert last is not None
+            self._count(Refusal.EVICTED)
+            why = "it gave its place to one of a higher priority: "
+            self._endings.fail(last, self._full(len(queue), last, now, why))
+
+    def check_room(self, model: str, priority: int, left_s: float | None, now: float) -> None:
+        """What can be said without the prompt, and so before it is looked at; an empty model stands
+        for the only one. Raises as `check`."""
+        if left_s is not None and left_s <= 0:
+            self._count(Refusal.DEADLINE)
+            raise DeadlineError(
+                "the deadline had passed when the request arrived",
+                metadata={"time_left_s": f"{left_s:.3f}"},
+            )
+        queue = self._board.queue
+        n_waiting = len(queue)
+        if not n_waiting:
+            return
+        if n_waiting >= self._config.max_queued:
+            last = queue.last()
+            if last is None or last.job.priority >= priority:
+                self._count(Refusal.QUEUE_FULL)
+                raise self._full(n_waiting, None, now)
+        wait_s = self._wait_s(model, priority, now)
+        if wait_s is None:
+            return
+        if wait_s > self._config.max_wait_s:
+            self._count(Refusal.QUEUE_LONG)
+            raise self._too_long(wait_s)
+        if left_s is not None and wait_s > left_s:
+            self._count(Refusal.DEADLINE_HOPELESS)
+            raise self._hopeless(left_s, wait_s, 0.0)
+
+    def note_dispatch(self, request: Request, now: float) -> None:
+        """A new request left the queue for a worker."""
+        self._board.outlook.note_dispatch(request, now)
+
+    def note_servable(self, models: set[str], now: float) -> None:
+        """These models have live workers of both roles now."""
+        for model in models:
+            self._last_servable[model] = now
+
+    def tick(self, request: Request, now: float) -> None:
+        """Time passes for a QUEUED or RESUMING request."""
+        if request.due is not None and now >= request.due:
+            request.due = None
+            self._board.queue.push(request)
+        late = self.late_error(request, now)
+        if late is not None:
+            self._endings.fail(request, late)
+            return
+        overtaken = self._overtaken_error(request, now)
+        if overtaken is not None:
+            self._endings.fail(request, overtaken)
+            return
+        waited_s = now - request.queued_since
+        servable_at = self._last_servable.get(request.job.model, request.queued_since)
+        unservable_s = now - max(servable_at, request.queued_since)
+        if unservable_s > self._config.unavailable_after_s:
+            self._endings.fail(
+                request,
+                UnavailableError(
+                    f"{self._why_unservable(request.job.model)} for {unservable_s:.1f} s",
+                    metadata={"model": request.job.model},
+                ),
+            )
+        elif waited_s > self._config.unavailable_after_s and not self._could_hold(request):
+            self._endings.fail(
+                request,
+                UnavailableError(
+                    f"no pair of workers of {request.job.model}, live or not, has pages for "
+                    f"{request.n_tokens + request.remaining_tokens} tokens any more",
+                    metadata={"model": request.job.model},
+                ),
+            )
+        elif waited_s > self._config.queue_timeout_s:
+            self._endings.fail(
+                request,
+                OverloadedError(
+                    f"no worker had room for {waited_s:.1f} s; at most "
+                    f"{self._config.queue_timeout_s} s may be waited",
+                    retry_after_s=self._retry_after_s(
+                        request.job.model, len(self._board.queue), now
+                    ),
+                ),
+            )
+
+    def next_look(self, request: Request, now: float) -> float:
+        """When `tick` may have something to do for a waiting request. Whether workers that could
+        hold it are there is looked at again now and then."""
+        often = min(LOOK_S, self._config.unavailable_after_s)
+        due = min(now + often, request.queued_since + self._config.queue_timeout_s)
+        late_at = self._late_at(request, now)
+        if late_at is not None:
+            due = min(due, late_at)
+        return due if request.due is None else min(due, request.due)
+
+    def _why_unservable(self, model: str) -> str:
+        """What has been so, to be followed by how long."""
+        members = [m for m in self._board.members if m.announce.model == model]
+        live = [m for m in members if m.state is not MemberState.GONE]
+        for role, takers in (
+            ("prefill", [m for m in live if m.prefills]),
+            ("decode", [m for m in live if m.decodes]),
+        ):
+            if takers and all(m.state is MemberState.DRAINING for m in takers):
+                return f"all {role} workers of {model} are draining; no pair has served it"
+        return f"no pair of live workers has served {model}"
+
+    def _could_hold(self, request: Request) -> bool:
+        """Whether the request fits workers that are there, whatever they do now. It did when it
+        came; the largest may have gone since."""
+        needed = request.n_tokens + request.remaining_tokens
+        models = {model.name: model for model in self._board.members.models()}
+        model = models.get(request.job.model)
+        return model is not None and needed <= model.room.n_tokens
+
+    def late_error(self, request: Request, now: float) -> DeadlineError | None:
+        """A new request that cannot be answered any more before its deadline, by what answers took
+        lately: no work is spent on it while others wait."""
+        late_at = self._late_at(request, now)
+        if late_at is None or now < late_at:
+            return None
+        assert request.job.deadline is not None
+        left_s, service_s = request.job.deadline - now, request.job.deadline - late_at
+        n_tokens = len(request.answer.tokens)
+        return DeadlineError(
+            f"the deadline is {left_s:.3f} s away; the answer would take an estimated "
+            f"{service_s:.3f} s",
+            metadata={
+                "time_left_s": f"{left_s:.3f}",
+                "estimated_service_s": f"{service_s:.3f}",
+                "output_tokens": str(n_tokens),
+            },
+        )
+
+    def _overtaken_error(self, request: Request, now: float) -> TwolaneError | None:
+        """A new request that would be refused if it came now, since those of higher priorities that
+        have come later leave nothing to its own: it is told so as soon as that can be seen."""
+        job = request.job
+        n_higher = self._board.queue.n_ahead(job.model, job.priority + 1)
+        if request.state is not RequestState.QUEUED or not n_higher:
+            return None
+        wait_s = self._board.outlook.wait_s(job.model, n_higher, job.priority, now)
+        if wait_s is None:
+            return None
+        waited_s = now - request.queued_since
+        why = f"{n_higher} of higher priorities go first now: "
+        error: TwolaneError
+        if job.deadline is not None and now + wait_s > job.deadline:
+            error = self._hopeless(job.deadline - now, wait_s, 0.0, why)
+        elif waited_s + wait_s > self._config.max_wait_s:
+            error = self._too_long(waited_s + wait_s, why)
+        else:
+            return None
+        self._count(Refusal.OVERTAKEN)
+        return error
+
+    def _late_at(self, request: Request, now: float) -> float | None:
+        """When a worker must have it at the latest, as far as can be told. What answers took under
+        a load that is over says little: a request that alone waits is tried."""
+        deadline = request.job.deadline
+        is_alone = len(self._board.queue) < 2
+        if deadline is None or is_alone or request.state is not RequestState.QUEUED:
+            return None
+        service_s = self._board.outlook.service_s(
+            request.job.model, request.n_tokens, request.remaining_tokens, now
+        )
+        return None if service_s is None else deadline - self._config.hopeless_factor * service_s
+
+    def _check_hope(self, job: Job, left_s: float, now: float) -> None:
+        """Refuse what the measured rates say would miss its deadline."""
+        wait_s = self._wait_s(job.model, job.priority, now) or 0.0
+        service_s = self._board.outlook.service_s(job.model, job.n_prompt, job.max_tokens, now)
+        estimate_s = wait_s + (service_s or 0.0)
+        if estimate_s * self._config.hopeless_factor > left_s:
+            self._count(Refusal.DEADLINE_HOPELESS)
+            raise self._hopeless(left_s, wait_s, service_s or 0.0)
+
+    def _too_long(self, wait_s: float, why: str = "") -> OverloadedError:
+        bound = f"{self._config.max_wait_s:g}"
+        return OverloadedError(
+            f"{why}the estimated wait is {wait_s:.1f} s; at most {bound} s may be waited",
+            retry_after_s=self._bounded_retry_s(wait_s),
+            metadata={"value": f"{wait_s:.1f}", "bound": bound},
+        )
+
+    def _hopeless(
+        self, left_s: float, wait_s: float, service_s: float, why: str = ""
+    ) -> DeadlineError:
+        return DeadlineError(
+            f"{why}the deadline is {left_s:.3f} s away; the estimated wait is {wait_s:.3f} s"
+            + (f", and the answer takes {service_s:.3f} s more" if service_s else ""),
+            metadata={
+                "time_left_s": f"{left_s:.3f}",
+                "estimated_wait_s": f"{wait_s:.3f}",
+                "estimated_service_s": f"{service_s:.3f}",
+            },
+        )
+
+    def _wait_s(self, model: str, priority: int, now: float) -> float | None:
+        """Expected for a new request of that priority."""
+        queue = self._board.queue
+        models = queue.models()
+        if not model and len(models) == 1:
+            model = models[0]
+        return self._board.outlook.wait_s(model, queue.n_ahead(model, priority), priority, now)
+
+    def _count(self, refusal: Refusal) -> None:
+        self._board.counters[f"refused.{refusal}"] += 1
+
+    def _full(
+        self, n_waiting: int, evicted: Request | None, now: float, why: str = ""
+    ) -> OverloadedError:
+        model = evicted.job.model if evicted is not None else ""
+        return OverloadedError(
+            f"{why}{n_waiting} requests are waiting; at most {self._config.max_queued} may",
+            retry_after_s=self._retry_after_s(model, n_waiting, now),
+            metadata={"value": str(n_waiting), "bound": str(self._config.max_queued)},
+        )
+
+    def _retry_after_s(self, model: str, n_waiting: int, now: float) -> float:
+        models = self._board.queue.models()
+        model = model or (models[0] if models else "")
+        wait_s = self._board.outlook.wait_s(model, n_waiting, MAX_PRIORITY, now)
+        return self._bounded_retry_s(UNKNOWN_WAIT_S if wait_s is None else wait_s)
+
+    def _bounded_retry_s(self, wait_s: float) -> float:
+        return min(max(wait_s, self._config.retry_after_min_s), self._config.retry_after_max_s)

@@ -1,0 +1,188 @@
+"""The dispatcher: admission, placement, time. Sans-IO: inputs are calls with `now`, outputs are
+`take_outbox` (commands by worker epoch) and `take_touched` (requests with news for their clients).
+Work is given to workers by `submit`, `tick` and `settle`: whoever calls anything else settles after
+it, once for several.
+
+    submit ──> queue ──place──> attempt ──events──> answer ──> end
+                 ^                 │
+                 └──── recovery ───┘
+"""
+
+from __future__ import annotations
+
+from twolane.errors import TwolaneError
+from twolane.router.config import RouterConfig
+from twolane.router.dispatch import commands
+from twolane.router.dispatch.admission import Admission
+from twolane.router.dispatch.board import Board, NullObserver, Observer, OutMessage
+from twolane.router.dispatch.endings import Endings
+from twolane.router.dispatch.events import Events
+from twolane.router.dispatch.fault_boundary import Guard
+from twolane.router.dispatch.placing import Placing
+from twolane.router.dispatch.recovery import Recovery
+from twolane.router.dispatch.request_clock import RequestClock
+from twolane.router.members.membership import Membership
+from twolane.router.requests.answer import Answer
+from twolane.router.requests.request import Job, Request
+from twolane.router.text.detokenizer import Detokenizer
+from twolane.rpc.columns import tokens_of
+from twolane.rpc.params import params_to_proto
+from twolane.v1 import cluster_pb2, worker_pb2
+
+
+class Dispatcher:
+    """One router's requests on one router's view of the workers."""
+
+    def __init__(self, config: RouterConfig, observer: Observer | None = None) -> None:
+        self.board = Board(config, observer or NullObserver())
+        self._config = config
+        self._endings = Endings(self.board)
+        self._guard = Guard(self.board, self._endings)
+        self._recovery = Recovery(self.board, self._endings, self._guard)
+        self._events = Events(self.board, self._endings, self._recovery)
+        self._admission = Admission(self.board, self._endings)
+        self._placing = Placing(self.board, self._endings, self._admission, self._guard)
+        self._clock = RequestClock(
+            self.board, self._endings, self._recovery, self._admission, self._guard
+        )
+        self._heartbeat_due = 0.0
+
+    @property
+    def members(self) -> Membership:
+        return self.board.members
+
+    # Clients
+
+    def check_room(
+        self, now: float, *, model: str = "", priority: int = 0, left_s: float | None = None
+    ) -> None:
+        """What can be said of a request before its prompt is looked at. Raises as `submit`."""
+        self._admission.check_room(model, priority, left_s, now)
+
+    def submit(self, job: Job, detokenizer: Detokenizer | None, now: float) -> Request:
+        """Admit a job, or refuse it: `DuplicateRequestError`, `DeadlineError`, `OverloadedError`.
+        Its label is the caller's to have claimed."""
+        if job.label in self.board.labels:
+            raise job.label.in_use_error()
+        self._admission.check(job, now)
+        answer = Answer(detokenizer, job.params.stop, job.params.min_tokens)
+        request = Request(job, answer, params_to_proto(job.params))
+        self.board.add(request)
+        self.board.observer.admitted(job.model, request.n_prompt)
+        self.settle(now)
+        self._clock.begin(request, now)
+        return request
+
+    def end(self, submission_id: str, error: TwolaneError, now: float) -> bool:
+        """End a request with `error`. False: there is no such request (any more)."""
+        request = self.board.requests.get(submission_id)
+        if request is None:
+            return False
+        self._guard.run("ended", submission_id, now, self._endings.fail, request, error)
+        return True
+
+    # Workers
+
+    def session_opened(self, epoch: int, now: float) -> None:
+        self.members.opened(epoch, now)
+        member = self.members.get(epoch)
+        assert member is not None
+        self._look_after_lost(now)  # it may have taken the place of another incarnation
+        self._recovery.session_opened(member, now)
+
+    def session_broken(self, epoch: int, now: float) -> None:
+        if self.members.get(epoch) is not None:
+            self.members.broken(epoch)
+            self._look_after_lost(now)
+
+    def session_refused(self, epoch: int, now: float) -> None:
+        """A dial failed: nobody there, or another epoch answers."""
+        if self.members.get(epoch) is not None:
+            self.members.refused(epoch)
+            self._look_after_lost(now)
+
+    def announce(self, announce: cluster_pb2.AnnounceRequest, now: float) -> bool:
+        """Returns whether a session must be dialled for this epoch."""
+        member = self.members.announce(announce, now)
+        self._look_after_lost(now)
+        return member is not None
+
+    def report_gone(self, epoch: int, now: float) -> None:
+        """Proof: no process of this epoch runs. Passed on to every worker that it may have fed."""
+        self.members.report_gone(epoch, now)
+        for member in self.members:
+            self.board.send(member.epoch, commands.peer_gone(epoch))
+        self._look_after_lost(now)
+
+    def drain(self, worker_id: str, *, undo: bool) -> bool:
+        """False: there is no such worker."""
+        member = self.members.drain(worker_id, undo=undo)
+        if member is None:
+            return False
+        self.board.send(member.epoch, commands.drain(not undo))
+        return True
+
+    def on_message(self, epoch: int, message: worker_pb2.SessionResponse, now: float) -> None:
+        """One message of a worker's session: tokens first, since row news may end what they end."""
+        if self.members.get(epoch) is None:
+            self.board.drop("unknown_worker")
+            return
+        self.members.heard(epoch, message.load if message.HasField("load") else None, now)
+        guard, events = self._guard, self._events
+        for columns in message.tokens:
+            self._tokens(epoch, columns, now)
+        for row in message.rows:
+            guard.run("told", row.key.submission_id, now, events.row, epoch, row, now)
+
+    def _tokens(self, epoch: int, columns: worker_pb2.TokenColumns, now: float) -> None:
+        role, rows = columns.role, self.board.rows
+        if any(columns.samples):  # a request has one answer, of sample 0
+            self.board.drop("unknown_sample")
+            return
+        try:
+            told = list(tokens_of(columns))
+        except ValueError:
+            self.board.drop("malformed")
+            return
+        for token in told:
+            request = rows.get(token[0])
+            if request is None:
+                self.board.drop("unknown_row")
+                continue
+            name = request.job.submission_id
+            self._guard.run("told", name, now, self._events.token, request, epoch, role, token, now)
+
+    # Time
+
+    def tick(self, now: float) -> None:
+        """Call often: it bounds how late a deadline or a suspicion is noticed."""
+        self._guard.check()
+        self.board.now = now
+        self.members.tick(now)
+        self._look_after_lost(now)
+        if now >= self._heartbeat_due:
+            self._heartbeat_due = now + self._config.membership.heartbeat_s
+            beat = commands.heartbeat()
+            for member in self.members:
+                self.board.send(member.epoch, beat)
+        self._admission.note_servable(self.members.servable_models(), now)
+        self._clock.tick(now)
+        self.settle(now)
+
+    def settle(self, now: float) -> None:
+        """Give work to workers, if something has happened that lets them have more. Call it once
+        for all that has come in."""
+        self._placing.place_waiting(now)
+
+    def take_outbox(self) -> list[OutMessage]:
+        """Commands in order, by worker epoch; the session of each is open, or was a moment ago."""
+        return self.board.take_outbox()
+
+    def take_touched(self) -> list[Request]:
+        """Requests with something for their client; one may be named twice."""
+        return self.board.take_touched()
+
+    def _look_after_lost(self, now: float) -> None:
+        for member in self.members.take_lost():
+            if self.members.is_lost(member, now):
+                self._recovery.worker_lost(member, now)

@@ -1,0 +1,128 @@
+"""The ways a request ends, and what the workers are told then."""
+
+from __future__ import annotations
+
+from twolane import errors
+from twolane.router.dispatch.board import Board
+from twolane.router.requests.attempt import Attempt, AttemptState
+from twolane.router.requests.ledger import make_ledger
+from twolane.router.requests.request import Request, RequestState
+from twolane.v1 import sampling_pb2, worker_pb2
+
+S = RequestState
+
+
+class Endings:
+    """Every request leaves the board through here, exactly once."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+
+    def last_token(
+        self, request: Request, reason: sampling_pb2.FinishReason, role: int, now: float
+    ) -> None:
+        """The answer is complete; `role` produced its last token. The workers' final figures are
+        awaited for a moment, then the ledger goes out."""
+        attempt = request.attempt
+        assert attempt is not None
+        self._board.advance(request, S.ENDING)
+        request.finish_reason = reason
+        request.answer.end()
+        attempt.life.advance(AttemptState.OVER)
+        self._board.tally.remove(attempt)  # the workers are free; only figures are awaited
+        self._board.touch(request)
+        prefill = self._board.members.get(attempt.prefill_epoch)
+        if role == worker_pb2.ROLE_PREFILL:
+            request.awaited_roles = frozenset({worker_pb2.ROLE_PREFILL})
+            if not attempt.is_colocated:
+                # it hears so from the prefill worker too, if their connection holds
+                self._cancel_at(attempt.decode_epoch, attempt)
+        elif prefill is not None and prefill.is_open:
+            request.awaited_roles = frozenset({worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE})
+        else:
+            request.awaited_roles = frozenset({worker_pb2.ROLE_DECODE})
+        request.due = now + self._board.config.dispatch.ledger_wait_s
+        self._board.alarm(request, request.due)
+        self.complete_if_told(request)
+
+    def stopped(
+        self, request: Request, reason: sampling_pb2.FinishReason, role: int, now: float
+    ) -> None:
+        """The router ends the answer, so the workers must be told: a stop string is complete, or
+        max_tokens are here and the worker did not say so."""
+        assert request.attempt is not None
+        self.cancel_attempt(request.attempt)
+        self.last_token(request, reason, role, now)
+
+    def complete_if_told(self, request: Request) -> None:
+        """ENDING: if every awaited side has told its figures, the request is finished."""
+        assert request.attempt is not None
+        if request.awaited_roles <= request.attempt.ended_roles:
+            self.complete(request)
+
+    def complete(self, request: Request) -> None:
+        """ENDING -> FINISHED, with the figures that are there."""
+        attempt = request.last_attempt
+        assert attempt is not None
+        request.ledger = make_ledger(
+            request.timeline,
+            prompt_tokens=request.n_prompt,
+            output_tokens=len(request.answer.tokens),
+            attempts=request.n_attempts,
+            prefill_worker=self._board.members.worker_id(attempt.prefill_epoch),
+            decode_worker=self._board.members.worker_id(attempt.decode_epoch),
+        )
+        self._board.advance(request, S.FINISHED)
+        self._board.counters["finished"] += 1
+        self._board.outlook.note_end(request, is_whole=True)
+        self._leave(request)
+
+    def fail(self, request: Request, error: errors.TwolaneError) -> None:
+        """One typed error to the client; both workers are told to stop."""
+        request.answer.end()
+        self._fail(request, error)
+
+    def _fail(self, request: Request, error: errors.TwolaneError) -> None:
+        is_cancel = isinstance(error, errors.CancelledError)
+        request.error = error
+        if isinstance(error, errors.DeadlineError):
+            self._board.outlook.note_end(request, is_whole=False)
+        if request.attempt is not None and not request.attempt.is_over:
+            self.cancel_attempt(request.attempt)
+            request.attempt.life.advance(AttemptState.OVER)
+        self._board.advance(request, S.CANCELLED if is_cancel else S.FAILED)
+        self._board.counters["cancelled" if is_cancel else f"failed.{error.reason}"] += 1
+        self._leave(request)
+
+    def fail_of_bug(self, request: Request, what: str) -> None:
+        """An exception was met in `what` is done with this request. Whatever state that left it in,
+        it is out of every table afterwards. Text that was held back is lost: it may be what the
+        exception was about."""
+        self._board.counters["bugs"] += 1
+        if not request.is_over:
+            error = errors.InternalError(
+                "a bug of twolane; the router's log has its trace", metadata={"while": what}
+            )
+            self._fail(request, error)
+        elif self._board.requests.get(request.job.submission_id) is request:
+            self._leave(request)
+
+    def cancel_attempt(self, attempt: Attempt) -> None:
+        """Tell everyone who may know of it, under every number that it may be known by."""
+        for number in range(attempt.prefill_key, attempt.key.attempt):
+            self._board.cancel(attempt.prefill_epoch, attempt.key.submission_id, number)
+        for epoch in attempt.epochs():
+            self._cancel_at(epoch, attempt)
+
+    def _cancel_at(self, epoch: int, attempt: Attempt) -> None:
+        self._board.cancel(epoch, attempt.key.submission_id, attempt.key.attempt)
+
+    def _leave(self, request: Request) -> None:
+        took_s = max(0.0, self._board.now - request.job.arrived)
+        if request.ledger is not None:
+            took_s = request.ledger.total_s
+        outcome = request.state.name.lower()
+        self._board.observer.ended(request.job.model, outcome, took_s)
+        self._board.set_attempt(request, None)
+        self._board.remove(request)
+        self._board.touch(request)

@@ -1,0 +1,1 @@
+"""Where clients, workers and operators come in: gRPC and HTTP."""

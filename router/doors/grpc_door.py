@@ -1,0 +1,93 @@
+"""The gRPC service that clients see, as thin as it can be.
+
+Whoever reaches this door may ask for answers, and how his own do. All else is told to operators, at
+a door of theirs.
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+
+import grpc
+
+from twolane.errors import InvalidParameterError, InvalidRequestError
+from twolane.router.router import Router
+from twolane.rpc.call_gate import CallGate, Context
+from twolane.rpc.handlers import unary, unary_stream
+from twolane.v1 import inference_pb2
+
+INFERENCE = "twolane.v1.InferenceService"
+MAX_SUBMISSION_IDS = 1000
+
+
+class Door:
+    """Clients come in here. Workers: `twolane.router.doors.worker_door`, operators:
+    `twolane.router.doors.admin_door`."""
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+
+    def handlers(self, gate: CallGate) -> list[grpc.GenericRpcHandler]:
+        services = {
+            INFERENCE: {
+                "Generate": unary_stream(
+                    inference_pb2.GenerateRequest, self._generate, gate, check=self._check_room
+                ),
+                "Cancel": unary(inference_pb2.CancelRequest, self._cancel, gate),
+                "ListModels": unary(inference_pb2.ListModelsRequest, self._list_models, gate),
+                "GetStatus": unary(inference_pb2.GetStatusRequest, self._get_status, gate),
+            },
+        }
+        return [
+            grpc.method_handlers_generic_handler(name, methods)
+            for name, methods in services.items()
+        ]
+
+    def _check_room(self, context: Context) -> None:
+        self._router.check_room(time_left_s=context.time_remaining())
+
+    async def _generate(self, request: inference_pb2.GenerateRequest, context: Context) -> None:
+        time_left_s = context.time_remaining()
+        async with aclosing(self._router.generate(request, time_left_s=time_left_s)) as answer:
+            async for response in answer:
+                await context.write(response)
+
+    async def _cancel(
+        self, request: inference_pb2.CancelRequest, context: Context
+    ) -> inference_pb2.CancelResponse:
+        if bool(request.request_id) == bool(request.submission_id):
+            text = "name a request by request_id or by submission_id, one of the two"
+            raise InvalidRequestError(text, field="request_id")
+        if request.submission_id:
+            found = self._router.cancel_submission(request.submission_id)
+        else:
+            found = self._router.cancel(request.request_id, tenant=request.tenant)
+        return inference_pb2.CancelResponse(found=found)
+
+    async def _list_models(
+        self, request: inference_pb2.ListModelsRequest, context: Context
+    ) -> inference_pb2.ListModelsResponse:
+        return inference_pb2.ListModelsResponse(models=self._models())
+
+    async def _get_status(
+        self, request: inference_pb2.GetStatusRequest, context: Context
+    ) -> inference_pb2.GetStatusResponse:
+        n_ids = len(request.submission_ids)
+        if n_ids > MAX_SUBMISSION_IDS:
+            raise InvalidParameterError(
+                "len(submission_ids)", n_ids, f"at most {MAX_SUBMISSION_IDS}"
+            )
+        status = self._router.service_status(request.submission_ids)
+        status.models.extend(self._models())
+        return status
+
+    def _models(self) -> list[inference_pb2.Model]:
+        return [
+            inference_pb2.Model(
+                name=model.name,
+                fingerprint=model.fingerprint,
+                max_context_tokens=model.max_context_tokens,
+                vocab_size=model.vocab_size,
+            )
+            for model in self._router.models()
+        ]

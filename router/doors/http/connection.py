@@ -1,0 +1,364 @@
+"""One connection of the HTTP door: uvicorn's, with bounds on all that comes before an answer.
+
+    IDLE ──first byte──> HEAD ──> BODY ──> ANSWERED ──> IDLE
+      │                   │        │
+      └─ too long ────────┴────────┴──> ENDING: refused, what still comes is thrown away
+
+The application is started when a request is complete, so an unfinished one costs a few bytes. Only
+one request at a time is parsed; what a client sends beyond it waits unparsed, then unread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from typing import Any
+
+import httptools
+import msgspec
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from twolane.router.config import HttpConfig
+from twolane.router.doors.http.call_id import HEADER, refused_call_id
+from twolane.router.doors.http.connection_budget import Room, peer_of
+from twolane.router.doors.http.errors import plain_error, retry_after
+from twolane.router.doors.http.head import (
+    Body,
+    Refusal,
+    announced_body,
+    refusal_of_body,
+    refusal_of_head,
+    too_large,
+)
+
+_END = b"\r\n\r\n"  # of a head, and of a body in chunks
+_HELD_BYTES = 65_536  # of the requests after the running one
+_LINGER_S = 2.0  # for a client to read why it was refused
+_LINGER_BYTES = 8 << 20
+
+
+class Phase(enum.Enum):
+    """Of one connection; see the module."""
+
+    IDLE = enum.auto()
+    HEAD = enum.auto()
+    BODY = enum.auto()
+    ANSWERED = enum.auto()
+    ENDING = enum.auto()
+
+
+class Connection(HttpToolsProtocol):
+    """A `Guest` of the door's room. `post_paths` take a body of up to `max_bytes`."""
+
+    def __init__(
+        self,
+        *,
+        door: HttpConfig,
+        room: Room,
+        post_paths: frozenset[str],
+        max_bytes: int,
+        config: uvicorn.Config,
+        server_state: Any,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self.peer = ""
+        self._door = door
+        self._room = room
+        self._post_paths = post_paths
+        self._max_bytes = max_bytes
+        self._phase = Phase.IDLE
+        self._has_entered = False
+        self._due = 0.0  # when the phase has lasted too long
+        self._timer: asyncio.TimerHandle | None = None
+        self._tail = b""  # of what was parsed last: the end that is looked for may come in parts
+        self._held = b""
+        self._head_bytes = 0
+        self._silent_bytes = 0  # of a body's framing, in pieces without content
+        self._body = Body()
+        self._n_body = 0
+        self._n_discarded = 0
+        self._refusal: Refusal | None = None
+        self._is_upgrade = False
+
+    # The connection
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.peer = peer_of(self.client[0] if self.client else "")
+        self._has_entered = self._room.try_enter(self)
+        if not self._has_entered:
+            transport.abort()
+            return
+        self._wait_at_most(self._door.head_timeout_s)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.cycle = None  # type: ignore[assignment]  # it refers to us, and has the body
+        if self._has_entered:
+            self._room.leave(self)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def shutdown(self) -> None:
+        """The server stops: a request that is complete is answered, others end."""
+        if self._phase is Phase.ANSWERED:
+            super().shutdown()
+        else:
+            self.transport.abort()
+
+    def give_way(self) -> None:
+        """See `Guest`."""
+        self._room.stop_waiting(self)
+        if self._phase in (Phase.HEAD, Phase.BODY):
+            text = "too many requests come in at once; this one had waited longest"
+            self._write(Refusal(503, text, self._door.retry_after_s))
+        is_silent = self._phase is Phase.ENDING  # its client has been told, or reads nothing
+        self._phase = Phase.ENDING
+        if is_silent:
+            self.transport.abort()
+        else:
+            self.transport.close()
+
+    # Time
+
+    def _wait_at_most(self, seconds: float) -> None:
+        """In this phase. One timer for all: it is set anew only when it would come too late."""
+        self._due = self.loop.time() + seconds
+        if self._timer is not None and self._timer.when() > self._due:
+            self._timer.cancel()
+            self._timer = None
+        if self._timer is None:
+            self._timer = self.loop.call_at(self._due, self._on_time)
+
+    def _on_time(self) -> None:
+        self._timer = None
+        if self._phase is Phase.ANSWERED or self.transport.is_closing():
+            return
+        if self.loop.time() < self._due:
+            self._timer = self.loop.call_at(self._due, self._on_time)
+        elif self._phase is Phase.HEAD:
+            within_s = self._door.head_timeout_s
+            self._refuse(Refusal(408, f"the head has not come within {within_s:g} s"))
+        elif self._phase is Phase.BODY:
+            within_s = self._door.body_timeout_s
+            text = f"the body has not come within {within_s:g} s; {self._n_body} bytes have"
+            self._refuse(Refusal(408, text))
+        else:
+            self.transport.abort()
+
+    # What comes
+
+    def data_received(self, data: bytes) -> None:
+        if self._phase is Phase.ENDING:
+            self._discard(len(data))
+        elif self._phase is Phase.ANSWERED:
+            self._hold(data)
+        else:
+            self._parse(data)
+
+    def _hold(self, data: bytes) -> None:
+        """Until the running request is answered. Small parts are read on: a client that hangs up is
+        noticed only so."""
+        self._held += data
+        if len(self._held) > _HELD_BYTES:
+            self.flow.pause_reading()
+
+    def _discard(self, n_bytes: int) -> None:
+        self._n_discarded += n_bytes
+        if self._n_discarded > _LINGER_BYTES:
+            self.transport.abort()
+
+    def _parse(self, data: bytes) -> None:
+        """Up to the end of one request."""
+        while data and self._refusal is None and self._phase is not Phase.ENDING:
+            if self._phase is Phase.ANSWERED:
+                self._hold(data)
+                return
+            if self._phase is Phase.IDLE:
+                self._phase = Phase.HEAD
+                self._head_bytes = 0
+                self._wait_at_most(self._door.head_timeout_s)
+            piece = data[: self._n_next(data)]
+            data = data[len(piece) :]
+            self._feed(piece)
+        if self._refusal is not None:
+            refusal, self._refusal = self._refusal, None
+            self._refuse(refusal)
+
+    def _n_next(self, data: bytes) -> int:
+        """How much may be parsed now without passing the end of this head, or of this body."""
+        if self._phase is Phase.BODY and self._body.n_bytes is not None:
+            return self._body.n_bytes - self._n_body
+        at = (self._tail + data).find(_END)
+        n_next = len(data) if at < 0 else at + len(_END) - len(self._tail)
+        self._tail = b"" if at >= 0 else (self._tail + data[-3:])[-3:]
+        return n_next
+
+    def _feed(self, piece: bytes) -> None:
+        phase, n_body = self._phase, self._n_body
+        if phase is Phase.BODY and self._is_upgrade:  # the parser believes it is over
+            self.on_body(piece)
+            if self._n_body == self._body.n_bytes:
+                self._complete()
+            return
+        try:
+            self.parser.feed_data(piece)
+        except httptools.HttpParserUpgrade:
+            pass  # it is answered as it is, which HTTP allows
+        except httptools.HttpParserError as error:
+            self._refusal = self._refusal or Refusal(400, f"this is no HTTP request: {error}")
+            return
+        if phase is Phase.HEAD and self._phase is Phase.HEAD:
+            self._head_bytes += len(piece)
+            self._check_head_bytes(self._head_bytes)
+        elif phase is Phase.BODY and self._n_body == n_body:
+            self._silent_bytes += len(piece)
+            self._check_head_bytes(self._silent_bytes)
+
+    def _check_head_bytes(self, n_bytes: int) -> None:
+        bound = self._door.head_bytes
+        if n_bytes > bound and self._refusal is None:
+            self._refusal = Refusal(431, f"the head has more than {bound} bytes")
+
+    # The parser's callbacks
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._n_body = self._silent_bytes = 0
+        self._is_upgrade = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._phase is Phase.HEAD:  # else it follows a body in chunks, and means nothing here
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        n_bytes = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        self._check_head_bytes(n_bytes)
+        version = self.parser.get_http_version()
+        self._refusal = self._refusal or refusal_of_head(version, self.headers)
+        if self._refusal is not None:
+            return
+        self._body = announced_body(self.headers)
+        self._is_upgrade = self.parser.should_upgrade()
+        super().on_headers_complete()  # makes the cycle; see `_start_asgi_task`
+        takes_body = self.scope["method"] == "POST" and self.scope["path"] in self._post_paths
+        if takes_body:
+            self._refusal = refusal_of_body(self.headers, self._body, self._max_bytes)
+        if self._refusal is not None:
+            return
+        if self._is_upgrade:
+            self.cycle.keep_alive = False
+            if self._body.n_bytes is None:
+                self._refusal = Refusal(400, "an upgrade with a body in chunks is not taken")
+        if not takes_body and not self._body.is_empty:
+            self._answer_unread()
+            return
+        if self.expect_100_continue and not self._body.is_empty:
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self.cycle.waiting_for_100_continue = False
+        self._phase = Phase.BODY
+        if not self._body.is_empty:
+            self._wait_at_most(self._door.body_timeout_s)
+
+    def on_body(self, body: bytes) -> None:
+        if self._phase is not Phase.BODY:
+            return
+        self._n_body += len(body)
+        if self._n_body > self._max_bytes:
+            self._refusal = self._refusal or too_large(self._n_body, self._max_bytes)
+            return
+        self.cycle.body += body
+        if self._n_body != self._body.n_bytes:
+            self._room.hold(self, len(body))
+
+    def on_message_complete(self) -> None:
+        if self._phase is Phase.BODY and not (self._is_upgrade and not self._body.is_empty):
+            self._complete()
+
+    # Answers
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        """uvicorn would start it with the head; here it is started when the request is complete."""
+
+    def _complete(self) -> None:
+        if self._refusal is None:
+            self.cycle.more_body = False
+            self.cycle.message_event.set()
+            self._answer()
+
+    def _answer(self) -> None:
+        self._phase = Phase.ANSWERED
+        self._room.stop_waiting(self)
+        super()._start_asgi_task(self.cycle, self.app)
+
+    def _answer_unread(self) -> None:
+        """No body is taken there: the application says what it has to say, and none is read."""
+        self.cycle.keep_alive = self.cycle.more_body = False
+        self.cycle.waiting_for_100_continue = False
+        self.cycle.transport = _Lingering(self)  # type: ignore[assignment]
+        self._answer()
+
+    def on_response_complete(self) -> None:
+        self.server_state.total_requests += 1
+        if self.transport.is_closing() or self._phase is Phase.ENDING:
+            return
+        self._phase = Phase.IDLE
+        self._room.wait(self)
+        self._wait_at_most(self._door.keep_alive_s)
+        self.flow.resume_reading()
+        if self._held:
+            held, self._held = self._held, b""
+            self.loop.call_soon(self._parse_held, held)
+
+    def _parse_held(self, held: bytes) -> None:
+        if not self.transport.is_closing():
+            self.data_received(held)
+
+    def _refuse(self, refusal: Refusal) -> None:
+        if not self.transport.is_closing():
+            self._write(refusal)
+            self.linger()
+
+    def linger(self) -> None:
+        """Say no more, and let the client read what was said: closing at once would reset it."""
+        if self.transport.is_closing() or self._phase is Phase.ENDING:
+            return
+        self._phase = Phase.ENDING
+        self._room.wait(self)
+        self._wait_at_most(_LINGER_S)
+        self.flow.resume_reading()
+        self.transport.write_eof()
+
+    def _write(self, refusal: Refusal) -> None:
+        if self.cycle is not None:
+            self.cycle.body.clear()
+        body = msgspec.json.encode(plain_error(refusal.status, refusal.message))
+        head = [
+            STATUS_LINE[refusal.status],
+            b"content-type: application/json\r\ncontent-length: %d\r\n" % len(body),
+            f"{HEADER}: {refused_call_id(self.headers or ())}\r\n".encode(),
+            b"connection: close\r\n",
+        ]
+        if refusal.retry_after_s is not None:
+            for name, value in retry_after(refusal.retry_after_s).items():
+                head.append(f"{name.lower()}: {value}\r\n".encode())
+        self.transport.write(b"".join([*head, b"\r\n", body]))
+
+
+class _Lingering:
+    """A transport for one answer, after which nothing more is said."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def write(self, data: bytes) -> None:
+        self._connection.transport.write(data)
+
+    def is_closing(self) -> bool:
+        return self._connection.transport.is_closing()
+
+    def close(self) -> None:
+        self._connection.linger()

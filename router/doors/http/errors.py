@@ -1,0 +1,96 @@
+"""The one place where errors become HTTP: a status, and a body as OpenAI's clients expect it, an
+object `error` with `message`, `type`, `param` (the field, or null) and `code` (the reason)."""
+
+from __future__ import annotations
+
+import math
+from http import HTTPStatus
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+
+from twolane import errors
+from twolane.router.doors.http.call_id import call_id_header
+
+CLIENT_LEFT = 499  # as nginx has it: nobody reads this, or an operator cancelled the request
+
+_STATUS_OF: dict[type[errors.TwolaneError], int] = {
+    errors.InvalidRequestError: 400,
+    errors.InvalidParameterError: 400,
+    errors.UnimplementedError: 400,
+    errors.PermissionDeniedError: 403,
+    errors.UnknownModelError: 404,
+    errors.DuplicateRequestError: 409,
+    errors.OverloadedError: 429,
+    errors.CancelledError: CLIENT_LEFT,
+    errors.InternalError: 500,
+    errors.UnavailableError: 503,
+    errors.DeadlineError: 504,
+}
+_TYPE_OF = {403: "permission_error", 429: "rate_limit_error"}
+_CODE_OF = {errors.UnknownModelError.reason: "model_not_found"}
+
+
+def error_body(error: errors.TwolaneError) -> dict[str, Any]:
+    """As the only answer, or as the last event of one that had begun."""
+    field = error.metadata.get("field", "")
+    if isinstance(error, errors.InvalidRequestError):
+        field = field or error.field
+    elif isinstance(error, errors.UnknownModelError):
+        field = "model"
+    code = _CODE_OF.get(error.reason, error.reason.lower())
+    return _body(error.message, _STATUS_OF[type(error)], field or None, code)
+
+
+async def on_twolane_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, errors.TwolaneError)
+    headers = call_id_header(request)
+    if isinstance(error, errors.OverloadedError):
+        headers |= retry_after(error.retry_after_s)
+    return JSONResponse(error_body(error), _STATUS_OF[type(error)], headers)
+
+
+def crowded(message: str, retry_after_s: float) -> Response:
+    """The door itself has no room. 429, in contrast, says that the router's queue has none."""
+    body = plain_error(503, message)
+    return JSONResponse(body, 503, retry_after(retry_after_s))
+
+
+async def on_http_error(request: Request, error: Exception) -> Response:
+    """No such path, no such method, a body that is too large, …"""
+    assert isinstance(error, HTTPException)
+    code = HTTPStatus(error.status_code).name.lower()
+    body = _body(error.detail, error.status_code, None, code)
+    headers = {**call_id_header(request), **(error.headers or {})}
+    return JSONResponse(body, error.status_code, headers)
+
+
+async def on_disconnect(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ClientDisconnect)
+    return Response(status_code=CLIENT_LEFT)
+
+
+async def on_bug(request: Request, error: Exception) -> Response:
+    """The server logs it; what is in it is not for strangers."""
+    body = _body("a bug of twolane; see the router's log", 500, None, "internal")
+    return JSONResponse(body, 500, call_id_header(request))
+
+
+def plain_error(status: int, message: str) -> dict[str, Any]:
+    """The body of what HTTP itself is about."""
+    code = "overloaded" if status == 503 else HTTPStatus(status).name.lower()
+    return _body(message, status, None, code)
+
+
+def retry_after(seconds: float) -> dict[str, str]:
+    return {
+        "Retry-After": str(max(1, math.ceil(seconds))),
+        "Retry-After-Ms": str(math.ceil(seconds * 1000)),  # OpenAI's clients
+    }
+
+
+def _body(message: str, status: int, param: str | None, code: str) -> dict[str, Any]:
+    kind = _TYPE_OF.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}

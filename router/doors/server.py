@@ -1,0 +1,229 @@
+"""A router on the network: two doors for clients (gRPC, HTTP), one for workers, one for operators;
+health, reflection, metrics.
+
+Health of the inference service (and of "", the whole) is SERVING only while some model can be
+served; a load balancer that reads it sends clients elsewhere meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from contextlib import AsyncExitStack
+from types import TracebackType
+
+import grpc
+from grpc_health.v1 import health_pb2
+
+from twolane.router.background import Background
+from twolane.router.config import RouterConfig, ServerConfig
+from twolane.router.doors.admin_door import AdminDoor, listen_at
+from twolane.router.doors.grpc_door import INFERENCE, Door
+from twolane.router.doors.http.app import make_app
+from twolane.router.doors.http.server import HttpServer
+from twolane.router.doors.metrics import RouterMetrics
+from twolane.router.doors.scrape_targets import TARGETS, scrape_targets
+from twolane.router.doors.worker_door import WorkerDoor
+from twolane.router.members.session import WorkerDialer
+from twolane.router.router import Router
+from twolane.router.text.codec import TextCodec
+from twolane.rpc.call_gate import CallGate
+from twolane.rpc.listen import ListenError, bare, join, listening
+from twolane.rpc.metrics_http import Headers, MetricsEndpoint
+from twolane.rpc.options import INTERNAL_SERVER_OPTIONS
+from twolane.rpc.secret import SecretGate
+from twolane.rpc.shared_port import SharedPort
+from twolane.rpc.standard_services import Health, standard_handlers
+from twolane.v1 import cluster_pb2
+
+PUBLISH_S = 0.5  # health and metrics lag behind by this much
+
+
+class RouterServer:
+    """Use as an async context manager: serving inside, stopped with grace at the end.
+
+    async with (
+        GrpcDialer(server_config.secret) as dialer,
+        RouterServer(config, server_config, dialer, text) as s,
+    ):
+        print(s.address, s.http_address, s.worker_address, s.metrics_port)
+        await s.wait_stopped()
+    """
+
+    def __init__(
+        self,
+        config: RouterConfig,
+        server_config: ServerConfig,
+        dialer: WorkerDialer,
+        text: TextCodec | None = None,
+    ) -> None:
+        self.metrics = RouterMetrics()
+        self.router = Router(config, dialer, text, observer=self.metrics)
+        self.port = 0
+        self.worker_port = 0
+        self.metrics_port = 0
+        self.http_port = 0
+        self._config = server_config
+        self.gate = SecretGate(server_config.secret)
+        self._health = Health()
+        self._stop_wanted = asyncio.Event()
+        self._calls = CallGate(server_config.grpc.calls)
+        self.metrics.watch(self._look)
+
+    @property
+    def address(self) -> str:
+        """host:port of the door for clients."""
+        return join(self._config.host, self.port)
+
+    @property
+    def worker_address(self) -> str:
+        """host:port of the door for workers and the launcher."""
+        return join(self._config.worker_host, self.worker_port)
+
+    @property
+    def http_address(self) -> str:
+        """host:port of the HTTP door; empty if there is none."""
+        return join(self._config.host, self.http_port) if self.http_port else ""
+
+    @property
+    def metrics_address(self) -> str:
+        """host:port of the metrics; empty if there are none."""
+        return join(self._config.host, self.metrics_port) if self.metrics_port else ""
+
+    @property
+    def admin_address(self) -> str:
+        """unix:PATH of the door for operators; empty if there is none."""
+        return f"unix:{self._config.admin_socket}" if self._config.admin_socket else ""
+
+    async def __aenter__(self) -> RouterServer:
+        async with AsyncExitStack() as stack:
+            if self._config.metrics_port is not None:
+                metrics = MetricsEndpoint(self.metrics.registry, pages={TARGETS: self._targets})
+                stack.push_async_callback(metrics.close)
+                self.metrics_port = await _start(metrics, self._config)
+            await stack.enter_async_context(self.router)
+            await self._open_worker_door(stack)
+            server = self._make_door()
+            http = self._open_http()
+            stack.push_async_callback(self._stop_doors, server, http)
+            gate = self._calls
+            server.add_handlers(Door(self.router).handlers(gate))
+            server.add_handlers(standard_handlers(self._health, (INFERENCE,), gate))
+            host, port = self._config.host, self._config.port
+            with listening(host, port, "--port"):
+                self.port = server.bind(host, port)
+            await self._open_admin_door(stack)
+            await self._publish()
+            await server.start()
+            background = await stack.enter_async_context(Background())
+            background.start(self._publish_forever(), name="publish")
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+        self.router.stop_accepting()
+        await self._stack.__aexit__(kind, error, trace)
+
+    def stop(self) -> None:
+        """Make `wait_stopped` return. May be called from a signal handler, and twice."""
+        self._stop_wanted.set()
+
+    async def wait_stopped(self) -> None:
+        await self._stop_wanted.wait()
+
+    def _make_door(self) -> SharedPort:
+        return SharedPort(
+            message_bytes=self.router.config.limits.message_bytes,
+            connections=self._config.grpc.connections,
+            idle_s=self._config.grpc.idle_s,
+        )
+
+    async def _open_worker_door(self, stack: AsyncExitStack) -> None:
+        server = grpc.aio.server(interceptors=[self.gate], options=INTERNAL_SERVER_OPTIONS)
+        stack.push_async_callback(server.stop, None)
+        server.add_generic_rpc_handlers((WorkerDoor(self.router).handler(),))
+        host, port = self._config.worker_host, self._config.worker_port
+        with listening(host, port, "--worker-port"):
+            self.worker_port = server.add_insecure_port(join(host, port))
+        await server.start()
+
+    async def _open_admin_door(self, stack: AsyncExitStack) -> None:
+        path = self._config.admin_socket
+        if not path:
+            return
+        server = grpc.aio.server(options=INTERNAL_SERVER_OPTIONS)
+        stack.push_async_callback(server.stop, None)
+        door = AdminDoor(
+            self.router, http_endpoint=self.http_address, metrics_endpoint=self.metrics_address
+        )
+        server.add_generic_rpc_handlers((door.handler(),))
+        try:
+            listen_at(server, path)
+        except (RuntimeError, OSError) as error:
+            raise ListenError(f"cannot listen on {path} (--admin-socket): {error}") from error
+        await server.start()
+
+    def _open_http(self) -> HttpServer | None:
+        config = self._config
+        if config.http is None:
+            return None
+        app = make_app(self.router, config.http)
+        max_bytes = self.router.config.limits.message_bytes
+        http = HttpServer(app, config.http, max_bytes=max_bytes)
+        with listening(config.host, config.http.port, "--http-port"):
+            self.http_port = http.open(bare(config.host))
+        return http
+
+    async def _stop_doors(self, server: SharedPort, http: HttpServer | None) -> None:
+        """New calls are refused; running ones get the grace, at both doors the same one."""
+        await self._health.enter_graceful_shutdown()
+        grace_s = self._config.stop_grace_s
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(server.stop(grace_s))
+            if http is not None:
+                tasks.create_task(http.stop(grace_s, self.router.end_answers))
+
+    def _look(self) -> cluster_pb2.GetClusterStatusResponse:
+        """For the metrics: everything but single requests."""
+        status = self.router.status(with_requests=False)
+        status.metrics_endpoint = self.metrics_address
+        for method, n in self.gate.refused.items():
+            status.counters[f"unauthenticated.{method}"] = n
+        for reason, n in self._calls.refused.items():
+            status.counters[f"refused.{reason}"] += n
+        return status
+
+    def _targets(self, headers: Headers) -> tuple[bytes, str]:
+        return scrape_targets(self._look(), headers.get("host", "")), "application/json"
+
+    async def _publish_forever(self) -> None:
+        while True:
+            await asyncio.sleep(PUBLISH_S)
+            await self._publish()
+
+    async def _publish(self) -> None:
+        serving, not_serving = (
+            health_pb2.HealthCheckResponse.SERVING,
+            health_pb2.HealthCheckResponse.NOT_SERVING,
+        )
+        for name in ("", INFERENCE):
+            await self._health.set(name, serving if self.router.can_serve() else not_serving)
+
+
+async def _start(metrics: MetricsEndpoint, config: ServerConfig) -> int:
+    """Returns the port: the one asked for, or another if somebody has that one. It is told to all
+    who scrape, and a router that serves is worth more than its page's place."""
+    assert config.metrics_port is not None
+    with listening(config.host, config.metrics_port, "--metrics-port"):
+        try:
+            return await metrics.start(bare(config.host), config.metrics_port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            return await metrics.start(bare(config.host), 0)

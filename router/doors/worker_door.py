@@ -1,0 +1,84 @@
+"""The gRPC service for workers and the launcher, at a listener where they show the secret."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import grpc
+
+from twolane.errors import InvalidRequestError
+from twolane.router.members.membership import NameTakenError, RetiredEpochError
+from twolane.router.router import Router
+from twolane.rpc.call_gate import Context
+from twolane.rpc.handlers import unary
+from twolane.rpc.log_rate import LogRate
+from twolane.v1 import cluster_pb2
+
+log = logging.getLogger(__name__)
+
+MEMBERSHIP = "twolane.v1.MembershipService"
+CODE = grpc.StatusCode
+
+
+class WorkerDoor:
+    """Who comes in here is believed: a worker gets requests, a proof of death frees pages. So its
+    server has a `SecretGate`."""
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+        self._log_rate = LogRate()
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        methods = {
+            "Announce": unary(cluster_pb2.AnnounceRequest, self._announce),
+            "ReportGone": unary(cluster_pb2.ReportGoneRequest, self._report_gone),
+        }
+        return grpc.method_handlers_generic_handler(MEMBERSHIP, methods)
+
+    async def _announce(
+        self, request: cluster_pb2.AnnounceRequest, context: Context
+    ) -> cluster_pb2.AnnounceResponse:
+        _check_announce(request)
+        try:
+            return self._router.announce(request)
+        except (NameTakenError, RetiredEpochError) as error:
+            self._log(request.worker.epoch, error)
+            is_final = isinstance(error, RetiredEpochError)
+            code = CODE.FAILED_PRECONDITION if is_final else CODE.ALREADY_EXISTS
+            await context.abort(code, str(error))
+            raise AssertionError("abort raises") from error
+
+    async def _report_gone(
+        self, request: cluster_pb2.ReportGoneRequest, context: Context
+    ) -> cluster_pb2.ReportGoneResponse:
+        if not request.epoch:
+            raise InvalidRequestError("epoch is 0; name an incarnation", field="epoch")
+        self._router.report_gone(request.epoch)
+        return cluster_pb2.ReportGoneResponse()
+
+    def _log(self, epoch: int, error: Exception) -> None:
+        n = self._log_rate.take(epoch, asyncio.get_running_loop().time())
+        if n:
+            log.warning("refused %d announces: %s", n, error)
+
+
+def _check_announce(request: cluster_pb2.AnnounceRequest) -> None:
+    """A worker that announces nonsense must not get requests."""
+    worker = request.worker
+    for name, value in (
+        ("worker.worker_id", worker.worker_id),
+        ("worker.epoch", worker.epoch),
+        ("worker.endpoint", worker.endpoint),
+    ):
+        if not value:
+            raise InvalidRequestError(f"{name} is empty", field=name)
+    if request.leaving:
+        return
+    if not request.roles or not request.model:
+        raise InvalidRequestError("roles and model must be set", field="roles")
+    for name in ("n_pages", "page_tokens", "max_context_tokens", "vocab_size"):
+        if getattr(request, name) < 1:
+            raise InvalidRequestError(
+                f"{name} is {getattr(request, name)}; at least 1 is needed", field=name
+            )

@@ -1,0 +1,1 @@
+"""The workers that a router knows, and what they serve."""

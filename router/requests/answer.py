@@ -1,0 +1,73 @@
+"""One answer as it grows: tokens in index order, their text, stop strings, what the client has not
+been sent yet.
+
+    events of the workers ──> add ──> tokens (kept: a resume needs them)
+                                └───> text ──> stop strings ──> unsent ──> take ──> one response
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from twolane.router.text.answer_text import AnswerText
+from twolane.router.text.detokenizer import Detokenizer
+from twolane.rpc.columns import GOES_ON, Logprobs
+from twolane.v1 import inference_pb2, sampling_pb2
+
+
+class Answer:
+    """Owned by one request. `take` empties what is unsent; tokens stay."""
+
+    __slots__ = ("_logprobs", "_n_sent", "_text", "tokens")
+
+    def __init__(
+        self, detokenizer: Detokenizer | None, stops: Sequence[str], min_tokens: int
+    ) -> None:
+        self.tokens: list[int] = []
+        self._text = None if detokenizer is None else AnswerText(detokenizer, stops, min_tokens)
+        self._n_sent = 0
+        self._logprobs: dict[int, Logprobs] = {}  # of unsent tokens, by index
+
+    def add(
+        self,
+        token_id: int,
+        finish_reason: sampling_pb2.FinishReason = GOES_ON,
+        logprobs: Logprobs | None = None,
+    ) -> bool:
+        """Take the next token.
+
+        Returns whether a stop string is complete: then the answer has ended with this token.
+        The text of a token that ended the answer by its id is not part of the answer.
+        """
+        if logprobs is not None:
+            self._logprobs[len(self.tokens)] = logprobs
+        self.tokens.append(token_id)
+        if self._text is None:
+            return False
+        return self._text.add(
+            token_id,
+            is_last=bool(finish_reason),
+            is_stop=finish_reason == sampling_pb2.FINISH_REASON_STOP,
+        )
+
+    def end(self) -> None:
+        """No more tokens: text that was held back becomes part of the answer."""
+        if self._text is not None:
+            self._text.end()
+
+    def take(self) -> inference_pb2.GenerateResponse | None:
+        """Everything that waits, as one response; None if nothing does."""
+        text = "" if self._text is None else self._text.take()
+        first, self._n_sent = self._n_sent, len(self.tokens)
+        if first == self._n_sent and not text:
+            return None
+        response = inference_pb2.GenerateResponse(text=text)
+        for index in range(first, self._n_sent):
+            response.tokens.add(index=index, token_id=self.tokens[index])
+        for index, (logprob, top) in self._logprobs.items():
+            token = response.tokens[index - first]
+            token.logprob = logprob
+            for token_id, its_logprob in top:
+                token.top_logprobs.add(token_id=token_id, logprob=its_logprob)
+        self._logprobs.clear()
+        return response

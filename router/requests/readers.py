@@ -1,0 +1,79 @@
+"""Clients that do not read their answers: what waits for them is bounded in bytes and in time.
+
+    write begins ──> done                                the client reads
+          └──> pause_s, and too many bytes wait ──┐
+          └──> unread_s ──────────────────────────┴──> its request ends, what waits is dropped
+
+All that comes during one write goes out with the next, so only a write that takes long lets
+anything pile up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from twolane.errors import CancelledError
+from twolane.router.config import ReadersConfig
+from twolane.router.requests.request import Request
+
+# In memory, from measurements of what the router keeps of a token that is not sent yet.
+_TOKEN_BYTES = 100
+_LOGPROB_BYTES = 150
+
+
+@dataclass(slots=True)
+class _Write:
+    began: float
+    n_tokens: int  # of the answer that this write and those before it have taken
+
+
+class Readers:
+    """Of one router. Costs the same with any number of clients that do read."""
+
+    def __init__(self, config: ReadersConfig) -> None:
+        self._config = config
+        self._writes: dict[Request, _Write] = {}  # longest first
+        self._cut: dict[Request, CancelledError] = {}
+
+    def begin(self, request: Request, now: float) -> None:
+        """All that waited is written to its client now."""
+        self._writes[request] = _Write(now, len(request.answer.tokens))
+
+    def finish(self, request: Request) -> None:
+        """That is done. Raises `CancelledError` if it took too long; once, then it is forgotten."""
+        if self._writes.pop(request, None) is None:
+            raise self._cut.pop(request)
+
+    def forget(self, request: Request) -> None:
+        """Its client has left. May be called of one that is unknown."""
+        self._writes.pop(request, None)
+        self._cut.pop(request, None)
+
+    def cut(self, now: float) -> list[tuple[Request, CancelledError]]:
+        """The requests that end now for their clients' sake, each with its reason."""
+        cut = []
+        for request, write in self._writes.items():
+            waited_s = now - write.began
+            if waited_s < self._config.pause_s:
+                break
+            n_bytes = _unread_bytes(request, write)
+            if waited_s >= self._config.unread_s or n_bytes > self._config.unread_bytes:
+                cut.append((request, _reason(waited_s, n_bytes)))
+        for request, reason in cut:
+            del self._writes[request]
+            self._cut[request] = reason
+        return cut
+
+
+def _unread_bytes(request: Request, write: _Write) -> int:
+    top = request.job.params.top_logprobs
+    n_bytes = _TOKEN_BYTES + (0 if top is None else _LOGPROB_BYTES * (top + 1))
+    return n_bytes * (len(request.answer.tokens) - write.n_tokens)
+
+
+def _reason(waited_s: float, n_bytes: int) -> CancelledError:
+    return CancelledError(
+        f"the client has read nothing for {waited_s:.1f} s, and about {n_bytes} bytes of its "
+        "answer wait; read faster, or ask for less",
+        metadata={"waited_s": f"{waited_s:.1f}", "unread_bytes": str(n_bytes)},
+    )

@@ -1,0 +1,60 @@
+"""The text of one answer: tokens in, certain text out, stop strings watched.
+
+    token ──> detokenizer ──> piece ──> stop watch ──> unsent ──> take
+              holds half a character    holds what may begin a stop string
+
+All text goes through both, in this order, so what one holds is never overtaken by what came later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from twolane.router.text.detokenizer import Detokenizer
+from twolane.router.text.stops import StopWatch
+
+
+class AnswerText:
+    """Owned by one answer. The text of its first `min_tokens` is not searched for stop strings."""
+
+    __slots__ = ("_detokenizer", "_is_over", "_min_tokens", "_n_tokens", "_stops", "_unsent")
+
+    def __init__(self, detokenizer: Detokenizer, stops: Sequence[str], min_tokens: int) -> None:
+        self._detokenizer = detokenizer
+        self._stops = StopWatch(stops)
+        self._min_tokens = min_tokens
+        self._n_tokens = 0
+        self._is_over = False
+        self._unsent: list[str] = []
+
+    def add(self, token_id: int, *, is_last: bool, is_stop: bool) -> bool:
+        """Whether a stop string is complete: then the answer has ended with this token.
+
+        `is_last`: the worker says so. `is_stop`: by its id, and its text is no part of the answer.
+        """
+        self._n_tokens += 1
+        piece = "" if is_stop else self._detokenizer.add(token_id)
+        if is_last:
+            piece += self._detokenizer.flush()
+        return self._feed(piece)
+
+    def end(self) -> None:
+        """No more tokens: what was held becomes part of the answer. May be called twice."""
+        if not self._is_over and not self._feed(self._detokenizer.flush()):
+            self._unsent.append(self._stops.flush())
+
+    def take(self) -> str:
+        """What is certain and was not taken before."""
+        text = "".join(self._unsent)
+        self._unsent.clear()
+        return text
+
+    def _feed(self, piece: str) -> bool:
+        if not piece:
+            return False
+        if self._n_tokens < self._min_tokens:
+            self._unsent.append(piece)
+            return False
+        emitted, self._is_over = self._stops.feed(piece)
+        self._unsent.append(emitted)
+        return self._is_over

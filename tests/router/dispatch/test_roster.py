@@ -1,0 +1,228 @@
+"""The policy chooses of a shortlist as it would of all workers, and looks at a handful."""
+
+import random
+from typing import Any
+
+import pytest
+
+from twolane.router.config import AdmissionConfig, MembershipConfig
+from twolane.router.dispatch.load_tally import Tally
+from twolane.router.dispatch.policy import place, place_decode
+from twolane.router.dispatch.roster import Roster
+from twolane.router.members.membership import Membership
+from twolane.router.members.worker_view import Need
+from twolane.router.requests.attempt import Attempt, AttemptState
+from twolane.v1 import cluster_pb2, worker_pb2
+
+P, D = worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE
+CONFIG = AdmissionConfig(extra_rows=1, max_prefill_backlog_tokens=900)
+
+
+class Cluster:
+    """Members, shares and the roster of them."""
+
+    def __init__(self) -> None:
+        self.members = Membership(MembershipConfig())
+        self.tally = Tally()
+        self.roster = Roster(CONFIG, self.members, self.tally)
+        self.attempts: list[Attempt] = []
+
+    def join(self, epoch: int, roles: Any, **fields: Any) -> None:
+        facts: dict[str, Any] = {
+            "model": "m", "fingerprint": "f", "n_pages": 100, "page_tokens": 16,
+            "max_context_tokens": 2048, "vocab_size": 50, "decode_rows": 2,
+        }  # fmt: skip
+        address = worker_pb2.WorkerAddress(worker_id=f"w{epoch}", epoch=epoch, endpoint="e")
+        announce = cluster_pb2.AnnounceRequest(worker=address, roles=roles, **(facts | fields))
+        if self.members.announce(announce, 0.0) is not None:
+            self.members.opened(epoch, 0.0)
+
+    def report(self, epoch: int, **fields: Any) -> None:
+        used = fields.pop("used", 0)
+        pages = worker_pb2.PageCounts(used=used)
+        self.members.heard(epoch, worker_pb2.LoadReport(pages=pages, **fields), 0.0)
+
+    def assign(self, prefill: int, decode: int, n_tokens: int) -> None:
+        giver = self.members.get(prefill)
+        assert giver is not None
+        giver.last_given = len(self.attempts) + 1
+        attempt = Attempt(
+            worker_pb2.AttemptKey(submission_id="r", attempt=1),
+            row=1,
+            prefill_epoch=prefill,
+            decode_epoch=decode,
+            n_tokens=n_tokens,
+            first_index=0,
+            growth_tokens=8,
+            page_tokens=16,
+            now=0.0,
+        )
+        self.tally.add(attempt)
+        self.attempts.append(attempt)
+
+
+def random_cluster(rng: random.Random) -> Cluster:
+    cluster = Cluster()
+    role_sets = rng.choice([[[P], [D]], [[P], [D], [P, D]], [[P, D]]])
+    for epoch in range(1, rng.randrange(2, 20)):
+        cluster.join(
+            epoch,
+            rng.choice(role_sets),
+            model=rng.choice("mmmn"),
+            fingerprint=rng.choice("ffg"),
+            n_pages=rng.choice([4, 50, 100]),
+            page_tokens=rng.choice([16, 16, 32]),
+        )
+    return cluster
+
+
+def change(rng: random.Random, cluster: Cluster) -> None:
+    """Something happens to some worker."""
+    members = list(cluster.members)
+    epoch = rng.choice(members).epoch
+    match rng.randrange(7):
+        case 0 | 1:
+            used, queued = rng.randrange(110), rng.randrange(0, 1000, 100)
+            fenced = [9] if rng.random() < 0.1 else []
+            cluster.report(epoch, used=used, prefill_queue_tokens=queued, fence_wanted=fenced)
+        case 2 | 3:
+            cluster.assign(epoch, rng.choice(members).epoch, rng.choice([5, 20, 600]))
+        case 4 if cluster.attempts:
+            cluster.tally.through(rng.choice(cluster.attempts))
+        case 5 if cluster.attempts:
+            attempt = cluster.attempts.pop(rng.randrange(len(cluster.attempts)))
+            attempt.life.advance(AttemptState.OVER)
+            cluster.tally.remove(attempt)
+        case 6 if rng.random() < 0.3:
+            (cluster.members.broken if rng.random() < 0.5 else cluster.members.refused)(epoch)
+        case _:
+            cluster.members.opened(epoch, 0.0)
+
+
+def random_need(rng: random.Random, cluster: Cluster) -> Need:
+    epochs = [member.epoch for member in cluster.members]
+    n_tokens = rng.choice([5, 60, 300, 900])
+    known = {epoch: rng.randrange(n_tokens + 1) for epoch in rng.sample(epochs, len(epochs) // 3)}
+    avoid = frozenset(rng.sample(epochs, rng.choice([0, 0, 1, len(epochs) // 2])))
+    return Need(n_tokens=n_tokens, growth_tokens=8, cached_tokens=known, avoid=avoid)
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_choice_of_the_shortlist_is_the_choice_of_all(seed: int) -> None:
+    rng = random.Random(seed)
+    cluster = random_cluster(rng)
+    for _ in range(25):
+        for _ in range(rng.randrange(4)):
+            change(rng, cluster)
+        need = random_need(rng, cluster)
+        for model in ("m", "n"):
+            everyone = cluster.roster.all(model)
+            shortlist = cluster.roster.shortlist(need, model)
+            assert place(need, shortlist) == place(need, everyone)
+            for giver in {view.giver for view in everyone}:
+                expected = place_decode(need, everyone, giver)
+                assert place_decode(need, shortlist, giver) == expected
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_a_place_that_appears_is_always_news(seed: int) -> None:
+    """What waits is tried again only after news: without any, there must still be no place."""
+    rng = random.Random(seed)
+    cluster = random_cluster(rng)
+    n_without = 0
+    for _ in range(20):
+        need = random_need(rng, cluster)
+        is_stuck = place(need, cluster.roster.shortlist(need, "m")) is None
+        cluster.roster.has_news_for(need, "m")
+        while is_stuck:
+            change(rng, cluster)
+            if cluster.roster.has_news_for(need, "m"):
+                break
+            n_without += 1
+            assert place(need, cluster.roster.all("m")) is None
+            if n_without > 300:
+                return
+
+
+def test_row_that_ends_is_news_even_if_no_page_is_free_by_it() -> None:
+    cluster = Cluster()
+    cluster.join(1, [P])
+    cluster.join(2, [D], decode_rows=0)
+    cluster.report(2, used=50)
+    cluster.assign(1, 2, 20)
+    need = Need(n_tokens=20, growth_tokens=8)
+    assert place(need, cluster.roster.shortlist(need, "m")) is None
+    cluster.roster.has_news_for(need, "m")
+    (attempt,) = cluster.attempts
+    cluster.tally.through(attempt)
+    cluster.roster.has_news_for(need, "m")
+    cluster.tally.remove(attempt)
+    assert cluster.roster.has_news_for(need, "m")
+    assert place(need, cluster.roster.shortlist(need, "m")) is not None
+
+
+def test_news_that_nobody_asks_for_do_not_pile_up() -> None:
+    """Only those who wait ask, and another model's requests may wait for ever."""
+    cluster = Cluster()
+    cluster.join(1, [P])
+    cluster.join(2, [D])
+    for n in range(1_000):
+        cluster.report(1, prefill_queue_tokens=n % 2)
+        cluster.report(2, used=n % 2)
+        cluster.roster.refresh()
+    need = Need(n_tokens=1_000, growth_tokens=1_000)  # fits nowhere: all news are looked at
+    cluster.roster.has_news_for(need, "m")
+    before = cluster.roster.n_looks
+    for n in range(1_000):
+        cluster.report(2, used=n % 2)
+        cluster.roster.refresh()
+    n_refreshed = cluster.roster.n_looks - before
+    assert not cluster.roster.has_news_for(need, "m")
+    assert cluster.roster.n_looks - before - n_refreshed <= 2
+
+
+def big_cluster(n_workers: int) -> Cluster:
+    cluster = Cluster()
+    for epoch in range(1, n_workers + 1):
+        cluster.join(epoch, [D if epoch % 2 else P], decode_rows=9)
+    cluster.roster.refresh()
+    return cluster
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_work_of_a_placement_does_not_grow_with_the_cluster(is_full: bool) -> None:
+    looks = {}
+    for n_workers in (10, 100, 1_000):
+        cluster = big_cluster(n_workers)
+        for epoch in range(1, n_workers + 1):
+            cluster.report(epoch, used=100 if is_full else epoch % 40)
+        cluster.roster.refresh()
+        before = cluster.roster.n_looks
+        for _ in range(20):
+            need = Need(n_tokens=40, growth_tokens=8)
+            placement = place(need, cluster.roster.shortlist(need, "m"))
+            assert (placement is None) == is_full
+            if placement is not None:
+                cluster.assign(placement.prefill.epoch, placement.decode.epoch, 40)
+        looks[n_workers] = cluster.roster.n_looks - before
+    assert looks[10] == looks[100] == looks[1_000] <= 20 * 6
+
+
+def test_report_while_somebody_waits_is_one_look_and_no_search() -> None:
+    cluster = big_cluster(1_000)
+    for epoch in range(1, 1_001):
+        cluster.report(epoch, used=100)
+    need = Need(n_tokens=40, growth_tokens=8)
+    cluster.roster.has_news_for(need, "m")
+    before = cluster.roster.n_looks
+    for epoch in range(1, 1_001):
+        cluster.report(epoch, used=100)  # nothing has changed
+        assert not cluster.roster.has_news_for(need, "m")
+    assert cluster.roster.n_looks == before
+    for epoch in range(1, 1_001, 2):
+        cluster.report(epoch, used=99)  # a page is free: not enough
+        assert not cluster.roster.has_news_for(need, "m")
+    assert cluster.roster.n_looks <= before + 2 * 500
+    cluster.report(501, used=90)
+    assert cluster.roster.has_news_for(need, "m")
+    assert not cluster.roster.has_news_for(need, "m"), "told once"

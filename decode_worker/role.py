@@ -26,7 +26,7 @@ from twolane.kvtransfer.receive.receiver import Receiver
 from twolane.refusals import Refusal
 from twolane.v1 import sampling_pb2, worker_pb2
 from twolane.worker.attempts.attempt_id import AttemptId
-from twolane.worker.context import Site
+from twolane.worker.context import WorkerContext
 from twolane.worker.errors import RowRefusedError
 from twolane.worker.finish import GOES_ON
 from twolane.worker.rows import Row, RowState, by_turn
@@ -38,7 +38,7 @@ _DECODE = worker_pb2.ROLE_DECODE
 class DecodeRole:
     """Implements `twolane.worker.role.DecodeSide` and `twolane.worker.role.Adopter`."""
 
-    def __init__(self, site: Site, config: DecodeConfig | None = None) -> None:
+    def __init__(self, site: WorkerContext, config: DecodeConfig | None = None) -> None:
         self._site = site
         self._config = config or DecodeConfig()
         self._waiting: dict[AttemptId, Row] = {}

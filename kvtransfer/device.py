@@ -74,7 +74,7 @@ class PeerPool(Protocol):
         ...
 
 
-class Lane(Protocol):
+class CopyStream(Protocol):
     """Copies of one thread, carried out in order. Only `close` waits, of a sound device.
 
     Of memory that was `made`, pages are named by what they are made of, as `CopyPlan.src` does;
@@ -118,7 +118,7 @@ class SentMemory(Protocol):
 
     page_bytes: int  # of all ranks
 
-    def open_lane(self) -> Lane:
+    def open_lane(self) -> CopyStream:
         """Raises `DeviceError`."""
         ...
 

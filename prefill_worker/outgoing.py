@@ -12,14 +12,14 @@ from twolane.kvtransfer.send.sender import Sender
 from twolane.prefill_worker.config import PrefillConfig
 from twolane.v1 import worker_pb2
 from twolane.worker.attempts.attempt_id import AttemptId
-from twolane.worker.context import Site
+from twolane.worker.context import WorkerContext
 from twolane.worker.rows import Row, RowState
 
 
 class Outgoing:
     """One prefill role's sender. Rows of both roles ("local") never pass through here."""
 
-    def __init__(self, site: Site, config: PrefillConfig) -> None:
+    def __init__(self, site: WorkerContext, config: PrefillConfig) -> None:
         self._epoch = site.epoch
         share = max(1, int(site.spec.n_pages * config.holding_cap_share))
         cap_pages = config.sender.holding_cap_pages or share

@@ -34,7 +34,7 @@ from twolane.refusals import Refusal
 from twolane.v1 import worker_pb2
 from twolane.worker.attempts.attempt_id import AttemptId
 from twolane.worker.attempts.attempt_log import AttemptLog
-from twolane.worker.context import Site
+from twolane.worker.context import WorkerContext
 from twolane.worker.errors import RowRefusedError
 from twolane.worker.event_outbox import row_event
 from twolane.worker.finish import GOES_ON
@@ -50,7 +50,11 @@ class PrefillRole:
     worker."""
 
     def __init__(
-        self, site: Site, config: PrefillConfig | None = None, *, adopter: Adopter | None = None
+        self,
+        site: WorkerContext,
+        config: PrefillConfig | None = None,
+        *,
+        adopter: Adopter | None = None,
     ) -> None:
         self._site = site
         self._config = config = config or PrefillConfig()

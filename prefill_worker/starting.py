@@ -10,12 +10,12 @@ page that it is in is never taken from the index.
 
 from __future__ import annotations
 
-from twolane.worker.context import Site
+from twolane.worker.context import WorkerContext
 from twolane.worker.role import Adopter
 from twolane.worker.rows import Row, RowState
 
 
-def try_start(row: Row, site: Site, adopter: Adopter | None, now: float) -> bool:
+def try_start(row: Row, site: WorkerContext, adopter: Adopter | None, now: float) -> bool:
     """Give a WAITING row its pages and make it COMPUTING, or change nothing.
 
     `adopter`: the decode role that takes the row in the end, if that is here; room and growth are

@@ -16,7 +16,7 @@ from twolane.worker.attempts.attempt_id import AttemptId
 from twolane.worker.attempts.attempt_log import AttemptLog
 from twolane.worker.attempts.owner import Owner
 from twolane.worker.attempts.registry import Registry
-from twolane.worker.context import Site
+from twolane.worker.context import WorkerContext
 from twolane.worker.errors import RowRefusedError
 from twolane.worker.event_outbox import row_event
 from twolane.worker.peers.peers import Peers
@@ -34,7 +34,7 @@ class Commands:
     to set: no router undoes it."""
 
     def __init__(
-        self, site: Site, roles: Roles, registry: Registry, steps: StepLoop, peers: Peers
+        self, site: WorkerContext, roles: Roles, registry: Registry, steps: StepLoop, peers: Peers
     ) -> None:
         self._site = site
         self._roles = roles

@@ -10,11 +10,11 @@ from twolane.engine.allocator import PageAllocator
 from twolane.engine.step import Engine, EngineSpec
 from twolane.worker.config import WorkerConfig
 from twolane.worker.deferred_release import PageReturns
-from twolane.worker.event_outbox import News
+from twolane.worker.event_outbox import EventOutbox
 from twolane.worker.growth_reserve import GrowthReserve
 
 
-class Site:
+class WorkerContext:
     """One incarnation of a worker: made before its roles, ended with them.
 
     `epoch` is random and never zero; it tells this process from any other that was or will be
@@ -29,7 +29,7 @@ class Site:
         self.pages = PageAllocator(engine.spec.n_pages)
         self.returns = PageReturns(self.pages)
         self.reserve = GrowthReserve(self.pages)
-        self.news = News()
+        self.news = EventOutbox()
         self.dropped: Counter[str] = Counter()  # messages that were not acted upon, by reason
         self._numbers = itertools.count(1)
 

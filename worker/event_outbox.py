@@ -6,7 +6,7 @@ from twolane.v1 import worker_pb2
 from twolane.worker.attempts.attempt_id import AttemptId
 
 
-class News:
+class EventOutbox:
     """Roles write, the worker takes. Unbounded: the worker empties it each step."""
 
     def __init__(self) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 
 from twolane.engine.step import Page
-from twolane.worker.context import Site
+from twolane.worker.context import WorkerContext
 from twolane.worker.role import Roles
 
 
-def check_integrity(site: Site, roles: Roles) -> None:
+def check_integrity(site: WorkerContext, roles: Roles) -> None:
     """Every law of the books of one worker, at any moment between two events of its loop.
 
     Each reference to a page is a row's, the receiver's, or on its way back; each pin the sender's;

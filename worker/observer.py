@@ -23,7 +23,7 @@ class Observer(Protocol):
         ...
 
 
-class Nobody:
+class NullObserver:
     """Looks away."""
 
     def on_step(self, seconds: float, positions: int) -> None: ...

@@ -26,11 +26,11 @@ from twolane.v1 import worker_pb2
 from twolane.worker.attempts.registry import Registry
 from twolane.worker.commands import Commands
 from twolane.worker.config import WorkerConfig
-from twolane.worker.context import Site
+from twolane.worker.context import WorkerContext
 from twolane.worker.errors import RouterInUseError, StaleEpochError
 from twolane.worker.integrity import check_integrity
-from twolane.worker.observer import Nobody, Observer
-from twolane.worker.peers.peers import Peers, Wire
+from twolane.worker.observer import NullObserver, Observer
+from twolane.worker.peers.peers import Peers, Wiring
 from twolane.worker.role import Roles
 from twolane.worker.sessions.session import SessionLink
 from twolane.worker.sessions.sessions import Sessions
@@ -47,10 +47,10 @@ class Worker:
     def __init__(
         self,
         config: WorkerConfig,
-        site: Site,
+        site: WorkerContext,
         roles: Roles,
         runner: StepRunner,
-        wire: Wire,
+        wire: Wiring,
         *,
         observer: Observer | None = None,
     ) -> None:
@@ -63,7 +63,7 @@ class Worker:
         self._registry = Registry(config.sessions)
         self._drained = asyncio.Event()
         self._fault = Fault()
-        observer = observer or Nobody()
+        observer = observer or NullObserver()
         self._watch = StepWatch(config.step_watch)
         self._steps = StepLoop(
             roles,

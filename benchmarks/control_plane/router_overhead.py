@@ -34,7 +34,7 @@ from rich.table import Table
 from benchmarks.control_plane.overhead import Overhead, overhead
 from benchmarks.control_plane.router_process import RouterProcess, start_bare_door, start_router
 from benchmarks.control_plane.scripted_row import CONTEXT_TOKENS
-from benchmarks.load.client_processes import CrewConfig, run_plan
+from benchmarks.load.client_processes import ClientProcessesConfig, run_plan
 from benchmarks.load.target import ask
 from benchmarks.results import save
 from benchmarks.traffic.plan import ArrivalKind, Plan, PlanConfig, make_plan
@@ -84,7 +84,7 @@ def warm_up_plan() -> Plan:
 async def measure(router: RouterProcess, plan: Plan, at_once: int, n_clients: int) -> Overhead:
     """Run the plan against the router, after a little of it to warm up."""
     target = await ask("router", [router.endpoint])
-    crew = CrewConfig(n_clients=n_clients)
+    crew = ClientProcessesConfig(n_clients=n_clients)
     await run_plan(warm_up_plan(), [_WARM_UP_SEED], [target], crew, lambda *_: None)
     before_s = router.cpu_s
     records = (await run_plan(plan, [at_once], [target], crew, lambda *_: None))[target.name]

@@ -136,17 +136,17 @@ def main() -> None:
     for n_workers in WORKERS:
         found = {name: round(us, 1) for name, us in by_workers(n_workers).items()}
         workers[str(n_workers)] = found
-        click.echo(f"{n_workers:,} workers: {_told(found)}")
+        click.echo(f"{n_workers:,} workers: {_format(found)}")
     for n_requests in REQUESTS:
         found = {name: round(ms, 3) for name, ms in by_requests(n_requests).items()}
         requests[str(n_requests)] = found
-        click.echo(f"{n_requests:,} requests in flight: {_told(found)}")
+        click.echo(f"{n_requests:,} requests in flight: {_format(found)}")
     figures = {"aims": AIMS, "by_workers": workers, "by_requests_in_flight": requests}
     path = save("router_scale", {**figures, "kb_a_request_of_8192_tokens": kb})
     click.echo(f"saved {path}")
 
 
-def _told(figures: dict[str, float]) -> str:
+def _format(figures: dict[str, float]) -> str:
     return ", ".join(f"{name} {value}" for name, value in figures.items())
 
 

@@ -34,10 +34,10 @@ from twolane.engine.step import RowResult, RowWork, SampledToken
 from twolane.kvtransfer.transport import Checked, LandingEvent, PageIds, Wake
 from twolane.rpc.options import INTERNAL_SERVER_OPTIONS
 from twolane.worker.config import StepLimits, WorkerConfig
-from twolane.worker.context import Site
+from twolane.worker.context import WorkerContext
 from twolane.worker.doors.services import Services
 from twolane.worker.metrics import WorkerMetrics
-from twolane.worker.peers.peers import Wire
+from twolane.worker.peers.peers import Wiring
 from twolane.worker.role import Roles
 from twolane.worker.steps.step_runner import ThreadStepRunner
 from twolane.worker.worker import Worker
@@ -161,9 +161,9 @@ async def measure(n_rows: int, n_steps: int, answer_tokens: int, step_s: float) 
     config = WorkerConfig(
         worker_id="decode-0", limits=StepLimits(step_tokens=2048, decode_rows=n_rows)
     )
-    site = Site(config, engine)
+    site = WorkerContext(config, engine)
     role, metrics = DecodeRole(site), WorkerMetrics()
-    wire = Wire(_never, _never, {TRANSPORT: landing}, (TRANSPORT,))
+    wire = Wiring(_never, _never, {TRANSPORT: landing}, (TRANSPORT,))
     worker = Worker(
         config, site, Roles(role, None), ThreadStepRunner(engine), wire, observer=metrics
     )

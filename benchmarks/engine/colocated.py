@@ -16,7 +16,7 @@ from twolane.prefill_worker.config import PrefillConfig
 from twolane.prefill_worker.role import PrefillRole
 from twolane.v1 import worker_pb2
 from twolane.worker.config import StepLimits, WorkerConfig
-from twolane.worker.context import Site
+from twolane.worker.context import WorkerContext
 from twolane.worker.role import Roles
 from twolane.worker.rows import Row
 from twolane.worker.steps.step_loop import StepLoop
@@ -58,7 +58,7 @@ async def answer_all(
     Room for a whole answer is reserved before a row starts, so none is preempted. Whatever ends a
     row but its last token raises RuntimeError, in a group.
     """
-    site = Site(WorkerConfig(worker_id="offline", limits=limits), engine)
+    site = WorkerContext(WorkerConfig(worker_id="offline", limits=limits), engine)
     decode = DecodeRole(site)
     queue = PrefillConfig(queue_limit=max(1, len(jobs)))
     prefill = PrefillRole(site, queue, adopter=decode)
@@ -94,7 +94,7 @@ async def answer_all(
     return [row.token_ids[row.n_prompt :] for row in rows]
 
 
-def _row(site: Site, nth: int, job: Job, now: float) -> Row:
+def _row(site: WorkerContext, nth: int, job: Job, now: float) -> Row:
     assign = worker_pb2.Assign(
         key=worker_pb2.AttemptKey(submission_id=str(nth), attempt=1),
         roles=[worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE],

@@ -25,7 +25,7 @@ import numpy as np
 
 from benchmarks.gaps.hops import late_steps, of_stage, pauses, step_times
 from benchmarks.gaps.stamps import FOLDER, Rows, read_stamps
-from benchmarks.load.client_processes import CrewConfig, run_plan
+from benchmarks.load.client_processes import ClientProcessesConfig, run_plan
 from benchmarks.load.contender import Contender, choose, contender_options
 from benchmarks.load.contender_process import start
 from benchmarks.load.summary import describe
@@ -65,7 +65,7 @@ async def load(
     config = PlanConfig(
         rate_per_s=rate_per_s, n_requests=n_requests, context_tokens=target.max_context_tokens
     )
-    crew = CrewConfig(n_clients=4)
+    crew = ClientProcessesConfig(n_clients=4)
     plan = make_plan(find_workload(workload), config, 1)
     records = await run_plan(plan, [1, n_requests], [target], crew, lambda *_: None)
     await asyncio.sleep(_TRACE_END_S)

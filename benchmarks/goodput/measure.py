@@ -29,8 +29,8 @@ from benchmarks.goodput.measured import Measured
 from benchmarks.goodput.reference import Reference, UnknownReferenceError, read_reference
 from benchmarks.goodput.run import Measurement, OutOfTimeError
 from benchmarks.goodput.search import SearchConfig
-from benchmarks.goodput.tournament import Contest, ContestConfig, in_turn
-from benchmarks.load.client_processes import ClientDiedError, CrewConfig
+from benchmarks.goodput.tournament import Tournament, TournamentConfig, in_turn
+from benchmarks.load.client_processes import ClientDiedError, ClientProcessesConfig
 from benchmarks.load.contender import Contender, ContenderError, choose, contender_options
 from benchmarks.load.contender_process import ContenderDiedError, start
 from benchmarks.load.progress import make_console
@@ -99,7 +99,7 @@ def _main(options: dict[str, Any]) -> None:
     if options["reference"]:
         workload = options["workload"] if options["scale"] == 1 else "a scaled one"
         reference = read_reference(options["reference"], workload)
-    config = ContestConfig(
+    config = TournamentConfig(
         slos=[parse_slo(text) for text in options["slos"]],
         search=SearchConfig(
             rates_per_s=options["rates"],
@@ -111,7 +111,7 @@ def _main(options: dict[str, Any]) -> None:
         ),
         late_s=options["late_ms"] / 1e3,
     )
-    contest = Contest(config, _saved_runs(options))
+    contest = Tournament(config, _saved_runs(options))
     problems: dict[str, str] = {}
 
     def keep(plot: Any = None) -> Path:
@@ -128,7 +128,7 @@ def _main(options: dict[str, Any]) -> None:
             min_s=options["window_s"],
             cool_down_s=options["cool_down_s"],
         ),
-        crew=CrewConfig(n_clients=options["n_clients"], timeout_s=options["timeout_s"]),
+        crew=ClientProcessesConfig(n_clients=options["n_clients"], timeout_s=options["timeout_s"]),
         contest=contest,
         console=console,
         ends_s=began_s + options["time_limit_s"],
@@ -193,18 +193,18 @@ def _saved_runs(options: dict[str, Any]) -> list[Measured]:
 
 
 def _figures(
-    contest: Contest, names: Sequence[str], problems: dict[str, str], options: dict[str, Any]
+    contest: Tournament, names: Sequence[str], problems: dict[str, str], options: dict[str, Any]
 ) -> dict[str, Any]:
-    told = {
+    format_outcome = {
         key: [*map(str, value)] if isinstance(value, tuple) else value
         for key, value in options.items()
         if key not in ("folder", "log_dir")
     }
     names = [*dict.fromkeys([*names, *(run.contender for run in contest.runs)])]
     return {
-        "arguments": told,
+        "arguments": format_outcome,
         "served": {
-            str(slo): {name: table.told(contest, name, slo) for name in names}
+            str(slo): {name: table.format_outcome(contest, name, slo) for name in names}
             for slo in contest.config.slos
         },
         "why_missed": {

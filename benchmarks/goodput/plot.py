@@ -19,14 +19,14 @@ from matplotlib.ticker import LogLocator
 
 from benchmarks.goodput.measured import Measured
 from benchmarks.goodput.reference import Mode, Reference, key
-from benchmarks.goodput.tournament import Contest
+from benchmarks.goodput.tournament import Tournament
 from benchmarks.load.record import Slo
 
 _GREYS = ("0.35", "0.6", "0.75")
 _COLUMNS = 3
 
 
-def draw(contest: Contest, contenders: Sequence[str], reference: Reference, title: str) -> Any:
+def draw(contest: Tournament, contenders: Sequence[str], reference: Reference, title: str) -> Any:
     """A matplotlib figure."""
     slos = contest.config.slos
     columns = max(_COLUMNS, len(slos))
@@ -71,7 +71,7 @@ def draw(contest: Contest, contenders: Sequence[str], reference: Reference, titl
 
 
 def _times(
-    panel: Any, contest: Contest, colors: dict[str, Any], figure: str, style: str, what: str
+    panel: Any, contest: Tournament, colors: dict[str, Any], figure: str, style: str, what: str
 ) -> None:
     """The mean of a rate's runs as a line, each run a dot, one that was given up a cross."""
     for name, color in colors.items():
@@ -88,7 +88,7 @@ def _times(
 
 def _held(
     panel: Any,
-    contest: Contest,
+    contest: Tournament,
     slo: Slo,
     colors: dict[str, Any],
     reference: Reference,
@@ -112,7 +112,7 @@ def _held(
 
 def _goodput(
     panel: Any,
-    contest: Contest,
+    contest: Tournament,
     slo: Slo,
     colors: dict[str, Any],
     reference: Reference,
@@ -139,7 +139,7 @@ def _goodput(
 
 def _served(
     panel: Any,
-    contest: Contest,
+    contest: Tournament,
     colors: dict[str, Any],
     reference: Reference,
     greys: dict[str, str],
@@ -199,6 +199,6 @@ def _limits(panel: Any, limits: Sequence[tuple[float, Slo]]) -> None:
         )  # fmt: skip
 
 
-def _on_time(contest: Contest, name: str) -> list[Measured]:
+def _on_time(contest: Tournament, name: str) -> list[Measured]:
     late_s = contest.config.late_s
     return [run for run in contest.runs if run.contender == name and not run.is_late(late_s)]

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from benchmarks.goodput import table
 from benchmarks.goodput.measured import Measured
-from benchmarks.goodput.tournament import Contest
-from benchmarks.load.client_processes import CrewConfig, run_plan
+from benchmarks.goodput.tournament import Tournament
+from benchmarks.load.client_processes import ClientProcessesConfig, run_plan
 from benchmarks.load.contender_process import Started
 from benchmarks.load.progress import RunProgress
 from benchmarks.load.record import Record
@@ -39,14 +39,15 @@ class Measurement:
     workload: Workload | Trace
     plan: PlanConfig
     window: WindowConfig
-    crew: CrewConfig
-    contest: Contest
+    crew: ClientProcessesConfig
+    contest: Tournament
     console: Console
     ends_s: float  # by time.monotonic()
     on_run: Callable[[], object]  # called after each run, to save it
 
     def upcoming(self, contender: str, round_: int) -> tuple[float, int] | None:
-        """What `Contest.next_run` says. Raises `OutOfTimeError` where there is no time for it."""
+        """What `Tournament.next_run` says. Raises `OutOfTimeError` where there is no time for
+        it."""
         upcoming = self.contest.next_run(contender, round_)
         if upcoming is not None:
             rate_per_s, _ = upcoming

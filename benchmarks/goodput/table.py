@@ -8,11 +8,11 @@ from rich.table import Table
 
 from benchmarks.goodput.measured import Measured
 from benchmarks.goodput.reference import Reference, key
-from benchmarks.goodput.tournament import Contest
+from benchmarks.goodput.tournament import Tournament
 from benchmarks.load.record import Slo
 
 
-def rates_table(contest: Contest, contenders: Sequence[str], reference: Reference) -> Table:
+def rates_table(contest: Tournament, contenders: Sequence[str], reference: Reference) -> Table:
     """A line a run: what users felt, and which share of them was served as promised."""
     slos = contest.config.slos
     table = Table(title="Runs (held: share of requests, 95 % interval)", title_justify="left")
@@ -39,7 +39,7 @@ def rates_table(contest: Contest, contenders: Sequence[str], reference: Referenc
     return table
 
 
-def served_table(contest: Contest, contenders: Sequence[str], reference: Reference) -> Table:
+def served_table(contest: Tournament, contenders: Sequence[str], reference: Reference) -> Table:
     """A line an SLO: the highest rate at which it is held."""
     share = contest.config.search.share
     title = f"Goodput: highest rate (requests/s) at which {share:.0%} hold the SLO"
@@ -48,13 +48,13 @@ def served_table(contest: Contest, contenders: Sequence[str], reference: Referen
     for name in [*contenders, *reference]:
         table.add_column(name, justify="right")
     for slo in contest.config.slos:
-        measured = [told(contest, name, slo) for name in contenders]
+        measured = [format_outcome(contest, name, slo) for name in contenders]
         known = [mode.served_per_s.get(key(slo)) for mode in reference.values()]
         table.add_row(str(slo), *measured, *("–" if r is None else f"~{r:g}" for r in known))
     return table
 
 
-def told(contest: Contest, contender: str, slo: Slo) -> str:
+def format_outcome(contest: Tournament, contender: str, slo: Slo) -> str:
     """`12 (12.5 misses)`, each round; what is not known is not told."""
     texts = []
     for found in contest.brackets(contender, slo):
@@ -70,7 +70,7 @@ def told(contest: Contest, contender: str, slo: Slo) -> str:
     return ", ".join(texts) or "–"
 
 
-def why_missed(contest: Contest, contender: str, slo: Slo) -> str:
+def why_missed(contest: Tournament, contender: str, slo: Slo) -> str:
     """Of the lowest rate that misses: what its requests missed, and where they had waited."""
     highs = [found.high_per_s for found in contest.brackets(contender, slo)]
     runs = [

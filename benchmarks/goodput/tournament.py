@@ -22,7 +22,7 @@ LATE_RUNS = 2  # of one rate, until we believe that the client cannot do more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ContestConfig:
+class TournamentConfig:
     """`late_s` is how late the client may send, at its 99th percentile."""
 
     slos: Sequence[Slo]
@@ -31,10 +31,10 @@ class ContestConfig:
 
 
 @dataclass(slots=True)
-class Contest:
+class Tournament:
     """`runs` in the order in which they were measured."""
 
-    config: ContestConfig
+    config: TournamentConfig
     runs: list[Measured] = field(default_factory=list)
 
     def next_run(self, contender: str, round_: int) -> tuple[float, int] | None:

@@ -26,7 +26,12 @@ import torch.distributed as dist
 
 from benchmarks.results import RESULTS, save
 from twolane.engine.cuda.peers import share_buffers
-from twolane.engine.kernels.rows.all_reduce import MAX_ROWS, PeerBuffers, rank_sum, rank_sum_norm
+from twolane.engine.kernels.rows.all_reduce import (
+    MAX_ROWS,
+    PeerBuffers,
+    all_reduce,
+    all_reduce_norm,
+)
 from twolane.engine.kernels.rows.norm import rms_norm
 from twolane.engine.parallel.collective import Collective
 from twolane.engine.ranks.joining import join
@@ -120,7 +125,7 @@ def measure(n: int, ranks: Collective, peers: PeerBuffers, rate: float) -> dict[
         rms_norm(scratch, weight, out=out, epsilon=1e-5, residual=residual)
 
     def ours_norm() -> None:
-        rank_sum_norm(x, weight, peers, residual=residual, out=out, epsilon=1e-5)
+        all_reduce_norm(x, weight, peers, residual=residual, out=out, epsilon=1e-5)
 
     n_bytes = x.numel() * x.itemsize
     row: dict[str, Any] = {"bytes": n_bytes, "rows": n}
@@ -140,11 +145,11 @@ def measure(n: int, ranks: Collective, peers: PeerBuffers, rate: float) -> dict[
         row["symmetric_us"], row["symmetric_error"] = None, str(error).splitlines()[0]
     row["ours_us"] = row["ours_norm_us"] = None
     if n <= MAX_ROWS:
-        rank_sum(x, peers, out=out)
+        all_reduce(x, peers, out=out)
         close(out, "ours")
         everybodys = ranks.all_gather(out).view(n, ranks.ranks, WIDTH)
         assert all(torch.equal(everybodys[:, i], out) for i in range(ranks.ranks)), "ranks differ"
-        row["ours_us"] = time_us(lambda: rank_sum(x, peers, out=out), ranks)
+        row["ours_us"] = time_us(lambda: all_reduce(x, peers, out=out), ranks)
         row["ours_norm_us"] = time_us(ours_norm, ranks)
     return {k: round(v, 2) if isinstance(v, float) else v for k, v in row.items()}
 

@@ -37,8 +37,8 @@ from twolane.engine.kernels.pages.kv_view import KVView, allocate_view
 from twolane.engine.kernels.pages.page_copy import copy_pages
 from twolane.engine.kernels.pages.rope_write import rope_write
 from twolane.engine.kernels.pdl import APART, OVERLAP
-from twolane.engine.kernels.products.few_rows import PartialSums, skinny
-from twolane.engine.kernels.products.gated_many_rows import gated_tall
+from twolane.engine.kernels.products.few_rows import PartialSums, few_rows_product
+from twolane.engine.kernels.products.gated_many_rows import gated_many_rows
 from twolane.engine.kernels.products.gemv import gemv
 from twolane.engine.kernels.rows.norm import rms_norm
 from twolane.engine.kernels.rows.sample import sample
@@ -288,7 +288,7 @@ def bench_products(table: Table) -> None:
             x, out = randn(rows, inner), empty(rows, outer)
             calls: list[Call] = [partial(torch.mm, x, w.t(), out=out) for w in weights]
             table.add(f"cublas {name} {rows}", calls, n_bytes=n_bytes)
-            calls = [partial(skinny, x, w, out=out, sums=sums) for w in weights]
+            calls = [partial(few_rows_product, x, w, out=out, sums=sums) for w in weights]
             table.add(f"streamed {name} {rows}", calls, n_bytes=n_bytes)
             if rows <= 2:
                 calls = [partial(gemv, x, w, out=out) for w in weights]
@@ -309,7 +309,7 @@ def bench_gated(table: Table) -> None:
         operations = 4.0 * rows * WIDE * HIDDEN
         calls: list[Call] = [partial(apart, w, x, wide, out) for w in weights]
         table.add(f"cublas gate_up, silu {rows}", calls * again, operations=operations)
-        calls = [partial(gated_tall, x, w, out=out) for w in weights]
+        calls = [partial(gated_many_rows, x, w, out=out) for w in weights]
         table.add(f"tall gated {rows}", calls * again, operations=operations)
 
 

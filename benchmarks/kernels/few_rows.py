@@ -46,9 +46,9 @@ from twolane.engine.kernels.attention.decode_attention import decode_attention
 from twolane.engine.kernels.attention.decode_config import DecodeConfig
 from twolane.engine.kernels.attention.decode_plan import allocate_plan, items_for, plan_decode
 from twolane.engine.kernels.pages.rope_write import rope_write
-from twolane.engine.kernels.products.few_rows import PartialSums, skinny
+from twolane.engine.kernels.products.few_rows import PartialSums, few_rows_product
 from twolane.engine.kernels.products.few_rows_plan import (
-    SkinnyConfig,
+    FewRowsConfig,
     candidates,
     config_for,
     pad_rows,
@@ -95,10 +95,10 @@ class Case:
         silu_mul(wide, out=thin)
         return thin
 
-    def calls(self, config: SkinnyConfig, *, pdl: int = 1) -> list[Call]:
+    def calls(self, config: FewRowsConfig, *, pdl: int = 1) -> list[Call]:
         out = empty(*self.shape[:2])
         return [
-            partial(skinny, self.x, weight, out=out, sums=self.sums, gated=self.gated,
+            partial(few_rows_product, self.x, weight, out=out, sums=self.sums, gated=self.gated,
                     config=config, pdl=pdl)
             for weight in self.weights
         ]  # fmt: skip
@@ -112,10 +112,11 @@ class Case:
                 calls[-1] = partial(_in_turn, calls[-1], partial(silu_mul, wide, out=thin, pdl=1))
         return calls
 
-    def error(self, config: SkinnyConfig) -> float:
+    def error(self, config: FewRowsConfig) -> float:
         """Against the library's answer, at random rows."""
         out = torch.full(self.shape[:2], torch.nan, device="cuda", dtype=self.x.dtype)
-        skinny(self.x, self.weights[0], out=out, sums=self.sums, gated=self.gated, config=config,
+        few_rows_product(self.x, self.weights[0], out=out, sums=self.sums, gated=self.gated,
+                         config=config,
                pdl=1)  # fmt: skip
         return relative_error(out, self.library(self.weights[0]))
 
@@ -141,7 +142,7 @@ class Search:
         self.read = read
         self.rows: list[dict[str, Any]] = []
 
-    def add(self, label: str, calls: Sequence[Call], config: SkinnyConfig | None = None) -> float:
+    def add(self, label: str, calls: Sequence[Call], config: FewRowsConfig | None = None) -> float:
         repeats = max(1, 16 // len(calls))
         time_us = overlapping_s(list(calls) * repeats) * 1e6
         share = self.n_bytes / self.read * 1e6 / time_us
@@ -150,12 +151,12 @@ class Search:
         self.rows.append(row | ({"config": asdict(config)} if config else {}))
         return time_us
 
-    def best(self, configs: Iterable[SkinnyConfig]) -> SkinnyConfig:
+    def best(self, configs: Iterable[FewRowsConfig]) -> FewRowsConfig:
         """The quickest of the sound ones."""
         configs = list(configs)
         with ThreadPoolExecutor(BUILDERS) as pool:
             errors = list(pool.map(self.case.error, configs))
-        timed: list[tuple[float, SkinnyConfig]] = []
+        timed: list[tuple[float, FewRowsConfig]] = []
         for config, error in zip(configs, errors, strict=True):
             if not error < 1e-2:
                 print(f"  WRONG by {error}: {config}", flush=True)
@@ -164,7 +165,7 @@ class Search:
             timed.append((self.add("ours", self.case.calls(config), config), config))
         return min(timed, key=lambda one: one[0])[1]
 
-    def time_of(self, config: SkinnyConfig) -> float:
+    def time_of(self, config: FewRowsConfig) -> float:
         held = asdict(config)
         return float(min(row["time_us"] for row in self.rows if row.get("config") == held))
 

@@ -43,7 +43,7 @@ from twolane.engine.kernels.attention.prefill_attention import (
     prefill_attention,
 )
 from twolane.engine.kernels.attention.prefill_plan import plan_prefill
-from twolane.engine.kernels.pages.dequantise import widen_pages
+from twolane.engine.kernels.pages.dequantise import dequantise_pages
 from twolane.engine.kernels.pages.rope_write import rope_write
 from twolane.engine.kernels.products.gemv import GemvConfig, gemv
 from twolane.engine.kernels.rows.norm import rms_norm
@@ -134,7 +134,7 @@ def bench_prefill(table: Table) -> None:
         lengths = small.lengths
         scratch = Pool(1, new, layers=1).view
         widen = [
-            partial(widen_pages, small.view, layer, small.tables, lengths, out=scratch)
+            partial(dequantise_pages, small.view, layer, small.tables, lengths, out=scratch)
             for layer in range(2)
         ]
         table.add(f"widen {new}", widen * 4, n_bytes=small.bytes + scratch.values.nbytes)

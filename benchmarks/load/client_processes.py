@@ -25,7 +25,7 @@ class ClientDiedError(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CrewConfig:
+class ClientProcessesConfig:
     """`n_clients` processes for each target."""
 
     n_clients: int = 2
@@ -36,7 +36,7 @@ async def run_plan(
     plan: Plan,
     prompt_seed: Sequence[int],
     targets: Sequence[Target],
-    config: CrewConfig,
+    config: ClientProcessesConfig,
     on_record: Callable[[str, Record], None],
     *,
     on_first: Callable[[str, int], None] = lambda name, index: None,
@@ -96,7 +96,9 @@ async def run_plan(
     return {name: sorted(some, key=lambda record: record.index) for name, some in records.items()}
 
 
-def _deal(plan: Plan, prompt_seed: Sequence[int], target: Target, config: CrewConfig) -> list[Job]:
+def _deal(
+    plan: Plan, prompt_seed: Sequence[int], target: Target, config: ClientProcessesConfig
+) -> list[Job]:
     rows = list(
         zip(
             range(len(plan)),

@@ -21,7 +21,7 @@ import click
 from rich.console import Console
 
 from benchmarks.load import plot
-from benchmarks.load.client_processes import ClientDiedError, CrewConfig
+from benchmarks.load.client_processes import ClientDiedError, ClientProcessesConfig
 from benchmarks.load.compare import show
 from benchmarks.load.contender import parse_targets
 from benchmarks.load.record import Slo
@@ -80,7 +80,7 @@ async def _main(options: dict[str, Any]) -> None:
             scale=options["scale"],
             context_tokens=min(options["context_tokens"] or smallest, smallest),
         ),
-        crew=CrewConfig(n_clients=options["n_clients"], timeout_s=options["timeout_s"]),
+        crew=ClientProcessesConfig(n_clients=options["n_clients"], timeout_s=options["timeout_s"]),
         slo=Slo(options["slo_ttft_ms"] / 1e3, options["slo_gap_ms"] / 1e3),
     )
     points = await sweep(workload, targets, config, console)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from benchmarks.load.client_processes import CrewConfig, run_plan
+from benchmarks.load.client_processes import ClientProcessesConfig, run_plan
 from benchmarks.load.compare import columns
 from benchmarks.load.progress import RunProgress
 from benchmarks.load.record import Record, Slo
@@ -48,7 +48,7 @@ class SweepConfig:
     seeds: Sequence[int]
     at_once: bool = False
     plan: PlanConfig
-    crew: CrewConfig = field(default_factory=CrewConfig)
+    crew: ClientProcessesConfig = field(default_factory=ClientProcessesConfig)
     slo: Slo
 
     def plan_at(self, rate_per_s: float | None) -> PlanConfig:
@@ -157,7 +157,7 @@ async def warm_up(
     workload: Workload | Trace,
     targets: Sequence[Target],
     plan: PlanConfig,
-    crew: CrewConfig,
+    crew: ClientProcessesConfig,
     turn: int = 0,
 ) -> None:
     """A few requests to each target, one target after the other; other prompts each turn."""

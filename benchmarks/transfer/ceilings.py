@@ -6,7 +6,7 @@ to_host    pinned memory, one copy of 256 MiB; from_host likewise
 engines, kernel N
            1 GiB of scattered pages to the other card, by the copy engines, or by the kernel with N
            programs: what sets `twolane.worker.cuda.copy_cost.CopyCost` and
-           `twolane.worker.cuda.copy_stream.LaneConfig`
+           `twolane.worker.cuda.copy_stream.CopyStreamConfig`
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks.transfer.far_pool import far_pool
 from benchmarks.transfer.pools import open_pool
-from twolane.kvtransfer.device import DeviceMemory, Lane
+from twolane.kvtransfer.device import CopyStream, DeviceMemory
 from twolane.kvtransfer.transports.common.shared_memory import create_pool_memory
 from twolane.worker.cuda.copy_cost import CopyCost
 
@@ -42,7 +42,7 @@ def ceilings(far_device: str) -> dict[str, Any]:
 
 
 def _between(memory: Any, address: str, n: int, name: str) -> dict[str, Any]:
-    from twolane.worker.cuda.copy_stream import LaneConfig
+    from twolane.worker.cuda.copy_stream import CopyStreamConfig
 
     engines, kernel = CopyCost(kernel_start_s=1.0), CopyCost(run_start_s=1.0)
     peer = memory.open_peer(address)
@@ -50,21 +50,23 @@ def _between(memory: Any, address: str, n: int, name: str) -> dict[str, Any]:
     row, src, dst = np.arange(n), rng.permutation(2 * n)[:n], rng.permutation(n)
     found: dict[str, Any] = {}
 
-    def rate(what: str, config: LaneConfig, work: Callable[[Lane], None], n_bytes: int) -> None:
+    def rate(
+        what: str, config: CopyStreamConfig, work: Callable[[CopyStream], None], n_bytes: int
+    ) -> None:
         memory.config = config
         lane = memory.open_lane()
         found[f"{what}, {name}"] = round(_best(lane, work) * n_bytes / 1e9, 1)
         lane.close()
 
     n_bytes = n * memory.page_bytes
-    by_engines = LaneConfig(cost=engines)
+    by_engines = CopyStreamConfig(cost=engines)
     rate("nvlink", by_engines, lambda lane: lane.to_peer(peer, row, row), n_bytes)
     rate("engines", by_engines, lambda lane: lane.to_peer(peer, src, dst), n_bytes)
     for programs in _PROGRAMS:
-        config = LaneConfig(cost=kernel, copy_programs=programs)
+        config = CopyStreamConfig(cost=kernel, copy_programs=programs)
         rate(f"kernel {programs}", config, lambda lane: lane.to_peer(peer, src, dst), n_bytes)
     for programs in (16, 32, 132):
-        config = LaneConfig(sum_programs=programs)
+        config = CopyStreamConfig(sum_programs=programs)
         rate(f"sums {programs}", config, lambda lane: _ignore(lane.sum(src)), n_bytes)
     own = memory.open_peer(memory.export())
     rate("card", by_engines, lambda lane: lane.to_peer(own, row, row + n), n_bytes)
@@ -88,7 +90,7 @@ def _host(memory: DeviceMemory, name: str) -> dict[str, Any]:
     return {f"to_host, {name}": round(out, 1), f"from_host, {name}": round(into, 1)}
 
 
-def _best(lane: Lane, work: Callable[[Lane], None]) -> float:
+def _best(lane: CopyStream, work: Callable[[CopyStream], None]) -> float:
     """Times a second."""
     times = []
     for _ in range(6):

@@ -120,7 +120,7 @@ def _regret(cost: CopyCost, engines: Sample, kernel: Sample) -> float:
 
 
 def _of_size(far_device: str, page_bytes: int) -> list[Sample]:
-    from twolane.worker.cuda.copy_stream import LaneConfig
+    from twolane.worker.cuda.copy_stream import CopyStreamConfig
 
     most = MOST_BYTES // page_bytes
     pool = open_pool("cuda", 2 * most, page_bytes, fill=True)
@@ -131,7 +131,7 @@ def _of_size(far_device: str, page_bytes: int) -> list[Sample]:
         peer = memory.open_peer(address)
         for programs in (0, *PROGRAMS):
             cost = CopyCost(run_start_s=1.0) if programs else CopyCost(kernel_start_s=1.0)
-            memory.config = LaneConfig(cost=cost, copy_programs=programs or 1)
+            memory.config = CopyStreamConfig(cost=cost, copy_programs=programs or 1)
             lane = memory.open_lane()
             for run_pages in RUN_PAGES if not programs else RUN_PAGES[:1]:
                 for n_runs in COUNTS:

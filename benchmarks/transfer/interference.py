@@ -37,7 +37,7 @@ def interference_figures(far_device: str) -> dict[str, Any]:
     from benchmarks.engine.steps import shape_folder
     from twolane.engine.config import EngineConfig
     from twolane.engine.cuda.startup.load import load_cuda_engine
-    from twolane.worker.cuda.copy_stream import LaneConfig
+    from twolane.worker.cuda.copy_stream import CopyStreamConfig
     from twolane.worker.cuda.memory import CudaMemory
 
     prefill, decode = Point.parse("prefill:1x8192"), Point.parse("decode:64x1024")
@@ -64,7 +64,7 @@ def interference_figures(far_device: str) -> dict[str, Any]:
     found["prefill alone, ms"] = round(prefill_ms(), 2)
     found["decode alone, ms"] = round(decode_ms(), 3)
     for name, cost in _COSTS.items():
-        memory = CudaMemory(engine.device_pool, size, config=LaneConfig(cost=cost))
+        memory = CudaMemory(engine.device_pool, size, config=CopyStreamConfig(cost=cost))
         with far_pool(far_device, _SPARE_PAGES, size) as address:
             with _streaming(memory, address) as moved:
                 found[f"prefill, pages out by {name}, ms"] = round(prefill_ms(), 2)
@@ -131,11 +131,11 @@ def _send_from_afar(
     pipe: Connection, address: str, device: str, page_bytes: int, cost: str
 ) -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = device
-    from twolane.worker.cuda.copy_stream import LaneConfig
+    from twolane.worker.cuda.copy_stream import CopyStreamConfig
 
     pool = open_pool("cuda", _SPARE_PAGES, page_bytes, fill=False)
     memory: Any = pool.transfers
-    memory.config = LaneConfig(cost=_COSTS[cost])
+    memory.config = CopyStreamConfig(cost=_COSTS[cost])
     with _streaming(memory, address) as rate:
         time.sleep(0.2)
         pipe.send("streaming")

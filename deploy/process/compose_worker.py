@@ -8,9 +8,9 @@ from dataclasses import replace
 from twolane.decode_worker.config import DecodeConfig
 from twolane.decode_worker.role import DecodeRole
 from twolane.deploy.errors import StartError
-from twolane.deploy.process.engine_host import Powerhouse
+from twolane.deploy.process.engine_host import OpenedEngine
 from twolane.deploy.process.overrides import with_given
-from twolane.deploy.process.page_converters import converts_of
+from twolane.deploy.process.page_converters import page_converters_of
 from twolane.deploy.spec.specs import (
     DECODE,
     PREFILL,
@@ -28,10 +28,10 @@ from twolane.prefill_worker.config import PrefillConfig
 from twolane.prefill_worker.role import PrefillRole
 from twolane.rpc.listen import bare
 from twolane.worker.config import SessionConfig, StepLimits, StepWatchConfig, WorkerConfig
-from twolane.worker.context import Site
+from twolane.worker.context import WorkerContext
 from twolane.worker.metrics import WorkerMetrics
 from twolane.worker.peers.links import PeerDialer
-from twolane.worker.peers.peers import Wire
+from twolane.worker.peers.peers import Wiring
 from twolane.worker.role import Roles
 from twolane.worker.steps.step_runner import ThreadStepRunner
 from twolane.worker.worker import Worker
@@ -44,7 +44,7 @@ _LEAST_LATE_S, _GPU_FIRST_LATE_S = 2.0, 60.0
 
 def build_worker(
     spec: WorkerSpec,
-    power: Powerhouse,
+    power: OpenedEngine,
     pages: AnyPool | None,
     dialer: PeerDialer,
     landings: Mapping[str, Landing],
@@ -53,7 +53,7 @@ def build_worker(
     """A worker with the spec's roles on that engine, whose pages are `pages`. Nothing runs yet."""
     config = worker_config(spec, on_gpu=power.on_gpu)
     check_rows(config.limits, power.engine.spec)
-    site = Site(config, power.engine, epoch=spec.epoch)
+    site = WorkerContext(config, power.engine, epoch=spec.epoch)
     decode = prefill = None
     if DECODE in spec.roles:
         decode = DecodeRole(site, DecodeConfig(receiver=receiver_config(spec.timing)))
@@ -70,14 +70,14 @@ def build_worker(
         power.engine.pool if pages is None else pages,
         transport_config(spec),
         layout,
-        converts_of(layout),
+        page_converters_of(layout),
     )
     transports = opener.transports if pages is not None else ()
     if pages is not None and not transports:
         if "nixl" in spec.settings.transports:
             raise StartError("nixl is not installed: pip install 'twolane[nixl]'")
         raise StartError(f"{', '.join(spec.settings.transports)} is not for pages of a CPU")
-    wire = Wire(
+    wire = Wiring(
         dial=dialer,
         open_outlet=opener,
         landings=landings,

@@ -27,7 +27,7 @@ MIN_PAGES = 3  # two of a prompt, and one for the answer to grow into
 
 
 @dataclass(frozen=True, slots=True)
-class Powerhouse:
+class OpenedEngine:
     """An engine, whether it computes on a GPU (or several), the shared memory of its pool where
     that was asked for, and for people, what it computes on and in: `cuda bfloat16`."""
 
@@ -68,7 +68,7 @@ class Powerhouse:
 @contextmanager
 def open_engine(
     spec: ModelSpec, *, name: str, is_shared: bool, ready: StepLimits | None = None
-) -> Iterator[Powerhouse]:
+) -> Iterator[OpenedEngine]:
     """Load the model; close everything at the end. Raises `StartError` with the engine's words.
 
     A GPU's pool is in its own memory, shared or not, and no step within the limits `ready` waits
@@ -90,7 +90,7 @@ def open_engine(
         raise StartError(str(error)) from error
     try:
         _check_pages(engine.spec.n_pages, engine.spec.page_tokens)
-        yield Powerhouse(engine, loader.on_gpu, memory, loader.runs_on)
+        yield OpenedEngine(engine, loader.on_gpu, memory, loader.runs_on)
     finally:
         engine.close()
         if memory is not None:

@@ -11,7 +11,7 @@ from twolane.layout import Layout, parse_layout
 _WIDE = frozenset({"float32", "bfloat16", "float16"})
 
 
-def converts_of(layout: str) -> Mapping[str, MakeConvert]:
+def page_converters_of(layout: str) -> Mapping[str, MakeConvert]:
     """By the dtype that they make, out of pages of that layout."""
     is_wide = parse_layout(layout).dtype in _WIDE
     return {"float8_e4m3fn": _to_fp8} if is_wide else {}

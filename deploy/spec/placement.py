@@ -39,7 +39,7 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class AssignedGpus:
     """A worker's GPUs, one a rank. Nobody else has them, unless GPUs are shared: then the ranks of
     one worker may have some in common, too, rank i and rank i + (as many as it has)."""
 
@@ -47,7 +47,9 @@ class Seat:
     gpus: tuple[str, ...]
 
 
-def place(needs: Sequence[Need], hosts: Sequence[Host], *, share: bool = False) -> list[list[Seat]]:
+def place(
+    needs: Sequence[Need], hosts: Sequence[Host], *, share: bool = False
+) -> list[list[AssignedGpus]]:
     """For each pool the seats of its workers, in order. Raises `StartError` if they do not fit.
 
     With `share`, GPUs that are too few are given to several workers, to as few as can be, and to
@@ -122,15 +124,15 @@ def _fitting(needs: Sequence[Need], room: int, might: Counts) -> Iterator[Counts
 
 def _seats(
     needs: Sequence[Need], hosts: Sequence[Host], split: Sequence[Counts]
-) -> list[list[Seat]]:
-    seats: list[list[Seat]] = [[] for _ in needs]
+) -> list[list[AssignedGpus]]:
+    seats: list[list[AssignedGpus]] = [[] for _ in needs]
     for host, counts in zip(hosts, split, strict=False):  # hosts at the end may stay empty
         workers = [(pool, i) for pool, n in enumerate(counts) for i in range(n)]
         workers.sort(key=lambda worker: (-needs[worker[0]].gpus, worker[1], worker[0]))
         taken = 0
         for pool, _ in workers:
             end = taken + needs[pool].gpus
-            seats[pool].append(Seat(host.name, host.gpus[taken:end]))
+            seats[pool].append(AssignedGpus(host.name, host.gpus[taken:end]))
             taken = end
     return seats
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from twolane.engine.kernels.pdl import APART
-from twolane.engine.kernels.rows.all_reduce import PeerBuffers, rank_sum, rank_sum_norm
+from twolane.engine.kernels.rows.all_reduce import PeerBuffers, all_reduce, all_reduce_norm
 from twolane.engine.kernels.rows.norm import rms_norm
 from twolane.engine.model_files.fp8 import Matrix
 from twolane.engine.parallel.collective import Collective
@@ -18,7 +18,7 @@ from twolane.engine.parallel.collective import Collective
 ONE_SHOT_BYTES: Mapping[int, int] = {2: 2 << 20, 3: 1 << 20, 4: 1 << 20}
 
 
-class RankSums:
+class AllReduce:
     """Sums for the layers of one rank's model, which all ranks take in the same order.
 
     `peers` None: always by the library. With `exact`, the library's sums must be in rank order (see
@@ -44,10 +44,12 @@ class RankSums:
         """residual += the sum of all ranks' `part`; out = the norm of it."""
         peers = self._peers if self._in_one_shot(part) else None
         if peers is not None and isinstance(out, torch.Tensor):
-            rank_sum_norm(part, weight, peers, residual=residual, out=out, epsilon=epsilon, pdl=pdl)
+            all_reduce_norm(
+                part, weight, peers, residual=residual, out=out, epsilon=epsilon, pdl=pdl
+            )
             return
         if peers is not None:
-            rank_sum(part, peers, out=part, pdl=pdl)
+            all_reduce(part, peers, out=part, pdl=pdl)
             whole = part
         else:
             whole = self._ranks.all_reduce(part)

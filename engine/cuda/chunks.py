@@ -21,7 +21,7 @@ from twolane.engine.kernels.attention.prefill_attention import (
     prefill_attention,
 )
 from twolane.engine.kernels.launch import card_of
-from twolane.engine.kernels.pages.dequantise import widen_pages
+from twolane.engine.kernels.pages.dequantise import dequantise_pages
 from twolane.engine.kernels.pages.kv_view import KVView
 
 LONG_TOKENS = 32  # new tokens a row from which on pages are widened
@@ -82,7 +82,7 @@ class ChunkAttention:
         view, tables, config = self._view, inputs.tables[n_decode:], self.config
         if scratch is not None:
             assert self._wide_config is not None
-            widen_pages(view, layer, tables, inputs.lengths[n_decode:], out=scratch.view)
+            dequantise_pages(view, layer, tables, inputs.lengths[n_decode:], out=scratch.view)
             view, layer, tables, config = scratch.view, 0, scratch.tables, self._wide_config
         prefill_attention(
             queries, view, layer, tables, tiles,

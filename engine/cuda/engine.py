@@ -17,7 +17,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from twolane.engine.cuda.all_reduce import RankSums
+from twolane.engine.cuda.all_reduce import AllReduce
 from twolane.engine.cuda.driver import CudaError, export_memory
 from twolane.engine.cuda.graphs import DecodeGraphs
 from twolane.engine.cuda.inputs import DeviceInputs, HostInputs
@@ -58,7 +58,7 @@ class CudaEngine:
         latest: torch.Tensor,
         table_pages: int,
         exact: bool,
-        sums: RankSums | None = None,
+        sums: AllReduce | None = None,
     ) -> None:
         device = memory.device
         self.spec = spec

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import torch
 
-from twolane.engine.cuda.all_reduce import RankSums
+from twolane.engine.cuda.all_reduce import AllReduce
 from twolane.engine.cuda.chunks import ChunkAttention, Scratch
 from twolane.engine.cuda.inputs import DeviceInputs
 from twolane.engine.cuda.plans import DecodePlans
@@ -50,7 +50,7 @@ class CudaModel:
         max_context_tokens: int,
         exact: bool,
         overlap: int,
-        sums: RankSums | None = None,
+        sums: AllReduce | None = None,
     ) -> None:
         """`overlap`: how launches of a decode step follow each other
         (`twolane.engine.kernels.pdl`); in exact mode, apart."""

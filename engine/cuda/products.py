@@ -8,9 +8,13 @@ from twolane.engine.cpu.exact_products import TiledProduct
 from twolane.engine.cuda.fp8_products import fp8_product
 from twolane.engine.cuda.tuning import USUAL, Tuning
 from twolane.engine.kernels.launch import card_of
-from twolane.engine.kernels.products.few_rows import PartialSums, can_stream, skinny
-from twolane.engine.kernels.products.few_rows_plan import SkinnyConfig, config_for, pad_rows
-from twolane.engine.kernels.products.gated_many_rows_plan import CHUNK, TallPlan, plan_tall
+from twolane.engine.kernels.products.few_rows import PartialSums, can_stream, few_rows_product
+from twolane.engine.kernels.products.few_rows_plan import FewRowsConfig, config_for, pad_rows
+from twolane.engine.kernels.products.gated_many_rows_plan import (
+    CHUNK,
+    GatedManyRowsPlan,
+    plan_gated_many_rows,
+)
 from twolane.engine.kernels.products.gemv import gemv
 from twolane.engine.kernels.rows.silu import silu_mul
 from twolane.engine.model_files.fp8 import Fp8Rows, Matrix
@@ -19,12 +23,12 @@ STREAMED_ROWS = 128  # up to here our own is quicker than cuBLAS
 TALL_ROWS = 512  # from here on our own gated one is no slower, where it keeps the card busy
 # Measured on an H200 where `config_for` is off by more than 3 %: by rows padded, outputs (units,
 # where gated), inputs, gated. None: cuBLAS is quicker.
-MEASURED: dict[tuple[int, int, int, bool], SkinnyConfig | None] = {
+MEASURED: dict[tuple[int, int, int, bool], FewRowsConfig | None] = {
     (128, 6144, 4096, False): None,
     (128, 128_256, 4096, False): None,
     (64, 4608, 3584, False): None,
     (128, 4608, 3584, False): None,
-    (128, 3584, 18_944, False): SkinnyConfig(
+    (128, 3584, 18_944, False): FewRowsConfig(
         half=64, pair=False, block_in=128, stages=4, split=True, programs=112
     ),
 }
@@ -40,7 +44,7 @@ class Products:
     FP8 weights take FP8 rows, too; what they give is of `dtype`. Calls must be on one stream.
 
         rows      1 to 2               to 128                          beyond
-        wide      gemv                 streamed (`skinny`)             cuBLAS
+        wide      gemv                 streamed (`few_rows_product`)             cuBLAS
         gated     gemv; silu           streamed, silu in it            cuBLAS; silu. 512 and more of
                                                                        bf16, no bias: `tall`
         FP8       gemv, rows wide      torch's scaled product, of rows in FP8
@@ -54,7 +58,7 @@ class Products:
         self._tiled = TiledProduct(EXACT_HEIGHTS, EXACT_REFERENCE) if exact else None
         self._tuning = tuning
         self._sums: PartialSums | None = None
-        self._configs: dict[tuple[int, int, int, bool], SkinnyConfig | None] = {}
+        self._configs: dict[tuple[int, int, int, bool], FewRowsConfig | None] = {}
 
     def probe(self, weight: torch.Tensor) -> None:
         """Exact mode: find out which tiles treat rows alike."""
@@ -114,7 +118,7 @@ class Products:
             return False
         return len(x) <= tuning.gemv_rows
 
-    def _tall_plan(self, x: torch.Tensor, units: int) -> TallPlan | None:
+    def _tall_plan(self, x: torch.Tensor, units: int) -> GatedManyRowsPlan | None:
         """How our own gated kernel of many rows takes it; None where it does not."""
         rows, inner = x.shape
         if self._tiled is not None or self._tuning.library_products or rows < TALL_ROWS:
@@ -123,10 +127,10 @@ class Products:
             return None
         if x.dtype != torch.bfloat16 or not can_stream(x):
             return None
-        plan = plan_tall(rows, units, cores=_cores(x.device))
+        plan = plan_gated_many_rows(rows, units, cores=_cores(x.device))
         return plan if plan.fills(_cores(x.device)) else None
 
-    def _config(self, x: torch.Tensor, n_out: int, *, gated: bool) -> SkinnyConfig | None:
+    def _config(self, x: torch.Tensor, n_out: int, *, gated: bool) -> FewRowsConfig | None:
         """How our own kernel takes it; None where it does not, or is not the quicker one."""
         rows, inner = x.shape
         if self._tiled is not None or self._tuning.library_products or rows > STREAMED_ROWS:
@@ -151,24 +155,26 @@ class Products:
         x: torch.Tensor,
         weight: torch.Tensor,
         bias: torch.Tensor | None,
-        config: SkinnyConfig,
+        config: FewRowsConfig,
         *,
         gated: bool,
         pdl: int,
     ) -> torch.Tensor:
         assert self._sums is not None
         out = x.new_empty(len(x), len(weight) // (2 if gated else 1))
-        skinny(x, weight, out=out, sums=self._sums, bias=bias, gated=gated, config=config, pdl=pdl)
+        few_rows_product(
+            x, weight, out=out, sums=self._sums, bias=bias, gated=gated, config=config, pdl=pdl
+        )
         return out
 
 
-def _gated_tall(x: torch.Tensor, weight: torch.Tensor, plan: TallPlan) -> torch.Tensor:
+def _gated_tall(x: torch.Tensor, weight: torch.Tensor, plan: GatedManyRowsPlan) -> torch.Tensor:
     from twolane.engine.kernels.products.gated_many_rows import (
-        gated_tall,  # in Gluon, which a card may do without
+        gated_many_rows,  # in Gluon, which a card may do without
     )
 
     out = x.new_empty(len(x), len(weight) // 2)
-    gated_tall(x, weight, out=out, plan=plan)
+    gated_many_rows(x, weight, out=out, plan=plan)
     return out
 
 

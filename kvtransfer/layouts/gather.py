@@ -40,7 +40,7 @@ Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class HeadSpan:
     """Heads that go from one source rank to one target rank: `n_heads` next to each other."""
 
     source_rank: int
@@ -50,18 +50,18 @@ class Lane:
     n_heads: int
 
 
-def lanes(source: Layout, target: Layout) -> list[Lane]:
+def lanes(source: Layout, target: Layout) -> list[HeadSpan]:
     """By target rank and head; each head of each target rank is in exactly one."""
     whole = source.whole_kv_heads
     assert whole == target.whole_kv_heads, "two models"
-    found: list[Lane] = []
+    found: list[HeadSpan] = []
     for rank in range(target.ranks):
         first = rank * whole // target.ranks
         held = [_holder(source, first + i, rank) for i in range(target.kv_heads)]
         start = 0
         for i in range(1, len(held) + 1):
             if i == len(held) or held[i][0] != held[start][0]:
-                found.append(Lane(held[start][0], rank, held[start][1], start, i - start))
+                found.append(HeadSpan(held[start][0], rank, held[start][1], start, i - start))
                 start = i
     return found
 
@@ -204,7 +204,7 @@ def gather_of(source: Layout, target: Layout) -> Gather:
     return found.gather(source.page_bytes, target.page_bytes)
 
 
-def _add_lane(found: _Runs, source: Layout, target: Layout, lane: Lane) -> None:
+def _add_lane(found: _Runs, source: Layout, target: Layout, lane: HeadSpan) -> None:
     planes = np.arange(source.layers * 2, dtype=np.int64)  # of a head: layer by layer, keys first
     none = np.zeros(1, dtype=np.int64)
     to_rank = lane.target_rank * target.rank_page_bytes

@@ -17,7 +17,7 @@ class _Farewell:
     until: float
 
 
-class Farewells:
+class UnansweredAbandons:
     """The receiver answers an Abandon with Refused. Losing all of them is safe: its lease ends."""
 
     def __init__(self, lease: LeaseConfig) -> None:

@@ -33,7 +33,7 @@ from twolane.kvtransfer.events import Committed, Failed, FirstToken, Released, S
 from twolane.kvtransfer.key import Key
 from twolane.kvtransfer.page_authority import PageAuthority
 from twolane.kvtransfer.retry import Retry
-from twolane.kvtransfer.send.abandons import Farewells
+from twolane.kvtransfer.send.abandons import UnansweredAbandons
 from twolane.kvtransfer.send.grant import OutGrant
 from twolane.kvtransfer.send.posts import Post, PostBook
 from twolane.kvtransfer.transport import Posted
@@ -75,7 +75,7 @@ class OutHub:
     config: SenderConfig
     pages: PageAuthority
     posts: PostBook
-    farewells: Farewells
+    farewells: UnansweredAbandons
     say: Say
     events: list[SenderEvent]
     dropped: Counter[str]

@@ -22,7 +22,7 @@ from twolane.kvtransfer.events import FirstToken, SenderEvent
 from twolane.kvtransfer.key import Key
 from twolane.kvtransfer.layouts.gather import Paging
 from twolane.kvtransfer.page_authority import PageAuthority
-from twolane.kvtransfer.send.abandons import Farewells
+from twolane.kvtransfer.send.abandons import UnansweredAbandons
 from twolane.kvtransfer.send.outbound import Outbound, OutHub, OutRow, OutState
 from twolane.kvtransfer.send.posts import OutPeer, PostBook
 from twolane.kvtransfer.transport import Outlet
@@ -50,7 +50,7 @@ class Sender:
         self._config = config
         self._outs: dict[Key, Outbound] = {}
         self._posts = PostBook(config)
-        self._farewells = Farewells(config.lease)
+        self._farewells = UnansweredAbandons(config.lease)
         self._barred: dict[int, str] = {}  # receivers that nothing can be sent to now, and why
         self._outbox: list[tuple[int, transfer_pb2.ConnectRequest]] = []
         self._events: list[SenderEvent] = []

@@ -67,7 +67,7 @@ class DoubleMemory:
         self.page_bytes = page_bytes
         self.faults = faults or DeviceFaults()
         self.converts = converts or {}  # by the dtype that they make of this pool's
-        self.lanes: list[DoubleLane] = []
+        self.lanes: list[DoubleCopyStream] = []
         self._memory = create_pool_memory(n_pages * page_bytes, "double")
         self.pages: Bytes = self._memory.array.reshape(n_pages, page_bytes)
         self._pinned: dict[int, int] = {}  # address -> bytes
@@ -77,8 +77,8 @@ class DoubleMemory:
         """It is host memory."""
         return (region_of(self.pages),)
 
-    def open_lane(self, source: Source | None = None) -> DoubleLane:
-        lane = DoubleLane(self, source)
+    def open_lane(self, source: Source | None = None) -> DoubleCopyStream:
+        lane = DoubleCopyStream(self, source)
         self.lanes.append(lane)
         return lane
 
@@ -145,7 +145,7 @@ class DoubleMade:
         self._source = partial(MadePages, memory.pages, source, target, make)
         self.page_bytes = self._source().page_bytes
 
-    def open_lane(self) -> DoubleLane:
+    def open_lane(self) -> DoubleCopyStream:
         return self._memory.open_lane(self._source())
 
     def open_peer(self, address: str) -> DoublePeer:
@@ -173,7 +173,7 @@ class DoubleFence:
         return True
 
 
-class DoubleLane:
+class DoubleCopyStream:
     """See `Lane`."""
 
     def __init__(self, memory: DoubleMemory, source: Source | None = None) -> None:

@@ -44,10 +44,10 @@ from twolane.kvtransfer.transports.nixl.agent import NixlError
 from twolane.kvtransfer.transports.nixl.landing import NixlLanding
 from twolane.kvtransfer.transports.nixl.outlet import NixlOutlet
 from twolane.kvtransfer.transports.nixl.source import NixlSource, StagedPages, StoredPages
-from twolane.kvtransfer.transports.stream.device_destination import DeviceGround
+from twolane.kvtransfer.transports.stream.device_destination import DeviceDestination
 from twolane.kvtransfer.transports.stream.landing import StreamLanding
 from twolane.kvtransfer.transports.stream.outlet import StreamOutlet
-from twolane.kvtransfer.transports.stream.sink import Ground, HostGround
+from twolane.kvtransfer.transports.stream.sink import Destination, HostDestination
 from twolane.kvtransfer.transports.stream.slot_outlet import SharedOutlet
 from twolane.kvtransfer.transports.stream.source import DeviceSource, HostSource, PageSource
 from twolane.layout import parse_layout
@@ -140,9 +140,9 @@ def _open_landing(
     table = LandingTable(checksums=checksums)
     try:
         if isinstance(pool, np.ndarray):
-            ground: Ground = HostGround(pool, table, checksums=checksums)
+            ground: Destination = HostDestination(pool, table, checksums=checksums)
         else:
-            ground = DeviceGround(pool, table, checksums=checksums, has_rings=name == "shm")
+            ground = DeviceDestination(pool, table, checksums=checksums, has_rings=name == "shm")
     except OSError:
         listener.close()
         raise

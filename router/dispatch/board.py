@@ -14,7 +14,7 @@ from typing import Protocol
 
 from twolane.router.config import RouterConfig
 from twolane.router.dispatch import commands
-from twolane.router.dispatch.forecast import Outlook
+from twolane.router.dispatch.forecast import Forecast
 from twolane.router.dispatch.load_tally import Tally
 from twolane.router.dispatch.queue import WaitingQueue
 from twolane.router.dispatch.roster import Roster
@@ -77,7 +77,7 @@ class Board:
         self.tally = Tally()
         self.rows: dict[int, Request] = {}  # by number; each has its attempt
         self._row_numbers = itertools.count(1)  # never used again, so late tokens find nobody
-        self.outlook = Outlook()
+        self.outlook = Forecast()
         self.roster = Roster(config.admission, self.members, self.tally)
         self.alarms: LazyHeap[Request] = LazyHeap()  # by when each must be looked at
         self._at: dict[int, dict[str, Request]] = {}

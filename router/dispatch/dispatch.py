@@ -17,7 +17,7 @@ from twolane.router.dispatch.admission import Admission
 from twolane.router.dispatch.board import Board, NullObserver, Observer, OutMessage
 from twolane.router.dispatch.endings import Endings
 from twolane.router.dispatch.events import Events
-from twolane.router.dispatch.fault_boundary import Guard
+from twolane.router.dispatch.fault_boundary import FaultBoundary
 from twolane.router.dispatch.placing import Placing
 from twolane.router.dispatch.recovery import Recovery
 from twolane.router.dispatch.request_clock import RequestClock
@@ -37,7 +37,7 @@ class Dispatcher:
         self.board = Board(config, observer or NullObserver())
         self._config = config
         self._endings = Endings(self.board)
-        self._guard = Guard(self.board, self._endings)
+        self._guard = FaultBoundary(self.board, self._endings)
         self._recovery = Recovery(self.board, self._endings, self._guard)
         self._events = Events(self.board, self._endings, self._recovery)
         self._admission = Admission(self.board, self._endings)

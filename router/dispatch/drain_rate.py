@@ -7,7 +7,7 @@ from collections import deque
 WINDOW = 64  # dispatches looked back on
 MAX_AGE_S = 10.0
 ENOUGH = 8  # fewer say nothing
-HOPE = 1 / 8  # of what goes to higher priorities
+LOWER_PRIORITY_SHARE = 1 / 8  # of what goes to higher priorities
 
 
 class DrainRate:
@@ -35,5 +35,5 @@ class DrainRate:
         n_his: float = n_seen
         if priority is not None:
             n_his = sum(seen <= priority for _, seen in self._seen)
-            n_his += (n_seen - n_his) * HOPE
+            n_his += (n_seen - n_his) * LOWER_PRIORITY_SHARE
         return n_ahead / n_his * max(now - self._seen[0][0], 1e-3)

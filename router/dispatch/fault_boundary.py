@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 ResultT = TypeVar("ResultT")
 
 
-class Guard:
+class FaultBoundary:
     """Stands around what is done with one request: where it is placed, ticked, told, moved
     to other workers and ended."""
 

@@ -4,17 +4,17 @@ takes once a worker has it. By model."""
 from __future__ import annotations
 
 from twolane.router.dispatch.drain_rate import DrainRate
-from twolane.router.dispatch.service_time import Pace
+from twolane.router.dispatch.service_time import ServiceTime
 from twolane.router.requests.request import Request
 
 
-class Outlook:
+class Forecast:
     """See the module's docstring. None is: not enough was seen."""
 
     def __init__(self) -> None:
         # written for requests that workers had: what clients ask about is no reason to keep a name
         self._drain: dict[str, DrainRate] = {}
-        self._pace: dict[str, Pace] = {}
+        self._pace: dict[str, ServiceTime] = {}
 
     def __len__(self) -> int:
         """Models that it knows something of."""
@@ -32,7 +32,7 @@ class Outlook:
             return
         if line.first_token is None or line.last_token is None:
             return
-        self._pace.setdefault(request.job.model, Pace()).note(
+        self._pace.setdefault(request.job.model, ServiceTime()).note(
             prompt_tokens=request.n_prompt,
             first_s=line.first_token - line.dispatched,
             n_tokens=len(request.answer.tokens),

@@ -10,7 +10,7 @@ from twolane.router.dispatch.admission import Admission
 from twolane.router.dispatch.affinity import PrefixAffinity
 from twolane.router.dispatch.board import Board
 from twolane.router.dispatch.endings import Endings
-from twolane.router.dispatch.fault_boundary import Guard
+from twolane.router.dispatch.fault_boundary import FaultBoundary
 from twolane.router.dispatch.policy import Placement, place
 from twolane.router.members.member import MemberState
 from twolane.router.members.model import pages_for
@@ -23,7 +23,9 @@ from twolane.v1 import worker_pb2
 class Placing:
     """See the module's docstring."""
 
-    def __init__(self, board: Board, endings: Endings, admission: Admission, guard: Guard) -> None:
+    def __init__(
+        self, board: Board, endings: Endings, admission: Admission, guard: FaultBoundary
+    ) -> None:
         self._board = board
         self._endings = endings
         self._admission = admission

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from twolane.router.members.worker_view import Giver, Need, WorkerView
+from twolane.router.members.worker_view import Need, PageOrigin, WorkerView
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def place(need: Need, workers: Sequence[WorkerView]) -> Placement | None:
     return best[1] if best else None
 
 
-def place_decode(need: Need, workers: Iterable[WorkerView], giver: Giver) -> WorkerView | None:
+def place_decode(need: Need, workers: Iterable[WorkerView], giver: PageOrigin) -> WorkerView | None:
     """A decode worker for pages that a prefill worker already holds."""
     group = [w for w in workers if w.decodes and giver.can_feed(w)]
     return _best_decode(need, [w for w in group if w.epoch not in need.avoid])
@@ -55,7 +55,7 @@ def _place_within(need: Need, group: Sequence[WorkerView]) -> Placement | None:
         ready = [worker for worker in ready if worker in decodes and worker.has_room(n_tokens)]
         both = min(ready, key=lambda worker: _colocated_cost(need, worker), default=None)
         return Placement(both, both) if both is not None else None
-    best: dict[Giver, WorkerView | None] = {}  # of equal prefill workers, the same one
+    best: dict[PageOrigin, WorkerView | None] = {}  # of equal prefill workers, the same one
     for prefill in sorted(ready, key=lambda worker: _prefill_cost(need, worker)):
         giver = prefill.giver
         if giver not in best:

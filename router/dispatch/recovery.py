@@ -16,7 +16,7 @@ from twolane.refusals import NOT_NOW, Refusal
 from twolane.router.dispatch import commands
 from twolane.router.dispatch.board import Board
 from twolane.router.dispatch.endings import Endings
-from twolane.router.dispatch.fault_boundary import Guard
+from twolane.router.dispatch.fault_boundary import FaultBoundary
 from twolane.router.dispatch.policy import place_decode
 from twolane.router.members.member import Member
 from twolane.router.members.worker_view import Need, WorkerView
@@ -30,7 +30,7 @@ A = AttemptState
 class Recovery:
     """See the module's docstring."""
 
-    def __init__(self, board: Board, endings: Endings, guard: Guard) -> None:
+    def __init__(self, board: Board, endings: Endings, guard: FaultBoundary) -> None:
         self._board = board
         self._endings = endings
         self._guard = guard

@@ -11,7 +11,7 @@ from twolane.errors import DeadlineError
 from twolane.router.dispatch.admission import Admission
 from twolane.router.dispatch.board import Board
 from twolane.router.dispatch.endings import Endings
-from twolane.router.dispatch.fault_boundary import Guard
+from twolane.router.dispatch.fault_boundary import FaultBoundary
 from twolane.router.dispatch.recovery import Recovery
 from twolane.router.requests.request import Request, RequestState
 
@@ -22,7 +22,12 @@ class RequestClock:
     """See the module's docstring."""
 
     def __init__(
-        self, board: Board, endings: Endings, recovery: Recovery, admission: Admission, guard: Guard
+        self,
+        board: Board,
+        endings: Endings,
+        recovery: Recovery,
+        admission: Admission,
+        guard: FaultBoundary,
     ) -> None:
         self._board = board
         self._endings = endings

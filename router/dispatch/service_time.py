@@ -27,7 +27,7 @@ class Mean:
         self.value += (value - self.value) * max(_WEIGHT, 1 / self.n)
 
 
-class Pace:
+class ServiceTime:
     """Of one model."""
 
     def __init__(self) -> None:

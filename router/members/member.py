@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from enum import Enum, auto
 
 from twolane.lifecycle import Lifecycle
-from twolane.router.members.worker_view import Giver
+from twolane.router.members.worker_view import PageOrigin
 from twolane.v1 import cluster_pb2, worker_pb2
 
 
@@ -97,10 +97,10 @@ class Member:
         return self.announce.worker.worker_id
 
     @property
-    def giver(self) -> Giver:
+    def giver(self) -> PageOrigin:
         """As whose its pages go to others."""
         told = self.announce
-        return Giver(told.fingerprint, told.layout, tuple(told.makes_dtypes))
+        return PageOrigin(told.fingerprint, told.layout, tuple(told.makes_dtypes))
 
     @property
     def prefills(self) -> bool:

@@ -10,7 +10,7 @@ from twolane.router.members.model import pages_for
 
 
 @dataclass(frozen=True, slots=True)
-class Giver:
+class PageOrigin:
     """What decides whom a prefill worker's pages can go to."""
 
     fingerprint: str
@@ -60,8 +60,8 @@ class WorkerView:
         return self.holds(need.n_tokens) and self.backlog_tokens < self.max_backlog_tokens
 
     @property
-    def giver(self) -> Giver:
-        return Giver(self.fingerprint, self.layout, self.makes_dtypes)
+    def giver(self) -> PageOrigin:
+        return PageOrigin(self.fingerprint, self.layout, self.makes_dtypes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ _MEMORIES = frozenset(
         "Counter",
         "Membership._retired",  # epochs that may not come back
         "Admission._last_servable",  # by model, as is the next
-        "Outlook",
+        "Forecast",
         "LogRate",  # by kind of record
         "Membership.proofs",  # kept for ten minutes
         "Membership.changed",  # until somebody asks for a worker

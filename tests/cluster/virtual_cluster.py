@@ -36,10 +36,10 @@ from twolane.rpc.params import params_to_proto
 from twolane.testing.links import MemoryLink, link_pair
 from twolane.v1 import cluster_pb2, inference_pb2, sampling_pb2, transfer_pb2, worker_pb2
 from twolane.worker.config import SessionConfig, StepLimits, StepWatchConfig, WorkerConfig
-from twolane.worker.context import Site
+from twolane.worker.context import WorkerContext
 from twolane.worker.doors.announcer import Announcer
 from twolane.worker.errors import RouterInUseError, StaleEpochError
-from twolane.worker.peers.peers import Wire
+from twolane.worker.peers.peers import Wiring
 from twolane.worker.role import Roles
 from twolane.worker.steps.step_runner import OnSubmitted, TimedEngine, TimedStepRunner
 from twolane.worker.worker import Worker
@@ -253,7 +253,7 @@ class VirtualCluster:
         )
         make = self.shape.make_decode_engine if roles == "d" else None
         engine = (make or self.shape.make_engine)(self.shape.n_pages)
-        site = Site(config, engine, epoch=next(self._epochs))
+        site = WorkerContext(config, engine, epoch=next(self._epochs))
         decode, prefill = DecodeConfig(), PrefillConfig()
         decode = replace(decode, receiver=replace(decode.receiver, lease=LEASE))
         prefill = replace(prefill, sender=replace(prefill.sender, lease=LEASE))
@@ -273,7 +273,7 @@ class VirtualCluster:
                 outlet.stall()
             return outlet
 
-        wire = Wire(
+        wire = Wiring(
             dial=self._dial_peer,
             open_outlet=open_outlet,
             landings={"memory": self._fabric.landing(site.epoch, engine.pool)},

@@ -9,11 +9,11 @@ from twolane.engine.step import SampledToken
 from twolane.params import SamplingParams
 from twolane.v1 import worker_pb2
 from twolane.worker.config import StepLimits, WorkerConfig
-from twolane.worker.context import Site
+from twolane.worker.context import WorkerContext
 from twolane.worker.rows import Row, RowState
 
 
-def running(site: Site, role: DecodeRole, n_tokens: int) -> Row:
+def running(site: WorkerContext, role: DecodeRole, n_tokens: int) -> Row:
     """A row that another role has computed: its next token is at position n_tokens."""
     number = site.next_number()
     assign = worker_pb2.Assign(
@@ -34,7 +34,7 @@ def running(site: Site, role: DecodeRole, n_tokens: int) -> Row:
 
 def test_row_whose_pages_went_to_another_is_not_in_the_step_that_took_them() -> None:
     config = WorkerConfig(worker_id="d", limits=StepLimits(step_tokens=64, decode_rows=3))
-    site = Site(config, FakeEngine(FakeEngineConfig(n_pages=3)))
+    site = WorkerContext(config, FakeEngine(FakeEngineConfig(n_pages=3)))
     role = DecodeRole(site, DecodeConfig(least_growth_tokens=1))
     first, last = running(site, role, 16), running(site, role, 24)
     work = role.plan(64, 0.0)

@@ -11,7 +11,7 @@ from twolane.engine.step import RowResult, SampledToken
 from twolane.params import SamplingParams
 from twolane.v1 import worker_pb2
 from twolane.worker.config import StepLimits, WorkerConfig
-from twolane.worker.context import Site
+from twolane.worker.context import WorkerContext
 from twolane.worker.errors import RowRefusedError
 from twolane.worker.rows import Row, RowState
 
@@ -20,12 +20,14 @@ LEAST = DecodeConfig(least_growth_tokens=1)
 
 
 @pytest.fixture
-def site() -> Site:
+def site() -> WorkerContext:
     config = WorkerConfig(worker_id="d", limits=StepLimits(step_tokens=64, decode_rows=3))
-    return Site(config, FakeEngine(FakeEngineConfig(n_pages=8)))
+    return WorkerContext(config, FakeEngine(FakeEngineConfig(n_pages=8)))
 
 
-def row(site: Site, n_tokens: int = 16, *, priority: int = 0, growth_tokens: int = 0) -> Row:
+def row(
+    site: WorkerContext, n_tokens: int = 16, *, priority: int = 0, growth_tokens: int = 0
+) -> Row:
     number = site.next_number()
     assign = worker_pb2.Assign(
         key=worker_pb2.AttemptKey(submission_id=f"r{number}", attempt=1),
@@ -37,7 +39,7 @@ def row(site: Site, n_tokens: int = 16, *, priority: int = 0, growth_tokens: int
     return Row(assign, PARAMS, site.spec, number=number, arrived_s=float(number))
 
 
-def hand_over(site: Site, role: DecodeRole, one: Row) -> Row:
+def hand_over(site: WorkerContext, role: DecodeRole, one: Row) -> Row:
     """What a prefill role of the same worker does."""
     assert role.can_adopt(one, one.n_prompt_pages)
     pages = site.pages.try_take(one.n_prompt_pages)
@@ -51,14 +53,14 @@ def hand_over(site: Site, role: DecodeRole, one: Row) -> Row:
     return one
 
 
-def step(site: Site, role: DecodeRole) -> list[int]:
+def step(site: WorkerContext, role: DecodeRole) -> list[int]:
     work = role.plan(64, 0.0)
     results = {result.row: result for result in site.engine.run(work)}
     role.apply(results, 0.0)
     return [w.row for w in work]
 
 
-def kinds(site: Site) -> list[str]:
+def kinds(site: WorkerContext) -> list[str]:
     return [
         worker_pb2.RowEvent.Kind.Name(event.kind).removeprefix("KIND_")
         for event in site.news.take()
@@ -66,7 +68,7 @@ def kinds(site: Site) -> list[str]:
     ]
 
 
-def test_row_grows_page_by_page_to_its_end(site: Site) -> None:
+def test_row_grows_page_by_page_to_its_end(site: WorkerContext) -> None:
     role = DecodeRole(site)
     one = hand_over(site, role, row(site))
     prompt = list(one.assign.token_ids)
@@ -81,7 +83,7 @@ def test_row_grows_page_by_page_to_its_end(site: Site) -> None:
     assert site.pages.counts().used == 0
 
 
-def test_promise_keeps_new_rows_out_until_it_is_given_back(site: Site) -> None:
+def test_promise_keeps_new_rows_out_until_it_is_given_back(site: WorkerContext) -> None:
     role = DecodeRole(site)
     one = hand_over(site, role, row(site, growth_tokens=60))
     assert site.reserve.n_promised == 4
@@ -91,7 +93,7 @@ def test_promise_keeps_new_rows_out_until_it_is_given_back(site: Site) -> None:
     assert role.can_adopt(second, second.n_prompt_pages)
 
 
-def test_batch_takes_no_more_rows_than_its_limit(site: Site) -> None:
+def test_batch_takes_no_more_rows_than_its_limit(site: WorkerContext) -> None:
     role = DecodeRole(site, LEAST)
     for _ in range(3):
         hand_over(site, role, row(site))
@@ -99,7 +101,7 @@ def test_batch_takes_no_more_rows_than_its_limit(site: Site) -> None:
 
 
 def test_youngest_of_the_lowest_priority_gives_way_and_the_first_in_turn_never_does(
-    site: Site,
+    site: WorkerContext,
 ) -> None:
     role = DecodeRole(site, LEAST)
     first, high, low = (
@@ -119,7 +121,7 @@ def test_youngest_of_the_lowest_priority_gives_way_and_the_first_in_turn_never_d
     assert kinds(site) == ["FINISHED"]
 
 
-def test_pages_of_a_preempted_row_are_found_again_by_its_resume(site: Site) -> None:
+def test_pages_of_a_preempted_row_are_found_again_by_its_resume(site: WorkerContext) -> None:
     role = DecodeRole(site)
     one = hand_over(site, role, row(site))
     for _ in range(20):
@@ -128,7 +130,7 @@ def test_pages_of_a_preempted_row_are_found_again_by_its_resume(site: Site) -> N
     assert site.pages.match_length(one.chain_hashes(one.n_tokens)) == 2
 
 
-def test_answers_stay_out_of_the_index_when_the_engine_is_not_exact(site: Site) -> None:
+def test_answers_stay_out_of_the_index_when_the_engine_is_not_exact(site: WorkerContext) -> None:
     role = DecodeRole(site, DecodeConfig(index_answers=False))
     one = hand_over(site, role, row(site))
     for _ in range(20):
@@ -137,13 +139,13 @@ def test_answers_stay_out_of_the_index_when_the_engine_is_not_exact(site: Site) 
     assert site.pages.counts().cached == 0
 
 
-def test_row_that_outgrows_the_pool_is_refused_before_it_waits(site: Site) -> None:
+def test_row_that_outgrows_the_pool_is_refused_before_it_waits(site: WorkerContext) -> None:
     with pytest.raises(RowRefusedError) as refusal:
         DecodeRole(site).check_fits(row(site, 80, growth_tokens=60))
     assert refusal.value.reason == "too_large"
 
 
-def test_a_row_is_planned_again_while_its_token_is_being_sampled(site: Site) -> None:
+def test_a_row_is_planned_again_while_its_token_is_being_sampled(site: WorkerContext) -> None:
     role = DecodeRole(site)
     one = hand_over(site, role, row(site))
     known = list(one.token_ids)
@@ -156,7 +158,7 @@ def test_a_row_is_planned_again_while_its_token_is_being_sampled(site: Site) -> 
     assert one.n_ahead == 0
 
 
-def test_a_row_whose_token_ends_it_by_length_is_not_planned_again(site: Site) -> None:
+def test_a_row_whose_token_ends_it_by_length_is_not_planned_again(site: WorkerContext) -> None:
     role = DecodeRole(site)
     one = hand_over(site, role, row(site))
     while one.n_tokens - one.n_prompt < (PARAMS.max_tokens or 0) - 1:
@@ -165,7 +167,9 @@ def test_a_row_whose_token_ends_it_by_length_is_not_planned_again(site: Site) ->
     assert role.plan(64, 0.0) == []
 
 
-def test_pages_of_a_row_cancelled_amid_a_step_stay_until_that_step_is_done(site: Site) -> None:
+def test_pages_of_a_row_cancelled_amid_a_step_stay_until_that_step_is_done(
+    site: WorkerContext,
+) -> None:
     role = DecodeRole(site)
     one = hand_over(site, role, row(site))
     role.plan(64, 0.0)

@@ -26,7 +26,7 @@ from twolane.deploy.process.compose_worker import (
     step_watch_config,
     worker_config,
 )
-from twolane.deploy.process.engine_host import Powerhouse, open_engine
+from twolane.deploy.process.engine_host import OpenedEngine, open_engine
 from twolane.deploy.process.serving import serving
 from twolane.deploy.spec.specs import RouterSettings, TimingSpec, WorkerSettings, WorkerSpec
 from twolane.engine.config import EngineConfig
@@ -236,8 +236,8 @@ def test_a_fake_engine_has_no_ranks() -> None:
 async def test_a_worker_whose_ranks_pages_are_out_of_reach_has_both_roles(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Powerhouse, "pages", None)
-    power = Powerhouse(FakeEngine(), on_gpu=True, memory=None)
+    monkeypatch.setattr(OpenedEngine, "pages", None)
+    power = OpenedEngine(FakeEngine(), on_gpu=True, memory=None)
     made: tuple[Any, ...] = (None, PeerDialer(""), {}, WorkerMetrics())
     with pytest.raises(StartError, match="a decode worker moves pages, and the cards of its ranks"):
         build_worker(worker_on("cuda", "decode"), power, *made)

@@ -24,14 +24,14 @@ import torch
 from benchmarks.transfer.far_pool import far_pool
 from tests.kvtransfer.laid_out import layout
 from tests.kvtransfer.pools import PoolForTest, open_pool
-from twolane.deploy.process.page_converters import converts_of
-from twolane.kvtransfer.device import Lane, SentMemory
+from twolane.deploy.process.page_converters import page_converters_of
+from twolane.kvtransfer.device import CopyStream, SentMemory
 from twolane.kvtransfer.digests import mix64
 from twolane.kvtransfer.layouts.gather import Paging
 from twolane.kvtransfer.layouts.sources import MadePages
 from twolane.layout import Layout
 from twolane.worker.cuda.copy_cost import CopyCost
-from twolane.worker.cuda.copy_stream import LaneConfig
+from twolane.worker.cuda.copy_stream import CopyStreamConfig
 from twolane.worker.cuda.memory import CudaMemory
 from twolane.worker.cuda.page_converter import FP8_DTYPE
 
@@ -41,8 +41,8 @@ FAR_CARD = str(torch.cuda.device_count() - 1)
 SMALL = {"layers": 2, "head_dim": 128, "whole_kv_heads": 8}
 LLAMA_8B = {"layers": 32, "head_dim": 128, "whole_kv_heads": 8}
 N_TOKENS = 1000
-KERNEL = LaneConfig(cost=CopyCost(run_start_s=1.0))
-ENGINES = LaneConfig(cost=CopyCost(kernel_start_s=1.0))
+KERNEL = CopyStreamConfig(cost=CopyCost(run_start_s=1.0))
+ENGINES = CopyStreamConfig(cost=CopyCost(kernel_start_s=1.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +90,10 @@ def case(source: Layout, target: Layout) -> Iterator[Case]:
 
 
 def _to_fp8(source: Layout) -> Any:
-    return converts_of(source.to_json())[FP8_DTYPE]
+    return page_converters_of(source.to_json())[FP8_DTYPE]
 
 
-def wait(lane: Lane) -> None:
+def wait(lane: CopyStream) -> None:
     fence = lane.mark()
     while not fence.is_done():
         pass
@@ -153,7 +153,7 @@ def test_a_card_makes_the_pages_that_a_host_makes(
 @pytest.mark.parametrize("config", [KERNEL, ENGINES])
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_pages_of_ranks_go_part_by_part_to_as_many_ranks_and_through_a_host(
-    ranks: int, config: LaneConfig
+    ranks: int, config: CopyStreamConfig
 ) -> None:
     size, n = ranks * 40 * 1024, 32
     source, target = (open_pool("cuda", n, size, ranks) for _ in range(2))

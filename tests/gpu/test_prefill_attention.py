@@ -9,7 +9,7 @@ pytest.importorskip("triton")
 import torch
 
 from twolane.engine.kernels.attention.prefill_attention import PrefillConfig
-from twolane.engine.kernels.pages.dequantise import widen_pages
+from twolane.engine.kernels.pages.dequantise import dequantise_pages
 from twolane.engine.kernels.pages.kv_view import allocate_view
 from twolane.engine.kernels.testing import PagedRows, relative_error, worst_row_error
 from twolane.engine.model_files.fp8 import FP8
@@ -72,7 +72,7 @@ def test_an_fp8_pool_may_be_widened_first() -> None:
     )
     wide.values.fill_(torch.nan)
     ends = torch.tensor(case.ends, dtype=torch.int32, device="cuda")
-    widen_pages(case.view, 1, case.tables, ends, out=wide)
+    dequantise_pages(case.view, 1, case.tables, ends, out=wide)
     case.view = wide
     case.tables = torch.arange(rows * pages, dtype=torch.int32, device="cuda").view(rows, pages)
     assert relative_error(case.prefill(layer=0), expected) < BOUNDS[torch.bfloat16]

@@ -10,8 +10,8 @@ pytest.importorskip("triton")
 import torch
 
 from twolane.engine.kernels.pdl import APART, EARLY, OVERLAP
-from twolane.engine.kernels.products.few_rows import PartialSums, skinny
-from twolane.engine.kernels.products.few_rows_plan import SkinnyConfig, stages_for
+from twolane.engine.kernels.products.few_rows import PartialSums, few_rows_product
+from twolane.engine.kernels.products.few_rows_plan import FewRowsConfig, stages_for
 from twolane.engine.kernels.rows.norm import rms_norm
 from twolane.engine.kernels.rows.silu import reference_silu_mul
 from twolane.engine.kernels.testing import relative_error
@@ -34,14 +34,14 @@ def poisoned_sums() -> PartialSums:
 
 def check(
     rows: int, outer: int, inner: int, *, gated: bool, biased: bool,
-    dtype: torch.dtype = BF16, config: SkinnyConfig | None = None,
+    dtype: torch.dtype = BF16, config: FewRowsConfig | None = None,
 ) -> None:  # fmt: skip
     x = random(rows, inner, dtype=dtype)
     weight = random(outer * (1 + gated), inner, dtype=dtype) / inner**0.5
     bias = random(len(weight), dtype=dtype) if biased else None
     sums = poisoned_sums()
     out = torch.full((rows, outer), torch.nan, device="cuda", dtype=dtype)
-    skinny(x, weight, out=out, bias=bias, gated=gated, sums=sums, config=config)
+    few_rows_product(x, weight, out=out, bias=bias, gated=gated, sums=sums, config=config)
     expected = x.double() @ weight.double().T
     if bias is not None:
         expected += bias.double()
@@ -52,9 +52,9 @@ def check(
 
 def cut(
     half: int, pair: bool, block_in: int, rows_pad: int, programs: int, *, split: bool = True
-) -> SkinnyConfig:
+) -> FewRowsConfig:
     stages = min(stages_for(half * (1 + pair), block_in, rows_pad), 7)
-    return SkinnyConfig(
+    return FewRowsConfig(
         half=half, pair=pair, block_in=block_in, stages=stages, split=split, programs=programs
     )
 
@@ -110,7 +110,7 @@ def test_bits_do_not_depend_on_who_comes_last(rows: int, programs: int) -> None:
     outs = []
     for _ in range(50):
         out = torch.full((rows, 4096), torch.nan, device="cuda", dtype=BF16)
-        skinny(x, weight, out=out, sums=sums, config=config)
+        few_rows_product(x, weight, out=out, sums=sums, config=config)
         outs.append(out)
     assert relative_error(outs[0], x.double() @ weight.double().T) < BOUND
     assert all(torch.equal(out, outs[0]) for out in outs)
@@ -141,10 +141,10 @@ def test_overlapping_launches_in_a_graph_change_no_bit(
             if library:
                 torch.mm(normed, first.t(), out=middle)
             else:
-                skinny(normed, first, out=middle, sums=sums, pdl=pdl)
-            skinny(middle, wide, out=thin, gated=True, sums=sums, pdl=pdl)
+                few_rows_product(normed, first, out=middle, sums=sums, pdl=pdl)
+            few_rows_product(middle, wide, out=thin, gated=True, sums=sums, pdl=pdl)
             x = torch.empty_like(start)
-            skinny(thin, last, out=x, sums=sums, pdl=pdl)
+            few_rows_product(thin, last, out=x, sums=sums, pdl=pdl)
         return x + residual
 
     expected = chain(APART)

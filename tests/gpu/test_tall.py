@@ -9,8 +9,11 @@ import torch
 from twolane.engine.cuda.products import Products
 from twolane.engine.cuda.tuning import Tuning
 from twolane.engine.kernels.pdl import APART, OVERLAP
-from twolane.engine.kernels.products.gated_many_rows import gated_tall
-from twolane.engine.kernels.products.gated_many_rows_plan import TallPlan, plan_tall
+from twolane.engine.kernels.products.gated_many_rows import gated_many_rows
+from twolane.engine.kernels.products.gated_many_rows_plan import (
+    GatedManyRowsPlan,
+    plan_gated_many_rows,
+)
 from twolane.engine.kernels.rows.norm import rms_norm
 from twolane.engine.kernels.rows.silu import reference_silu_mul
 from twolane.engine.kernels.testing import relative_error
@@ -30,12 +33,12 @@ def expected(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return reference_silu_mul((x.double() @ weight.double().T).to(BF16))
 
 
-def check(rows: int, units: int, inner: int, plan: TallPlan | None = None) -> None:
+def check(rows: int, units: int, inner: int, plan: GatedManyRowsPlan | None = None) -> None:
     """Of rows that lie apart, as those of a wider matrix do."""
     x, weight = random(rows, inner + 8)[:, :inner], random(2 * units, inner) / inner**0.5
     whole = torch.full((rows + 200, units + 8), torch.nan, device="cuda", dtype=BF16)
     out = whole[:rows, :units]
-    gated_tall(x, weight, out=out, plan=plan)
+    gated_many_rows(x, weight, out=out, plan=plan)
     assert out.isfinite().all()
     assert whole[rows:].isnan().all(), "rows past the end were written"
     assert whole[:, units:].isnan().all(), "columns past the end were written"
@@ -55,11 +58,13 @@ def test_gated_products_match_float64(rows: int, units: int, inner: int) -> None
 @pytest.mark.parametrize("band", [1, 3, 4, 5, 16])
 @pytest.mark.parametrize("programs", [1, 7, 132])
 def test_every_way_of_dealing_tiles_gives_the_same(band: int, programs: int) -> None:
-    check(600, 1336, 520, TallPlan(5, 11, band, programs))  # 9 chunks: a ring is never in step
+    check(
+        600, 1336, 520, GatedManyRowsPlan(5, 11, band, programs)
+    )  # 9 chunks: a ring is never in step
 
 
 def test_a_tile_of_two_chunks_is_over_before_the_next_begins() -> None:
-    check(600, 1336, 72, TallPlan(5, 11, 4, 7))
+    check(600, 1336, 72, GatedManyRowsPlan(5, 11, 4, 7))
 
 
 def test_products_of_many_rows_take_their_place_amid_launches_that_overlap() -> None:
@@ -99,7 +104,7 @@ def test_the_ends_of_silu_are_finite() -> None:
     weight = torch.zeros(2 * 128, 128, device="cuda", dtype=BF16)
     weight[:, 0] = 1
     out = torch.full((128, 128), torch.nan, device="cuda", dtype=BF16)
-    gated_tall(x, weight, out=out)
+    gated_many_rows(x, weight, out=out)
     value = x[:, :1].double()
     assert torch.allclose(
         out.double(), (value * value.sigmoid() * value).expand(-1, 128), rtol=1e-2
@@ -111,6 +116,6 @@ def test_the_same_call_gives_the_same_bits() -> None:
     outs = []
     for _ in range(20):
         out = torch.full((1024, 3584), torch.nan, device="cuda", dtype=BF16)
-        gated_tall(x, weight, out=out, plan=plan_tall(1024, 3584, cores=132))
+        gated_many_rows(x, weight, out=out, plan=plan_gated_many_rows(1024, 3584, cores=132))
         outs.append(out)
     assert all(torch.equal(out, outs[0]) for out in outs)

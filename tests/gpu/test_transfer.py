@@ -25,19 +25,19 @@ from benchmarks.transfer.far_pool import killable_pool
 from tests.kvtransfer.pools import PoolForTest, open_pool
 from tests.kvtransfer.receiving import SENTINEL, Receiving, receiving
 from twolane.kvtransfer.copy_plan import CopyPlan
-from twolane.kvtransfer.device import DeviceError, Lane
+from twolane.kvtransfer.device import CopyStream, DeviceError
 from twolane.kvtransfer.digests import mix64
 from twolane.kvtransfer.transports.mapped.ipc_outlet import IpcOutlet
 from twolane.worker.cuda.copy_cost import CopyCost
-from twolane.worker.cuda.copy_stream import LaneConfig
+from twolane.worker.cuda.copy_stream import CopyStreamConfig
 from twolane.worker.cuda.memory import CudaMemory
 
 pytestmark = pytest.mark.gpu
 
 SIZE, N_PAGES = 40 * 1024, 64
 SENDER_CARD = str(torch.cuda.device_count() - 1)  # the receiver is on card 0
-KERNEL = LaneConfig(cost=CopyCost(run_start_s=1.0))
-ENGINES = LaneConfig(cost=CopyCost(kernel_start_s=1.0))
+KERNEL = CopyStreamConfig(cost=CopyCost(run_start_s=1.0))
+ENGINES = CopyStreamConfig(cost=CopyCost(kernel_start_s=1.0))
 
 
 def filled(seed: int) -> PoolForTest:
@@ -47,14 +47,16 @@ def filled(seed: int) -> PoolForTest:
     return pool
 
 
-def wait(lane: Lane) -> None:
+def wait(lane: CopyStream) -> None:
     fence = lane.mark()
     while not fence.is_done():
         pass
 
 
 @pytest.mark.parametrize("config", [KERNEL, ENGINES])
-def test_pages_go_to_a_pool_of_this_process_by_kernel_and_by_engines(config: LaneConfig) -> None:
+def test_pages_go_to_a_pool_of_this_process_by_kernel_and_by_engines(
+    config: CopyStreamConfig,
+) -> None:
     source, target = filled(1), filled(2)
     assert isinstance(source.transfers, CudaMemory)
     assert isinstance(target.transfers, CudaMemory)

@@ -33,7 +33,7 @@ def take_small_slots(monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("STREAM_SLOT_BYTES", "SHARED_SLOT_BYTES"):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, 2 * SIZE)
-    for start in (page_source.DeviceSource.__init__, device_destination.DeviceGround.__init__):
+    for start in (page_source.DeviceSource.__init__, device_destination.DeviceDestination.__init__):
         monkeypatch.setitem(start.__kwdefaults__, "slot_bytes", 2 * SIZE)  # type: ignore[arg-type]
     monkeypatch.setattr(ipc_outlet, "SLICE_BYTES", 2 * SIZE)
     monkeypatch.setattr(source, "_SLICE_BYTES", 2 * SIZE)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from twolane.kvtransfer.copy_plan import PageIds, runs
-from twolane.kvtransfer.device import Bytes, DeviceMemory, Fence, Lane, Mark, PeerPool, Sums
+from twolane.kvtransfer.device import Bytes, CopyStream, DeviceMemory, Fence, Mark, PeerPool, Sums
 
 LEFT_OUT = -1
 
@@ -32,9 +32,9 @@ class InjectingMemory:
 
 
 class InjectingLane:
-    """See `Lane`: sums are those of the right pages."""
+    """See `CopyStream`: sums are those of the right pages."""
 
-    def __init__(self, memory: InjectingMemory, lane: Lane) -> None:
+    def __init__(self, memory: InjectingMemory, lane: CopyStream) -> None:
         self._memory = memory
         self._lane = lane
 

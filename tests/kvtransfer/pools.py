@@ -60,12 +60,12 @@ def force_copies(pool: PoolForTest, by: str) -> None:
     if pool.kind != "cuda" or not by:
         return
     from twolane.worker.cuda.copy_cost import CopyCost
-    from twolane.worker.cuda.copy_stream import LaneConfig
+    from twolane.worker.cuda.copy_stream import CopyStreamConfig
     from twolane.worker.cuda.memory import CudaMemory
 
     assert isinstance(pool.transfers, CudaMemory)
-    kernel = LaneConfig(cost=CopyCost(run_start_s=1.0), copy_programs=1)
-    engines = LaneConfig(cost=CopyCost(kernel_start_s=1.0))
+    kernel = CopyStreamConfig(cost=CopyCost(run_start_s=1.0), copy_programs=1)
+    engines = CopyStreamConfig(cost=CopyCost(kernel_start_s=1.0))
     pool.transfers.config = {"kernel": kernel, "engines": engines}[by]
 
 

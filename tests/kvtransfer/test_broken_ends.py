@@ -15,7 +15,7 @@ from tests.kvtransfer.device_pair import D_EPOCH, N_PAGES, P_EPOCH, SIZE, Device
 from twolane.kvtransfer.copy_plan import PageIds
 from twolane.kvtransfer.device import Bytes, DeviceError, Fence
 from twolane.kvtransfer.layouts.sources import Source
-from twolane.kvtransfer.testing.device import DoubleLane, DoubleMemory, DoublePeer
+from twolane.kvtransfer.testing.device import DoubleCopyStream, DoubleMemory, DoublePeer
 from twolane.kvtransfer.transport import Stopped
 from twolane.kvtransfer.transports.common.claims import LandingTable
 from twolane.kvtransfer.transports.common.pinned_ring import N_SLOTS
@@ -23,7 +23,7 @@ from twolane.kvtransfer.transports.mapped.ipc_outlet import IpcOutlet
 from twolane.kvtransfer.transports.registry import OutletOpener, TransportConfig
 from twolane.kvtransfer.transports.stream import device_destination, slot_outlet
 from twolane.kvtransfer.transports.stream import source as page_source
-from twolane.kvtransfer.transports.stream.device_destination import DeviceGround
+from twolane.kvtransfer.transports.stream.device_destination import DeviceDestination
 from twolane.kvtransfer.transports.stream.source import DeviceSource
 from twolane.v1 import transfer_pb2
 
@@ -34,13 +34,13 @@ STAGED = ["shm", "unix", "tcp"]  # by way of slots in host memory
 def small_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two pages: so that posts of these tests take several."""
     monkeypatch.setattr(slot_outlet, "SHARED_SLOT_BYTES", 2 * SIZE)
-    for start in (page_source.DeviceSource.__init__, device_destination.DeviceGround.__init__):
+    for start in (page_source.DeviceSource.__init__, device_destination.DeviceDestination.__init__):
         monkeypatch.setitem(start.__kwdefaults__, "slot_bytes", 2 * SIZE)  # type: ignore[arg-type]
 
 
-def ground_of(pair: DevicePair) -> DeviceGround:
+def ground_of(pair: DevicePair) -> DeviceDestination:
     ground = pair.landing._ground  # type: ignore[attr-defined]
-    assert isinstance(ground, DeviceGround)
+    assert isinstance(ground, DeviceDestination)
     return ground
 
 
@@ -164,7 +164,7 @@ class Full(DoubleMemory):
         self._lanes_left, self._buffers_left = lanes, buffers
         self.peers: list[DoublePeer] = []
 
-    def open_lane(self, source: Source | None = None) -> DoubleLane:
+    def open_lane(self, source: Source | None = None) -> DoubleCopyStream:
         if not self._lanes_left:
             raise DeviceError("no more lanes")
         self._lanes_left -= 1
@@ -203,7 +203,7 @@ def test_a_source_without_a_lane_leaves_nothing_pinned() -> None:
 def test_a_ground_without_pinned_memory_leaves_no_lane() -> None:
     with closing(Full(buffers=0)) as memory:
         with pytest.raises(DeviceError, match="no more pinned memory"):
-            DeviceGround(memory, LandingTable(checksums=True), checksums=True)
+            DeviceDestination(memory, LandingTable(checksums=True), checksums=True)
         assert memory.n_running == 0
 
 

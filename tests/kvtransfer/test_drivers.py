@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.kvtransfer.two_drivers import D_EPOCH, LAYOUT, PAGE_BYTES, Two, play
-from twolane.deploy.process.page_converters import converts_of
+from twolane.deploy.process.page_converters import page_converters_of
 from twolane.kvtransfer.events import Committed, Dead, Failed, Released
 from twolane.kvtransfer.link.process_identity import start_ticks
 from twolane.layout import Layout, parse_layout
@@ -83,7 +83,7 @@ def test_wide_pages_arrive_as_fp8_of_the_receivers_page_size(page_tokens: int) -
     p_layout = json.dumps(facts)
     d_layout = json.dumps({**facts, "dtype": "float8_e4m3fn", "page_tokens": page_tokens})
     rng = np.random.default_rng(3)
-    sides = {"layout": d_layout, "p_layout": p_layout, "converts": converts_of(p_layout)}
+    sides = {"layout": d_layout, "p_layout": p_layout, "converts": page_converters_of(p_layout)}
 
     async def scene(two: Two) -> None:
         two.move("r", n_pages=3)

@@ -23,7 +23,7 @@ from twolane.kvtransfer.copy_plan import CopyPlan
 from twolane.kvtransfer.device import DeviceError, Mark
 from twolane.kvtransfer.digests import mix64
 from twolane.kvtransfer.layouts.sources import MadePages
-from twolane.kvtransfer.testing.device import DoubleLane, DoubleMemory
+from twolane.kvtransfer.testing.device import DoubleCopyStream, DoubleMemory
 from twolane.kvtransfer.transport import Checked
 from twolane.kvtransfer.transports.registry import OutletOpener, TransportConfig, open_landings
 from twolane.layout import parse_layout
@@ -199,11 +199,11 @@ def test_closing_waits_for_the_mark_and_no_longer(pair: DevicePair, mark: thread
 def test_a_mark_that_the_device_refuses_fails_its_post_and_the_next_ones_work(
     pair: DevicePair, mark: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(self: DoubleLane, mark: Mark) -> None:
+    def refuse(self: DoubleCopyStream, mark: Mark) -> None:
         raise DeviceError("no such mark")
 
     with monkeypatch.context() as refusing:
-        refusing.setattr(DoubleLane, "after", refuse)
+        refusing.setattr(DoubleCopyStream, "after", refuse)
         pair.grant(1, 0, 1)
         pair.post(1, 1, [0], [0], after=mark)
         assert [(p.post, p.ok) for p in pair.out.wait_for(1)] == [(1, False)]

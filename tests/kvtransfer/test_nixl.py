@@ -31,7 +31,7 @@ from twolane.kvtransfer.transport import Checked, Stopped
 from twolane.kvtransfer.transports.nixl import agent as nixl_agent
 from twolane.kvtransfer.transports.nixl import outlet as nixl_outlet
 from twolane.kvtransfer.transports.nixl.agent import NixlAgent, NixlWrite, WriteState
-from twolane.kvtransfer.transports.nixl.channel import NixlLane
+from twolane.kvtransfer.transports.nixl.channel import NixlChannel
 from twolane.kvtransfer.transports.registry import OutletOpener, TransportConfig, open_landings
 from twolane.v1 import nixl_pb2, transfer_pb2
 
@@ -244,7 +244,7 @@ def test_a_sender_is_told_of_its_own_grants_alone(pair: DevicePair) -> None:
     pair.landing.revoke(2)
     with connect("tcp", pair.landing) as stream:  # type: ignore[arg-type]
         stream.sendall(hello())
-        lane = NixlLane(stream, nixl_pb2.NixlResponse)
+        lane = NixlChannel(stream, nixl_pb2.NixlResponse)
         messages: list[nixl_pb2.NixlResponse] = []
         while not messages:
             messages = lane.heard()

@@ -23,22 +23,22 @@ from twolane.kvtransfer.transport import Checked, Stopped
 from twolane.kvtransfer.transports.common.addresses import listen_tcp, listen_unix, socket_to
 from twolane.kvtransfer.transports.common.claims import LandingTable
 from twolane.kvtransfer.transports.common.frames import HEAD_BYTES, Hello, Pages
-from twolane.kvtransfer.transports.common.listener import DoorwayConfig
+from twolane.kvtransfer.transports.common.listener import ListenerConfig
 from twolane.kvtransfer.transports.common.shared_memory import create_pool_memory
 from twolane.kvtransfer.transports.mapped.shm_landing import ShmLanding
 from twolane.kvtransfer.transports.mapped.shm_outlet import ShmOutlet
 from twolane.kvtransfer.transports.stream import outlet as stream_outlet
 from twolane.kvtransfer.transports.stream.landing import StreamLanding
 from twolane.kvtransfer.transports.stream.outlet import StreamOutlet
-from twolane.kvtransfer.transports.stream.sink import HostGround
+from twolane.kvtransfer.transports.stream.sink import HostDestination
 from twolane.kvtransfer.transports.stream.source import HostSource
 
 SIZE = 4096
 HELLO = Hello(1, 2, SIZE).pack()
 
 
-def ground(pool: Any) -> HostGround:
-    return HostGround(pool, LandingTable(checksums=True), checksums=True)
+def ground(pool: Any) -> HostDestination:
+    return HostDestination(pool, LandingTable(checksums=True), checksums=True)
 
 
 def outlet_of(kind: str, address: str, pool: Any) -> StreamOutlet:
@@ -214,7 +214,7 @@ class ShortListener(socket.socket):
 
 
 @contextmanager
-def landing_with(door: DoorwayConfig) -> Iterator[tuple[StreamLanding, ShortListener]]:
+def landing_with(door: ListenerConfig) -> Iterator[tuple[StreamLanding, ShortListener]]:
     plain, address = listen_tcp("127.0.0.1", "")
     listener = ShortListener(fileno=plain.detach())
     listener.is_short = False
@@ -234,7 +234,7 @@ def is_served(landing: StreamLanding, stream: socket.socket, generation: int) ->
 
 
 def test_connection_without_a_hello_is_closed_and_one_with_it_stays() -> None:
-    with landing_with(DoorwayConfig(hello_within_s=1.0)) as (there, _):
+    with landing_with(ListenerConfig(hello_within_s=1.0)) as (there, _):
         with connect("tcp", there) as good, connect("tcp", there) as silent:
             good.sendall(HELLO)
             silent.sendall(HELLO[:-1])
@@ -244,7 +244,7 @@ def test_connection_without_a_hello_is_closed_and_one_with_it_stays() -> None:
 
 
 def test_full_landing_turns_out_its_oldest_stranger_and_no_sender() -> None:
-    with landing_with(DoorwayConfig(hello_within_s=60.0, most_arrivals=2)) as (there, _):
+    with landing_with(ListenerConfig(hello_within_s=60.0, most_arrivals=2)) as (there, _):
         with connect("tcp", there) as stranger, connect("tcp", there) as first:
             first.sendall(HELLO)
             assert is_served(there, first, 1)
@@ -259,7 +259,7 @@ def test_full_landing_turns_out_its_oldest_stranger_and_no_sender() -> None:
 
 
 def test_landing_without_file_descriptors_does_not_spin_and_recovers() -> None:
-    with landing_with(DoorwayConfig(shortage_pause_s=0.1)) as (there, listener):
+    with landing_with(ListenerConfig(shortage_pause_s=0.1)) as (there, listener):
         listener.is_short = True
         began_s = time.monotonic()
         with connect("tcp", there) as stream:

@@ -10,7 +10,7 @@ from twolane.prefill_worker.config import PrefillConfig
 from twolane.prefill_worker.role import PrefillRole
 from twolane.v1 import worker_pb2
 from twolane.worker.config import WorkerConfig
-from twolane.worker.context import Site
+from twolane.worker.context import WorkerContext
 from twolane.worker.errors import RowRefusedError
 from twolane.worker.rows import Row, RowState
 
@@ -18,11 +18,11 @@ PARAMS = SamplingParams(max_tokens=20, seed=7)
 
 
 @pytest.fixture
-def site() -> Site:
-    return Site(WorkerConfig(worker_id="p"), FakeEngine(FakeEngineConfig(n_pages=10)))
+def site() -> WorkerContext:
+    return WorkerContext(WorkerConfig(worker_id="p"), FakeEngine(FakeEngineConfig(n_pages=10)))
 
 
-def row(site: Site, n_tokens: int, *, salt: int = 0) -> Row:
+def row(site: WorkerContext, n_tokens: int, *, salt: int = 0) -> Row:
     number = site.next_number()
     assign = worker_pb2.Assign(
         key=worker_pb2.AttemptKey(submission_id=f"r{number}", attempt=1),
@@ -34,7 +34,7 @@ def row(site: Site, n_tokens: int, *, salt: int = 0) -> Row:
     return Row(assign, PARAMS, site.spec, number=number, arrived_s=0.0)
 
 
-def step(site: Site, role: PrefillRole, n_tokens: int) -> list[tuple[int, int]]:
+def step(site: WorkerContext, role: PrefillRole, n_tokens: int) -> list[tuple[int, int]]:
     """One step; returns (row number, positions computed) of each row."""
     work = role.plan(n_tokens, 0.0)
     results = {result.row: result for result in site.engine.run(work)}
@@ -42,7 +42,7 @@ def step(site: Site, role: PrefillRole, n_tokens: int) -> list[tuple[int, int]]:
     return [(w.row, w.n_new) for w in work]
 
 
-def test_prompt_is_computed_in_chunks_and_held_for_its_decode_worker(site: Site) -> None:
+def test_prompt_is_computed_in_chunks_and_held_for_its_decode_worker(site: WorkerContext) -> None:
     role = PrefillRole(site)
     only = row(site, 50)
     role.accept(only, 0.0)
@@ -55,7 +55,7 @@ def test_prompt_is_computed_in_chunks_and_held_for_its_decode_worker(site: Site)
     assert step(site, role, 20) == []
 
 
-def test_pages_are_offered_when_their_step_is_submitted_and_not_again(site: Site) -> None:
+def test_pages_are_offered_when_their_step_is_submitted_and_not_again(site: WorkerContext) -> None:
     role = PrefillRole(site)
     role.accept(row(site, 50), 0.0)
     held = []
@@ -68,7 +68,7 @@ def test_pages_are_offered_when_their_step_is_submitted_and_not_again(site: Site
     assert held == [1, 2, 4], "those that a chunk fills, and at last the one in part"
 
 
-def test_a_step_without_a_mark_offers_its_pages_when_it_is_done(site: Site) -> None:
+def test_a_step_without_a_mark_offers_its_pages_when_it_is_done(site: WorkerContext) -> None:
     role = PrefillRole(site)
     role.accept(row(site, 50), 0.0)
     work = role.plan(50, 0.0)
@@ -78,7 +78,7 @@ def test_a_step_without_a_mark_offers_its_pages_when_it_is_done(site: Site) -> N
     assert role.sender.held_pages == 4
 
 
-def test_each_mark_is_of_its_own_step_though_the_next_is_planned(site: Site) -> None:
+def test_each_mark_is_of_its_own_step_though_the_next_is_planned(site: WorkerContext) -> None:
     role = PrefillRole(site)
     role.accept(row(site, 50), 0.0)
     steps = [role.plan(20, 0.0), role.plan(30, 0.0)]
@@ -91,7 +91,7 @@ def test_each_mark_is_of_its_own_step_though_the_next_is_planned(site: Site) -> 
 
 
 def test_row_given_up_before_its_step_is_submitted_offers_nothing_and_the_others_do(
-    site: Site,
+    site: WorkerContext,
 ) -> None:
     role = PrefillRole(site)
     gone, other = row(site, 20), row(site, 30, salt=60)
@@ -106,7 +106,7 @@ def test_row_given_up_before_its_step_is_submitted_offers_nothing_and_the_others
     role.sender.check_integrity()
 
 
-def test_row_waits_until_all_pages_of_its_prompt_are_there(site: Site) -> None:
+def test_row_waits_until_all_pages_of_its_prompt_are_there(site: WorkerContext) -> None:
     role = PrefillRole(site, PrefillConfig(holding_cap_share=1.0))
     first, second = row(site, 100), row(site, 60, salt=9)
     role.accept(first, 0.0)
@@ -117,7 +117,7 @@ def test_row_waits_until_all_pages_of_its_prompt_are_there(site: Site) -> None:
     assert step(site, role, 500) == [(2, 60)]
 
 
-def test_started_rows_go_before_waiting_ones_and_share_what_is_left(site: Site) -> None:
+def test_started_rows_go_before_waiting_ones_and_share_what_is_left(site: WorkerContext) -> None:
     role = PrefillRole(site)
     for salt in range(3):
         role.accept(row(site, 30, salt=salt * 40), float(salt))
@@ -126,7 +126,7 @@ def test_started_rows_go_before_waiting_ones_and_share_what_is_left(site: Site) 
     assert step(site, role, 25) == [(2, 20), (3, 5)]
 
 
-def test_full_queue_refuses(site: Site) -> None:
+def test_full_queue_refuses(site: WorkerContext) -> None:
     role = PrefillRole(site, PrefillConfig(queue_limit=1))
     role.accept(row(site, 5), 0.0)
     with pytest.raises(RowRefusedError) as refusal:
@@ -134,7 +134,7 @@ def test_full_queue_refuses(site: Site) -> None:
     assert refusal.value.reason == "queue_full"
 
 
-def test_load_counts_rows_that_wait_and_tokens_to_compute(site: Site) -> None:
+def test_load_counts_rows_that_wait_and_tokens_to_compute(site: WorkerContext) -> None:
     role = PrefillRole(site)
     for salt in range(3):
         role.accept(row(site, 30, salt=salt * 40), 0.0)
@@ -144,7 +144,7 @@ def test_load_counts_rows_that_wait_and_tokens_to_compute(site: Site) -> None:
     assert (load.prefill_queue, load.prefill_queue_tokens) == (2, 70)
 
 
-def test_failed_row_is_abandoned_and_told(site: Site) -> None:
+def test_failed_row_is_abandoned_and_told(site: WorkerContext) -> None:
     role = PrefillRole(site)
     bad = row(site, 50)
     bad.token_ids[30] = 999  # out of the vocabulary: the engine's own check finds it

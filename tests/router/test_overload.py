@@ -9,7 +9,7 @@ import pytest
 from twolane.errors import DeadlineError, OverloadedError
 from twolane.router.config import AdmissionConfig, RouterConfig
 from twolane.router.dispatch.drain_rate import DrainRate
-from twolane.router.dispatch.service_time import Pace
+from twolane.router.dispatch.service_time import ServiceTime
 from twolane.router.intake import Intake
 from twolane.router.router import Router
 from twolane.router.testing.client import Outcome, ask, message, play
@@ -227,7 +227,7 @@ def test_wait_of_a_low_priority_counts_what_goes_to_higher_ones() -> None:
 
 
 def test_one_slow_beginning_does_not_make_short_answers_hopeless() -> None:
-    pace = Pace()
+    pace = ServiceTime()
     for n in range(24):
         pace.note(
             prompt_tokens=100,
@@ -244,7 +244,7 @@ def test_one_slow_beginning_does_not_make_short_answers_hopeless() -> None:
 
 
 def test_pace_is_that_of_the_latest_answers_with_a_margin_for_what_it_was_off() -> None:
-    pace = Pace()
+    pace = ServiceTime()
 
     def note(n_tokens: int, gap_s: float, now: float) -> None:
         pace.note(

@@ -25,8 +25,8 @@ from twolane.testing.virtual_time import virtual_time_runner
 from twolane.v1 import transfer_pb2
 from twolane.worker.attempts.attempt_id import AttemptId
 from twolane.worker.config import SessionConfig, StepLimits, WorkerConfig
-from twolane.worker.context import Site
-from twolane.worker.peers.peers import Wire
+from twolane.worker.context import WorkerContext
+from twolane.worker.peers.peers import Wiring
 from twolane.worker.role import Roles
 from twolane.worker.steps.step_runner import TimedStepRunner
 from twolane.worker.testing import ScriptedRouter
@@ -37,7 +37,7 @@ LEASE = LeaseConfig(lease_s=2.0, heartbeat_s=0.3, retry_first_s=0.05, retry_most
 
 
 @dataclass
-class Town:
+class WorkerCluster:
     """Workers that can reach each other over memory, and a scripted router in front of them."""
 
     tasks: asyncio.TaskGroup
@@ -69,7 +69,7 @@ class Town:
             sessions=sessions or SessionConfig(grace_s=3.0, tombstone_s=2.0),
         )
         fake = FakeEngine(engine or FakeEngineConfig(n_pages=256))
-        site = Site(config, fake)
+        site = WorkerContext(config, fake)
         decode = decode or DecodeConfig()
         decode = replace(decode, receiver=replace(decode.receiver, lease=lease))
         prefill = prefill or PrefillConfig()
@@ -77,7 +77,7 @@ class Town:
         decode_role = DecodeRole(site, decode) if "d" in roles else None
         prefill_role = PrefillRole(site, prefill, adopter=decode_role) if "p" in roles else None
         maker = PageMaker(fake.pool, fake.spec.layout)
-        wire = Wire(
+        wire = Wiring(
             dial=self._dial,
             open_outlet=lambda hello: self.fabric.outlet(
                 site.epoch, maker.source_for(hello.layout), hello.transport_address
@@ -144,7 +144,7 @@ class Town:
 class Crowd:
     """Requests that are resumed as a router would, until each has its whole answer."""
 
-    town: Town
+    town: WorkerCluster
     jobs: dict[str, list[int]]
     params: SamplingParams
     prefill: Worker
@@ -192,13 +192,13 @@ class Crowd:
 
 
 @asynccontextmanager
-async def build_town(faults: Faults | None, sender_writes: bool) -> AsyncIterator[Town]:
+async def build_town(faults: Faults | None, sender_writes: bool) -> AsyncIterator[WorkerCluster]:
     loop = asyncio.get_running_loop()
     async with asyncio.TaskGroup() as tasks:
         fabric = MemoryFabric(
             seed=1, faults=faults, sender_writes=sender_writes, call_later=loop.call_later
         )
-        town = Town(tasks, ScriptedRouter(tasks), fabric)
+        town = WorkerCluster(tasks, ScriptedRouter(tasks), fabric)
         yield town
         town.router.close()
         for link in town.peer_links:
@@ -207,7 +207,7 @@ async def build_town(faults: Faults | None, sender_writes: bool) -> AsyncIterato
             life.cancel()
 
 
-Scene = Callable[[Town], Awaitable[None]]
+Scene = Callable[[WorkerCluster], Awaitable[None]]
 
 
 class Play(Protocol):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.worker.conftest import Play, Town
+from tests.worker.conftest import Play, WorkerCluster
 from twolane.params import SamplingParams
 from twolane.worker.attempts.attempt_id import AttemptId
 from twolane.worker.worker import Worker
@@ -74,7 +74,7 @@ def group_of_broken_laws() -> Iterator[None]:
 def test_broken_law_ends_its_worker(play: Play, inject: Callable[[Worker, Worker], str]) -> None:
     lives: list[asyncio.Task[None]] = []
 
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         p, d = town.add("p", "p"), town.add("d", "d")
         await asyncio.sleep(0.01)
         lives.append(town.lives[inject(p, d)])

@@ -11,7 +11,7 @@ import random
 
 import pytest
 
-from tests.worker.conftest import Crowd, Play, Town
+from tests.worker.conftest import Crowd, Play, WorkerCluster
 from twolane.engine.fake import FakeEngineConfig, expected_answer
 from twolane.kvtransfer.testing.memory import Faults
 from twolane.params import SamplingParams
@@ -26,7 +26,7 @@ ENGINE = FakeEngineConfig(n_pages=16)
 
 
 async def disturb(
-    town: Town, rng: random.Random, workers: list[Worker], victims: list[AttemptId]
+    town: WorkerCluster, rng: random.Random, workers: list[Worker], victims: list[AttemptId]
 ) -> None:
     """Something unpleasant every few milliseconds, for two seconds."""
     for _ in range(150):
@@ -56,7 +56,7 @@ SEEDS = [*range(4), *(pytest.param(seed, marks=pytest.mark.soak) for seed in ran
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_storm_changes_no_answer_and_leaves_nothing_behind(play: Play, seed: int) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         rng = random.Random(seed)
         p = town.add("p", "p", engine=ENGINE, limits=LIMITS)
         d = town.add("d", "d", engine=ENGINE, limits=LIMITS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.worker.conftest import Play, Town
+from tests.worker.conftest import Play, WorkerCluster
 from twolane.engine.fake import FakeEngineConfig, expected_answer
 from twolane.params import SamplingParams
 from twolane.v1 import sampling_pb2, worker_pb2
@@ -22,7 +22,7 @@ def prompt(n: int, salt: int = 0) -> list[int]:
 
 
 def test_answer_is_the_engines_and_every_page_comes_back(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         worker = town.add("w", "pd")
         a = AttemptId("r", 1)
         town.router.assign(a, prompt(300), prefill=worker, decode=worker, params=params())
@@ -37,7 +37,7 @@ def test_answer_is_the_engines_and_every_page_comes_back(play: Play) -> None:
 
 
 def test_crowd_of_all_lengths_gets_every_answer(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         worker = town.add("w", "pd", limits=StepLimits(step_tokens=64, decode_rows=8))
         attempts = {AttemptId(f"r{i}", 1): prompt(1 + 13 * i, salt=i) for i in range(24)}
         for a, tokens in attempts.items():
@@ -51,7 +51,7 @@ def test_crowd_of_all_lengths_gets_every_answer(play: Play) -> None:
 
 
 def test_decode_goes_on_while_a_long_prompt_is_read(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         worker = town.add("w", "pd", limits=StepLimits(step_tokens=32, decode_rows=8))
         short, long = AttemptId("short", 1), AttemptId("long", 1)
         town.router.assign(
@@ -70,7 +70,7 @@ def test_decode_goes_on_while_a_long_prompt_is_read(play: Play) -> None:
 
 
 def test_tiny_pool_preempts_but_never_deadlocks(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         worker = town.add("w", "pd", engine=FakeEngineConfig(n_pages=12))
         jobs = {f"r{i}": prompt(20, salt=i) for i in range(8)}
         crowd = town.crowd(jobs, params(60), prefill=worker, decode=worker, growth_tokens=1)
@@ -84,7 +84,7 @@ def test_tiny_pool_preempts_but_never_deadlocks(play: Play) -> None:
 
 
 def test_row_that_can_never_fit_is_refused(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         worker = town.add("w", "pd", engine=FakeEngineConfig(n_pages=4))
         a = AttemptId("r", 1)
         town.router.assign(a, prompt(40), prefill=worker, decode=worker, params=params(100))
@@ -95,7 +95,7 @@ def test_row_that_can_never_fit_is_refused(play: Play) -> None:
 
 
 def test_higher_priority_goes_first_and_equals_in_order_of_arrival(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         limits = StepLimits(step_tokens=32, decode_rows=8)
         worker = town.add("w", "pd", limits=limits)
         priorities = {"first": 0, "low": -1, "second": 0, "high": 5}
@@ -120,7 +120,7 @@ def test_higher_priority_goes_first_and_equals_in_order_of_arrival(play: Play) -
 
 
 def test_head_of_the_queue_is_not_overtaken_by_a_smaller_row(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         limits = StepLimits(step_tokens=512, decode_rows=8)
         worker = town.add("w", "pd", engine=FakeEngineConfig(n_pages=20), limits=limits)
         running, large, small = (
@@ -142,7 +142,7 @@ def test_head_of_the_queue_is_not_overtaken_by_a_smaller_row(play: Play) -> None
 
 
 def test_cancel_at_any_moment_frees_everything(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         worker = town.add("w", "pd", limits=StepLimits(step_tokens=32, decode_rows=8))
         for i in range(60):
             a = AttemptId(f"r{i}", 1)
@@ -158,7 +158,7 @@ def test_cancel_at_any_moment_frees_everything(play: Play) -> None:
 
 
 def test_prompt_that_is_cached_computes_one_page_at_most(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         worker = town.add("w", "pd")
         first, second = AttemptId("a", 1), AttemptId("b", 1)
         for a in (first, second):
@@ -178,7 +178,7 @@ def test_prompt_that_is_cached_computes_one_page_at_most(play: Play) -> None:
 
 
 def test_first_token_that_ends_the_answer_is_never_handed_over(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         worker = town.add("w", "pd")
         a = AttemptId("r", 1)
         town.router.assign(a, prompt(30), prefill=worker, decode=worker, params=params(1))

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.worker.conftest import Play, Town
+from tests.worker.conftest import Play, WorkerCluster
 from twolane.engine.fake import FakeEngineConfig, expected_answer
 from twolane.params import SamplingParams
 from twolane.worker.attempts.attempt_id import AttemptId
@@ -21,7 +21,7 @@ PROMPTS = {X: [i % 251 for i in range(400)], Y: [i * 7 % 251 for i in range(400)
 ANSWERS = {x: expected_answer(prompt, PARAMS, 20) for x, prompt in PROMPTS.items()}
 
 
-def crosswise(town: Town, growth_tokens: int = 20) -> tuple[Worker, Worker]:
+def crosswise(town: WorkerCluster, growth_tokens: int = 20) -> tuple[Worker, Worker]:
     a, b = town.add("a", "pd", engine=POOL), town.add("b", "pd", engine=POOL)
     for attempt, prefill, decode in ((X, a, b), (Y, b, a)):
         town.router.assign(
@@ -31,7 +31,7 @@ def crosswise(town: Town, growth_tokens: int = 20) -> tuple[Worker, Worker]:
     return a, b
 
 
-def keep(town: Town, worker: Worker, attempt: AttemptId = X) -> None:
+def keep(town: WorkerCluster, worker: Worker, attempt: AttemptId = X) -> None:
     """The router: decode it where it is held."""
     following = AttemptId(attempt.submission_id, attempt.number + 1)
     town.router.retarget(worker, attempt, following, worker.address)
@@ -40,7 +40,7 @@ def keep(town: Town, worker: Worker, attempt: AttemptId = X) -> None:
 def test_held_row_that_gets_no_pages_is_told_within_two_seconds_far_below_the_cap(
     play: Play,
 ) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         crosswise(town)
         for attempt in (X, Y):
             await town.router.wait_for_kind(attempt, "UNPLACED", within_s=2.0)
@@ -49,7 +49,7 @@ def test_held_row_that_gets_no_pages_is_told_within_two_seconds_far_below_the_ca
 
 
 def test_worker_decodes_a_row_that_it_holds_when_the_router_says_so(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         a, b = crosswise(town)
         await town.router.wait_for_kind(X, "UNPLACED")
         keep(town, a)
@@ -67,7 +67,7 @@ def test_worker_decodes_a_row_that_it_holds_when_the_router_says_so(play: Play) 
 
 
 def test_worker_keeps_a_row_that_it_is_still_computing(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         slow = FakeEngineConfig(n_pages=40, step_overhead_s=0.2)
         limits = StepLimits(step_tokens=100, decode_rows=8)
         a, b = town.add("a", "pd", engine=slow, limits=limits), town.add("b", "pd", engine=POOL)
@@ -83,7 +83,7 @@ def test_worker_keeps_a_row_that_it_is_still_computing(play: Play) -> None:
 
 
 def test_worker_without_room_for_the_growth_says_that_it_does_not_keep_the_row(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         params = SamplingParams(max_tokens=500, seed=7)
         a = town.add("a", "pd", engine=FakeEngineConfig(n_pages=26))
         b = town.add("b", "pd", engine=FakeEngineConfig(n_pages=80))
@@ -101,7 +101,7 @@ def test_worker_without_room_for_the_growth_says_that_it_does_not_keep_the_row(p
 
 
 def test_one_of_two_gives_its_row_up_when_nobody_moves_them(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         a, b = crosswise(town)
         over = {X: ("DEAD", a, b), Y: ("DEAD", b, a)}
         await town.router.wait_for(
@@ -122,7 +122,7 @@ def test_one_of_two_gives_its_row_up_when_nobody_moves_them(play: Play) -> None:
 def test_row_whose_pages_nobody_wants_is_held_for_as_long_as_it_takes(
     play: Play, roles: str
 ) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         a = town.add("a", roles, engine=POOL)
         b = town.add("b", "d", engine=FakeEngineConfig(n_pages=40, step_overhead_s=1.0))
         town.router.assign(Y, PROMPTS[Y], prefill=a, decode=b, params=PARAMS)

@@ -17,7 +17,7 @@ from tests.worker.cardless import without_card
 from tests.worker.cuda.test_copy_stream import KERNEL, Pool, of_ranks
 from twolane.engine.cuda.driver import CudaError
 from twolane.kvtransfer.device import DeviceError
-from twolane.worker.cuda.copy_stream import CudaLane
+from twolane.worker.cuda.copy_stream import CudaCopyStream
 
 REFUSED = CudaError("cuCtxSetCurrent: CUDA error 2")
 NO_MEMORY = torch.OutOfMemoryError("CUDA out of memory")
@@ -36,7 +36,7 @@ def pool() -> Pool:
 
 
 @pytest.fixture
-def lane(pool: Pool) -> CudaLane:
+def lane(pool: Pool) -> CudaCopyStream:
     return pool.memory.open_lane()
 
 
@@ -51,7 +51,9 @@ def test_a_lane_that_cannot_be_had(pool: Pool, name: str, error: Exception) -> N
         pool.memory.open_lane()
 
 
-def test_a_thread_that_is_not_let_into_the_context_asks_again(pool: Pool, lane: CudaLane) -> None:
+def test_a_thread_that_is_not_let_into_the_context_asks_again(
+    pool: Pool, lane: CudaCopyStream
+) -> None:
     buffer = np.zeros((2, pool.memory.page_bytes), np.uint8)
     with mock.patch.object(lane._context, "enter", side_effect=REFUSED):
         for _ in range(2):
@@ -62,7 +64,7 @@ def test_a_thread_that_is_not_let_into_the_context_asks_again(pool: Pool, lane: 
     enter.assert_called_once_with()
 
 
-def test_no_room_for_sums(lane: CudaLane) -> None:
+def test_no_room_for_sums(lane: CudaCopyStream) -> None:
     with (
         refuse("twolane.worker.cuda.copy_stream.landing_place", NO_MEMORY),
         pytest.raises(DeviceError),
@@ -80,7 +82,7 @@ def test_no_room_for_what_pages_are_made_by(pool: Pool) -> None:
 
 @pytest.mark.parametrize("error", [REFUSED, NO_MEMORY])
 def test_a_fence_that_cannot_be_had_is_waited_for_and_tells_of_it(
-    lane: CudaLane, error: Exception
+    lane: CudaCopyStream, error: Exception
 ) -> None:
     waits: Any = lane._stream.synchronize
     waits.reset_mock()
@@ -92,7 +94,7 @@ def test_a_fence_that_cannot_be_had_is_waited_for_and_tells_of_it(
 
 
 @pytest.mark.parametrize("error", [REFUSED, NO_MEMORY])
-def test_a_lane_of_a_broken_card_closes(lane: CudaLane, error: Exception) -> None:
+def test_a_lane_of_a_broken_card_closes(lane: CudaCopyStream, error: Exception) -> None:
     with mock.patch.object(lane._stream, "synchronize", side_effect=error):
         lane.close()
         lane.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.worker.conftest import Play, Town
+from tests.worker.conftest import Play, WorkerCluster
 from twolane.params import SamplingParams
 from twolane.v1 import worker_pb2
 from twolane.worker.attempts.attempt_id import AttemptId
@@ -15,17 +15,17 @@ PROMPT = [n % 256 for n in range(400)]
 MOMENT_S = 0.02  # a few steps
 
 
-def used(town: Town, worker: Worker) -> int:
+def used(town: WorkerCluster, worker: Worker) -> int:
     pages = town.router.loads[worker.site.worker_id].pages
     return pages.used + pages.pinned
 
 
-async def within_a_moment(town: Town, worker: Worker, n_pages: int) -> None:
+async def within_a_moment(town: WorkerCluster, worker: Worker, n_pages: int) -> None:
     await town.router.wait_for(lambda: used(town, worker) <= n_pages, within_s=MOMENT_S)
 
 
 def test_end_of_the_only_row_comes_with_its_pages(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         p, d = town.add("p", "p"), town.add("d", "d")
         params = SamplingParams(max_tokens=5, seed=3)
         town.router.assign(A, PROMPT, prefill=p, decode=d, params=params)
@@ -38,7 +38,7 @@ def test_end_of_the_only_row_comes_with_its_pages(play: Play) -> None:
 
 
 def test_end_of_one_row_among_others_comes_with_its_pages(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         worker = town.add("w", "pd")
         for attempt, n_tokens in ((A, 30), (B, 2_000)):
             params = SamplingParams(max_tokens=n_tokens, seed=3)
@@ -54,7 +54,7 @@ def test_end_of_one_row_among_others_comes_with_its_pages(play: Play) -> None:
 
 
 def test_worker_that_falls_idle_says_so_once(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         worker = town.add("w", "pd")
         params = SamplingParams(max_tokens=5, seed=3)
         town.router.assign(A, PROMPT, prefill=worker, decode=worker, params=params)

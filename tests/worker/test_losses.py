@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.worker.conftest import Play, Town
+from tests.worker.conftest import Play, WorkerCluster
 from twolane.decode_worker.config import DecodeConfig
 from twolane.engine.fake import FakeEngine, FakeEngineConfig, expected_answer
 from twolane.engine.step import RowResult, RowWork
@@ -32,19 +32,19 @@ PARAMS = SamplingParams(max_tokens=30, seed=7)
 ANSWER = expected_answer(PROMPT, PARAMS, 30)
 
 
-def start(town: Town, p: Worker, d: Worker, attempt: AttemptId = A) -> None:
+def start(town: WorkerCluster, p: Worker, d: Worker, attempt: AttemptId = A) -> None:
     town.router.assign(attempt, PROMPT, prefill=p, decode=d, params=PARAMS)
 
 
-def judge(town: Town, d: Worker, epoch: int) -> None:
+def judge(town: WorkerCluster, d: Worker, epoch: int) -> None:
     town.router.send(d, worker_pb2.SessionRequest(judge_peer=worker_pb2.JudgePeer(epoch=epoch)))
 
 
-def retarget(town: Town, p: Worker, d: Worker) -> None:
+def retarget(town: WorkerCluster, p: Worker, d: Worker) -> None:
     town.router.retarget(p, A, A2, d.address)
 
 
-def assign_decode(town: Town, attempt: AttemptId, p: Worker, d: Worker) -> None:
+def assign_decode(town: WorkerCluster, attempt: AttemptId, p: Worker, d: Worker) -> None:
     """The new attempt's decode half alone: its prefill half is a RETARGET."""
     assign = worker_pb2.Assign(
         key=attempt.key,
@@ -61,7 +61,7 @@ def assign_decode(town: Town, attempt: AttemptId, p: Worker, d: Worker) -> None:
 
 
 def test_prefill_that_dies_while_computing_is_judged_dead(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         p, d = town.add("p", "p", limits=SLOW), town.add("d", "d")
         start(town, p, d)
         await asyncio.sleep(0.03)
@@ -74,7 +74,7 @@ def test_prefill_that_dies_while_computing_is_judged_dead(play: Play) -> None:
 
 
 def test_decode_finds_out_by_itself_that_prefill_died(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         p, d = town.add("p", "p", limits=SLOW), town.add("d", "d")
         start(town, p, d)
         await asyncio.sleep(0.03)
@@ -86,7 +86,7 @@ def test_decode_finds_out_by_itself_that_prefill_died(play: Play) -> None:
 
 
 def test_row_that_landed_goes_on_though_its_prefill_worker_died(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         p, d = town.add("p", "p"), town.add("d", "d")
         start(town, p, d)
         await town.router.wait_for(lambda: "JOINED" in town.router.kinds(A))
@@ -104,7 +104,7 @@ def test_row_that_landed_goes_on_though_its_prefill_worker_died(play: Play) -> N
 def test_decode_worker_outlives_a_row_given_up_in_mid_step(
     play: Play, monkeypatch: pytest.MonkeyPatch, is_lost: bool
 ) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         p, d = town.add("p", "p"), town.add("d", "d", engine=SLOW_STEPS)
         busy = AttemptId("busy", 1)
         town.router.assign(busy, range(20), prefill=p, decode=d, params=PARAMS)
@@ -137,7 +137,7 @@ def test_decode_worker_outlives_a_row_given_up_in_mid_step(
 
 
 def test_rows_of_another_prefill_worker_are_not_judged(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         p, d = town.add("p", "p"), town.add("d", "d")
         start(town, p, d)
         await town.router.wait_for(lambda: "JOINED" in town.router.kinds(A))
@@ -151,7 +151,7 @@ def test_rows_of_another_prefill_worker_are_not_judged(play: Play) -> None:
 def test_verdict_does_not_wait_for_the_running_step(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         p, d = town.add("p", "p", limits=SLOW), town.add("d", "pd")
         start(town, p, d)
         busy = AttemptId("busy", 1)
@@ -177,7 +177,7 @@ def test_verdict_does_not_wait_for_the_running_step(
 def test_retarget_sends_the_same_pages_elsewhere_without_computing_again(
     play: Play, delay_s: float
 ) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         p = town.add("p", "p", limits=SLOW)
         d1, d2 = town.add("d1", "d"), town.add("d2", "d")
         del town.workers["d1"]  # p cannot reach it: never granted
@@ -199,7 +199,7 @@ def test_retarget_sends_the_same_pages_elsewhere_without_computing_again(
     play(scene)
 
 
-async def decode_dies_amid_the_transfer(town: Town) -> tuple[Worker, Worker, Worker]:
+async def decode_dies_amid_the_transfer(town: WorkerCluster) -> tuple[Worker, Worker, Worker]:
     """The pages of A were on their way to d1; p has just been told of d2. Returns p, d1, d2."""
     p = town.add("p", "p", limits=SLOW)
     d1, d2 = town.add("d1", "d"), town.add("d2", "d")
@@ -212,7 +212,7 @@ async def decode_dies_amid_the_transfer(town: Town) -> tuple[Worker, Worker, Wor
 
 
 def test_repeated_retarget_is_answered_again_after_the_stream_was_reset(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         p, d1, d2 = await decode_dies_amid_the_transfer(town)
         await asyncio.sleep(0.0006)  # it is there; the answer is lost
         town.router.cut(p)
@@ -233,7 +233,7 @@ def test_repeated_retarget_is_answered_again_after_the_stream_was_reset(play: Pl
 
 
 def test_retarget_after_decode_died_amid_the_transfer(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         await decode_dies_amid_the_transfer(town)
         await town.router.wait_for(lambda: "FINISHED" in town.router.kinds(A2, DECODE))
         assert town.router.answer(A2)[1:] == ANSWER[1:]
@@ -243,7 +243,7 @@ def test_retarget_after_decode_died_amid_the_transfer(play: Play) -> None:
 
 
 def test_retarget_of_a_row_that_was_handed_over_is_answered_gone(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         p, d1, d2 = town.add("p", "p"), town.add("d1", "d"), town.add("d2", "d")
         start(town, p, d1)
         await town.router.wait_for(lambda: "HANDED_OVER" in town.router.kinds(A))
@@ -254,7 +254,7 @@ def test_retarget_of_a_row_that_was_handed_over_is_answered_gone(play: Play) -> 
 
 
 def test_cut_between_the_workers_heals_without_a_new_attempt(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         p, d = town.add("p", "p", limits=SLOW), town.add("d", "d")
         start(town, p, d)
         await asyncio.sleep(0.03)
@@ -268,7 +268,7 @@ def test_cut_between_the_workers_heals_without_a_new_attempt(play: Play) -> None
 
 
 def test_full_reservation_queue_is_reported_and_the_row_is_placed_later(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         p = town.add("p", "p")
         one_waits = DecodeConfig(receiver=ReceiverConfig(queue_limit=1))
         d = town.add("d", "d", decode=one_waits, limits=StepLimits(step_tokens=128, decode_rows=1))
@@ -287,7 +287,7 @@ def test_full_reservation_queue_is_reported_and_the_row_is_placed_later(play: Pl
 
 
 def test_prefill_stops_at_its_holding_cap_and_says_so(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         p = town.add(
             "p",
             "p",
@@ -317,7 +317,7 @@ def test_prefill_stops_at_its_holding_cap_and_says_so(play: Play) -> None:
 
 
 def test_row_that_is_being_taken_is_not_reported_at_the_holding_cap(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         cap = PrefillConfig(holding_cap_share=0.1, unplaced_after_s=0.1)
         p, d = town.add("p", "p", prefill=cap), town.add("d", "d")
         attempts = [AttemptId(f"r{i}", 1) for i in range(2)]
@@ -334,7 +334,7 @@ def test_row_that_is_being_taken_is_not_reported_at_the_holding_cap(play: Play) 
 
 
 def test_launchers_word_frees_what_a_dead_writer_left_in_quarantine(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         p, d = town.add("p", "p", limits=SLOW), town.add("d", "d")
         start(town, p, d)
         await asyncio.sleep(0.03)
@@ -350,7 +350,7 @@ def test_launchers_word_frees_what_a_dead_writer_left_in_quarantine(play: Play) 
 
 
 def test_late_reserve_of_a_cancelled_row_frees_the_prefill_side(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         p, d = town.add("p", "p", limits=SLOW), town.add("d", "d")
         town.router.cancel(A, d)
         start(town, p, d)
@@ -361,7 +361,7 @@ def test_late_reserve_of_a_cancelled_row_frees_the_prefill_side(play: Play) -> N
 
 
 def test_draining_pair_finishes_its_rows(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         p, d = town.add("p", "p", limits=SLOW), town.add("d", "d")
         start(town, p, d)
         await asyncio.sleep(0.03)

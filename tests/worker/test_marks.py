@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from tests.worker.conftest import Scene, Town, build_town
+from tests.worker.conftest import Scene, WorkerCluster, build_town
 from twolane.engine.fake import FakeEngineConfig, expected_answer
 from twolane.engine.step import RowResult, RowWork
 from twolane.kvtransfer.key import Key
@@ -101,7 +101,7 @@ class Spy:
         return [page for span in spans for page in range(*span)] == list(range(n_pages))
 
 
-def start(town: Town, p: Worker, d: Worker, attempt: AttemptId = A) -> None:
+def start(town: WorkerCluster, p: Worker, d: Worker, attempt: AttemptId = A) -> None:
     prompt = PROMPT if attempt is A else OTHER
     town.router.assign(attempt, prompt, prefill=p, decode=d, params=PARAMS)
 
@@ -113,7 +113,7 @@ def answer(prompt: Sequence[int]) -> list[int]:
 def test_pages_are_offered_before_they_are_computed_and_each_once(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         p, d = town.add("p", "p", engine=SLOW, limits=CHUNKS), town.add("d", "d")
         spy = Spy(p, monkeypatch)
         start(town, p, d)
@@ -130,7 +130,7 @@ def test_pages_are_offered_before_they_are_computed_and_each_once(
 def test_pages_of_the_prefix_index_wait_for_no_mark(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         p, d, d2 = town.add("p", "p", limits=CHUNKS), town.add("d", "d"), town.add("d2", "d")
         start(town, p, d)
         await town.router.wait_for(lambda: "FINISHED" in town.router.kinds(A))
@@ -152,7 +152,7 @@ def test_pages_of_the_prefix_index_wait_for_no_mark(
 def test_row_whose_step_fails_after_its_pages_were_offered_is_dropped_by_both(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         p, d = town.add("p", "p", engine=SLOW, limits=CHUNKS), town.add("d", "d")
         engine_run = p._runner.run
 
@@ -184,7 +184,7 @@ def test_row_whose_step_fails_after_its_pages_were_offered_is_dropped_by_both(
 def test_row_cancelled_before_its_step_is_done_leaves_no_page_and_writes_into_no_others(
     play: Play, steps_ahead: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         p = town.add("p", "p", engine=replace(SLOW, n_pages=40), limits=CHUNKS)
         d = town.add("d", "d", engine=FakeEngineConfig(n_pages=40))
         spy = Spy(p, monkeypatch)
@@ -205,7 +205,7 @@ def test_row_cancelled_before_its_step_is_done_leaves_no_page_and_writes_into_no
 def test_row_that_goes_elsewhere_amid_a_step_waits_for_its_marks_there(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         p = town.add("p", "p", engine=SLOW, limits=CHUNKS)
         d, d2 = town.add("d", "d"), town.add("d2", "d")
         spy = Spy(p, monkeypatch)

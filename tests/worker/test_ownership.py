@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.worker.conftest import Play, Town
+from tests.worker.conftest import Play, WorkerCluster
 from twolane.engine.fake import expected_answer
 from twolane.params import SamplingParams
 from twolane.testing.links import MemoryLink, link_pair
@@ -34,7 +34,7 @@ def start(router: ScriptedRouter, worker: Worker, attempt: AttemptId = A, claim:
     )
 
 
-def intruder(town: Town, worker: Worker, kind: str) -> ScriptedRouter:
+def intruder(town: WorkerCluster, worker: Worker, kind: str) -> ScriptedRouter:
     """Another router, or a later process of the same one."""
     if kind == "another router":
         other = ScriptedRouter(town.tasks, "other")
@@ -47,7 +47,7 @@ def intruder(town: Town, worker: Worker, kind: str) -> ScriptedRouter:
 
 @pytest.mark.parametrize("kind", ["another router", "a later process"])
 def test_attach_of_another_router_hears_no_token(play: Play, kind: str) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         worker = town.add("w", "pd")
         start(town.router, worker)
         await town.router.wait_for(lambda: len(town.router.tokens[A]) >= 10)
@@ -67,7 +67,7 @@ def test_attach_of_another_router_hears_no_token(play: Play, kind: str) -> None:
 
 
 def test_cancel_of_another_router_stops_nothing(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         worker = town.add("w", "pd")
         start(town.router, worker)
         await town.router.wait_for(lambda: len(town.router.tokens[A]) >= 10)
@@ -82,7 +82,7 @@ def test_cancel_of_another_router_stops_nothing(play: Play) -> None:
 
 
 def test_cancel_of_another_router_keeps_no_attempt_from_starting(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         worker = town.add("w", "pd")
         other = intruder(town, worker, "another router")
         other.cancel(A, worker)
@@ -96,7 +96,7 @@ def test_cancel_of_another_router_keeps_no_attempt_from_starting(play: Play) -> 
 
 
 def test_retarget_of_another_router_moves_nothing(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         p, d, e = town.add("p", "p"), town.add("d", "d"), town.add("e", "d")
         town.router.assign(A, PROMPT, prefill=p, decode=d, params=PARAMS)
         other = intruder(town, p, "another router")
@@ -111,7 +111,7 @@ def test_retarget_of_another_router_moves_nothing(play: Play) -> None:
 
 
 def test_second_request_under_a_running_label_is_refused_at_once(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         worker = town.add("w", "pd")
         start(town.router, worker)
         await town.router.wait_for(lambda: len(town.router.tokens[A]) >= 10)
@@ -130,7 +130,7 @@ def test_second_request_under_a_running_label_is_refused_at_once(play: Play) -> 
 
 
 def test_prefill_worker_hears_soon_that_a_refused_rows_pages_are_not_wanted(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         p, q, d = town.add("p", "p"), town.add("q", "p"), town.add("d", "d")
         town.router.assign(
             A, PROMPT, prefill=p, decode=d, params=PARAMS, request_id="order-7", claim=1
@@ -150,7 +150,7 @@ def test_prefill_worker_hears_soon_that_a_refused_rows_pages_are_not_wanted(play
 
 
 def test_cancelled_row_does_not_hold_its_label_while_it_ends(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         worker = town.add("w", "pd")
         start(town.router, worker)
         await town.router.wait_for(lambda: len(town.router.tokens[A]) >= 10)
@@ -163,7 +163,7 @@ def test_cancelled_row_does_not_hold_its_label_while_it_ends(play: Play) -> None
 
 
 def test_assign_that_comes_twice_is_answered_with_all_that_was_told(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         worker = town.add("w", "pd")
         start(town.router, worker)
         await town.router.wait_for_kind(A, "FINISHED")
@@ -182,7 +182,7 @@ def test_assign_that_comes_twice_is_answered_with_all_that_was_told(play: Play) 
 
 
 def test_malformed_assign_is_refused(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         worker = town.add("w", "pd")
         nothing = AttemptId("", 0)
         for _ in range(2):
@@ -207,7 +207,7 @@ async def _opens(worker: Worker, router_epoch: int) -> None:
 
 
 def test_two_live_routers_of_one_name_do_not_throw_each_other_out(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         worker = town.add("w", "pd")
         heartbeat = worker_pb2.SessionRequest(heartbeat=worker_pb2.Heartbeat())
         for _ in range(8):
@@ -223,7 +223,7 @@ def test_two_live_routers_of_one_name_do_not_throw_each_other_out(play: Play) ->
 
 
 def test_new_process_of_a_router_is_let_in_when_the_old_ones_stream_is_broken(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         worker = town.add("w", "pd")
         await asyncio.sleep(0.1)
         town.router.cut(worker)
@@ -237,7 +237,7 @@ def test_new_process_of_a_router_is_let_in_when_the_old_ones_stream_is_broken(pl
 def test_new_process_of_a_router_is_let_in_when_the_old_one_was_unheard_for_long(
     play: Play,
 ) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         worker = town.add("w", "pd")
         await asyncio.sleep(2.5)
         with pytest.raises(RouterInUseError):

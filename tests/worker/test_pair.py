@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.worker.conftest import Play, Town
+from tests.worker.conftest import Play, WorkerCluster
 from twolane.engine.fake import FakeEngineConfig, expected_answer
 from twolane.kvtransfer.config import LeaseConfig
 from twolane.kvtransfer.testing.memory import Faults
@@ -32,7 +32,7 @@ def prompt(n: int, salt: int = 0) -> list[int]:
 
 
 def start(
-    town: Town,
+    town: WorkerCluster,
     p: Worker,
     d: Worker,
     *,
@@ -45,7 +45,7 @@ def start(
 
 @pytest.mark.parametrize("n", [1, 15, 16, 17, 100, 128, 300])
 def test_answer_of_two_workers_is_the_engines_and_pages_come_back(play: Play, n: int) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         p, d = town.add("p", "p"), town.add("d", "d")
         start(town, p, d, n=n)
         await town.router.wait_for(lambda: "FINISHED" in town.router.kinds(A))
@@ -59,7 +59,7 @@ def test_answer_of_two_workers_is_the_engines_and_pages_come_back(play: Play, n:
 
 
 def test_first_token_is_told_by_prefill_and_repeated_by_decode(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         p, d = town.add("p", "p"), town.add("d", "d")
         start(town, p, d)
         await town.router.wait_for(lambda: "FINISHED" in town.router.kinds(A))
@@ -70,7 +70,7 @@ def test_first_token_is_told_by_prefill_and_repeated_by_decode(play: Play) -> No
 
 
 def test_figures_tell_where_the_time_went_and_what_was_moved(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         p, d = town.add("p", "p"), town.add("d", "d")
         start(town, p, d, n=100)
         await town.router.wait_for(lambda: "FINISHED" in town.router.kinds(A))
@@ -89,7 +89,7 @@ def test_figures_tell_where_the_time_went_and_what_was_moved(play: Play) -> None
 def test_a_transfer_ends_with_its_commit_whatever_step_runs_then(play: Play) -> None:
     slow = FakeEngineConfig(n_pages=256, step_overhead_s=0.5)
 
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         p, d = town.add("p", "p", engine=slow), town.add("d", "d")
         start(town, p, d)
         await asyncio.sleep(0.1)
@@ -106,7 +106,7 @@ def test_a_transfer_ends_with_its_commit_whatever_step_runs_then(play: Play) -> 
 
 
 def test_crowd_of_all_lengths_gets_every_answer(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         p, d = town.add("p", "p"), town.add("d", "d")
         jobs = {f"r{i}": prompt(1 + 13 * i, salt=i) for i in range(24)}
         crowd = town.crowd(jobs, params(), prefill=p, decode=d)
@@ -120,7 +120,7 @@ def test_crowd_of_all_lengths_gets_every_answer(play: Play) -> None:
 
 
 def test_pages_of_a_long_prompt_move_while_it_is_computed(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         p = town.add("p", "p", limits=StepLimits(step_tokens=32, decode_rows=8))
         d = town.add("d", "d")
         start(town, p, d, n=900)
@@ -132,7 +132,7 @@ def test_pages_of_a_long_prompt_move_while_it_is_computed(play: Play) -> None:
 
 
 def test_first_token_that_ends_the_answer_is_not_sent(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         p, d = town.add("p", "p"), town.add("d", "d")
         start(town, p, d, sampling=params(1))
         await town.router.wait_for(lambda: len(town.router.kinds(A)) == 2)
@@ -145,7 +145,7 @@ def test_first_token_that_ends_the_answer_is_not_sent(play: Play) -> None:
 
 
 def test_second_time_nothing_but_the_last_page_is_computed_or_moved(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         p, d = town.add("p", "p"), town.add("d", "d")
         figures = []
         for attempt in (AttemptId("a", 1), AttemptId("b", 1)):
@@ -162,7 +162,7 @@ def test_second_time_nothing_but_the_last_page_is_computed_or_moved(play: Play) 
 
 
 def test_cancel_at_any_moment_frees_both_sides(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         p = town.add("p", "p", limits=StepLimits(step_tokens=32, decode_rows=8))
         d = town.add("d", "d")
         for i in range(60):
@@ -176,7 +176,7 @@ def test_cancel_at_any_moment_frees_both_sides(play: Play) -> None:
 
 
 def test_cancel_told_to_prefill_alone_frees_decode_too(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         p = town.add("p", "p", limits=StepLimits(step_tokens=32, decode_rows=8))
         d = town.add("d", "d")
         start(town, p, d, n=500)
@@ -189,7 +189,7 @@ def test_cancel_told_to_prefill_alone_frees_decode_too(play: Play) -> None:
 
 
 def test_cancel_told_to_decode_alone_frees_prefill_too(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         p = town.add("p", "p", limits=StepLimits(step_tokens=32, decode_rows=8))
         d = town.add("d", "d")
         start(town, p, d, n=500)
@@ -202,7 +202,7 @@ def test_cancel_told_to_decode_alone_frees_prefill_too(play: Play) -> None:
 
 
 def test_freed_slot_is_granted_at_once(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         one_row = StepLimits(step_tokens=128, decode_rows=1)
         rarely = LeaseConfig(lease_s=9.0, heartbeat_s=3.0, retry_first_s=2.0, retry_most_s=2.0)
         p = town.add("p", "p", lease=rarely)
@@ -219,7 +219,7 @@ def test_freed_slot_is_granted_at_once(play: Play) -> None:
 
 
 def test_tiny_pools_preempt_but_never_deadlock(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         engine = FakeEngineConfig(n_pages=12)
         p, d = town.add("p", "p", engine=engine), town.add("d", "d", engine=engine)
         jobs = {f"r{i}": prompt(20, salt=i) for i in range(8)}
@@ -234,7 +234,7 @@ def test_tiny_pools_preempt_but_never_deadlock(play: Play) -> None:
 
 
 def test_reserved_growth_is_never_preempted(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         engine = FakeEngineConfig(n_pages=24)
         p, d = town.add("p", "p"), town.add("d", "d", engine=engine)
         jobs = {f"r{i}": prompt(20, salt=i) for i in range(12)}
@@ -249,7 +249,7 @@ def test_reserved_growth_is_never_preempted(play: Play) -> None:
 
 
 def test_row_that_can_never_fit_is_refused(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         p = town.add("p", "p")
         d = town.add("d", "d", engine=FakeEngineConfig(n_pages=4))
         start(town, p, d, n=40, sampling=params(100))
@@ -263,7 +263,7 @@ def test_row_that_can_never_fit_is_refused(play: Play) -> None:
 
 
 def test_workers_of_different_models_refuse_each_other_naming_the_field(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         p = town.add("p", "p", engine=FakeEngineConfig(model="one"))
         d = town.add("d", "d", engine=FakeEngineConfig(model="two"))
         start(town, p, d)
@@ -287,7 +287,7 @@ def test_workers_of_different_models_refuse_each_other_naming_the_field(play: Pl
     ids=["corrupt", "duplicate", "drop", "late"],
 )
 def test_faulty_transport_changes_no_answer(play: Play, faults: Faults) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         p, d = town.add("p", "p"), town.add("d", "d")
         jobs = {f"r{i}": prompt(1 + 23 * i, salt=i) for i in range(10)}
         crowd = town.crowd(jobs, params(), prefill=p, decode=d)
@@ -300,7 +300,7 @@ def test_faulty_transport_changes_no_answer(play: Play, faults: Faults) -> None:
 
 
 def test_worker_without_a_decode_role_says_so_to_a_peer(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         worker = town.add("p", "p")
         _, there = link_pair()
         assert not await worker.serve_peer(there)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.worker.conftest import Play, Town
+from tests.worker.conftest import Play, WorkerCluster
 from twolane.engine.fake import FakeEngineConfig, expected_answer
 from twolane.kvtransfer.testing.memory import Faults
 from twolane.params import SamplingParams
@@ -24,14 +24,14 @@ def prompt(n: int, salt: int = 0) -> list[int]:
     return [(i * 31 + salt * 17 + 5) % 251 for i in range(n)]
 
 
-def pair(town: Town, sizes: tuple[int, int], n_tokens: int = 4096) -> list[Worker]:
+def pair(town: WorkerCluster, sizes: tuple[int, int], n_tokens: int = 4096) -> list[Worker]:
     return [
         town.add(name, name, engine=FakeEngineConfig(page_tokens=size, n_pages=n_tokens // size))
         for name, size in zip("pd", sizes, strict=True)
     ]
 
 
-async def finished(town: Town, attempt: AttemptId) -> None:
+async def finished(town: WorkerCluster, attempt: AttemptId) -> None:
     await town.router.wait_for(lambda: "FINISHED" in town.router.kinds(attempt, DECODE))
 
 
@@ -42,7 +42,7 @@ def test_answer_is_the_engines_whatever_the_page_sizes(
 ) -> None:
     """Lengths around every border of both sides, and of chunks (128 tokens a step)."""
 
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         p, d = pair(town, sizes)
         jobs = {
             n: AttemptId(f"r{n}", 1) for n in (1, 15, 16, 17, 47, 48, 63, 64, 65, 127, 128, 300)
@@ -61,7 +61,7 @@ def test_answer_is_the_engines_whatever_the_page_sizes(
 def test_pages_and_bytes_that_are_told_are_those_of_the_receiver(
     play: Play, sizes: tuple[int, int]
 ) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         p, d = pair(town, sizes)
         town.router.assign(A, prompt(100), prefill=p, decode=d, params=PARAMS)
         await finished(town, A)
@@ -81,7 +81,7 @@ def test_pages_and_bytes_that_are_told_are_those_of_the_receiver(
 def test_prefix_that_the_receiver_has_is_skipped_whatever_the_page_sizes(
     play: Play, sizes: tuple[int, int]
 ) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         p, d = pair(town, sizes)
         again = prompt(200) + [1] * 20
         cached = []
@@ -100,7 +100,7 @@ def test_prefix_that_the_receiver_has_is_skipped_whatever_the_page_sizes(
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_crowd_survives_lost_repeated_and_damaged_pages(play: Play, sizes: tuple[int, int]) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         p, d = pair(town, sizes)
         jobs = {f"r{i}": prompt(1 + 13 * i, salt=i) for i in range(16)}
         for name, tokens in jobs.items():

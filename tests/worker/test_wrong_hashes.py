@@ -6,7 +6,7 @@ import asyncio
 from functools import partial
 from typing import Any
 
-from tests.worker.conftest import Play, Town
+from tests.worker.conftest import Play, WorkerCluster
 from twolane.engine.fake import expected_answer
 from twolane.kvtransfer.key import Key
 from twolane.params import SamplingParams
@@ -20,7 +20,7 @@ PROMPTS = {
 
 
 def test_reserve_with_the_hashes_of_another_prompt_fails_its_row_alone(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         p, d = town.add("p", "p"), town.add("d", "d")
         start = partial(town.router.assign, prefill=p, decode=d, params=PARAMS)
         start(OTHER, PROMPTS[OTHER])

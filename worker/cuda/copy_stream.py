@@ -19,7 +19,7 @@ from twolane.kvtransfer.device import Bytes, DeviceError, Fence, Mark, PeerPool,
 from twolane.worker.cuda.copy_cost import CopyCost
 from twolane.worker.cuda.page_converter import Origin, Pool, landing_place, upload
 from twolane.worker.cuda.page_parts import Copy, Part, Parts, copies
-from twolane.worker.cuda.peer import REFUSALS, CudaPeer, told
+from twolane.worker.cuda.peer import REFUSALS, CudaPeer, device_errors
 
 _SIDES = 3  # streams besides the lane's own, for copies side by side
 
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LaneConfig:
+class CopyStreamConfig:
     """How much of the card copies may take."""
 
     cost: CopyCost = field(default_factory=CopyCost)
@@ -61,11 +61,11 @@ class OverFence:
         raise DeviceError(f"copies could not be followed: {self._error}") from self._error
 
 
-class CudaLane:
+class CudaCopyStream:
     """See `Lane`. Raises `DeviceError` when there is none to be had."""
 
     def __init__(
-        self, context: Context, device: torch.device, origin: Origin, config: LaneConfig
+        self, context: Context, device: torch.device, origin: Origin, config: CopyStreamConfig
     ) -> None:
         self._context = context
         self._device = device
@@ -73,7 +73,7 @@ class CudaLane:
         self._origin = origin
         self._thread = 0
         self._is_closed = False
-        with told(context):
+        with device_errors(context):
             self._stream, *self._sides = [
                 torch.cuda.Stream(device, priority=config.priority)  # type: ignore[no-untyped-call]
                 for _ in range(1 + _SIDES)

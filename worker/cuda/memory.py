@@ -23,10 +23,10 @@ from twolane.engine.step import DevicePool
 from twolane.kvtransfer.device import Bytes, Region
 from twolane.kvtransfer.link.process_identity import start_ticks
 from twolane.layout import Layout
-from twolane.worker.cuda.copy_stream import CudaLane, LaneConfig
+from twolane.worker.cuda.copy_stream import CopyStreamConfig, CudaCopyStream
 from twolane.worker.cuda.page_converter import CudaMaker, Pool, Staging, makes_dtypes
 from twolane.worker.cuda.page_parts import parts_of
-from twolane.worker.cuda.peer import CudaPeer, open_peer, told
+from twolane.worker.cuda.peer import CudaPeer, device_errors, open_peer
 
 
 class CudaMemory:
@@ -40,12 +40,12 @@ class CudaMemory:
     kind = "cuda"
 
     def __init__(
-        self, pool: DevicePool, page_bytes: int, *, config: LaneConfig | None = None
+        self, pool: DevicePool, page_bytes: int, *, config: CopyStreamConfig | None = None
     ) -> None:
         self.parts = parts_of(pool.addresses, page_bytes)
         self.n_pages = pool.n_bytes // self.parts[0].n_bytes
         self.page_bytes = page_bytes
-        self.config = config or LaneConfig()
+        self.config = config or CopyStreamConfig()
         self.device = torch.device("cuda", pool.device)
         self._exports = pool.exports
         self._context = Context(pool.device)
@@ -59,8 +59,8 @@ class CudaMemory:
         device, n_pages = self.device.index, self.n_pages
         return tuple(Region(p.address, n_pages * p.n_bytes, device) for p in self.parts)
 
-    def open_lane(self) -> CudaLane:
-        return CudaLane(self._context, self.device, Pool(self.parts), self.config)
+    def open_lane(self) -> CudaCopyStream:
+        return CudaCopyStream(self._context, self.device, Pool(self.parts), self.config)
 
     def makes_dtypes(self, dtype: str) -> tuple[str, ...]:
         return makes_dtypes(dtype)
@@ -69,16 +69,16 @@ class CudaMemory:
         assert source.ranks == len(self.parts)
         assert source.page_bytes == self.page_bytes
         addresses = [part.address for part in self.parts]
-        with told(self._context):
+        with device_errors(self._context):
             maker = CudaMaker(addresses, source, target, self.device)
         return CudaMade(self, self._context, maker)
 
     def enter(self) -> None:
-        with told(self._context):
+        with device_errors(self._context):
             pass
 
     def export(self) -> str:
-        with told(self._context):
+        with device_errors(self._context):
             handles = self._exports or [export_memory(part.address) for part in self.parts]
             uuid = self._context.uuid
         facts = {
@@ -96,11 +96,11 @@ class CudaMemory:
         return open_peer(self._context, address, self.page_bytes)
 
     def pin(self, buffer: Bytes) -> None:
-        with told(self._context):
+        with device_errors(self._context):
             pin(buffer.ctypes.data, buffer.nbytes)
 
     def unpin(self, buffer: Bytes) -> None:
-        with told(self._context):
+        with device_errors(self._context):
             unpin(buffer.ctypes.data)
 
 
@@ -113,10 +113,10 @@ class CudaMade:
         self._context = context
         self._maker = maker
 
-    def open_lane(self) -> CudaLane:
+    def open_lane(self) -> CudaCopyStream:
         memory, config = self._memory, self._memory.config
         staging = Staging(self._maker, config.make_programs)
-        return CudaLane(self._context, memory.device, staging, config)
+        return CudaCopyStream(self._context, memory.device, staging, config)
 
     def open_peer(self, address: str) -> CudaPeer:
         return open_peer(self._context, address, self.page_bytes)

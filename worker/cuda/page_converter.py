@@ -19,9 +19,9 @@ import torch
 from twolane.engine.kernels.pages.page_convert import (
     UNIT_BYTES,
     MakeTable,
+    convert_pages,
     fp8_tokens,
     make_fp8_pages,
-    make_pages,
 )
 from twolane.kvtransfer.copy_plan import PageIds
 from twolane.kvtransfer.layouts.gather import Gather, gather_of
@@ -72,7 +72,7 @@ class CudaMaker:
         size = self._source.rank_page_bytes
         rows = slots.view(len(out), -1)
         if not self.quantises:
-            make_pages(
+            convert_pages(
                 self._address, rows, self._table, page_bytes=size, out=out, programs=programs
             )
             return

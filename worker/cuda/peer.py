@@ -30,7 +30,7 @@ class CudaPeer:
         """Raises `DeviceError`."""
         exported, self._exported = self._exported, ()
         if exported:
-            with told(self._context):
+            with device_errors(self._context):
                 for handle, part in zip(exported, self.parts, strict=True):
                     close_memory(handle, part.address)
 
@@ -48,7 +48,7 @@ def open_peer(context: Context, address: str, page_bytes: int) -> CudaPeer:
             raise ValueError(f"pages of {their_bytes} bytes, not {page_bytes}")
     except (ValueError, KeyError, TypeError) as error:
         raise DeviceError(f"no pool at {address[:80]!r}: {error}") from error
-    with told(context):
+    with device_errors(context):
         if (pid, ticks) == (os.getpid(), start_ticks(os.getpid())):
             context.reach(device)
             return CudaPeer(context, parts_of(addresses, page_bytes), n_pages)
@@ -64,7 +64,7 @@ def open_peer(context: Context, address: str, page_bytes: int) -> CudaPeer:
 
 
 @contextmanager
-def told(context: Context) -> Iterator[None]:
+def device_errors(context: Context) -> Iterator[None]:
     """Driver calls of this thread are for the device. Raises `DeviceError`."""
     try:
         context.enter()

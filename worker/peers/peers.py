@@ -17,12 +17,12 @@ from twolane.kvtransfer.receive.driver import PeerLink, ReceiverDriver
 from twolane.kvtransfer.send.driver import Dial, OpenOutlet, SenderDriver
 from twolane.kvtransfer.transport import Landing
 from twolane.v1 import worker_pb2
-from twolane.worker.context import Site
+from twolane.worker.context import WorkerContext
 from twolane.worker.role import DecodeSide, PrefillSide, Roles
 
 
 @dataclass(frozen=True, slots=True)
-class Wire:
+class Wiring:
     """How a worker reaches its peers, as its composer brings it: control streams, and the ways that
     page bytes can travel. Landings are its to close, when the worker is over."""
 
@@ -37,7 +37,9 @@ class Wire:
 class Peers:
     """`connect`, `serve` and `flush` may be called at any time on the event loop."""
 
-    def __init__(self, site: Site, roles: Roles, wire: Wire, *, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, site: WorkerContext, roles: Roles, wire: Wiring, *, wake: Callable[[], None]
+    ) -> None:
         self._wake = wake
         self._out = None if roles.prefill is None else self._open_out(site, roles.prefill, wire)
         self._in = None if roles.decode is None else self._open_in(site, roles.decode, wire)
@@ -79,7 +81,7 @@ class Peers:
                 both += driver.transports
         return both
 
-    def _open_out(self, site: Site, role: PrefillSide, wire: Wire) -> SenderDriver:
+    def _open_out(self, site: WorkerContext, role: PrefillSide, wire: Wiring) -> SenderDriver:
         def on_events(events: list[SenderEvent]) -> None:
             role.on_transfers(events)
             self._wake()
@@ -104,7 +106,7 @@ class Peers:
             is_wanted=role.sends_to,
         )
 
-    def _open_in(self, site: Site, role: DecodeSide, wire: Wire) -> ReceiverDriver:
+    def _open_in(self, site: WorkerContext, role: DecodeSide, wire: Wiring) -> ReceiverDriver:
         def on_events(events: list[ReceiverEvent]) -> None:
             role.on_transfers(events)
             self._wake()

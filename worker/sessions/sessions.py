@@ -27,7 +27,7 @@ from twolane.worker.attempts.attempt_log import FREES_PAGES
 from twolane.worker.attempts.owner import Owner
 from twolane.worker.attempts.registry import Registry
 from twolane.worker.config import SessionConfig
-from twolane.worker.context import Site
+from twolane.worker.context import WorkerContext
 from twolane.worker.errors import RouterInUseError, StaleEpochError
 from twolane.worker.observer import Observer
 from twolane.worker.sessions.session import Session, SessionLink
@@ -44,7 +44,7 @@ class Sessions:
 
     def __init__(
         self,
-        site: Site,
+        site: WorkerContext,
         config: SessionConfig,
         registry: Registry,
         observer: Observer,

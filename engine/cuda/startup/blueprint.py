@@ -9,7 +9,7 @@ import torch
 from twolane.engine.config import GPU_PAGE_TOKENS, EngineConfig
 from twolane.engine.cpu.model import matrices
 from twolane.engine.cpu.pool import PoolShape
-from twolane.engine.cuda.all_reduce import RankSums
+from twolane.engine.cuda.all_reduce import AllReduce
 from twolane.engine.cuda.model import CudaModel
 from twolane.engine.cuda.plans import DecodePlans
 from twolane.engine.cuda.products import Products
@@ -87,7 +87,7 @@ class Blueprint:
         *,
         products: Products,
         latest: torch.Tensor,
-        sums: RankSums | None,
+        sums: AllReduce | None,
     ) -> CudaModel:
         """Around `pool`, the bytes of whole pages; all tensors are on its device."""
         view = KVView(

@@ -12,16 +12,16 @@ from dataclasses import replace
 
 import torch
 
-from twolane.engine.cuda.all_reduce import RankSums
+from twolane.engine.cuda.all_reduce import AllReduce
 from twolane.engine.cuda.inputs import DeviceInputs, InputShape
 from twolane.engine.cuda.model import n_few_layers
 from twolane.engine.cuda.plans import STEP_ROWS
 from twolane.engine.cuda.products import TALL_ROWS
 from twolane.engine.cuda.sampler import DeviceSampler, Fresh
 from twolane.engine.cuda.startup.blueprint import Blueprint
-from twolane.engine.cuda.startup.step_shapes import PassKind, UsualSteps, mixed_kinds
+from twolane.engine.cuda.startup.step_shapes import PassKind, StepShapes, mixed_kinds
 from twolane.engine.kernels.launch import Card, Take, rehearsing
-from twolane.engine.kernels.products.gated_many_rows_plan import TILE_ROWS, plan_tall
+from twolane.engine.kernels.products.gated_many_rows_plan import TILE_ROWS, plan_gated_many_rows
 from twolane.engine.kernels.rows.all_reduce import MAX_ROWS, MAX_WIDTH, PeerBuffers
 from twolane.engine.kernels.rows.sample import sample
 from twolane.engine.model_files.weights import allocate_weights
@@ -29,7 +29,7 @@ from twolane.engine.model_files.weights import allocate_weights
 META = torch.device("meta")
 
 
-def rehearse(blueprint: Blueprint, usual: UsualSteps, card: Card, take: Take) -> None:
+def rehearse(blueprint: Blueprint, usual: StepShapes, card: Card, take: Take) -> None:
     """Tell `take` of every launch that steps within `usual` may come to, in each of its variants;
     of some several times."""
     with rehearsing(card, take), torch.inference_mode():
@@ -41,11 +41,13 @@ def rehearse(blueprint: Blueprint, usual: UsualSteps, card: Card, take: Take) ->
         stage.refine()
 
 
-def tall_rows(blueprint: Blueprint, usual: UsualSteps, card: Card) -> int | None:
+def tall_rows(blueprint: Blueprint, usual: StepShapes, card: Card) -> int | None:
     """The fewest tokens whose gated product keeps the card busy in a kernel of its own."""
     units, cores = blueprint.local.intermediate_size, card.cores
     sizes = range(TALL_ROWS, usual.tokens + 1, TILE_ROWS)
-    return next((n for n in sizes if plan_tall(n, units, cores=cores).fills(cores)), None)
+    return next(
+        (n for n in sizes if plan_gated_many_rows(n, units, cores=cores).fills(cores)), None
+    )
 
 
 class Stage:
@@ -115,7 +117,7 @@ class Stage:
         )  # fmt: skip
 
 
-def _silent_sums(blueprint: Blueprint) -> RankSums | None:
+def _silent_sums(blueprint: Blueprint) -> AllReduce | None:
     shard, width = blueprint.shard, blueprint.arch.hidden_size
     if shard.ranks == 1:
         return None
@@ -127,7 +129,7 @@ def _silent_sums(blueprint: Blueprint) -> RankSums | None:
             counts=torch.zeros(MAX_ROWS, dtype=torch.int32, device=META),
             width=width,
         )
-    return RankSums(_Silent(shard.rank, shard.ranks), peers)
+    return AllReduce(_Silent(shard.rank, shard.ranks), peers)
 
 
 class _Silent:

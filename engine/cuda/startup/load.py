@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 
 from twolane.engine.config import GPU_PAGE_TOKENS, NOT_EXACT, EngineConfig
-from twolane.engine.cuda.all_reduce import RankSums
+from twolane.engine.cuda.all_reduce import AllReduce
 from twolane.engine.cuda.engine import CudaEngine
 from twolane.engine.cuda.memory import RawMemory
 from twolane.engine.cuda.peers import share_buffers
 from twolane.engine.cuda.plans import STEP_ROWS
 from twolane.engine.cuda.startup.blueprint import Blueprint
-from twolane.engine.cuda.startup.warmup import GettingReady
+from twolane.engine.cuda.startup.warmup import Warmup
 from twolane.engine.cuda.tuning import USUAL, Tuning
 from twolane.engine.errors import EngineConfigError, UnsupportedModelError
 from twolane.engine.kernels.rows.all_reduce import MAX_WIDTH
@@ -69,7 +69,7 @@ def _load(
         fp8=_has_fp8_weights(config, shard.local(arch), device),
         tuning=tuning,
     )
-    getting_ready = GettingReady(blueprint, device, progress)
+    getting_ready = Warmup(blueprint, device, progress)
     with torch.inference_mode(), getting_ready:
         weights, revision = _weights(blueprint, device, progress)
         if config.exact:
@@ -130,7 +130,7 @@ def _sums(
     device: torch.device,
     *,
     peer_sums: bool,
-) -> RankSums | None:
+) -> AllReduce | None:
     if ranks.ranks == 1:
         return None
     peers = None
@@ -138,7 +138,7 @@ def _sums(
     may_meet = device.type == "cuda" and not ranks.waits
     if peer_sums and may_meet and arch.hidden_size <= MAX_WIDTH:
         peers = share_buffers(ranks, width=arch.hidden_size, dtype=dtype, device=device)
-    return RankSums(ranks, peers)
+    return AllReduce(ranks, peers)
 
 
 def _weights(

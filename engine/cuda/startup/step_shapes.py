@@ -18,7 +18,7 @@ CLASSES: tuple[int, ...] = (1, 2, 8, 16, 32, 64, STREAMED_ROWS, 2 * STREAMED_ROW
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UsualSteps:
+class StepShapes:
     """What steps are expected to be: an engine is made ready for them. Others take their time when
     they are first met. Zeros: it is not made ready at all."""
 
@@ -50,7 +50,7 @@ class PassKind:
         return self.decode + self.chunk
 
 
-def mixed_kinds(usual: UsualSteps, *, tall_rows: int | None) -> list[PassKind]:
+def mixed_kinds(usual: StepShapes, *, tall_rows: int | None) -> list[PassKind]:
     """Longest first, as those take the most memory. `tall_rows`: tokens from which on the gated
     product of many rows has a kernel of its own, if ever."""
     if not usual.tokens:

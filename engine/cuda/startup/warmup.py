@@ -14,8 +14,8 @@ import torch
 from twolane.engine.cuda.engine import CudaEngine
 from twolane.engine.cuda.startup.blueprint import Blueprint
 from twolane.engine.cuda.startup.dry_run import rehearse, tall_rows
-from twolane.engine.cuda.startup.step_shapes import UsualSteps
-from twolane.engine.cuda.startup.warmup_passes import ReadyPasses
+from twolane.engine.cuda.startup.step_shapes import StepShapes
+from twolane.engine.cuda.startup.warmup_passes import WarmupPasses
 from twolane.engine.kernels.compile_ahead import CompileAhead, threads_here
 from twolane.engine.kernels.launch import Card, Take, card_of
 from twolane.engine.kernels.loading import load_kernels_once
@@ -24,7 +24,7 @@ from twolane.engine.progress import PASSES, Progress, Readied
 _NO_CARD = Card(cores=1, is_hopper=False)  # of tests; nothing is compiled for it
 
 
-class GettingReady:
+class Warmup:
     """Of one engine, for the steps that its config calls usual. Within `with`, kernels are
     compiled; what is when an exception leaves it stays in Triton's cache."""
 
@@ -35,7 +35,7 @@ class GettingReady:
         config = blueprint.config
         self._blueprint = blueprint
         self._progress = progress
-        self._usual = UsualSteps(rows=config.ready_rows, tokens=config.ready_tokens)
+        self._usual = StepShapes(rows=config.ready_rows, tokens=config.ready_tokens)
         self._card = card_of(device) or _NO_CARD
         self._ahead: CompileAhead | None = None
         if device.type == "cuda" and self._usual.any:
@@ -44,7 +44,7 @@ class GettingReady:
                 self._rehearse, threads=threads, around=partial(torch.cuda.device, device)
             )
 
-    def __enter__(self) -> GettingReady:
+    def __enter__(self) -> Warmup:
         if self._ahead is not None:
             self._ahead.__enter__()
         return self
@@ -68,7 +68,7 @@ class GettingReady:
         if not self._usual.any:
             return
         tall = tall_rows(self._blueprint, self._usual, self._card)
-        passes = ReadyPasses(engine, self._usual, tall_rows=tall)
+        passes = WarmupPasses(engine, self._usual, tall_rows=tall)
         for n, _ in enumerate(passes.run(), 1):
             self._tell(PASSES, n, len(passes))
 

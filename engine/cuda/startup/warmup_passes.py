@@ -12,7 +12,7 @@ from functools import partial
 
 from twolane.engine.cuda.engine import CudaEngine
 from twolane.engine.cuda.sampler import NOT_DRAWN
-from twolane.engine.cuda.startup.step_shapes import PassKind, UsualSteps, mixed_kinds
+from twolane.engine.cuda.startup.step_shapes import PassKind, StepShapes, mixed_kinds
 from twolane.engine.step import Page, RowResult, RowWork
 from twolane.params import SamplingParams
 
@@ -24,11 +24,11 @@ _ELABORATE = SamplingParams(
 )  # fmt: skip
 
 
-class ReadyPasses:
+class WarmupPasses:
     """Of one engine that nobody else uses yet. Longest first, as later ones then find room in the
     memory of earlier ones; those that no pool of this size can hold are left out."""
 
-    def __init__(self, engine: CudaEngine, usual: UsualSteps, *, tall_rows: int | None) -> None:
+    def __init__(self, engine: CudaEngine, usual: StepShapes, *, tall_rows: int | None) -> None:
         self._engine = engine
         spec = engine.spec
         self._decode_page = Page(spec.n_pages - 1)

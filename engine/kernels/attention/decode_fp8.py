@@ -35,7 +35,7 @@ from twolane.engine.kernels.attention.decode_merge import merge_items
 from twolane.engine.kernels.attention.decode_plan import RECORD, DecodePlan
 from twolane.engine.kernels.launch import launch
 from twolane.engine.kernels.pages.kv_view import KVView
-from twolane.engine.kernels.pages.load_plane import load_plane, load_scales, load_turned
+from twolane.engine.kernels.pages.load_plane import load_plane, load_scales, load_transposed
 from twolane.engine.kernels.pdl import ready
 
 LARGEST: tl.constexpr = tl.constexpr(448.0)  # of e4m3
@@ -171,7 +171,7 @@ def _turned_kernel(
                         values, key_descriptor, plane, 0, PAGE,
                         PAGE, HEAD_DIM, DIM_PAD, PLANE, HEAD_DIM != DIM_PAD, False,
                     )  # fmt: skip
-                    held = load_turned(values, plane + KV_HEADS, PAGE, HEAD_DIM, DIM_PAD, PLANE)
+                    held = load_transposed(values, plane + KV_HEADS, PAGE, HEAD_DIM, DIM_PAD, PLANE)
                     key_scales = load_scales(scales, plane, 0, PAGE, PAGE, HEAD_DIM, PLANE)
                     value_scales = load_scales(
                         scales, plane + KV_HEADS, 0, PAGE, PAGE, HEAD_DIM, PLANE

@@ -31,7 +31,7 @@ from twolane.engine.kernels.attention.prefill_overlapped import (
 from twolane.engine.kernels.attention.prefill_plan import TILE_RECORD
 from twolane.engine.kernels.launch import card_of, launch
 from twolane.engine.kernels.pages.kv_view import KVView
-from twolane.engine.kernels.pages.load_plane import load_plane, load_scales, load_turned
+from twolane.engine.kernels.pages.load_plane import load_plane, load_scales, load_transposed
 
 # What a weight of 1 counts as under a value's scale of 1, in FP8 pools. Scales are far below 1, and
 # float16 soon cannot tell them from 0; above, it has room for values of up to 28,000.
@@ -80,7 +80,7 @@ def _weighed(
         if TENSOR_COPY:
             turned = descriptor.load([plane * (PLANE // PAGE), 0])
         else:
-            turned = load_turned(values, plane, PAGE, HEAD_DIM, DIM_PAD, PLANE)
+            turned = load_transposed(values, plane, PAGE, HEAD_DIM, DIM_PAD, PLANE)
         held = tl.trans(turned.to(tl.float16))
     else:
         held = load_plane(

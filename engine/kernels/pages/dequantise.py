@@ -14,7 +14,7 @@ import triton.language as tl
 
 from twolane.engine.kernels.launch import launch
 from twolane.engine.kernels.pages.kv_view import KVView
-from twolane.engine.kernels.pages.load_plane import load_plane, load_scales, load_turned
+from twolane.engine.kernels.pages.load_plane import load_plane, load_scales, load_transposed
 
 
 # Lengths begin behind those of the decode rows: at any multiple of 4 bytes, one kernel for all.
@@ -54,7 +54,7 @@ def _widen_kernel(
             )  # fmt: skip
             wide = tile.to(tl.float32) * scale[:, None]
         else:
-            turned = load_turned(values, plane, PAGE, HEAD_DIM, DIM_PAD, PLANE)
+            turned = load_transposed(values, plane, PAGE, HEAD_DIM, DIM_PAD, PLANE)
             wide = tl.trans(turned.to(tl.float32) * scale[None, :])
         slot = tl.arange(0, PAGE)[:, None]
         dim = tl.arange(0, DIM_PAD)[None, :]
@@ -63,7 +63,7 @@ def _widen_kernel(
         tl.store(target + slot * HEAD_DIM + dim, held, mask=dim < HEAD_DIM)
 
 
-def widen_pages(
+def dequantise_pages(
     view: KVView, layer: int, tables: torch.Tensor, lengths: torch.Tensor, *, out: KVView
 ) -> None:
     """The pages of `tables` [rows, any] int32 that rows of `lengths` [rows] int32 have, into the

@@ -53,7 +53,7 @@ def load_scales(
 
 
 @triton.jit
-def load_turned(
+def load_transposed(
     values,
     plane,
     PAGE: tl.constexpr,

@@ -7,7 +7,7 @@
 A pool of several parts, such as ranks have, is one: `base` may lead from the first part into any
 other, whose pages are `page_bytes` apart as well. Places that are not there are made of zeros.
 
-Bytes: `make_pages` reads each byte that it makes once and writes it once, by 16 bytes a thread;
+Bytes: `convert_pages` reads each byte that it makes once and writes it once, by 16 bytes a thread;
 `make_fp8_pages` reads them once and writes an FP8 byte for each value, and a scale a token and
 head. Of the table, 16 bytes a granule are read again for every page, from the cache.
 """
@@ -163,7 +163,7 @@ def _page_make_fp8_kernel(
         tl.store(scales + at_scale + token, scale)
 
 
-def make_pages(
+def convert_pages(
     address: int,
     slots: torch.Tensor,
     table: MakeTable,
@@ -217,8 +217,9 @@ def make_fp8_pages(
     head_dim: int,
     programs: int = 64,
 ) -> None:
-    """`make_pages` of a pool of float32, bfloat16 or float16 (`dtype`), into FP8 pages with scales:
-    byte for byte what `twolane.engine.cpu.fp8_pages.quantise_tensors` makes of the wide pages.
+    """`convert_pages` of a pool of float32, bfloat16 or float16 (`dtype`), into FP8 pages with
+    scales: byte for byte what `twolane.engine.cpu.fp8_pages.quantise_tensors` makes of the wide
+    pages.
 
     `table` is of tiles as `fp8_tokens` says, in the order of the wide made page; `page_tokens` is
     of a made page, `kv_heads` of one of its ranks. `out` [n, bytes of a made FP8 page] uint8.

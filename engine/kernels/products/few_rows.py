@@ -17,7 +17,7 @@ from twolane.engine.kernels.launch import card_of
 from twolane.engine.kernels.products.few_rows_plan import (
     MAX_ROWS,
     PARTIAL_VALUES,
-    SkinnyConfig,
+    FewRowsConfig,
     config_for,
     pad_rows,
     tiles_for,
@@ -35,7 +35,7 @@ class PartialSums:
         self.counters = torch.zeros(programs, dtype=torch.int32, device=device)
 
 
-def skinny(
+def few_rows_product(
     x: torch.Tensor,
     weight: torch.Tensor,
     *,
@@ -43,7 +43,7 @@ def skinny(
     sums: PartialSums,
     bias: torch.Tensor | None = None,
     gated: bool = False,
-    config: SkinnyConfig | None = None,
+    config: FewRowsConfig | None = None,
     pdl: int = 0,
 ) -> None:
     """x `[rows, in]` times weight `[out, in]` transposed, plus bias [out] -> out `[rows, out]`,
@@ -83,10 +83,10 @@ def checked_arguments(
     sums: PartialSums,
     bias: torch.Tensor | None,
     gated: bool,
-    config: SkinnyConfig,
+    config: FewRowsConfig,
     rows_pad: int,
 ) -> tuple[Any, ...]:
-    """The kernel's arguments after x and weight. Asserts what `skinny` does."""
+    """The kernel's arguments after x and weight. Asserts what `few_rows_product` does."""
     rows, inner = x.shape
     n_out = out.shape[1]
     n_tiles = tiles_for(n_out, config, gated=gated)

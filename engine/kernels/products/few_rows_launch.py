@@ -8,7 +8,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from twolane.engine.kernels.launch import launch
 from twolane.engine.kernels.products.few_rows_hopper import streamed_kernel
-from twolane.engine.kernels.products.few_rows_plan import SkinnyConfig
+from twolane.engine.kernels.products.few_rows_plan import FewRowsConfig
 
 _FETCH_REGISTERS = 24
 
@@ -18,7 +18,7 @@ def launch_streamed(
     weight: torch.Tensor,
     arguments: tuple[Any, ...],
     *,
-    config: SkinnyConfig,
+    config: FewRowsConfig,
     rows_pad: int,
     gated: bool,
     biased: bool,

@@ -29,7 +29,7 @@ _LATE_S = 1.2e-6  # more, where shares are uneven: then some parts end when thei
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SkinnyConfig:
+class FewRowsConfig:
     """How the kernel is built (`half` to `split`) and how many programs share the work.
 
     A tile has half outputs or, with `pair`, twice as many (or half of them, gates and ups); `half`
@@ -76,7 +76,7 @@ def stages_for(weights: int, block_in: int, rows_pad: int, ring_bytes: int = RIN
     return min(16, ring_bytes // (2 * block_in * (weights + rows_pad)))
 
 
-def tiles_for(outer: int, config: SkinnyConfig, *, gated: bool) -> int:
+def tiles_for(outer: int, config: FewRowsConfig, *, gated: bool) -> int:
     """Tiles of `outer` outputs (units, where gated)."""
     return -(-outer // (config.half if gated else config.weights))
 
@@ -89,7 +89,7 @@ def candidates(
     gated: bool = False,
     cores: int = 132,
     ring_bytes: int = RING_BYTES,
-) -> Iterator[SkinnyConfig]:
+) -> Iterator[FewRowsConfig]:
     """All ways worth a look: `outer` outputs (units, where gated) of `inner` inputs."""
     rows_pad = pad_rows(rows)
     for half, pair in TILES:
@@ -103,7 +103,7 @@ def candidates(
         if stages < _LEAST_STAGES:
             continue
         n_tiles = -(-outer // (half if gated else weights))
-        whole = SkinnyConfig(
+        whole = FewRowsConfig(
             half=half, pair=pair, block_in=block_in, stages=stages, split=False,
             programs=-(-n_tiles // -(-n_tiles // cores)),
         )  # fmt: skip
@@ -125,14 +125,14 @@ def config_for(
     gated: bool = False,
     cores: int = 132,
     ring_bytes: int = RING_BYTES,
-) -> SkinnyConfig:
+) -> FewRowsConfig:
     """What should be the quickest of them."""
     found = candidates(rows, outer, inner, gated=gated, cores=cores, ring_bytes=ring_bytes)
     return min(found, key=lambda c: expected_s(c, rows, outer, inner, gated=gated, cores=cores))
 
 
 def expected_s(
-    config: SkinnyConfig, rows: int, outer: int, inner: int, *, gated: bool, cores: int
+    config: FewRowsConfig, rows: int, outer: int, inner: int, *, gated: bool, cores: int
 ) -> float:
     """Seconds, less what all ways have in common."""
     rows_pad = pad_rows(rows)

@@ -15,8 +15,8 @@ from twolane.engine.kernels.products.gated_many_rows_plan import (
     CHUNK,
     TILE_ROWS,
     TILE_UNITS,
-    TallPlan,
-    plan_tall,
+    GatedManyRowsPlan,
+    plan_gated_many_rows,
 )
 
 _STAGES = 4
@@ -32,8 +32,12 @@ _LAUNCH_REGISTERS = 168
 _CORES = 132  # of an H200
 
 
-def gated_tall(
-    x: torch.Tensor, weight: torch.Tensor, *, out: torch.Tensor, plan: TallPlan | None = None
+def gated_many_rows(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    *,
+    out: torch.Tensor,
+    plan: GatedManyRowsPlan | None = None,
 ) -> None:
     """x `[rows, in]`, weight `[2 * units, in]` (gates, ups) -> out `[rows, units]`, all of bf16.
 
@@ -49,7 +53,7 @@ def gated_tall(
         assert t.stride(1) == 1
         assert t.stride(0) % 8 == 0
         assert t.data_ptr() % 16 == 0
-    plan = plan or plan_tall(rows, units, cores=_CORES)
+    plan = plan or plan_gated_many_rows(rows, units, cores=_CORES)
     assert (plan.down, plan.across) == (-(-rows // TILE_ROWS), -(-units // TILE_UNITS))
     launch(tall_kernel, (plan.programs,))(
         _descriptor(x, _GROUP_BOX),

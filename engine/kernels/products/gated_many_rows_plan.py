@@ -15,7 +15,7 @@ _BUSY = 0.8
 
 
 @dataclass(frozen=True, slots=True)
-class TallPlan:
+class GatedManyRowsPlan:
     """`down` x `across` tiles, in bands of `band` rows of them, by `programs`."""
 
     down: int
@@ -33,7 +33,7 @@ class TallPlan:
 
 
 @cache
-def plan_tall(rows: int, units: int, *, cores: int) -> TallPlan:
+def plan_gated_many_rows(rows: int, units: int, *, cores: int) -> GatedManyRowsPlan:
     """The fewest rounds, then the most even bands, then the highest ones.
 
     By no more programs than take as long: where power binds, idle multiprocessors speed up the
@@ -45,5 +45,5 @@ def plan_tall(rows: int, units: int, *, cores: int) -> TallPlan:
     for band in _BAND if down >= _BAND.start else (down,):
         most = min(max(cores // band, 1) * band, cores, n_tiles)
         enough = -(-n_tiles // -(-n_tiles // most))
-        plans.append(TallPlan(down, across, band, min(-(-enough // band) * band, most)))
+        plans.append(GatedManyRowsPlan(down, across, band, min(-(-enough // band) * band, most)))
     return min(plans, key=lambda p: (p.rounds, -p.down % p.band, -p.band))

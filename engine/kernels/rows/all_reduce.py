@@ -146,13 +146,13 @@ class PeerBuffers:
         return PeerBuffers.flag_bytes(ranks, rows) + 2 * rows * width * itemsize
 
 
-def rank_sum(x: torch.Tensor, peers: PeerBuffers, *, out: torch.Tensor, pdl: int = 0) -> None:
+def all_reduce(x: torch.Tensor, peers: PeerBuffers, *, out: torch.Tensor, pdl: int = 0) -> None:
     """out `[n, width]` dense = the sum of all ranks' x `[n, width]` (rows may be strided); n up to
     `peers.rows`. out may be x."""
     _launch(x, x, x, peers, out=out, epsilon=0.0, norm=False, pdl=pdl)
 
 
-def rank_sum_norm(
+def all_reduce_norm(
     x: torch.Tensor,
     weight: torch.Tensor,
     peers: PeerBuffers,
@@ -163,7 +163,7 @@ def rank_sum_norm(
     pdl: int = 0,
 ) -> None:
     """residual `[n, width]` += the sum of all ranks' x, rounded to x's dtype first; out = the norm
-    of it: what `rank_sum` and then `rms_norm` would give."""
+    of it: what `all_reduce` and then `rms_norm` would give."""
     assert residual.is_contiguous()
     assert residual.shape == x.shape
     _launch(x, residual, weight, peers, out=out, epsilon=epsilon, norm=True, pdl=pdl)

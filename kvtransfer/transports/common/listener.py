@@ -24,7 +24,7 @@ _SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DoorwayConfig:
+class ListenerConfig:
     """What strangers are allowed."""
 
     hello_within_s: float = 2.0
@@ -37,7 +37,7 @@ class DoorwayConfig:
         assert self.shortage_pause_s > 0
 
 
-class Visitor(Protocol):
+class Connection(Protocol):
     """One connection."""
 
     stream: socket.socket
@@ -52,27 +52,27 @@ class Visitor(Protocol):
         ...
 
 
-VisitorT = TypeVar("VisitorT", bound=Visitor)
+ConnectionT = TypeVar("ConnectionT", bound=Connection)
 
 
-class Doorway(Generic[VisitorT]):
+class Listener(Generic[ConnectionT]):
     """The connections of one landing, in its selector with themselves as data."""
 
     def __init__(
         self,
         listener: socket.socket,
         selector: selectors.BaseSelector,
-        meet: Callable[[socket.socket], VisitorT],
+        meet: Callable[[socket.socket], ConnectionT],
         dropped: Counter[str],
-        config: DoorwayConfig,
+        config: ListenerConfig,
     ) -> None:
-        self.arrivals: set[VisitorT] = set()
+        self.arrivals: set[ConnectionT] = set()
         self._listener = listener
         self._selector = selector
         self._meet = meet
         self._dropped = dropped
         self._config = config
-        self._strangers: dict[VisitorT, float] = {}  # until when; oldest first; some said hello
+        self._strangers: dict[ConnectionT, float] = {}  # until when; oldest first; some said hello
         self._shut_until: float | None = None  # the listener is not looked at
         listener.setblocking(False)
         selector.register(listener, selectors.EVENT_READ, self)
@@ -102,7 +102,7 @@ class Doorway(Generic[VisitorT]):
         self._strangers[arrival] = now + self._config.hello_within_s
         self._selector.register(stream, selectors.EVENT_READ, arrival)
 
-    def drop(self, arrival: VisitorT) -> None:
+    def drop(self, arrival: ConnectionT) -> None:
         self.arrivals.remove(arrival)
         self._strangers.pop(arrival, None)
         self._selector.unregister(arrival.stream)

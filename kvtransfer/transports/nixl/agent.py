@@ -80,7 +80,7 @@ class NixlWrite:
     def state(self) -> WriteState:
         """Drives the agent, too."""
         try:
-            with _told():
+            with _nixl_errors():
                 state = self._agent.check_xfer_state(self._handle)
         except NixlError:
             return WriteState.FAILED
@@ -90,7 +90,7 @@ class NixlWrite:
         """Not asked about any more. Twice is fine."""
         handle, self._handle, self._agent = self._handle, None, None
         if handle is not None:
-            with suppress(NixlError), _told():
+            with suppress(NixlError), _nixl_errors():
                 handle.release()
 
 
@@ -103,7 +103,7 @@ class NixlAgent:
         self._writes: set[NixlWrite] = set()
         self._ours: Any = None
         self._theirs: Any = None
-        with _told():
+        with _nixl_errors():
             from nixl_cu13._api import nixl_agent, nixl_agent_config
 
             logging.getLogger("nixl").setLevel(logging.WARNING)
@@ -115,7 +115,7 @@ class NixlAgent:
     def meet(self, metadata: bytes, regions: Sequence[Region], page_bytes: int) -> None:
         """The peer that is written to, and both sides' pages of that size. Once."""
         assert self._theirs is None, "one peer an agent"
-        with _told():
+        with _nixl_errors():
             name = self._agent.add_remote_agent(metadata)
             self._ours = self._pages_of(_LOCAL, self._regions, page_bytes)
             self._theirs = self._pages_of(name, regions, page_bytes)
@@ -125,7 +125,7 @@ class NixlAgent:
     def write(self, src: PageIds, dst: PageIds) -> NixlWrite:
         """Begin to copy our pages to the peer's. NIXL makes one descriptor of each run."""
         ours, theirs = self._indices(src, self._n_ours), self._indices(dst, self.n_peer_pages)
-        with _told():
+        with _nixl_errors():
             handle = self._agent.make_prepped_xfer(
                 "WRITE", self._ours, ours, self._theirs, theirs, b""
             )
@@ -141,7 +141,7 @@ class NixlAgent:
 
     def drive(self) -> None:
         """Let it work: what has arrived is written, what is to be answered is."""
-        with _told():
+        with _nixl_errors():
             self._agent.get_new_notifs()
 
     def close(self) -> None:
@@ -150,12 +150,12 @@ class NixlAgent:
         if agent is None:
             return
         for held in (*self._writes, *self._lists):
-            with suppress(NixlError), _told():
+            with suppress(NixlError), _nixl_errors():
                 held.release()
         self._writes.clear()
         self._lists.clear()
         self._ours = self._theirs = None
-        with suppress(NixlError), _told():
+        with suppress(NixlError), _nixl_errors():
             agent.deregister_memory(self._registered)
         agent._leaked_xfer_handles.clear()
         agent.agent = None  # the last reference to what NIXL is made of: it ends here
@@ -187,7 +187,7 @@ def _kind(regions: Sequence[Region]) -> str:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _nixl_errors() -> Iterator[None]:
     """Raises `NixlError` for all that NIXL says."""
     try:
         from nixl_cu13 import _bindings

@@ -24,7 +24,7 @@ _MOST_BYTES = 1 << 20  # of a message, and of what may wait to be sent
 _READ_BYTES = 1 << 16
 
 
-class NixlLane(Generic[InT]):
+class NixlChannel(Generic[InT]):
     """One end. Never waits; `kind` is what comes in. Raises OSError when the other is gone."""
 
     def __init__(self, stream: socket.socket, kind: type[InT]) -> None:
@@ -91,7 +91,7 @@ class NixlLane(Generic[InT]):
         return message
 
 
-def told(regions: Sequence[Region]) -> list[nixl_pb2.NixlRegion]:
+def regions_to_proto(regions: Sequence[Region]) -> list[nixl_pb2.NixlRegion]:
     return [
         nixl_pb2.NixlRegion(address=r.address, n_bytes=r.n_bytes, device=r.device) for r in regions
     ]

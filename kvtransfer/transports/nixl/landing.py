@@ -27,12 +27,12 @@ from twolane.kvtransfer.copy_plan import PageIds
 from twolane.kvtransfer.device import DeviceError, Fence, Region
 from twolane.kvtransfer.transport import Checked, Checksums, LandingEvent, Stopped
 from twolane.kvtransfer.transports.common.frames import FrameError
-from twolane.kvtransfer.transports.common.listener import Doorway, DoorwayConfig
+from twolane.kvtransfer.transports.common.listener import Listener, ListenerConfig
 from twolane.kvtransfer.transports.common.page_summer import PageSummer
 from twolane.kvtransfer.transports.common.thread import TransportThread, pause
 from twolane.kvtransfer.transports.nixl.agent import NixlAgent, NixlError
-from twolane.kvtransfer.transports.nixl.channel import told
-from twolane.kvtransfer.transports.nixl.sender_connection import NixlGuest
+from twolane.kvtransfer.transports.nixl.channel import regions_to_proto
+from twolane.kvtransfer.transports.nixl.sender_connection import SenderConnection
 from twolane.v1 import nixl_pb2
 
 DRAIN_S = 2.0  # a revoked sender has so long to answer
@@ -70,7 +70,7 @@ class NixlLanding(TransportThread[LandingEvent]):
         summer: PageSummer,
         *,
         checksums: bool,
-        door: DoorwayConfig | None = None,
+        door: ListenerConfig | None = None,
         drain_s: float = DRAIN_S,
     ) -> None:
         super().__init__("landing")
@@ -91,8 +91,8 @@ class NixlLanding(TransportThread[LandingEvent]):
         self._sums: deque[_Sum] = deque()
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._mailbox.bell, selectors.EVENT_READ)
-        self._door = Doorway(
-            listener, self._selector, NixlGuest, self._dropped, door or DoorwayConfig()
+        self._door = Listener(
+            listener, self._selector, SenderConnection, self._dropped, door or ListenerConfig()
         )
         self._start()
 
@@ -118,7 +118,7 @@ class NixlLanding(TransportThread[LandingEvent]):
         busy = [guest for guest in self._door.arrivals if guest.is_busy]
         is_looking = bool(busy or self._sums)
         for key, _ in self._selector.select(0 if is_looking else wait_s):
-            if isinstance(key.data, NixlGuest):
+            if isinstance(key.data, SenderConnection):
                 if key.data in self._door.arrivals:
                     self._attend(key.data)
             elif key.data is self._door:
@@ -194,10 +194,10 @@ class NixlLanding(TransportThread[LandingEvent]):
 
     # -- senders ----------------------------------------------------------------------------
 
-    def _guests_of(self, epoch: int) -> list[NixlGuest]:
+    def _guests_of(self, epoch: int) -> list[SenderConnection]:
         return [guest for guest in self._door.arrivals if guest.epoch == epoch]
 
-    def _attend(self, guest: NixlGuest) -> None:
+    def _attend(self, guest: SenderConnection) -> None:
         try:
             for message in guest.lane.heard():
                 self._on_message(guest, message)
@@ -207,7 +207,7 @@ class NixlLanding(TransportThread[LandingEvent]):
         except OSError:
             self._drop(guest)
 
-    def _on_message(self, guest: NixlGuest, message: nixl_pb2.NixlRequest) -> None:
+    def _on_message(self, guest: SenderConnection, message: nixl_pb2.NixlRequest) -> None:
         kind = message.WhichOneof("message")
         if (kind == "hello") == guest.is_known:
             raise FrameError(f"{kind}: a second hello, or none")
@@ -221,7 +221,7 @@ class NixlLanding(TransportThread[LandingEvent]):
         else:
             raise FrameError("nothing")
 
-    def _welcome(self, guest: NixlGuest, hello: nixl_pb2.NixlHello) -> None:
+    def _welcome(self, guest: SenderConnection, hello: nixl_pb2.NixlHello) -> None:
         if hello.receiver_epoch != self._epoch or not hello.sender_epoch:
             raise FrameError(f"meant for epoch {hello.receiver_epoch:x}")
         if hello.page_bytes != self._page_bytes:
@@ -236,20 +236,20 @@ class NixlLanding(TransportThread[LandingEvent]):
             nixl_pb2.NixlResponse(
                 welcome=nixl_pb2.NixlWelcome(
                     agent=agent.metadata,
-                    regions=told(self._regions),
+                    regions=regions_to_proto(self._regions),
                     last_generation=self._last_generation,
                     open_generations=held,
                 )
             )
         )
 
-    def _ask(self, guest: NixlGuest, generation: int) -> None:
+    def _ask(self, guest: SenderConnection, generation: int) -> None:
         guest.owed[generation] = time.monotonic() + self._drain_s
         revoke = nixl_pb2.NixlRevoke(generation=generation)
         with suppress(OSError):  # its lane is over: that shows when it is read
             guest.lane.say(nixl_pb2.NixlResponse(revoke=revoke))
 
-    def _drop(self, guest: NixlGuest) -> None:
+    def _drop(self, guest: SenderConnection) -> None:
         self._door.drop(guest)  # closes its agent: nobody writes any more
         if not self._guests_of(guest.epoch) and not self._has_grants(guest.epoch):
             self._digest_of.pop(guest.epoch, None)

@@ -31,7 +31,7 @@ from twolane.kvtransfer.transports.common.frames import FrameError
 from twolane.kvtransfer.transports.common.outlet_thread import NO_SUMS
 from twolane.kvtransfer.transports.common.thread import TransportThread
 from twolane.kvtransfer.transports.nixl.agent import NixlAgent, NixlError, NixlWrite, WriteState
-from twolane.kvtransfer.transports.nixl.channel import NixlLane, regions_of
+from twolane.kvtransfer.transports.nixl.channel import NixlChannel, regions_of
 from twolane.kvtransfer.transports.nixl.source import NixlSource, Part
 from twolane.v1 import nixl_pb2
 
@@ -86,7 +86,7 @@ class NixlOutlet(TransportThread[Posted]):
         )
         self._source = source
         self._names = itertools.count(1)
-        self._lane: NixlLane[nixl_pb2.NixlResponse] | None = None
+        self._lane: NixlChannel[nixl_pb2.NixlResponse] | None = None
         self._agent: NixlAgent | None = None  # None too while there is no lane
         self._is_busy = False  # as the receiver was told
         self._last_generation = 0  # that the receiver had granted when it welcomed us ...
@@ -283,7 +283,7 @@ class NixlOutlet(TransportThread[Posted]):
         """A lane, and what the receiver says first: at least one message."""
         until = time.monotonic() + WELCOME_S
         stream, target = socket_to("tcp", self._address)
-        self._lane = lane = NixlLane(stream, nixl_pb2.NixlResponse)
+        self._lane = lane = NixlChannel(stream, nixl_pb2.NixlResponse)
         error = stream.connect_ex(target)  # type: ignore[arg-type]  # by its family
         if error == errno.EINPROGRESS:
             self._await(stream, select.POLLOUT, until)

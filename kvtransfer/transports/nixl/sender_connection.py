@@ -5,17 +5,17 @@ from __future__ import annotations
 import socket
 
 from twolane.kvtransfer.transports.nixl.agent import NixlAgent
-from twolane.kvtransfer.transports.nixl.channel import NixlLane
+from twolane.kvtransfer.transports.nixl.channel import NixlChannel
 from twolane.v1 import nixl_pb2
 
 
-class NixlGuest:
+class SenderConnection:
     """A stranger until `meet`. Used by the landing's thread."""
 
     def __init__(self, stream: socket.socket) -> None:
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.stream = stream
-        self.lane = NixlLane(stream, nixl_pb2.NixlRequest)
+        self.lane = NixlChannel(stream, nixl_pb2.NixlRequest)
         self.epoch = 0  # of the sender; 0 until its hello
         self.is_busy = False  # it writes
         self.owed: dict[int, float] = {}  # revoked generations it has not answered for; until when

@@ -27,8 +27,8 @@ from twolane.kvtransfer.transports.common.frames import (
     pack_freed,
     unpack,
 )
-from twolane.kvtransfer.transports.stream.device_destination import SharedSeat
-from twolane.kvtransfer.transports.stream.sink import Claim, Ground
+from twolane.kvtransfer.transports.stream.device_destination import SharedSink
+from twolane.kvtransfer.transports.stream.sink import Claim, Destination
 
 _READ_BYTES = 256 * 1024  # of one recvmsg_into: larger ones measured 30 % slower over tcp
 _BUDGET_BYTES = 8 * 1024 * 1024  # before another connection gets its turn
@@ -40,11 +40,11 @@ class LandingSite:
     """What all connections of a landing share; used by its thread alone."""
 
     receiver_epoch: int
-    ground: Ground
+    ground: Destination
     take_orders: Callable[[], None]  # grants and revokes made until now come first
 
 
-class Arrival:
+class StreamConnection:
     """Non-blocking. `read` raises FrameError or OSError when the connection is of no use."""
 
     def __init__(self, stream: socket.socket, site: LandingSite) -> None:
@@ -163,7 +163,7 @@ class Arrival:
             raise FrameError("no hello")
         elif isinstance(frame, Pages):
             self._begin_pages(frame)
-        elif not isinstance(self._seat, SharedSeat):
+        elif not isinstance(self._seat, SharedSink):
             raise FrameError("a ring, or a slot of one, is not for this transport")
         elif isinstance(frame, RingAt):
             self._ring = frame
@@ -198,12 +198,12 @@ class Arrival:
         return None if ids is None else Claim(generation, first, ids)
 
     def _map(self, ring: RingAt) -> None:
-        assert isinstance(self._seat, SharedSeat)
+        assert isinstance(self._seat, SharedSink)
         address = self._text.decode("ascii", errors="replace")
         self._seat.map_ring(address, ring.n_slots, ring.slot_pages)
         self._ring = None
 
-    def _take_slot(self, seat: SharedSeat, frame: Slot) -> None:
+    def _take_slot(self, seat: SharedSink, frame: Slot) -> None:
         seat.check_slot(frame.slot, frame.n_pages)
         seat.take_slot(self._claim(frame.generation, frame.first, frame.n_pages), frame.slot)
 

@@ -3,7 +3,7 @@
     bytes --> slot --> [copy, sum under way] --> fence --> landed       slot is free again
 
 Each connection has a ring of its own, so that a sender which stops in mid-page keeps no other one
-waiting (`RingSeat`). Over shm the slots are the sender's, mapped and pinned here (`SharedSeat`).
+waiting (`RingSink`). Over shm the slots are the sender's, mapped and pinned here (`SharedSink`).
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from twolane.kvtransfer.device import Bytes, DeviceError, DeviceMemory, Fence, Lane, Sums
+from twolane.kvtransfer.device import Bytes, CopyStream, DeviceError, DeviceMemory, Fence, Sums
 from twolane.kvtransfer.digests import DEVICE_DIGESTS
 from twolane.kvtransfer.transport import Checked
 from twolane.kvtransfer.transports.common.claims import LandingTable
 from twolane.kvtransfer.transports.common.frames import FrameError
 from twolane.kvtransfer.transports.common.pinned_ring import STREAM_SLOT_BYTES, Ring, slot_pages
 from twolane.kvtransfer.transports.common.shared_memory import map_peer_memory
-from twolane.kvtransfer.transports.stream.sink import Claim, Seat, check_digest
+from twolane.kvtransfer.transports.stream.sink import Claim, Sink, check_digest
 
 _SPARE_RINGS = 4  # kept when their connections are over: to pin memory takes milliseconds
 _RING_ADDRESS = re.compile(r"/proc/\d+/fd/\d+:\d+:\d+")
@@ -40,7 +40,7 @@ class _Write:
     done: Callable[[], None]  # the slot is not read any more
 
 
-class DeviceGround:
+class DeviceDestination:
     """See `Ground`. `has_rings`: senders bring slots of their own (shm)."""
 
     def __init__(
@@ -58,10 +58,10 @@ class DeviceGround:
         self.digests: tuple[str, ...] = DEVICE_DIGESTS if checksums else ()
         self._has_rings = has_rings
         self._slot_pages = slot_pages(memory.page_bytes, slot_bytes)
-        self._lane: Lane = memory.open_lane()
+        self._lane: CopyStream = memory.open_lane()
         self._writes: deque[_Write] = deque()
         self._spare: list[Ring] = []
-        self._seats: set[RingSeat | SharedSeat] = set()  # whose memory is still in use
+        self._seats: set[RingSink | SharedSink] = set()  # whose memory is still in use
         if not has_rings:
             try:
                 self._spare.append(self._new_ring())  # pinned before anybody waits for it
@@ -69,9 +69,9 @@ class DeviceGround:
                 self._lane.close()
                 raise
 
-    def seat(self, free_slot: Callable[[int], None]) -> Seat:
-        made: RingSeat | SharedSeat
-        made = SharedSeat(self, free_slot) if self._has_rings else RingSeat(self)
+    def seat(self, free_slot: Callable[[int], None]) -> Sink:
+        made: RingSink | SharedSink
+        made = SharedSink(self, free_slot) if self._has_rings else RingSink(self)
         self._seats.add(made)
         return made
 
@@ -141,10 +141,10 @@ class DeviceGround:
         return Ring(self.memory, self._slot_pages)
 
 
-class SlotSeat(ABC):
+class SlotSink(ABC):
     """What both kinds of seats share."""
 
-    def __init__(self, ground: DeviceGround) -> None:
+    def __init__(self, ground: DeviceDestination) -> None:
         self._ground = ground
         self._digest = ""
         self.n_writes = 0  # from slots of this connection
@@ -176,10 +176,10 @@ class SlotSeat(ABC):
         self._ground.write(claim, source, over, sums=bool(self._digest))
 
 
-class RingSeat(SlotSeat):
+class RingSink(SlotSink):
     """Bytes come over the socket, into slots of ours."""
 
-    def __init__(self, ground: DeviceGround) -> None:
+    def __init__(self, ground: DeviceDestination) -> None:
         super().__init__(ground)
         self._ring: Ring | None = None
         self._claim: Claim | None = None
@@ -227,10 +227,10 @@ class RingSeat(SlotSeat):
             self._ring = None
 
 
-class SharedSeat(SlotSeat):
+class SharedSink(SlotSink):
     """Bytes lie in slots of the sender's, which this process has mapped."""
 
-    def __init__(self, ground: DeviceGround, free_slot: Callable[[int], None]) -> None:
+    def __init__(self, ground: DeviceDestination, free_slot: Callable[[int], None]) -> None:
         super().__init__(ground)
         self._free_slot = free_slot
         self._all: Bytes | None = None

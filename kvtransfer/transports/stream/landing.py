@@ -17,10 +17,10 @@ from twolane.kvtransfer import reasons
 from twolane.kvtransfer.copy_plan import PageIds
 from twolane.kvtransfer.transport import LandingEvent, Stopped
 from twolane.kvtransfer.transports.common.frames import FrameError
-from twolane.kvtransfer.transports.common.listener import Doorway, DoorwayConfig
+from twolane.kvtransfer.transports.common.listener import Listener, ListenerConfig
 from twolane.kvtransfer.transports.common.thread import TransportThread, pause
-from twolane.kvtransfer.transports.stream.connection import Arrival, LandingSite
-from twolane.kvtransfer.transports.stream.sink import Ground
+from twolane.kvtransfer.transports.stream.connection import LandingSite, StreamConnection
+from twolane.kvtransfer.transports.stream.sink import Destination
 
 
 class StreamLanding(TransportThread[LandingEvent]):
@@ -33,9 +33,9 @@ class StreamLanding(TransportThread[LandingEvent]):
         listener: socket.socket,
         address: str,
         receiver_epoch: int,
-        ground: Ground,
+        ground: Destination,
         *,
-        door: DoorwayConfig | None = None,
+        door: ListenerConfig | None = None,
     ) -> None:
         super().__init__("landing")
         self.address = address
@@ -46,12 +46,12 @@ class StreamLanding(TransportThread[LandingEvent]):
         site = LandingSite(receiver_epoch, ground, self._mailbox.take_orders)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._mailbox.bell, selectors.EVENT_READ)
-        self._door = Doorway(
+        self._door = Listener(
             listener,
             self._selector,
-            lambda stream: Arrival(stream, site),
+            lambda stream: StreamConnection(stream, site),
             self._table.dropped,
-            door or DoorwayConfig(),
+            door or ListenerConfig(),
         )
         self._start()
 
@@ -76,7 +76,7 @@ class StreamLanding(TransportThread[LandingEvent]):
         ready = self._selector.select(0 if self._ground.is_busy else wait_s)
         was_read = False
         for key, _ in ready:
-            if isinstance(key.data, Arrival):
+            if isinstance(key.data, StreamConnection):
                 self._mailbox.take_orders()
                 if key.data in self._door.arrivals and not key.data.is_waiting:
                     self._read(key.data)
@@ -103,7 +103,7 @@ class StreamLanding(TransportThread[LandingEvent]):
         self._ground.close()
         self._selector.close()
 
-    def _read(self, arrival: Arrival) -> None:
+    def _read(self, arrival: StreamConnection) -> None:
         try:
             is_up, news = arrival.read()
         except FrameError:

@@ -30,7 +30,7 @@ class Claim:
     ids: PageIds
 
 
-class Seat(Protocol):
+class Sink(Protocol):
     """One connection's; used by the landing's thread. One claim at a time."""
 
     def meet(self, digest: str) -> None:
@@ -58,14 +58,14 @@ class Seat(Protocol):
         ...
 
 
-class Ground(Protocol):
+class Destination(Protocol):
     """What the seats of a landing share; used by its thread alone."""
 
     page_bytes: int
     digests: tuple[str, ...]
     table: LandingTable
 
-    def seat(self, free_slot: Callable[[int], None]) -> Seat:
+    def seat(self, free_slot: Callable[[int], None]) -> Sink:
         """For a new connection; `free_slot` tells its sender that a slot may be filled again."""
         ...
 
@@ -85,7 +85,7 @@ class Ground(Protocol):
         ...
 
 
-class HostGround:
+class HostDestination:
     """A pool in host memory: bytes land in it directly."""
 
     def __init__(self, pool: Pool, table: LandingTable, *, checksums: bool) -> None:
@@ -95,8 +95,8 @@ class HostGround:
         self.table = table
         self.digests: tuple[str, ...] = HOST_DIGESTS if checksums else ()
 
-    def seat(self, free_slot: Callable[[int], None]) -> Seat:
-        return _HostSeat(self)
+    def seat(self, free_slot: Callable[[int], None]) -> Sink:
+        return _HostSink(self)
 
     @property
     def is_busy(self) -> bool:
@@ -112,10 +112,10 @@ class HostGround:
         """Nothing is ours."""
 
 
-class _HostSeat:
-    """See `Seat`."""
+class _HostSink:
+    """See `Sink`."""
 
-    def __init__(self, ground: HostGround) -> None:
+    def __init__(self, ground: HostDestination) -> None:
         self._ground = ground
         self._digest = ""
         self._claim: Claim | None = None

@@ -21,7 +21,7 @@ from twolane.router.doors.http.chat import ChatMessage
 from twolane.router.doors.http.chat_request import parse_chat
 from twolane.router.doors.http.completion import Completion
 from twolane.router.doors.http.completion_request import parse_completion
-from twolane.router.doors.http.concurrency_limit import Crowd
+from twolane.router.doors.http.concurrency_limit import ConcurrencyLimit
 from twolane.router.doors.http.errors import on_bug, on_disconnect, on_http_error, on_twolane_error
 from twolane.router.members.model import ModelFacts
 from twolane.router.router import Router
@@ -77,7 +77,9 @@ def make_app(router: Router, config: HttpConfig) -> Starlette:
                     Route("/chat/completions", chat, methods=["POST"]),
                 ],
                 middleware=[
-                    Middleware(Crowd, most=config.requests, retry_after_s=config.retry_after_s)
+                    Middleware(
+                        ConcurrencyLimit, most=config.requests, retry_after_s=config.retry_after_s
+                    )
                 ],
             ),
         ],

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from twolane.router.doors.http.errors import crowded
+from twolane.router.doors.http.errors import too_many_requests
 
 
-class Crowd:
+class ConcurrencyLimit:
     """Around an ASGI application. A request counts from its last byte until the last one of its
     answer, or until its client has gone; a connection that waits for its next one does not."""
 
@@ -20,7 +20,7 @@ class Crowd:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if len(self._running) >= self._most:
             message = f"{self._most} requests run here already"
-            await crowded(message, self._retry_after_s)(scope, receive, send)
+            await too_many_requests(message, self._retry_after_s)(scope, receive, send)
             return
         request = object()
         self._running.add(request)

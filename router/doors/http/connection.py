@@ -21,7 +21,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from twolane.router.config import HttpConfig
 from twolane.router.doors.http.call_id import HEADER, refused_call_id
-from twolane.router.doors.http.connection_budget import Room, peer_of
+from twolane.router.doors.http.connection_budget import ConnectionBudget, peer_of
 from twolane.router.doors.http.errors import plain_error, retry_after
 from twolane.router.doors.http.head import (
     Body,
@@ -55,7 +55,7 @@ class Connection(HttpToolsProtocol):
         self,
         *,
         door: HttpConfig,
-        room: Room,
+        room: ConnectionBudget,
         post_paths: frozenset[str],
         max_bytes: int,
         config: uvicorn.Config,

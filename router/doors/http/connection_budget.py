@@ -16,7 +16,7 @@ from typing import Protocol
 from twolane.router.config import HttpConfig
 
 
-class Guest(Protocol):
+class BudgetedConnection(Protocol):
     """A connection of the door."""
 
     peer: str  # who is counted: an address, or the network of one; empty for the loopback
@@ -26,18 +26,18 @@ class Guest(Protocol):
         ...
 
 
-class Room:
+class ConnectionBudget:
     """Counts connections and the bytes of unfinished bodies."""
 
     def __init__(self, config: HttpConfig) -> None:
         self._config = config
         self._n_connections = 0
         self._of_peer: Counter[str] = Counter()
-        self._waiting: dict[Guest, None] = {}  # longest first
-        self._bodies: dict[Guest, int] = {}  # bytes, of those that wait
+        self._waiting: dict[BudgetedConnection, None] = {}  # longest first
+        self._bodies: dict[BudgetedConnection, int] = {}  # bytes, of those that wait
         self._body_bytes = 0
 
-    def try_enter(self, guest: Guest) -> bool:
+    def try_enter(self, guest: BudgetedConnection) -> bool:
         """Take one more, which waits from now on. False: close it."""
         config = self._config
         if guest.peer and self._of_peer[guest.peer] >= config.connections_per_peer:
@@ -51,7 +51,7 @@ class Room:
         self.wait(guest)
         return True
 
-    def leave(self, guest: Guest) -> None:
+    def leave(self, guest: BudgetedConnection) -> None:
         """Once, of a guest that has entered; its connection is closed."""
         self.stop_waiting(guest)
         self._n_connections -= 1
@@ -59,17 +59,17 @@ class Room:
         if not self._of_peer[guest.peer]:
             del self._of_peer[guest.peer]
 
-    def wait(self, guest: Guest) -> None:
+    def wait(self, guest: BudgetedConnection) -> None:
         """It waits, from now on."""
         self.stop_waiting(guest)
         self._waiting[guest] = None
 
-    def stop_waiting(self, guest: Guest) -> None:
+    def stop_waiting(self, guest: BudgetedConnection) -> None:
         """Its request is complete, or it gives way already. May be called twice."""
         self._waiting.pop(guest, None)
         self._body_bytes -= self._bodies.pop(guest, 0)
 
-    def hold(self, guest: Guest, n_bytes: int) -> None:
+    def hold(self, guest: BudgetedConnection, n_bytes: int) -> None:
         """So many bytes more of its unfinished body; the oldest bodies give way if all together
         are too large."""
         self._bodies[guest] = self._bodies.get(guest, 0) + n_bytes

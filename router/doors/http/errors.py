@@ -52,7 +52,7 @@ async def on_twolane_error(request: Request, error: Exception) -> Response:
     return JSONResponse(error_body(error), _STATUS_OF[type(error)], headers)
 
 
-def crowded(message: str, retry_after_s: float) -> Response:
+def too_many_requests(message: str, retry_after_s: float) -> Response:
     """The door itself has no room. 429, in contrast, says that the router's queue has none."""
     body = plain_error(503, message)
     return JSONResponse(body, 503, retry_after(retry_after_s))

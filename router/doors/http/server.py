@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Mount, Route
 
 from twolane.router.config import HttpConfig
 from twolane.router.doors.http.connection import Connection
-from twolane.router.doors.http.connection_budget import Room
+from twolane.router.doors.http.connection_budget import ConnectionBudget
 
 # Accepted connections inherit these from the listener. A client whose machine is gone shows after
 # 10 + 3 seconds, as at the gRPC door. Events go out at once: asyncio turns Nagle's algorithm off
@@ -73,7 +73,7 @@ class HttpServer:
         return partial(
             Connection,
             door=self._config,
-            room=Room(self._config),
+            room=ConnectionBudget(self._config),
             post_paths=frozenset(_post_paths(self._app.routes)),
             max_bytes=self._max_bytes,
         )

@@ -14,8 +14,8 @@ from benchmarks.goodput import table
 from benchmarks.goodput.measured import Measured
 from benchmarks.goodput.run import Measurement, OutOfTimeError
 from benchmarks.goodput.search import SearchConfig
-from benchmarks.goodput.tournament import Contest, ContestConfig, in_turn
-from benchmarks.load.client_processes import CrewConfig
+from benchmarks.goodput.tournament import Tournament, TournamentConfig, in_turn
+from benchmarks.load.client_processes import ClientProcessesConfig
 from benchmarks.load.contender import Contender
 from benchmarks.load.contender_process import Started
 from benchmarks.load.record import Record, Slo
@@ -94,8 +94,8 @@ def measurement(monkeypatch: pytest.MonkeyPatch) -> Measurement:
         workload=find_workload("4x3"),
         plan=PlanConfig(rate_per_s=1.0),
         window=WindowConfig(n_requests=4_000),
-        crew=CrewConfig(),
-        contest=Contest(ContestConfig(slos=[SLO], search=search)),
+        crew=ClientProcessesConfig(),
+        contest=Tournament(TournamentConfig(slos=[SLO], search=search)),
         console=Console(quiet=True),
         ends_s=time.monotonic() + 1e6,
         on_run=lambda: None,
@@ -134,7 +134,7 @@ async def test_the_search_finds_the_rate_that_theory_tells(measurement: Measurem
 
 async def test_a_rate_beyond_capacity_is_given_up(measurement: Measurement) -> None:
     search = SearchConfig(rates_per_s=[40.0], tolerance=0.5)
-    measurement.contest.config = ContestConfig(slos=[SLO], search=search)
+    measurement.contest.config = TournamentConfig(slos=[SLO], search=search)
     measurement = replace(measurement, window=WindowConfig(n_requests=400))
     await measurement.search(STARTED, 0)
     first = measurement.contest.runs[0]
@@ -166,9 +166,11 @@ def _run(rate_per_s: float, *, held: bool, late_ms: float = 0.0, name: str = "a"
     return Measured.of(records, contender=name, round_=0, rate_per_s=rate_per_s, seed=1, halted="")
 
 
-def _contest(*runs: Measured) -> Contest:
+def _contest(*runs: Measured) -> Tournament:
     slos = [Slo(0.3, 1.0), Slo(1.0, 1.0)]
-    return Contest(ContestConfig(slos=slos, search=SearchConfig(rates_per_s=[4.0])), list(runs))
+    return Tournament(
+        TournamentConfig(slos=slos, search=SearchConfig(rates_per_s=[4.0])), list(runs)
+    )
 
 
 def test_searches_share_their_runs() -> None:
@@ -187,7 +189,7 @@ def test_a_late_clients_run_is_void_and_made_again_once() -> None:
     assert hopeless.next_run("a", 0) is None
     assert hopeless.client_limit_per_s("a") == 4.0
     assert hopeless.tallies("a", SLO) == {}
-    assert table.told(hopeless, "a", SLO) == "–"
+    assert table.format_outcome(hopeless, "a", SLO) == "–"
 
 
 def test_everybody_is_first_once() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.load.client_processes import ClientDiedError, CrewConfig, run_plan
+from benchmarks.load.client_processes import ClientDiedError, ClientProcessesConfig, run_plan
 from benchmarks.load.record import Record
 from benchmarks.load.target import Target
 from benchmarks.traffic.plan import Plan
@@ -23,7 +23,7 @@ async def test_every_request_is_sent_once_at_its_time(open_door: Callable[..., A
         plan,
         prompt_seed=[1],
         targets=[_target(door.endpoint)],
-        config=CrewConfig(n_clients=3),
+        config=ClientProcessesConfig(n_clients=3),
         on_record=lambda _, record: seen.append(record),
     )
     assert [record.index for record in records["one"]] == list(range(n))
@@ -38,7 +38,7 @@ async def test_requests_go_to_a_targets_endpoints_in_turn(open_door: Callable[..
     plan = Plan(np.linspace(0, 0.2, 9), np.arange(1, 10), np.full(9, 2), 0)
     endpoints = tuple(door.endpoint for door in doors)
     target = Target(name="both", endpoints=endpoints, vocab_size=100, max_context_tokens=256)
-    await run_plan(plan, [1], [target], CrewConfig(n_clients=2), lambda *_: None)
+    await run_plan(plan, [1], [target], ClientProcessesConfig(n_clients=2), lambda *_: None)
     sent = [sorted(len(r.token_ids.ids) for r in door.requests) for door in doors]
     assert sent == [[1, 3, 5, 7, 9], [2, 4, 6, 8]]
 
@@ -54,7 +54,7 @@ async def test_a_run_that_is_halted_ends_at_once_without_what_was_under_way(
         plan,
         [1],
         [_target(door.endpoint)],
-        CrewConfig(n_clients=2),
+        ClientProcessesConfig(n_clients=2),
         lambda *_: None,
         on_first=lambda _, index: first.append(index),
         halt=lambda at_s: len(first) == 3 and at_s > 1.0,
@@ -67,5 +67,7 @@ async def test_a_run_that_is_halted_ends_at_once_without_what_was_under_way(
 async def test_a_dead_client_process_voids_the_run(capfd: pytest.CaptureFixture[str]) -> None:
     impossible = Plan(np.zeros(1), np.array([-5]), np.array([3]), 0)
     with pytest.raises(ClientDiedError, match="ended with 1"):
-        await run_plan(impossible, [1], [_target("127.0.0.1:1")], CrewConfig(), lambda *_: None)
+        await run_plan(
+            impossible, [1], [_target("127.0.0.1:1")], ClientProcessesConfig(), lambda *_: None
+        )
     assert "negative dimensions" in capfd.readouterr().err

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from twolane.deploy.errors import StartError
-from twolane.deploy.spec.placement import Host, Need, Seat, place
+from twolane.deploy.spec.placement import AssignedGpus, Host, Need, place
 
 P, D, BOTH = ("prefill",), ("decode",), ("prefill", "decode")
 
@@ -27,7 +27,7 @@ def needs(
     return [Need(name, roles, n, gpus) for name, roles, n, gpus in kinds if n]
 
 
-def at_one_host(seats: list[list[Seat]], its: Sequence[Need]) -> int:
+def at_one_host(seats: list[list[AssignedGpus]], its: Sequence[Need]) -> int:
     """The share of pages that can stay on their host, times the workers of both sides."""
     where = {need.roles: Counter(seat.host for seat in all_) for need, all_ in zip(its, seats)}  # noqa: B905
     prefill, decode = where.get(P, Counter()), where.get(D, Counter())
@@ -35,12 +35,12 @@ def at_one_host(seats: list[list[Seat]], its: Sequence[Need]) -> int:
     return sum(min(prefill[h] * n_decode, decode[h] * n_prefill) for h in {*prefill, *decode})
 
 
-def every_way(its: Sequence[Need], there: Sequence[Host]) -> Iterator[list[list[Seat]]]:
+def every_way(its: Sequence[Need], there: Sequence[Host]) -> Iterator[list[list[AssignedGpus]]]:
     """Every choice of a host for each worker under which all have room, GPUs aside."""
     n_workers = sum(need.workers for need in its)
     for chosen in itertools.product(there, repeat=n_workers):
         left = iter(chosen)
-        seats = [[Seat(next(left).name, ()) for _ in range(need.workers)] for need in its]
+        seats = [[AssignedGpus(next(left).name, ()) for _ in range(need.workers)] for need in its]
         used = Counter[str]()
         for need, all_ in zip(its, seats, strict=True):
             for seat in all_:

@@ -28,7 +28,7 @@ from twolane.engine.cuda.shares import split_passes
 from twolane.engine.cuda.startup import step_shapes
 from twolane.engine.cuda.startup.blueprint import Blueprint
 from twolane.engine.cuda.startup.dry_run import Stage, rehearse
-from twolane.engine.cuda.startup.step_shapes import UsualSteps
+from twolane.engine.cuda.startup.step_shapes import StepShapes
 from twolane.engine.cuda.tuning import USUAL
 from twolane.engine.kernels.compile_ahead import CompileAhead
 from twolane.engine.kernels.launch import Card, Take, rehearsing
@@ -38,7 +38,7 @@ from twolane.engine.step import Page, RowWork
 from twolane.params import SamplingParams
 
 H200 = Card(cores=132, is_hopper=True)
-USUALLY = UsualSteps(rows=256, tokens=8192)
+USUALLY = StepShapes(rows=256, tokens=8192)
 STEPS = 80
 FORGOTTEN = "llama, a class forgotten"
 LLAMA = {

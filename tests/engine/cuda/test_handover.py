@@ -13,7 +13,7 @@ import torch
 pytest.importorskip("triton")
 
 from tests.engine.cuda.test_fp8 import GREEDY, PROMPT, cuda_engine, rounded
-from twolane.deploy.process.page_converters import converts_of
+from twolane.deploy.process.page_converters import page_converters_of
 from twolane.engine.config import EngineConfig
 from twolane.engine.cpu.engine import load_engine
 from twolane.engine.cpu.pool import KVPool
@@ -43,7 +43,7 @@ def go_on(engine: Engine, first: SampledToken, pages: list[Page], n: int) -> lis
 def handed_over(source: Engine, pages: list[Page], target: Engine) -> list[Page]:
     """What a transfer does, without the wire: the prompt's pages, made to the target's layout."""
     ours, theirs = parse_layout(source.spec.layout), parse_layout(target.spec.layout)
-    maker = PageMaker(source.pool, source.spec.layout, converts_of(source.spec.layout))
+    maker = PageMaker(source.pool, source.spec.layout, page_converters_of(source.spec.layout))
     paging = Paging(ours.page_tokens, theirs.page_tokens, theirs.page_bytes)
     n = paging.n_pages(len(PROMPT))
     made = maker.source_for(target.spec.layout)

@@ -30,7 +30,7 @@ from triton import knobs
 from triton.runtime._async_compile import active_mode
 
 from twolane.engine.cuda.plans import BUCKETS, MAX_ROWS
-from twolane.engine.cuda.startup.step_shapes import PassKind, UsualSteps, mixed_kinds
+from twolane.engine.cuda.startup.step_shapes import PassKind, StepShapes, mixed_kinds
 from twolane.engine.kernels.compile_ahead import CompileAhead
 from twolane.engine.kernels.launch import Take
 
@@ -155,14 +155,14 @@ def test_kernels_that_have_not_begun_are_dropped_when_loading_fails() -> None:
 
 @pytest.mark.parametrize("rows", [1, 16, 17, 256, 1000, 1024, 5000])
 def test_graphs_are_captured_for_all_rows_largest_first(rows: int) -> None:
-    buckets = UsualSteps(rows=rows, tokens=1).buckets
+    buckets = StepShapes(rows=rows, tokens=1).buckets
     assert buckets == sorted(buckets, reverse=True)
     assert set(buckets) == {size for size in BUCKETS if size <= buckets[0]}
     assert buckets[0] > rows or buckets[0] == MAX_ROWS
 
 
 def test_nothing_is_made_ready_where_no_steps_are_usual() -> None:
-    usual = UsualSteps(rows=0, tokens=0)
+    usual = StepShapes(rows=0, tokens=0)
     assert not usual.any
     assert usual.buckets == []
     assert mixed_kinds(usual, tall_rows=None) == []
@@ -170,7 +170,7 @@ def test_nothing_is_made_ready_where_no_steps_are_usual() -> None:
 
 def test_passes_stay_within_the_steps_that_are_usual() -> None:
     for tokens in (2, 3, 100, 2048, 8192):
-        kinds = mixed_kinds(UsualSteps(rows=256, tokens=tokens), tall_rows=896)
+        kinds = mixed_kinds(StepShapes(rows=256, tokens=tokens), tall_rows=896)
         assert max(kind.tokens for kind in kinds) == tokens
         assert kinds == sorted(kinds, key=lambda kind: -kind.tokens)
     assert PassKind(0, 896, 1) in kinds

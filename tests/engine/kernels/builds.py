@@ -166,17 +166,17 @@ def cases() -> dict[str, Callable[[], None]]:
         prefill_attention,
     )
     from twolane.engine.kernels.attention.prefill_overlapped import launch_overlapped
-    from twolane.engine.kernels.pages.dequantise import widen_pages
+    from twolane.engine.kernels.pages.dequantise import dequantise_pages
     from twolane.engine.kernels.pages.kv_view import allocate_view
-    from twolane.engine.kernels.pages.page_convert import MakeTable, make_fp8_pages, make_pages
+    from twolane.engine.kernels.pages.page_convert import MakeTable, convert_pages, make_fp8_pages
     from twolane.engine.kernels.pages.page_copy import copy_pages
     from twolane.engine.kernels.pages.page_sum import sum_pages
     from twolane.engine.kernels.pages.rope_write import rope_write
-    from twolane.engine.kernels.products.few_rows import PartialSums, skinny
+    from twolane.engine.kernels.products.few_rows import PartialSums, few_rows_product
     from twolane.engine.kernels.products.few_rows_plan import config_for as cut_for
-    from twolane.engine.kernels.products.gated_many_rows import gated_tall
+    from twolane.engine.kernels.products.gated_many_rows import gated_many_rows
     from twolane.engine.kernels.products.gemv import gemv
-    from twolane.engine.kernels.rows.all_reduce import PeerBuffers, rank_sum, rank_sum_norm
+    from twolane.engine.kernels.rows.all_reduce import PeerBuffers, all_reduce, all_reduce_norm
     from twolane.engine.kernels.rows.embed import embed
     from twolane.engine.kernels.rows.norm import rms_norm
     from twolane.engine.kernels.rows.quantise import quantise_rows
@@ -210,7 +210,7 @@ def cases() -> dict[str, Callable[[], None]]:
 
     def streamed(n: int, outer: int, inner: int, *, gated: bool = False) -> None:
         """As for all outputs, with the weights of the first few."""
-        skinny(
+        few_rows_product(
             zeros(n, inner), zeros(128 * (1 + gated), inner), out=zeros(n, 128), sums=sums,
             gated=gated, config=replace(cut_for(n, outer, inner, gated=gated), programs=2),
             pdl=True,
@@ -228,7 +228,7 @@ def cases() -> dict[str, Callable[[], None]]:
 
     def remade(granule_bytes: int, granules: int, units: int) -> None:
         out = zeros(2, granules * granule_bytes, dtype=torch.uint8)
-        make_pages(**paged(granule_bytes, granules, units), out=out)
+        convert_pages(**paged(granule_bytes, granules, units), out=out)
 
     def remade_fp8(page_tokens: int, dim: int, dtype: torch.dtype, units: int) -> None:
         tokens = min(64, page_tokens)
@@ -261,7 +261,7 @@ def cases() -> dict[str, Callable[[], None]]:
         "prefill fp8": lambda: prefill_attention(
             queries, fp8, 1, tables, tables, config=general, **attention
         ),
-        "widen": lambda: widen_pages(
+        "widen": lambda: dequantise_pages(
             fp8,
             1,
             tables,
@@ -315,7 +315,9 @@ def cases() -> dict[str, Callable[[], None]]:
             f"streamed gated {n}": partial(streamed, n, 14336, 4096, gated=True)
             for n in STREAMED_ROWS
         },
-        "tall gated": lambda: gated_tall(zeros(600, 4096), zeros(512, 4096), out=zeros(600, 256)),
+        "tall gated": lambda: gated_many_rows(
+            zeros(600, 4096), zeros(512, 4096), out=zeros(600, 256)
+        ),
         "norm fp8": lambda: rms_norm(
             rows, rows[0], out=small(4, 4096), epsilon=1e-5, residual=rows
         ),
@@ -323,8 +325,8 @@ def cases() -> dict[str, Callable[[], None]]:
         "quantise": lambda: quantise_rows(rows, out=small(4, 4096)),
         "gemv fp8": lambda: gemv(rows[:1], small(64, 4096), out=zeros(1, 64), pdl=True),
         "gemv fp8 2": lambda: gemv(rows[:2], small(64, 4096), out=zeros(2, 64)),
-        "rank sum": lambda: rank_sum(wide, peers, out=wide),
-        "rank sum norm": lambda: rank_sum_norm(
+        "rank sum": lambda: all_reduce(wide, peers, out=wide),
+        "rank sum norm": lambda: all_reduce_norm(
             wide, wide[0], peers, residual=wide, out=wide, epsilon=1e-5, pdl=True
         ),
         "gemv": lambda: gemv(rows[:1], zeros(64, 4096), out=zeros(1, 64), pdl=True),

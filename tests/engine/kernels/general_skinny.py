@@ -13,7 +13,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from twolane.engine.kernels.products.few_rows import PartialSums, checked_arguments
-from twolane.engine.kernels.products.few_rows_plan import SkinnyConfig, config_for, pad_rows
+from twolane.engine.kernels.products.few_rows_plan import FewRowsConfig, config_for, pad_rows
 
 
 def general_skinny(
@@ -24,7 +24,7 @@ def general_skinny(
     sums: PartialSums,
     bias: torch.Tensor | None = None,
     gated: bool = False,
-    config: SkinnyConfig | None = None,
+    config: FewRowsConfig | None = None,
     pdl: int = 0,
 ) -> None:
     """As `skinny`, of any dtype."""

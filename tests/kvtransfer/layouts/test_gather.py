@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.kvtransfer.laid_out import Bytes, cache, laid_out, layout, whole_pages
-from twolane.kvtransfer.layouts.gather import Gather, Lane, Paging, gather_of, lanes
+from twolane.kvtransfer.layouts.gather import Gather, HeadSpan, Paging, gather_of, lanes
 from twolane.kvtransfer.layouts.sources import MadePages, PageMaker
 from twolane.layout import Layout, can_feed, unfit
 
@@ -111,18 +111,18 @@ def test_equal_layouts_are_one_run_of_a_whole_page() -> None:
     ("ranks", "heads", "expected"),
     [
         # split: each target rank has one source rank, all its heads from there
-        ((1, 2), 4, [Lane(0, 0, 0, 0, 2), Lane(0, 1, 2, 0, 2)]),
+        ((1, 2), 4, [HeadSpan(0, 0, 0, 0, 2), HeadSpan(0, 1, 2, 0, 2)]),
         # merged: one target rank, two source ranks
-        ((2, 1), 4, [Lane(0, 0, 0, 0, 2), Lane(1, 0, 0, 2, 2)]),
+        ((2, 1), 4, [HeadSpan(0, 0, 0, 0, 2), HeadSpan(1, 0, 0, 2, 2)]),
         # replicated at the target: both copies of head 0 from the one who has it
-        ((1, 4), 2, [Lane(0, rank, rank // 2, 0, 1) for rank in range(4)]),
+        ((1, 4), 2, [HeadSpan(0, rank, rank // 2, 0, 1) for rank in range(4)]),
         # replicated at the source: the target ranks take turns
-        ((4, 2), 1, [Lane(0, 0, 0, 0, 1), Lane(1, 1, 0, 0, 1)]),
-        ((4, 1), 2, [Lane(0, 0, 0, 0, 1), Lane(2, 0, 0, 1, 1)]),
+        ((4, 2), 1, [HeadSpan(0, 0, 0, 0, 1), HeadSpan(1, 1, 0, 0, 1)]),
+        ((4, 1), 2, [HeadSpan(0, 0, 0, 0, 1), HeadSpan(2, 0, 0, 1, 1)]),
     ],
 )  # fmt: skip
 def test_heads_are_split_merged_and_replicated(
-    ranks: tuple[int, int], heads: int, expected: list[Lane]
+    ranks: tuple[int, int], heads: int, expected: list[HeadSpan]
 ) -> None:
     source, target = (layout(ranks=n, whole_kv_heads=heads) for n in ranks)
     assert lanes(source, target) == expected

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from twolane.kvtransfer.config import LeaseConfig
 from twolane.kvtransfer.key import Key
-from twolane.kvtransfer.send.abandons import Farewells
+from twolane.kvtransfer.send.abandons import UnansweredAbandons
 
 HERE, THERE = 7, 8
 
 
-def make() -> Farewells:
+def make() -> UnansweredAbandons:
     """One that was just said to HERE."""
-    farewells = Farewells(LeaseConfig())
+    farewells = UnansweredAbandons(LeaseConfig())
     farewells.add(Key("r", 1, 1, HERE), 1, "cancelled", 0.0)
     assert [epoch for epoch, _ in farewells.due(0.0)] == [HERE]
     assert not farewells.due(0.0)

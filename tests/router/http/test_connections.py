@@ -11,7 +11,7 @@ import pytest
 from tests.router.http.asking import PATH, http_cluster
 from tests.router.http.raw import Raw, connect, request
 from twolane.router.config import HttpConfig, LimitsConfig, RouterConfig, ServerConfig
-from twolane.router.doors.http.connection_budget import Room, peer_of
+from twolane.router.doors.http.connection_budget import ConnectionBudget, peer_of
 
 IDS: dict[str, Any] = {"prompt": [1, 2], "max_tokens": 3}
 GET = b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -164,7 +164,7 @@ class Visitor:
 
 
 def test_one_peer_has_no_more_than_its_share_and_the_loopback_all() -> None:
-    room = Room(HttpConfig(connections=10, connections_per_peer=2))
+    room = ConnectionBudget(HttpConfig(connections=10, connections_per_peer=2))
     one = [Visitor("192.0.2.1") for _ in range(3)]
     assert [room.try_enter(guest) for guest in one] == [True, True, False]
     assert room.try_enter(Visitor("192.0.2.2"))

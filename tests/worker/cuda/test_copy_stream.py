@@ -23,11 +23,11 @@ from twolane.kvtransfer.layouts.gather import Paging
 from twolane.kvtransfer.layouts.sources import MadePages
 from twolane.layout import Layout
 from twolane.worker.cuda.copy_cost import CopyCost
-from twolane.worker.cuda.copy_stream import LaneConfig
+from twolane.worker.cuda.copy_stream import CopyStreamConfig
 from twolane.worker.cuda.memory import CudaMemory
 
-KERNEL = LaneConfig(cost=CopyCost(run_start_s=1.0))
-ENGINES = LaneConfig(cost=CopyCost(kernel_start_s=1.0))
+KERNEL = CopyStreamConfig(cost=CopyCost(run_start_s=1.0))
+ENGINES = CopyStreamConfig(cost=CopyCost(kernel_start_s=1.0))
 N_PAGES = 6
 
 
@@ -41,7 +41,7 @@ class Pool:
     """Random pages, in a memory for each rank."""
 
     def __init__(
-        self, side: Layout, seed: int, config: LaneConfig, *, is_far: bool = False
+        self, side: Layout, seed: int, config: CopyStreamConfig, *, is_far: bool = False
     ) -> None:
         rng = torch.Generator().manual_seed(seed)
         shape = (N_PAGES, side.rank_page_bytes)
@@ -67,7 +67,7 @@ def of_ranks(ranks: int, **changed: int | str) -> Layout:
 @pytest.mark.parametrize("config", [KERNEL, ENGINES])
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_whole_pages_go_from_part_to_part_and_are_summed_as_one(
-    ranks: int, config: LaneConfig
+    ranks: int, config: CopyStreamConfig
 ) -> None:
     side = of_ranks(ranks)
     ours, theirs = Pool(side, 1, config), Pool(side, 2, config)
@@ -104,7 +104,7 @@ def test_pages_of_ranks_pass_through_host_memory_in_one_piece(ranks: int) -> Non
     ],
 )
 def test_made_pages_go_to_the_peers_parts_to_the_host_and_into_sums(
-    source: Layout, target: Layout, config: LaneConfig
+    source: Layout, target: Layout, config: CopyStreamConfig
 ) -> None:
     ours, theirs = Pool(source, 1, config), Pool(target, 2, config)
     before = theirs.pages

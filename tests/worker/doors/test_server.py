@@ -29,11 +29,11 @@ from twolane.rpc.secret import new_secret, shown
 from twolane.testing.heard import HeardToken, heard
 from twolane.v1 import cluster_pb2, cluster_pb2_grpc, worker_pb2, worker_pb2_grpc
 from twolane.worker.config import SessionConfig, WorkerConfig
-from twolane.worker.context import Site
+from twolane.worker.context import WorkerContext
 from twolane.worker.doors.server import WorkerServer
 from twolane.worker.metrics import WorkerMetrics
 from twolane.worker.peers.links import PeerDialer
-from twolane.worker.peers.peers import Wire
+from twolane.worker.peers.peers import Wiring
 from twolane.worker.role import Roles
 from twolane.worker.steps.step_runner import ThreadStepRunner
 from twolane.worker.worker import Worker
@@ -83,21 +83,21 @@ async def running(
     facts = FakeEngineConfig(n_pages=256)
     memory = create_pool_memory(facts.n_pages * facts.page_bytes, worker_id)
     engine = FakeEngine(facts, memory=memory.array.data)
-    site = Site(config, engine)
+    site = WorkerContext(config, engine)
     decode = DecodeRole(site) if "d" in roles else None
     prefill = PrefillRole(site, adopter=decode) if "p" in roles else None
     fabric = fabric or MemoryFabric(call_later=asyncio.get_running_loop().call_later)
     dialer = PeerDialer(SECRET)
     if transport:
         transports = TransportConfig(transports=(transport,))
-        wire = Wire(
+        wire = Wiring(
             dial=dialer,
             open_outlet=OutletOpener(site.epoch, engine.pool, transports),
             landings=open_landings(site.epoch, engine.pool, transports, memory),
             transports=transports.transports,
         )
     else:
-        wire = Wire(
+        wire = Wiring(
             dial=dialer,
             open_outlet=lambda hello: fabric.outlet(
                 site.epoch, engine.pool, hello.transport_address

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.worker.conftest import Play, Town
+from tests.worker.conftest import Play, WorkerCluster
 from twolane.engine.fake import expected_answer
 from twolane.errors import InvalidRequestError
 from twolane.params import SamplingParams
@@ -25,7 +25,7 @@ ANSWER = expected_answer(PROMPT, PARAMS, 50)
 
 
 def start(
-    town: Town,
+    town: WorkerCluster,
     worker: Worker,
     attempt: AttemptId = A,
     params: SamplingParams = PARAMS,
@@ -44,7 +44,7 @@ def session_pair() -> tuple[
 
 
 def test_stream_opens_with_the_address_and_a_load_report(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         worker = town.add("w", "pd")
         await town.router.wait_for(lambda: "w" in town.router.loads, within_s=0.01)
         assert town.router.loads["w"].pages.free == worker.site.spec.n_pages
@@ -53,7 +53,7 @@ def test_stream_opens_with_the_address_and_a_load_report(play: Play) -> None:
 
 
 def test_stream_for_another_incarnation_is_refused(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         worker = town.add("w", "pd", open_stream=False)
         here, there = session_pair()
         opening = worker_pb2.Open(router_id="x", router_epoch=1, worker_epoch=worker.site.epoch + 1)
@@ -66,7 +66,7 @@ def test_stream_for_another_incarnation_is_refused(play: Play) -> None:
 
 
 def test_stream_on_which_nobody_speaks_is_closed_within_seconds(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         worker = town.add("w", "pd", open_stream=False)
         _, there = session_pair()
         async with asyncio.timeout(6.0):
@@ -79,7 +79,7 @@ def test_stream_on_which_nobody_speaks_is_closed_within_seconds(play: Play) -> N
 
 
 def test_stream_that_does_not_begin_with_open_is_refused(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         worker = town.add("w", "pd", open_stream=False)
         for first in (
             worker_pb2.SessionRequest(heartbeat=worker_pb2.Heartbeat()),
@@ -100,7 +100,7 @@ def test_stream_that_does_not_begin_with_open_is_refused(play: Play) -> None:
 
 
 def test_empty_and_repeated_commands_are_counted_and_the_stream_goes_on(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         worker = town.add("w", "pd")
         opening = worker_pb2.Open(
             router_id="router", router_epoch=1, worker_epoch=worker.site.epoch
@@ -117,7 +117,7 @@ def test_empty_and_repeated_commands_are_counted_and_the_stream_goes_on(play: Pl
 
 
 def test_idle_worker_is_heard_each_second(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         town.add("w", "pd")
         before = town.router.n_messages
         await asyncio.sleep(10.0)
@@ -127,7 +127,7 @@ def test_idle_worker_is_heard_each_second(play: Play) -> None:
 
 
 def test_busy_worker_sends_one_message_a_step(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         worker = town.add("w", "pd")
         attempts = [AttemptId(f"r{i}", 1) for i in range(8)]
         for a in attempts:
@@ -141,7 +141,7 @@ def test_busy_worker_sends_one_message_a_step(play: Play) -> None:
 
 @pytest.mark.parametrize("cut_at_tokens", [0, 1, 2, 10, 49])
 def test_answer_continues_after_a_cut_and_attach(play: Play, cut_at_tokens: int) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         worker = town.add("w", "pd")
         start(town, worker)
         await town.router.wait_for(lambda: len(town.router.tokens[A]) >= cut_at_tokens)
@@ -158,7 +158,7 @@ def test_answer_continues_after_a_cut_and_attach(play: Play, cut_at_tokens: int)
 
 
 def test_tokens_after_attach_come_in_order_on_the_new_stream(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         worker = town.add("w", "pd")
         start(town, worker)
         await town.router.wait_for(lambda: len(town.router.tokens[A]) >= 10)
@@ -176,7 +176,7 @@ def test_tokens_after_attach_come_in_order_on_the_new_stream(play: Play) -> None
 
 
 def test_second_stream_of_a_router_takes_the_place_of_the_first(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         worker = town.add("w", "pd")
         await asyncio.sleep(0.01)
         first = town.router._links["w"]
@@ -189,7 +189,7 @@ def test_second_stream_of_a_router_takes_the_place_of_the_first(play: Play) -> N
 
 
 def test_row_of_a_lost_router_is_cancelled_after_the_grace(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         slow = SamplingParams(max_tokens=3000, seed=1)
         worker = town.add("w", "pd", sessions=SessionConfig(grace_s=2.0))
         start(town, worker, params=slow)
@@ -205,7 +205,7 @@ def test_row_of_a_lost_router_is_cancelled_after_the_grace(play: Play) -> None:
 
 
 def test_row_past_its_deadline_is_cancelled_by_the_worker_itself(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         slow = SamplingParams(max_tokens=3000, seed=1)
         worker = town.add("w", "pd")
         start(town, worker, params=slow, time_left_s=1.0)
@@ -217,7 +217,7 @@ def test_row_past_its_deadline_is_cancelled_by_the_worker_itself(play: Play) -> 
 
 
 def test_late_assign_of_a_cancelled_attempt_is_refused(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         worker = town.add("w", "pd")
         town.router.cancel(A, worker)
         start(town, worker)
@@ -234,7 +234,7 @@ def test_late_assign_of_a_cancelled_attempt_is_refused(play: Play) -> None:
 
 
 def test_draining_worker_refuses_new_rows_and_finishes_old_ones(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         worker = town.add("w", "pd")
         start(town, worker)
         await town.router.wait_for(lambda: len(town.router.tokens[A]) >= 3)
@@ -259,7 +259,7 @@ def test_draining_worker_refuses_new_rows_and_finishes_old_ones(play: Play) -> N
     ("roles", "reason"), [("p", "no_role"), ("d", "no_role")], ids=["prefill only", "decode only"]
 )
 def test_role_that_is_not_here_is_refused(play: Play, roles: str, reason: str) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         worker = town.add("w", roles)
         start(town, worker)
         await town.router.wait_for(lambda: "REFUSED" in town.router.kinds(A))
@@ -269,7 +269,7 @@ def test_role_that_is_not_here_is_refused(play: Play, roles: str, reason: str) -
 
 
 def test_assign_for_another_epoch_is_refused(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         worker = town.add("w", "pd")
         address = worker.address
         address.epoch += 1
@@ -294,7 +294,7 @@ def test_assign_for_another_epoch_is_refused(play: Play) -> None:
 def test_half_of_a_row_whose_other_worker_is_not_named_is_refused(
     play: Play, role: worker_pb2.Role, lacks: str
 ) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         worker = town.add("w", "pd")
         other = worker_pb2.WorkerAddress(worker_id="other", epoch=77, endpoint="other")
         other.ClearField(lacks)
@@ -317,7 +317,7 @@ def test_half_of_a_row_whose_other_worker_is_not_named_is_refused(
 
 
 def test_row_of_both_roles_needs_no_address(play: Play) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         worker = town.add("w", "pd")
         assign = worker_pb2.Assign(
             key=A.key,

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from tests.worker.conftest import Play, Town
+from tests.worker.conftest import Play, WorkerCluster
 from twolane.engine.allocator import PageAllocator
 from twolane.engine.step import RowResult, RowWork
 from twolane.params import SamplingParams
@@ -16,7 +16,7 @@ from twolane.testing.virtual_time import virtual_time_runner
 from twolane.worker.attempts.attempt_id import AttemptId
 from twolane.worker.config import StepLimits
 from twolane.worker.deferred_release import PageReturns
-from twolane.worker.observer import Nobody
+from twolane.worker.observer import NullObserver
 from twolane.worker.role import DecodeSide, Roles
 from twolane.worker.rows import Row
 from twolane.worker.steps.step_loop import StepLoop
@@ -60,7 +60,12 @@ def ask_for(role: IdleRole, seconds: float) -> int:
     roles = Roles(decode=cast(DecodeSide, role))
     returns = PageReturns(PageAllocator(1))
     loop = StepLoop(
-        roles, NoRunner(), StepLimits(), returns=returns, ship=lambda now: None, observer=Nobody()
+        roles,
+        NoRunner(),
+        StepLimits(),
+        returns=returns,
+        ship=lambda now: None,
+        observer=NullObserver(),
     )
 
     async def main() -> int:
@@ -136,7 +141,7 @@ def test_news_of_a_step_leave_once_the_next_one_is_on_its_way(steps_ahead: int, 
         StepLimits(),
         returns=PageReturns(PageAllocator(1)),
         ship=lambda now: said.append("ship"),
-        observer=Nobody(),
+        observer=NullObserver(),
     )
 
     async def main() -> None:
@@ -151,7 +156,7 @@ def test_news_of_a_step_leave_once_the_next_one_is_on_its_way(steps_ahead: int, 
 
 
 def test_broken_engine_ends_the_worker_loudly(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         worker = town.add("w", "pd")
 
         async def run(work: Sequence[RowWork], told: OnSubmitted | None) -> list[RowResult]:
@@ -171,7 +176,7 @@ def test_broken_engine_ends_the_worker_loudly(play: Play, monkeypatch: pytest.Mo
 
 
 def test_faulty_row_fails_alone(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         worker = town.add("w", "pd")
         engine_run = worker._runner.run
 
@@ -201,7 +206,7 @@ def test_faulty_row_fails_alone(play: Play, monkeypatch: pytest.MonkeyPatch) -> 
 def test_row_that_fails_amid_its_answer_indexes_none_of_it(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         worker = town.add("w", "pd")
         engine_run = worker._runner.run
 
@@ -224,7 +229,7 @@ def test_row_that_fails_amid_its_answer_indexes_none_of_it(
 def test_failed_row_leaves_nothing_in_the_prefix_index(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scene(town: Town) -> None:
+    async def scene(town: WorkerCluster) -> None:
         worker = town.add("w", "pd")
         engine_run = worker._runner.run
 

@@ -8,7 +8,7 @@ import torch
 
 from twolane.engine.kernels.attention.prefill_attention import PrefillConfig
 from twolane.engine.kernels.attention.prefill_plan import plan_prefill
-from twolane.engine.kernels.pages.dequantise import widen_pages
+from twolane.engine.kernels.pages.dequantise import dequantise_pages
 from twolane.engine.kernels.pages.kv_view import allocate_view
 from twolane.engine.kernels.reference import gather
 from twolane.engine.kernels.testing import PagedRows, relative_error
@@ -63,7 +63,7 @@ def test_pages_are_widened_in_the_order_of_the_rows(head_dim: int) -> None:
     )
     out.values.fill_(7.0)
     lengths = torch.tensor(case.ends, dtype=torch.int32)
-    widen_pages(case.view, 1, case.tables, lengths, out=out)
+    dequantise_pages(case.view, 1, case.tables, lengths, out=out)
     for row, end in enumerate(case.ends):
         expected = gather(case.view, 1, case.pages[row], end)
         found = gather(out, 0, [3 * row, 3 * row + 1, 3 * row + 2], 3 * 64)

@@ -11,7 +11,7 @@ from twolane.engine.kernels.products.few_rows import PartialSums
 from twolane.engine.kernels.products.few_rows_plan import (
     PARTIAL_VALUES,
     RING_BYTES,
-    SkinnyConfig,
+    FewRowsConfig,
     candidates,
     config_for,
     pad_rows,
@@ -27,8 +27,8 @@ SHAPES = [
 ]  # fmt: skip
 
 
-def config(programs: int, *, split: bool, pair: bool = True, stages: int = 2) -> SkinnyConfig:
-    return SkinnyConfig(
+def config(programs: int, *, split: bool, pair: bool = True, stages: int = 2) -> FewRowsConfig:
+    return FewRowsConfig(
         half=64, pair=pair, block_in=32, stages=stages, split=split, programs=programs
     )
 
@@ -80,7 +80,7 @@ def test_every_number_of_programs_shares_all_chunks() -> None:
     "refused", [config(2, split=False, stages=1), config(2, split=True, stages=1),
                 config(16, split=True)],
 )  # fmt: skip
-def test_what_would_wait_for_ever_is_refused(refused: SkinnyConfig) -> None:
+def test_what_would_wait_for_ever_is_refused(refused: FewRowsConfig) -> None:
     """A ring of one stage, whose stage is freed when the next has come; a program with nothing to
     do, whose part of a tile would be waited for."""
     x, weight = torch.randn(2, 160), torch.randn(328, 160)

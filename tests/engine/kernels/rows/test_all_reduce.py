@@ -8,7 +8,7 @@ pytest.importorskip("triton")
 
 import torch
 
-from twolane.engine.kernels.rows.all_reduce import PeerBuffers, rank_sum, rank_sum_norm
+from twolane.engine.kernels.rows.all_reduce import PeerBuffers, all_reduce, all_reduce_norm
 from twolane.engine.kernels.rows.norm import reference_rms_norm
 
 ROWS, WIDTH = 4, 40
@@ -43,7 +43,7 @@ def test_rows_of_all_ranks_are_added_in_their_order(rank: int, ranks: int) -> No
             world.buffers[peer].fill_(torch.nan)
             world.buffers[peer][launch % 2, :3] = parts[peer]
         out = torch.full((3, WIDTH), torch.nan, dtype=torch.float16)
-        rank_sum(parts[rank], world.peers, out=out)
+        all_reduce(parts[rank], world.peers, out=out)
         expected = torch.zeros(3, WIDTH)
         for part in parts:
             expected += part.float()
@@ -59,7 +59,7 @@ def test_programs_count_apart_and_counts_wrap_around() -> None:
     world = Ranks(0, 2, torch.float32, counted=2**31 - 2)
     for n in (1, 4, 2):
         x = torch.randn(n, WIDTH)
-        rank_sum(x, world.peers, out=x)
+        all_reduce(x, world.peers, out=x)
     assert world.peers.counts.tolist() == [-(2**31) + 1, -(2**31), 2**31 - 1, 2**31 - 1]
 
 
@@ -70,6 +70,6 @@ def test_residual_and_norm_are_those_of_separate_steps() -> None:
     world.buffers[0][1, :2] = torch.randn(2, WIDTH)
     normed, total = reference_rms_norm(x + world.buffers[0][1, :2], weight, 1e-5, residual)
     out = torch.full((2, WIDTH), torch.nan)
-    rank_sum_norm(x, weight, world.peers, residual=residual, out=out, epsilon=1e-5)
+    all_reduce_norm(x, weight, world.peers, residual=residual, out=out, epsilon=1e-5)
     assert torch.allclose(out.double(), normed, atol=1e-5)
     assert torch.allclose(residual.double(), total, atol=1e-6)

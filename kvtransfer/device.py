@@ -1,9 +1,7 @@
 """What the transfer lane asks of a pool in the memory of a device. Knows no CUDA.
 
     memory = ...                        a DeviceMemory: `twolane.worker.cuda.memory` on a GPU, and
-    the
-                                        shipped double,
-                                        `twolane.kvtransfer.testing.device`
+                                        the shipped double, `twolane.kvtransfer.testing.device`
     memory.made(ours, theirs)           its pages as pages of another layout, for a sender
     lane = memory.open_lane()           copies in order, on a stream that nothing else waits for
     lane.to_host(pages, buffer)         returns at once

@@ -13,8 +13,8 @@ def option(default: Any, help: str, *, name: str = "", **facts: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """A field that users set: what may be said of it, and how. `twolane.deploy.spec.options` makes
-    a flag of each, `twolane.deploy.spec.topology` a key of a file; both are called `name`.
+    """A field that users set: what may be said of it, and how. `twolane.deploy.cli.flags` makes a
+    flag of each, `twolane.deploy.spec.topology` a key of a file; both are called `name`.
 
     `usual` is what a cluster takes where nobody says; the field's own default is a library's.
     """

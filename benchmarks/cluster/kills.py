@@ -1,8 +1,8 @@
 """Kill workers of a cluster under load: no request may be lost, and no token may change.
 
 \b
-    python -m benchmarks.cluster.kills                    # the bundled model, two workers of each
-    role python -m benchmarks.cluster.kills --topology 2p2d --model DIR --set launcher=process \\
+    python -m benchmarks.cluster.kills      # the bundled model, two workers of each role
+    python -m benchmarks.cluster.kills --topology 2p2d --model DIR --set launcher=process \\
         --set share_gpus --set kv_bytes=8000000000 --in-flight 16 --together \\
         --prompt-tokens 2000 --prompt-tokens 300 --output-tokens 200
 

@@ -2,9 +2,8 @@
 
     command ----> ready ----> first token      ready_s, first_token_s; or what the start ended with
 
-    python -m benchmarks.cluster.starts --contenders benchmarks/contenders/two_h200.toml --only
-    split \
-        --set model=DIR --cold 20 --warm 2
+    python -m benchmarks.cluster.starts --contenders benchmarks/contenders/two_h200.toml \
+        --only split --set model=DIR --cold 20 --warm 2
 
 What the operating system keeps in its file cache between starts stays there. Fails if a start does.
 """

@@ -11,8 +11,7 @@ router's process:
                     the same, queued  with a head that waits, and news of a page more or less
                     announce          the same as the one before
                     tick, model facts of an idle cluster; after an announce that changed something
-    by requests     tick              under load (`benchmarks.control_plane.router_load`): mean,
-    99th percentile,
+    by requests     tick              under load (see `.router_load`): mean, 99th percentile,
                                       and how many ended by their deadline or stalled meanwhile
                     counts            of requests by state, for metrics
                     kB a request      of 8,192 tokens, running

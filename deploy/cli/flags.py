@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any, get_origin
+from typing import Any, TypeVar, get_origin
 
 import click
 from click.core import ParameterSource
+
+from twolane.deploy.spec.options import Declared, declared
+
+CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
 
 def flags(

@@ -1,24 +1,23 @@
-"""Options, as the flags of a command. Each is declared once, as a field of what it sets:
+"""The options that dataclasses declare. Each is declared once, as a field of what it sets:
 
-    twolane.engine.config.EngineConfig               an engine
-    twolane.deploy.spec.specs.ModelSpec, WorkerSettings    a worker beside it: its steps and
-    transports twolane.deploy.spec.specs.RouterSettings               a router
-    twolane.deploy.spec.specs.TimingSpec, ClusterSettings  all of a cluster
+    twolane.engine.config.EngineConfig                 an engine
+    twolane.deploy.spec.specs
+        ModelSpec, WorkerSettings                      a worker beside it: its steps and transports
+        RouterSettings                                 a router
+        TimingSpec, ClusterSettings                    all of a cluster
 
-From there come its flag (here), its key in a topology (`twolane.deploy.spec.topology`), what is
-usual in both, and its way to whoever reads the field.
+From there come its flag (`twolane.deploy.cli.flags`), its key in a topology
+(`twolane.deploy.spec.topology`), what is usual in both, and its way to whoever reads the field.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from types import NoneType
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from twolane.options import Option
-
-CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)

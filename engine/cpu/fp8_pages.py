@@ -1,8 +1,8 @@
 """Wide KV pages into FP8 ones: what the FP8 pool's own writer would have stored of the same values.
 
     [layers, 2, kv_heads, page_tokens, head_dim] of float32, bfloat16 or float16
-    -> keys as they lie, values turned, a float32 scale a token and head (see
-    twolane.engine.kernels.pages.kv_view)
+    -> keys as they lie, values turned, a float32 scale a token and head
+       (see twolane.engine.kernels.pages.kv_view)
 
 For a sender whose receiver keeps its pages in FP8: half the bytes of bfloat16 travel. What is
 rounded away does not come back, so answers over such pages are not bit for bit those over wide

@@ -44,7 +44,7 @@ class Products:
     FP8 weights take FP8 rows, too; what they give is of `dtype`. Calls must be on one stream.
 
         rows      1 to 2               to 128                          beyond
-        wide      gemv                 streamed (`few_rows_product`)             cuBLAS
+        wide      gemv                 streamed (`few_rows_product`)   cuBLAS
         gated     gemv; silu           streamed, silu in it            cuBLAS; silu. 512 and more of
                                                                        bf16, no bias: `tall`
         FP8       gemv, rows wide      torch's scaled product, of rows in FP8

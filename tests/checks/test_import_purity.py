@@ -46,7 +46,7 @@ def test_the_router_loads_no_model_library() -> None:
         "twolane.prefill_worker.role",
         "twolane.decode_worker.role",
         "twolane.kvtransfer.receive.receiver",
-    ],  # fmt: skip
+    ],
 )
 def test_only_deploy_knows_ray(package: str) -> None:
     assert "ray" not in loaded_by(f"import {package}")

@@ -42,7 +42,7 @@ def test_no_word_is_there_twice() -> None:
 
 
 def test_a_place_that_is_not_there_is_noticed() -> None:
-    assert has_symbol("router/dispatch/policy.py", "WorkerView.free_pages")
+    assert has_symbol("router/members/worker_view.py", "WorkerView.free_pages")
     assert has_symbol("proto/twolane/v1/transfer.proto", "Ticket")
-    assert not has_symbol("router/dispatch/policy.py", "WorkerView.no_such")
+    assert not has_symbol("router/members/worker_view.py", "WorkerView.no_such")
     assert not has_symbol("router/no_such.py", "")

@@ -1,0 +1,1 @@
+"""Who calls: identities, certificates, keys, and what each role may do."""

@@ -63,10 +63,11 @@ class WorkerConfig:
     worker_id: str
     pool: str = ""  # told to routers, as are the devices: for people
     devices: tuple[str, ...] = ()
-    host: str = "127.0.0.1"
+    bind_host: str = "127.0.0.1"
+    advertise_host: str = ""  # what others dial; empty: `bind_host`
+    ports: str = ""  # 7300-7399: where ports that are 0 are taken from; empty: any
     port: int = 0
-    advertise_host: str = ""  # what others dial; empty: `host`
-    metrics_host: str = ""  # empty: `host`
+    metrics_host: str = ""  # empty: `bind_host`
     metrics_port: int | None = None
     routers: tuple[str, ...] = ()  # host:port of every router to announce to
     announce_every_s: float = 1.0

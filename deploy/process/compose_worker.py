@@ -117,7 +117,9 @@ def worker_config(spec: WorkerSpec, *, on_gpu: bool = False) -> WorkerConfig:
         worker_id=spec.worker_id,
         pool=spec.pool,
         devices=_devices(spec, on_gpu=on_gpu),
-        host=spec.host,
+        bind_host=spec.bind_host,
+        advertise_host=spec.advertise_host,
+        ports=spec.ports,
         port=spec.port,
         metrics_host=spec.metrics_host,
         metrics_port=spec.metrics_port,
@@ -214,5 +216,10 @@ def lease_config(timing: TimingSpec) -> LeaseConfig:
 
 def transport_config(spec: WorkerSpec) -> TransportConfig:
     settings = spec.settings
-    config = TransportConfig(transports=settings.transports, bind_host=bare(spec.host))
+    config = TransportConfig(
+        transports=settings.transports,
+        bind_host=bare(spec.bind_host),
+        advertise_host=bare(spec.advertise_host),
+        ports=spec.ports,
+    )
     return with_given(config, checksums=settings.checksums, sockets=settings.sockets)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -117,6 +118,7 @@ def worker_config(spec: WorkerSpec, *, on_gpu: bool = False) -> WorkerConfig:
         worker_id=spec.worker_id,
         pool=spec.pool,
         devices=_devices(spec, on_gpu=on_gpu),
+        host_name=spec.host_name or socket.gethostname(),
         bind_host=spec.bind_host,
         advertise_host=spec.advertise_host,
         ports=spec.ports,

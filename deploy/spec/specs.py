@@ -250,6 +250,7 @@ class WorkerSpec:
     log_level: str = "info"
     timing: TimingSpec = field(default_factory=TimingSpec)
     devices: tuple[str, ...] = ()
+    host_name: str = ""  # of the host that it runs on, for people; empty: as the system has it
 
     @property
     def name(self) -> str:

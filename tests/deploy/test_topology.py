@@ -14,7 +14,7 @@ from twolane.deploy.cli.topology_options import topology_of
 from twolane.deploy.errors import StartError
 from twolane.deploy.spec.devices import settled
 from twolane.deploy.spec.resolve import resolve
-from twolane.deploy.spec.specs import ClusterSpec, WorkerSettings
+from twolane.deploy.spec.specs import ClusterSpec, ProcessSpec, WorkerSettings
 from twolane.deploy.spec.topology import given, parse_topology
 from twolane.deploy.spec.topology_file import SHIPPED, find_topology, read_topology, write_topology
 
@@ -352,7 +352,8 @@ def test_addresses_of_a_cluster_are_said_once_for_every_process() -> None:
         }
     )
     cluster = resolve(topology)
-    for spec in (cluster.router(), *cluster.workers("10.77.0.11:7300")):
+    specs: list[ProcessSpec] = [cluster.router(), *cluster.workers("10.77.0.11:7300")]
+    for spec in specs:
         assert (spec.bind_host, spec.advertise_host) == ("0.0.0.0", "10.77.0.11")
         assert spec.ports == "7300-7399"
 

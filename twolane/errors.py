@@ -3,6 +3,7 @@
     TwolaneError
     ├── InvalidRequestError        INVALID_ARGUMENT     the request can never succeed as it is
     │   └── InvalidParameterError                       one field: name, value, bound
+    ├── UnauthenticatedError       UNAUTHENTICATED      show a certificate or key that counts here
     ├── PermissionDeniedError      PERMISSION_DENIED    this caller may not do that here
     ├── DuplicateRequestError      ALREADY_EXISTS       that request id is in use
     ├── UnknownModelError          NOT_FOUND            no worker serves that model
@@ -72,6 +73,13 @@ class InvalidParameterError(InvalidRequestError):
             field=name,
             metadata={"value": str(value)[:200], "bound": bound},
         )
+
+
+class UnauthenticatedError(TwolaneError):
+    """The caller showed neither a certificate nor a key, or one that does not count here: of
+    another authority, expired, revoked, unknown."""
+
+    reason = "UNAUTHENTICATED"
 
 
 class PermissionDeniedError(TwolaneError):

@@ -38,6 +38,7 @@ PUBLIC = [
     "Token",
     "TopLogprob",
     "TwolaneError",
+    "UnauthenticatedError",
     "UnavailableError",
     "UnimplementedError",
     "UnknownModelError",

@@ -23,6 +23,7 @@ from twolane.errors import (
     OverloadedError,
     PermissionDeniedError,
     TwolaneError,
+    UnauthenticatedError,
     UnavailableError,
     UnknownModelError,
 )
@@ -30,6 +31,7 @@ from twolane.errors import (
 EXIT_CODES: list[tuple[type[TwolaneError], int]] = [
     (InvalidRequestError, 2),
     (UnknownModelError, 2),
+    (UnauthenticatedError, 2),
     (PermissionDeniedError, 2),
     (UnavailableError, 3),
     (OverloadedError, 3),

@@ -23,6 +23,7 @@ DOMAIN = "twolane"
 _CODE_OF: dict[type[errors.TwolaneError], int] = {
     errors.InvalidRequestError: code_pb2.INVALID_ARGUMENT,
     errors.InvalidParameterError: code_pb2.INVALID_ARGUMENT,
+    errors.UnauthenticatedError: code_pb2.UNAUTHENTICATED,
     errors.PermissionDeniedError: code_pb2.PERMISSION_DENIED,
     errors.DuplicateRequestError: code_pb2.ALREADY_EXISTS,
     errors.UnknownModelError: code_pb2.NOT_FOUND,
@@ -103,7 +104,7 @@ def _details(call: grpc.Call) -> Sequence[any_pb2.Any]:
 # call can have. Those that no process of ours sends come from gRPC itself, or from a proxy.
 _ERROR_OF: dict[grpc.StatusCode, type[errors.TwolaneError]] = {
     grpc.StatusCode.PERMISSION_DENIED: errors.PermissionDeniedError,
-    grpc.StatusCode.UNAUTHENTICATED: errors.PermissionDeniedError,
+    grpc.StatusCode.UNAUTHENTICATED: errors.UnauthenticatedError,
     grpc.StatusCode.ALREADY_EXISTS: errors.DuplicateRequestError,
     grpc.StatusCode.NOT_FOUND: errors.UnknownModelError,
     grpc.StatusCode.DEADLINE_EXCEEDED: errors.DeadlineError,

@@ -20,6 +20,7 @@ _STATUS_OF: dict[type[errors.TwolaneError], int] = {
     errors.InvalidRequestError: 400,
     errors.InvalidParameterError: 400,
     errors.UnimplementedError: 400,
+    errors.UnauthenticatedError: 401,
     errors.PermissionDeniedError: 403,
     errors.UnknownModelError: 404,
     errors.DuplicateRequestError: 409,
@@ -29,7 +30,7 @@ _STATUS_OF: dict[type[errors.TwolaneError], int] = {
     errors.UnavailableError: 503,
     errors.DeadlineError: 504,
 }
-_TYPE_OF = {403: "permission_error", 429: "rate_limit_error"}
+_TYPE_OF = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _CODE_OF = {errors.UnknownModelError.reason: "model_not_found"}
 
 

@@ -11,6 +11,7 @@ from twolane.rpc.errors import abort, from_rpc_error, to_status
 ERRORS = [
     errors.InvalidRequestError("prompt is empty", field="prompt"),
     errors.InvalidParameterError("top_p", 3.0, "above 0, up to 1"),
+    errors.UnauthenticatedError("no key"),
     errors.PermissionDeniedError("not from here"),
     errors.DuplicateRequestError("request id r1 is in use"),
     errors.UnknownModelError("no such model"),
@@ -35,7 +36,7 @@ STATUSES: dict[str, type[errors.TwolaneError]] = {
     "OUT_OF_RANGE": errors.InvalidRequestError,
     "PERMISSION_DENIED": errors.PermissionDeniedError,
     "RESOURCE_EXHAUSTED": errors.OverloadedError,
-    "UNAUTHENTICATED": errors.PermissionDeniedError,
+    "UNAUTHENTICATED": errors.UnauthenticatedError,
     "UNAVAILABLE": errors.UnavailableError,
     "UNIMPLEMENTED": errors.UnimplementedError,
     "UNKNOWN": errors.InternalError,

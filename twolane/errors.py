@@ -3,7 +3,7 @@
     TwolaneError
     ├── InvalidRequestError        INVALID_ARGUMENT     the request can never succeed as it is
     │   └── InvalidParameterError                       one field: name, value, bound
-    ├── UnauthenticatedError       UNAUTHENTICATED      no valid API key or certificate was shown
+    ├── UnauthenticatedError       UNAUTHENTICATED      show a certificate or key that counts here
     ├── PermissionDeniedError      PERMISSION_DENIED    this caller may not do that here
     ├── DuplicateRequestError      ALREADY_EXISTS       that request id is in use
     ├── UnknownModelError          NOT_FOUND            no worker serves that model
@@ -77,8 +77,8 @@ class InvalidParameterError(InvalidRequestError):
 
 
 class UnauthenticatedError(TwolaneError):
-    """The call showed no API key, or one that is unknown, revoked or expired. The message says what
-    to do."""
+    """The caller showed neither a certificate nor a key, or one that does not count here: of
+    another authority, expired, revoked, unknown."""
 
     reason = "UNAUTHENTICATED"
 

@@ -32,8 +32,8 @@ from twolane.errors import (
 EXIT_CODES: list[tuple[type[TwolaneError], int]] = [
     (InvalidRequestError, 2),
     (UnknownModelError, 2),
-    (PermissionDeniedError, 2),
     (UnauthenticatedError, 2),
+    (PermissionDeniedError, 2),
     (UnavailableError, 3),
     (OverloadedError, 3),
     (DeadlineError, 4),

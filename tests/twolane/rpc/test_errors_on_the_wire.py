@@ -11,7 +11,7 @@ from twolane.rpc.errors import abort, from_rpc_error, to_status
 ERRORS = [
     errors.InvalidRequestError("prompt is empty", field="prompt"),
     errors.InvalidParameterError("top_p", 3.0, "above 0, up to 1"),
-    errors.UnauthenticatedError("no API key"),
+    errors.UnauthenticatedError("no key"),
     errors.PermissionDeniedError("not from here"),
     errors.DuplicateRequestError("request id r1 is in use"),
     errors.UnknownModelError("no such model"),

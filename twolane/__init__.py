@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from twolane.errors import InvalidRequestError as InvalidRequestError
     from twolane.errors import OverloadedError as OverloadedError
     from twolane.errors import PermissionDeniedError as PermissionDeniedError
+    from twolane.errors import QuotaError as QuotaError
     from twolane.errors import TwolaneError as TwolaneError
     from twolane.errors import UnauthenticatedError as UnauthenticatedError
     from twolane.errors import UnavailableError as UnavailableError
@@ -68,7 +69,8 @@ _MODULE_OF = {
         "twolane.client": "Client Stream",
         "twolane.errors": "CancelledError DeadlineError DuplicateRequestError InternalError "
         "InvalidParameterError InvalidRequestError OverloadedError PermissionDeniedError "
-        "TwolaneError UnauthenticatedError UnavailableError UnimplementedError UnknownModelError",
+        "QuotaError TwolaneError UnauthenticatedError UnavailableError UnimplementedError "
+        "UnknownModelError",
         "twolane.params": "SamplingParams",
         "twolane.prompts": "RequestOptions",
         "twolane.service_status": "ServiceStatus SubmissionInfo WorkerCount",

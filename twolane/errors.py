@@ -8,6 +8,7 @@
     ├── DuplicateRequestError      ALREADY_EXISTS       that request id is in use
     ├── UnknownModelError          NOT_FOUND            no worker serves that model
     ├── OverloadedError            RESOURCE_EXHAUSTED   come back after `retry_after_s`
+    │   └── QuotaError                                  the caller's own quota is used up
     ├── DeadlineError              DEADLINE_EXCEEDED    the deadline passed, or cannot be met
     ├── CancelledError             CANCELLED            the caller, or an operator, cancelled it
     ├── UnavailableError           UNAVAILABLE          nobody can serve it now; retrying may help
@@ -111,6 +112,12 @@ class OverloadedError(TwolaneError):
     ) -> None:
         super().__init__(message, metadata=metadata)
         self.retry_after_s = retry_after_s
+
+
+class QuotaError(OverloadedError):
+    """The tenant's quota is used up: `metadata["quota"]` is requests, tokens or concurrent."""
+
+    reason = "QUOTA_EXCEEDED"
 
 
 class DeadlineError(TwolaneError):

@@ -29,6 +29,7 @@ PUBLIC = [
     "OverloadedError",
     "Pages",
     "PermissionDeniedError",
+    "QuotaError",
     "RequestInfo",
     "RequestOptions",
     "SamplingParams",

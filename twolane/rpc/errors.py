@@ -28,6 +28,7 @@ _CODE_OF: dict[type[errors.TwolaneError], int] = {
     errors.DuplicateRequestError: code_pb2.ALREADY_EXISTS,
     errors.UnknownModelError: code_pb2.NOT_FOUND,
     errors.OverloadedError: code_pb2.RESOURCE_EXHAUSTED,
+    errors.QuotaError: code_pb2.RESOURCE_EXHAUSTED,
     errors.DeadlineError: code_pb2.DEADLINE_EXCEEDED,
     errors.CancelledError: code_pb2.CANCELLED,
     errors.UnavailableError: code_pb2.UNAVAILABLE,
@@ -83,7 +84,9 @@ def from_rpc_error(error: grpc.RpcError) -> errors.TwolaneError:
     metadata = dict(info.metadata)
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         retry_after_s = retry.retry_delay.ToMilliseconds() / 1000
-        return errors.OverloadedError(text, retry_after_s=retry_after_s, metadata=metadata)
+        is_quota = info.reason == errors.QuotaError.reason
+        kind = errors.QuotaError if is_quota else errors.OverloadedError
+        return kind(text, retry_after_s=retry_after_s, metadata=metadata)
     if code is grpc.StatusCode.INVALID_ARGUMENT:
         field = bad_request.field_violations[0].field if bad_request.field_violations else ""
         return errors.InvalidRequestError(text, field=field, metadata=metadata)

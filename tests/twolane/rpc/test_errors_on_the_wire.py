@@ -16,6 +16,7 @@ ERRORS = [
     errors.DuplicateRequestError("request id r1 is in use"),
     errors.UnknownModelError("no such model"),
     errors.OverloadedError("queue is full", retry_after_s=1.25, metadata={"queued": "64"}),
+    errors.QuotaError("10 a second", retry_after_s=0.5, metadata={"quota": "requests"}),
     errors.DeadlineError("too late"),
     errors.CancelledError("cancelled"),
     errors.UnavailableError("no worker"),

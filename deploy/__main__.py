@@ -84,9 +84,9 @@ def router(context: click.Context, /, **given: Any) -> None:
     """Run one router."""
 
     def spec() -> RouterSpec:
+        router_id = given["router_id"] or _own_id("router")
         return replace(
-            _cluster(said(context), role="both").router(),
-            router_id=given["router_id"] or _own_id("router"),
+            _cluster(said(context), role="both").router(router_id),
             secret=secret_by_hand(given["secret_file"]),
             admin_socket=given["admin_socket"] or _own_socket(),
         )
@@ -117,9 +117,11 @@ def worker(context: click.Context, /, **given: Any) -> None:
         if len(cluster.pools) > 1:
             names = ", ".join(pool.name for pool in cluster.pools)
             raise click.UsageError(f"a worker is of one pool; the topology has {names}")
+        worker_id = given["worker_id"] or _own_id("worker")
         return replace(
             cluster.workers("")[0],
-            worker_id=given["worker_id"] or _own_id("worker"),
+            worker_id=worker_id,
+            tls=cluster.tls_of(worker_id),
             pool=cluster.pools[0].name if given["topology"] else "",
             secret=secret_by_hand(given["secret_file"]),
             routers=given["routers"] or (f"127.0.0.1:{_WORKER_PORT}",),

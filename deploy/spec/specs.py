@@ -15,6 +15,7 @@ from twolane.engine.config import EngineConfig
 from twolane.options import option
 from twolane.rpc.listen import MAX_PORT, is_loopback, is_unspecified, port_range
 from twolane.rpc.secret import new_secret
+from twolane.security.tls import TlsFiles
 
 MAX_SOCKETS = 64  # from a sender to a receiver
 _HTTP_ABOVE = 2  # between them, workers come in where a router is started alone
@@ -33,6 +34,16 @@ class ClusterSettings:
     launcher: str = option("ray", "", choices=("ray", "process"))
     share_gpus: bool = option(False, "Several workers on a GPU, where there is not one for each.")
     log_level: str = option("info", "", choices=("debug", "info", "warning", "error"))
+    tls_ca: str = option("", "PEM file of the authorities to trust.", metavar="FILE")
+    tls_cert: str = option(
+        "",
+        "PEM file of a process's certificate; {name} in the path is the process's name.",
+        metavar="FILE",
+    )
+    tls_key: str = option("", "PEM file of that certificate's key.", metavar="FILE")
+    insecure: bool = option(
+        False, "Allow listeners that other machines reach without TLS: the network must be private."
+    )
     bind_host: str = option(
         "127.0.0.1", "Where routers and workers listen for each other, on each host."
     )
@@ -211,6 +222,8 @@ class RouterSpec:
     admin_socket: str = ""  # the path of the operators' door; empty: none
     log_level: str = "info"
     timing: TimingSpec = field(default_factory=TimingSpec)
+    tls: TlsFiles | None = None
+    insecure: bool = False  # listeners beyond the loopback may be without TLS
 
     @property
     def name(self) -> str:
@@ -250,6 +263,8 @@ class WorkerSpec:
     log_level: str = "info"
     timing: TimingSpec = field(default_factory=TimingSpec)
     devices: tuple[str, ...] = ()
+    tls: TlsFiles | None = None
+    insecure: bool = False  # listeners beyond the loopback may be without TLS
     host_name: str = ""  # of the host that it runs on, for people; empty: as the system has it
 
     @property
@@ -296,6 +311,12 @@ class ClusterSpec:
     log_level: str = "info"
     timing: TimingSpec = field(default_factory=TimingSpec)
     secret: str = field(default_factory=new_secret, repr=False, compare=False)
+    tls: TlsFiles | None = None  # the paths may contain {name}: see `tls_of`
+    insecure: bool = False
+
+    def tls_of(self, name: str) -> TlsFiles | None:
+        """The files of the process with that name."""
+        return None if self.tls is None else self.tls.of(name)
 
     @property
     def n_workers(self) -> int:
@@ -306,9 +327,9 @@ class ClusterSpec:
         """The GPUs of every worker; more than once, where workers share one."""
         return [gpu for pool in self.pools for devices in pool.devices for gpu in devices]
 
-    def router(self) -> RouterSpec:
+    def router(self, router_id: str = "router-0") -> RouterSpec:
         return RouterSpec(
-            router_id="router-0",
+            router_id=router_id,
             model=self.model,
             settings=self.settings,
             admin_socket=self.admin_socket,
@@ -318,6 +339,8 @@ class ClusterSpec:
             log_level=self.log_level,
             timing=self.timing,
             secret=self.secret,
+            tls=self.tls_of(router_id),
+            insecure=self.insecure,
         )
 
     def workers(self, worker_endpoint: str) -> list[WorkerSpec]:
@@ -340,6 +363,8 @@ class ClusterSpec:
                 log_level=self.log_level,
                 timing=self.timing,
                 devices=pool.devices[i] if pool.devices else (),
+                tls=self.tls_of(f"{pool.name}-{i}"),
+                insecure=self.insecure,
             )
             for pool in self.pools
             for i in range(pool.n_workers)

@@ -89,7 +89,8 @@ async def test_twenty_cuts_cost_no_answer_and_no_long_silence(
 async def lossy(network: Network, cluster: ByHand, for_s: float) -> None:
     async with load_on(cluster.endpoint, streams=STREAMS) as load:
         await until(load, STREAMS)
-        network.loss(*network.hosts[:2], 30)
+        a, b = network.hosts[:2]
+        network.loss(a, b, 30)
         await asyncio.sleep(for_s)
         load.check(silence_s=20.0)
         network.heal()

@@ -178,7 +178,7 @@ class RouterSettings:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterSpec:
     """One router process. `settings.host` is for clients, `worker_host` for workers and the
-    launcher, who show the `secret`."""
+    launcher, who show the `secret`. `node` and `state_dir`: see `WorkerSpec`."""
 
     router_id: str
     model: ModelSpec
@@ -188,6 +188,8 @@ class RouterSpec:
     admin_socket: str = ""  # the path of the operators' door; empty: none
     log_level: str = "info"
     timing: TimingSpec = field(default_factory=TimingSpec)
+    node: str = ""
+    state_dir: str = ""
 
     @property
     def name(self) -> str:
@@ -205,6 +207,9 @@ class WorkerSpec:
     The roles are `prefill`, `decode`, or both (colocated). `devices` are the GPUs that it may see,
     as CUDA_VISIBLE_DEVICES names them; empty: those that its launcher sees. Its metrics are at
     `metrics_port`; the settings' is its pool's.
+
+    `node` is the host that it runs on, where the cluster has several. With a `state_dir` it leaves
+    its evidence there (`twolane.deploy.process.evidence`) and outlives its launcher.
     """
 
     worker_id: str
@@ -222,6 +227,8 @@ class WorkerSpec:
     log_level: str = "info"
     timing: TimingSpec = field(default_factory=TimingSpec)
     devices: tuple[str, ...] = ()
+    node: str = ""
+    state_dir: str = ""
 
     @property
     def name(self) -> str:
@@ -241,7 +248,7 @@ class PoolSpec:
 
     `devices` are the GPUs of each (`twolane.deploy.spec.devices`); empty: all see those that their
     launcher sees. Their metrics are at `settings.worker_metrics_port` and the ports above; 0: any
-    free ones.
+    free ones. `nodes` are the hosts of each; empty: this machine.
     """
 
     name: str
@@ -250,6 +257,7 @@ class PoolSpec:
     n_workers: int = 1
     settings: WorkerSettings = field(default_factory=WorkerSettings)
     devices: tuple[tuple[str, ...], ...] = ()
+    nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,6 +310,7 @@ class ClusterSpec:
                 log_level=self.log_level,
                 timing=self.timing,
                 devices=pool.devices[i] if pool.devices else (),
+                node=pool.nodes[i] if pool.nodes else "",
             )
             for pool in self.pools
             for i in range(pool.n_workers)

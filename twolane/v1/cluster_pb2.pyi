@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class AnnounceRequest(_message.Message):
-    __slots__ = ("worker", "roles", "model", "fingerprint", "n_pages", "page_tokens", "max_context_tokens", "vocab_size", "eos_token_ids", "decode_rows", "metrics_endpoint", "leaving", "layout", "makes_dtypes", "pool", "devices")
+    __slots__ = ("worker", "roles", "model", "fingerprint", "n_pages", "page_tokens", "max_context_tokens", "vocab_size", "eos_token_ids", "decode_rows", "metrics_endpoint", "leaving", "layout", "makes_dtypes", "pool", "devices", "node")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     ROLES_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -24,6 +24,7 @@ class AnnounceRequest(_message.Message):
     MAKES_DTYPES_FIELD_NUMBER: _ClassVar[int]
     POOL_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
     worker: _worker_pb2.WorkerAddress
     roles: _containers.RepeatedScalarFieldContainer[_worker_pb2.Role]
     model: str
@@ -40,7 +41,8 @@ class AnnounceRequest(_message.Message):
     makes_dtypes: _containers.RepeatedScalarFieldContainer[str]
     pool: str
     devices: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, worker: _Optional[_Union[_worker_pb2.WorkerAddress, _Mapping]] = ..., roles: _Optional[_Iterable[_Union[_worker_pb2.Role, str]]] = ..., model: _Optional[str] = ..., fingerprint: _Optional[str] = ..., n_pages: _Optional[int] = ..., page_tokens: _Optional[int] = ..., max_context_tokens: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., decode_rows: _Optional[int] = ..., metrics_endpoint: _Optional[str] = ..., leaving: bool = ..., layout: _Optional[str] = ..., makes_dtypes: _Optional[_Iterable[str]] = ..., pool: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ...) -> None: ...
+    node: str
+    def __init__(self, worker: _Optional[_Union[_worker_pb2.WorkerAddress, _Mapping]] = ..., roles: _Optional[_Iterable[_Union[_worker_pb2.Role, str]]] = ..., model: _Optional[str] = ..., fingerprint: _Optional[str] = ..., n_pages: _Optional[int] = ..., page_tokens: _Optional[int] = ..., max_context_tokens: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., decode_rows: _Optional[int] = ..., metrics_endpoint: _Optional[str] = ..., leaving: bool = ..., layout: _Optional[str] = ..., makes_dtypes: _Optional[_Iterable[str]] = ..., pool: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., node: _Optional[str] = ...) -> None: ...
 
 class AnnounceResponse(_message.Message):
     __slots__ = ("interval_ms",)
@@ -149,10 +151,14 @@ class DrainWorkerResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class ReportGoneRequest(_message.Message):
-    __slots__ = ("epoch",)
+    __slots__ = ("epoch", "node", "proof_class")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    PROOF_CLASS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
-    def __init__(self, epoch: _Optional[int] = ...) -> None: ...
+    node: str
+    proof_class: str
+    def __init__(self, epoch: _Optional[int] = ..., node: _Optional[str] = ..., proof_class: _Optional[str] = ...) -> None: ...
 
 class ReportGoneResponse(_message.Message):
     __slots__ = ()

@@ -131,13 +131,16 @@ class ServerConfig:
     """Where a router listens. Port 0 takes any free one; no metrics port: no endpoint; no `http`:
     no such door, else it is at `host`, too; no `admin_socket`, a path: no door for operators.
 
-    `host` is for clients. Workers and the launcher come to `worker_host`, where they are believed
-    who show the cluster's `secret`.
+    `host` is for clients. Workers and the launcher come to `bind_host`, where they are believed
+    who show the cluster's `secret`; workers dial it as `advertise_host` (empty: `bind_host`). Ports
+    that are 0 are taken from the range `ports`, like 7300-7399; empty: any.
     """
 
     host: str = "127.0.0.1"
     port: int = 0
-    worker_host: str = "127.0.0.1"
+    bind_host: str = "127.0.0.1"
+    advertise_host: str = ""
+    ports: str = ""
     worker_port: int = 0
     metrics_port: int | None = 0
     admin_socket: str = ""

@@ -61,12 +61,14 @@ class WorkerConfig:
     """One worker process. `port` and `metrics_port` 0 let the system choose; None: no metrics."""
 
     worker_id: str
-    pool: str = ""  # told to routers, as are the devices: for people
+    pool: str = ""  # announced to routers for people, as are the devices and the host's name
     devices: tuple[str, ...] = ()
-    host: str = "127.0.0.1"
+    host_name: str = ""
+    bind_host: str = "127.0.0.1"
+    advertise_host: str = ""  # what others dial; empty: `bind_host`
+    ports: str = ""  # 7300-7399: where ports that are 0 are taken from; empty: any
     port: int = 0
-    advertise_host: str = ""  # what others dial; empty: `host`
-    metrics_host: str = ""  # empty: `host`
+    metrics_host: str = ""  # empty: `bind_host`
     metrics_port: int | None = None
     routers: tuple[str, ...] = ()  # host:port of every router to announce to
     announce_every_s: float = 1.0

@@ -164,7 +164,7 @@ class Agent:
             return ended
         if boot and boot != self.boot_id:
             return Ended(name, epoch, pid, "its host has booted since", CLASS_B)
-        raise NeverHereError(f"{self.config.node} never started epoch {epoch:016x} of {name}")
+        raise NeverHereError(f"{self.config.host_name} never started epoch {epoch:016x} of {name}")
 
     async def watch(self, term: Term) -> AsyncIterator[Snapshot]:
         """At once, at each change, and once a heartbeat. Raises `OldTermError` when it is over."""
@@ -207,7 +207,7 @@ class Agent:
                 continue
             log.info("%s (epoch %016x) runs already", evidence.name, evidence.epoch)
             self._launcher.adopt(evidence.name, process)
-            self._watch(evidence, evidence.handle(self.config.node))
+            self._watch(evidence, evidence.handle(self.config.host_name))
 
     def _open(self, evidence: Evidence) -> HostProcess:
         """Raises ProcessLookupError if it has ended, `NotProvenError`."""

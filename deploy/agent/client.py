@@ -85,8 +85,8 @@ class AgentClient:
         await self._channel.close()
 
 
-def handle_of_process(process: agent_pb2.HostProcess, node: str) -> Handle:
-    """The launcher's record of a process on that node."""
+def handle_of_process(process: agent_pb2.HostProcess, host_name: str) -> Handle:
+    """The launcher's record of a process on that host."""
     its = process.listeners
     return Handle(
         name=process.name,
@@ -98,5 +98,5 @@ def handle_of_process(process: agent_pb2.HostProcess, node: str) -> Handle:
         runs_on=process.runs_on,
         http_endpoint=its.http,
         admin_endpoint=its.admin,
-        node=node,
+        host_name=host_name,
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentConfig:
-    """`node` is the host's name, unique in the cluster. In `state_dir`, which outlives the agent,
+    """`host_name` is unique in the cluster. In `state_dir`, which outlives the agent,
     is what re-adopting takes; in `log_dir` the output of what it starts.
 
     `gpus` are those that it may give away, as CUDA_VISIBLE_DEVICES names them.
@@ -18,8 +18,8 @@ class AgentConfig:
     state_dir: Path
     log_dir: Path
     secret: str = field(repr=False)
-    node: str = field(default_factory=socket.gethostname)
-    host: str = "127.0.0.1"
+    host_name: str = field(default_factory=socket.gethostname)
+    bind_host: str = "127.0.0.1"
     port: int = 0
     gpus: tuple[str, ...] = ()
     heartbeat_s: float = 1.0

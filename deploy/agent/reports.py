@@ -1,4 +1,4 @@
-"""Tells routers that an epoch of this node is proven dead, so that pages are freed."""
+"""Tells routers that an epoch of this host is proven dead, so that pages are freed."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _FINAL = frozenset({grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENT
 class Reporter:
     """Keeps a channel to each router that it has had to tell something."""
 
-    def __init__(self, node: str, secret: str) -> None:
-        self._node = node
+    def __init__(self, host_name: str, secret: str) -> None:
+        self._host_name = host_name
         self._metadata = shown(secret)
         self._channels: dict[str, grpc.aio.Channel] = {}
 
@@ -43,7 +43,7 @@ class Reporter:
             self._channels[router] = grpc.aio.insecure_channel(router, options=CHANNEL_OPTIONS)
         stub = cluster_pb2_grpc.MembershipServiceStub(self._channels[router])
         request = cluster_pb2.ReportGoneRequest(
-            epoch=ended.epoch, node=self._node, proof_class=ended.proof_class
+            epoch=ended.epoch, host=self._host_name, proof_class=ended.proof_class
         )
         clock = asyncio.get_running_loop().time
         end = clock() + _FOR_S

@@ -62,7 +62,7 @@ class AgentServer:
         self.config = config
         self.endpoint = ""
         self._identity = identity
-        self._reporter = Reporter(config.node, config.secret)
+        self._reporter = Reporter(config.host_name, config.secret)
         self.agent = Agent(config, self._reporter.report, command=command)
         self._running: asyncio.Task[None] | None = None
         self._server = grpc.aio.server(
@@ -72,8 +72,8 @@ class AgentServer:
 
     async def __aenter__(self) -> Self:
         """Returns when it serves, having adopted what runs. Raises `ListenError`, OSError."""
-        with listening(self.config.host, self.config.port, "--listen"):
-            port = self._server.add_insecure_port(join(self.config.host, self.config.port))
+        with listening(self.config.bind_host, self.config.port, "--listen"):
+            port = self._server.add_insecure_port(join(self.config.bind_host, self.config.port))
         self._running = asyncio.create_task(self.agent.run(), name="agent")
         adopted = asyncio.create_task(self.agent.ready.wait())
         await asyncio.wait({self._running, adopted}, return_when=asyncio.FIRST_COMPLETED)
@@ -81,7 +81,7 @@ class AgentServer:
         if self._running.done():
             await self._running
         await self._server.start()
-        self.endpoint = join(self.config.host, port)
+        self.endpoint = join(self.config.bind_host, port)
         return self
 
     async def __aexit__(
@@ -119,7 +119,7 @@ class AgentServer:
         self._admit(context, _COMMANDERS | {Role.OPERATOR, Role.VIEWER})
         term = self.agent.terms.highest
         return agent_pb2.DescribeResponse(
-            node=self.config.node,
+            host=self.config.host_name,
             boot_id=self.agent.boot_id,
             gpus=self.config.gpus,
             cores=len(os.sched_getaffinity(0)),

@@ -26,7 +26,9 @@ log = logging.getLogger(__name__)
 
 
 @click.command()
-@click.option("--node", help="This host's name, unique in the cluster.  [default: its hostname]")
+@click.option(
+    "--host-name", help="This host's name, unique in the cluster.  [default: its hostname]"
+)
 @click.option(
     "--listen",
     metavar="HOST:PORT",
@@ -37,7 +39,7 @@ log = logging.getLogger(__name__)
 @click.option(
     "--state-dir",
     type=click.Path(path_type=Path),
-    help="What outlives the agent: evidence of its processes.  [default: ~/.twolane/NODE]",
+    help="What outlives the agent: evidence of its processes.  [default: ~/.twolane/HOST_NAME]",
 )
 @click.option(
     "--log-dir",
@@ -52,7 +54,7 @@ log = logging.getLogger(__name__)
 @secret_option("~/.twolane/secret, made where there is none")
 def agent(
     *,
-    node: str | None,
+    host_name: str | None,
     listen: str,
     state_dir: Path | None,
     log_dir: Path | None,
@@ -63,13 +65,13 @@ def agent(
     host, _, port = listen.rpartition(":")
     if not (host and port.isdigit()):
         raise click.UsageError(f"--listen is {listen}; it must be HOST:PORT")
-    name = node or socket.gethostname()
+    name = host_name or socket.gethostname()
     state = (state_dir or Path.home() / ".twolane" / name).absolute()
     try:
         raise_limit()
         config = AgentConfig(
-            node=name,
-            host=bare(host),
+            host_name=name,
+            bind_host=bare(host),
             port=int(port),
             state_dir=state,
             log_dir=(log_dir or state / "logs").absolute(),
@@ -87,8 +89,8 @@ async def _serve(config: AgentConfig) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with AgentServer(config) as server:
-        print(f"agent {config.node} serves at {server.endpoint}", flush=True)
-        log.info("agent %s (pid %d) serves at %s", config.node, os.getpid(), server.endpoint)
+        print(f"agent {config.host_name} serves at {server.endpoint}", flush=True)
+        log.info("agent %s (pid %d) serves at %s", config.host_name, os.getpid(), server.endpoint)
         broken = asyncio.create_task(server.wait())
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({broken, stopping}, return_when=asyncio.FIRST_COMPLETED)

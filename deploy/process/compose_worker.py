@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -117,7 +118,10 @@ def worker_config(spec: WorkerSpec, *, on_gpu: bool = False) -> WorkerConfig:
         worker_id=spec.worker_id,
         pool=spec.pool,
         devices=_devices(spec, on_gpu=on_gpu),
-        host=spec.host,
+        host_name=spec.host_name or socket.gethostname(),
+        bind_host=spec.bind_host,
+        advertise_host=spec.advertise_host,
+        ports=spec.ports,
         port=spec.port,
         metrics_host=spec.metrics_host,
         metrics_port=spec.metrics_port,
@@ -214,5 +218,10 @@ def lease_config(timing: TimingSpec) -> LeaseConfig:
 
 def transport_config(spec: WorkerSpec) -> TransportConfig:
     settings = spec.settings
-    config = TransportConfig(transports=settings.transports, bind_host=bare(spec.host))
+    config = TransportConfig(
+        transports=settings.transports,
+        bind_host=bare(spec.bind_host),
+        advertise_host=bare(spec.advertise_host),
+        ports=spec.ports,
+    )
     return with_given(config, checksums=settings.checksums, sockets=settings.sockets)

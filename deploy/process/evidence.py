@@ -59,10 +59,10 @@ class Evidence:
     def serving(self, ready: Ready) -> Self:
         return replace(self, ready=ready)
 
-    def handle(self, node: str) -> Handle:
+    def handle(self, host_name: str) -> Handle:
         """Of one that serves."""
         assert self.ready is not None
-        return Handle(name=self.name, epoch=self.epoch, node=node, **asdict(self.ready))
+        return Handle(name=self.name, epoch=self.epoch, host_name=host_name, **asdict(self.ready))
 
     @property
     def file_name(self) -> str:

@@ -46,6 +46,9 @@ def resolve(topology: Topology, *, cores: int | None = None) -> ClusterSpec:
         model=pools[0].model,
         pools=tuple(_metrics_side_by_side(pools, topology)),
         settings=RouterSettings(**settings(RouterSettings, given(topology.router))),
+        bind_host=topology.bind_host,
+        advertise_host=topology.advertise_host,
+        ports=topology.ports,
         log_level=topology.log_level,
         timing=TimingSpec(**settings(TimingSpec, given(topology.timing))),
     )

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from twolane.engine.config import EngineConfig
 from twolane.options import option
+from twolane.rpc.listen import MAX_PORT, is_loopback, is_unspecified, port_range
 from twolane.rpc.secret import new_secret
 
-MAX_PORT = 65535
 MAX_SOCKETS = 64  # from a sender to a receiver
 _HTTP_ABOVE = 2  # between them, workers come in where a router is started alone
 PREFILL, DECODE = "prefill", "decode"
@@ -33,6 +33,26 @@ class ClusterSettings:
     launcher: str = option("ray", "", choices=("ray", "process"))
     share_gpus: bool = option(False, "Several workers on a GPU, where there is not one for each.")
     log_level: str = option("info", "", choices=("debug", "info", "warning", "error"))
+    bind_host: str = option(
+        "127.0.0.1", "Where routers and workers listen for each other, on each host."
+    )
+    advertise_host: str = option(
+        "", "The address of this host that others dial.  [default: that of --bind-host]"
+    )
+    ports: str = option(
+        "",
+        "Ports that each host gives to whatever has none of its own.  [default: any]",
+        metavar="FIRST-LAST",
+    )
+
+    def __post_init__(self) -> None:
+        if self.ports:
+            port_range(self.ports)
+        if is_unspecified(self.advertise_host):
+            raise ValueError(
+                f"advertise_host is {self.advertise_host}, which others cannot dial: name an "
+                "address of this machine"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,18 +197,22 @@ class RouterSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterSpec:
-    """One router process. `settings.host` is for clients, `worker_host` for workers and the
-    launcher, who show the `secret`. `node` and `state_dir`: see `WorkerSpec`."""
+    """One router process. Clients come to `settings.host`; workers and the launcher, who show the
+    `secret`, to `bind_host`, which workers dial as `advertise_host` (empty: `bind_host`). Ports
+    that are 0 are taken from the range `ports`; empty: any. `host_name`, `state_dir`: see
+    `WorkerSpec`."""
 
     router_id: str
     model: ModelSpec
     settings: RouterSettings = field(default_factory=RouterSettings)
     secret: str = field(default_factory=new_secret, repr=False)
-    worker_host: str = "127.0.0.1"
+    bind_host: str = "127.0.0.1"
+    advertise_host: str = ""
+    ports: str = ""
     admin_socket: str = ""  # the path of the operators' door; empty: none
     log_level: str = "info"
     timing: TimingSpec = field(default_factory=TimingSpec)
-    node: str = ""
+    host_name: str = ""
     state_dir: str = ""
 
     @property
@@ -208,8 +232,11 @@ class WorkerSpec:
     as CUDA_VISIBLE_DEVICES names them; empty: those that its launcher sees. Its metrics are at
     `metrics_port`; the settings' is its pool's.
 
-    `node` is the host that it runs on, where the cluster has several. With a `state_dir` it leaves
-    its evidence there (`twolane.deploy.process.evidence`) and outlives its launcher.
+    It listens at `bind_host`; routers and peers dial `advertise_host` (empty: `bind_host`). Ports
+    that are 0 are taken from the range `ports`; empty: any.
+
+    `host_name` is that of the host that it runs on; empty: as the system has it. With a `state_dir`
+    it leaves its evidence there (`twolane.deploy.process.evidence`) and outlives its launcher.
     """
 
     worker_id: str
@@ -220,14 +247,16 @@ class WorkerSpec:
     settings: WorkerSettings = field(default_factory=WorkerSettings)
     secret: str = field(default_factory=new_secret, repr=False)
     pool: str = ""
-    host: str = "127.0.0.1"
+    bind_host: str = "127.0.0.1"
+    advertise_host: str = ""
+    ports: str = ""
     port: int = 0
-    metrics_host: str = ""  # empty: `host`
+    metrics_host: str = ""  # empty: `bind_host`
     metrics_port: int = 0
     log_level: str = "info"
     timing: TimingSpec = field(default_factory=TimingSpec)
     devices: tuple[str, ...] = ()
-    node: str = ""
+    host_name: str = ""
     state_dir: str = ""
 
     @property
@@ -248,7 +277,8 @@ class PoolSpec:
 
     `devices` are the GPUs of each (`twolane.deploy.spec.devices`); empty: all see those that their
     launcher sees. Their metrics are at `settings.worker_metrics_port` and the ports above; 0: any
-    free ones. `nodes` are the hosts of each; empty: this machine.
+    free ones. `host_names` are the hosts of each;
+    empty: this machine.
     """
 
     name: str
@@ -257,18 +287,21 @@ class PoolSpec:
     n_workers: int = 1
     settings: WorkerSettings = field(default_factory=WorkerSettings)
     devices: tuple[tuple[str, ...], ...] = ()
-    nodes: tuple[str, ...] = ()
+    host_names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSpec:
-    """One router and its pools of workers, on this machine. Workers are reached over the loopback
-    alone."""
+    """One router and its pools of workers. `bind_host`, `advertise_host` and `ports` are those of
+    every process, see `WorkerSpec`."""
 
     model: ModelSpec  # as the router sees it: its name, and where its tokenizer is
     pools: tuple[PoolSpec, ...]
     settings: RouterSettings = field(default_factory=RouterSettings)
     admin_socket: str = ""
+    bind_host: str = "127.0.0.1"
+    advertise_host: str = ""
+    ports: str = ""
     log_level: str = "info"
     timing: TimingSpec = field(default_factory=TimingSpec)
     secret: str = field(default_factory=new_secret, repr=False, compare=False)
@@ -288,6 +321,9 @@ class ClusterSpec:
             model=self.model,
             settings=self.settings,
             admin_socket=self.admin_socket,
+            bind_host=self.bind_host,
+            advertise_host=self.advertise_host,
+            ports=self.ports,
             log_level=self.log_level,
             timing=self.timing,
             secret=self.secret,
@@ -305,12 +341,15 @@ class ClusterSpec:
                 settings=pool.settings,
                 secret=self.secret,
                 pool=pool.name,
-                metrics_host=self.settings.host,
+                bind_host=self.bind_host,
+                advertise_host=self.advertise_host,
+                ports=self.ports,
+                metrics_host=self.settings.host if is_loopback(self.bind_host) else "",
                 metrics_port=port + i if (port := pool.settings.worker_metrics_port) else 0,
                 log_level=self.log_level,
                 timing=self.timing,
                 devices=pool.devices[i] if pool.devices else (),
-                node=pool.nodes[i] if pool.nodes else "",
+                host_name=pool.host_names[i] if pool.host_names else "",
             )
             for pool in self.pools
             for i in range(pool.n_workers)

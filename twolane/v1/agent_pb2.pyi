@@ -19,18 +19,18 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeResponse(_message.Message):
-    __slots__ = ("node", "boot_id", "gpus", "cores", "controller")
-    NODE_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("host", "boot_id", "gpus", "cores", "controller")
+    HOST_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     GPUS_FIELD_NUMBER: _ClassVar[int]
     CORES_FIELD_NUMBER: _ClassVar[int]
     CONTROLLER_FIELD_NUMBER: _ClassVar[int]
-    node: str
+    host: str
     boot_id: str
     gpus: _containers.RepeatedScalarFieldContainer[str]
     cores: int
     controller: Controller
-    def __init__(self, node: _Optional[str] = ..., boot_id: _Optional[str] = ..., gpus: _Optional[_Iterable[str]] = ..., cores: _Optional[int] = ..., controller: _Optional[_Union[Controller, _Mapping]] = ...) -> None: ...
+    def __init__(self, host: _Optional[str] = ..., boot_id: _Optional[str] = ..., gpus: _Optional[_Iterable[str]] = ..., cores: _Optional[int] = ..., controller: _Optional[_Union[Controller, _Mapping]] = ...) -> None: ...
 
 class StartRequest(_message.Message):
     __slots__ = ("controller", "worker", "router")

@@ -64,7 +64,7 @@ class MembershipServiceServicer(object):
 
     def ReportGone(self, request, context):
         """The proof that no process of `epoch` runs any more: quarantined pages are freed. An agent may
-        report what its own node has announced; a controller, that a node was switched off (class C).
+        report what its own host has announced; a controller, that a host was switched off (class C).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -7,6 +7,7 @@ import logging
 
 import grpc
 
+from twolane.kvtransfer.link.process_identity import host_identity
 from twolane.rpc.log_rate import LogRate
 from twolane.rpc.options import CHANNEL_OPTIONS
 from twolane.rpc.secret import shown
@@ -62,6 +63,8 @@ class Announcer:
             makes_dtypes=worker.makes_dtypes,
             pool=worker.config.pool,
             devices=worker.config.devices,
+            host=worker.config.host_name,
+            host_identity=host_identity(),
         )
 
     async def _tell_each_second(self, router: str) -> None:

@@ -12,7 +12,7 @@ import grpc
 from grpc_health.v1 import health_pb2
 
 from twolane.rpc.call_gate import CallGate, CallGateConfig
-from twolane.rpc.listen import bare, join, listening
+from twolane.rpc.listen import bare, bind_port, join
 from twolane.rpc.metrics_http import MetricsEndpoint
 from twolane.rpc.options import INTERNAL_SERVER_OPTIONS
 from twolane.rpc.secret import SecretGate
@@ -43,7 +43,7 @@ class WorkerServer:
     def metrics_endpoint(self) -> str:
         """host:port of the metrics; empty if there are none."""
         config = self._worker.config
-        host = config.metrics_host or config.advertise_host or config.host
+        host = config.metrics_host or config.advertise_host or config.bind_host
         return join(host, self.metrics_port) if self.metrics_port else ""
 
     def stop(self) -> None:
@@ -59,16 +59,22 @@ class WorkerServer:
         server.add_generic_rpc_handlers(services.handlers())
         gate = CallGate(CallGateConfig())
         server.add_generic_rpc_handlers(standard_handlers(servicer, SERVICES, gate))
-        with listening(config.host, config.port, "--port"):
-            port = server.add_insecure_port(join(config.host, config.port))
-        self._worker.endpoint = join(config.advertise_host or config.host, port)
+        host = config.bind_host
+        port = bind_port(
+            lambda port: server.add_insecure_port(join(host, port)),
+            host, config.port, "--port", config.ports,
+        )  # fmt: skip
+        self._worker.endpoint = join(config.advertise_host or host, port)
         endpoint = MetricsEndpoint(self._metrics.registry)
         self._metrics.watch(self._worker, self.gate.refused)
         try:
             if config.metrics_port is not None:
-                host, port = config.metrics_host or config.host, config.metrics_port
-                with listening(host, port, "--metrics-port"):
-                    self.metrics_port = await endpoint.start(bare(host), port)
+                host = config.metrics_host or config.bind_host
+                self.metrics_port = bind_port(
+                    lambda port: endpoint.bind(bare(host), port),
+                    host, config.metrics_port, "--metrics-port", config.ports,
+                )  # fmt: skip
+                await endpoint.start()
             await server.start()
             for service in ("", *SERVICES):
                 await servicer.set(service, health_pb2.HealthCheckResponse.SERVING)

@@ -44,7 +44,7 @@ def spec(behaviour: str = "ok", worker_id: str = "w") -> WorkerSpec:
 @asynccontextmanager
 async def agent(tmp_path: Path, role: Role = Role.LOCAL) -> AsyncIterator[AgentServer]:
     config = AgentConfig(
-        node="node-a",
+        host_name="node-a",
         state_dir=tmp_path / "state",
         log_dir=tmp_path / "logs",
         secret=SECRET,
@@ -73,7 +73,7 @@ async def nobody_left(tmp_path: Path) -> AsyncIterator[None]:
 async def test_agent_describes_its_host_and_whose_commands_it_takes(tmp_path: Path) -> None:
     async with agent(tmp_path) as server, client(server) as ours:
         before = await ours.describe()
-        assert (before.node, before.boot_id, list(before.gpus)) == ("node-a", boot_id(), ["0", "1"])
+        assert (before.host, before.boot_id, list(before.gpus)) == ("node-a", boot_id(), ["0", "1"])
         assert not before.HasField("controller")
         await ours.start(spec())
         after = await ours.describe()

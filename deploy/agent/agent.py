@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from twolane.deploy.agent.config import AgentConfig
 from twolane.deploy.agent.ended import CLASS_A, CLASS_B, Ended, EndedProcesses
 from twolane.deploy.agent.term import OldTermError, Term, TermFile
-from twolane.deploy.errors import StartError
+from twolane.deploy.errors import NotProvenError, StartError
 from twolane.deploy.launch.host_process import HostProcess
 from twolane.deploy.launch.process_launcher import DEPLOY_COMMAND, ProcessLauncher
 from twolane.deploy.process.evidence import Evidence, boot_id, pid_namespace, read_evidence
@@ -33,10 +33,6 @@ from twolane.kvtransfer.link.process_identity import open_pidfd, start_ticks
 log = logging.getLogger(__name__)
 
 HEARTBEAT = "heartbeat"  # a file in the state folder; its time of change moves while we live
-
-
-class NotProvenError(Exception):
-    """It may still run: the message says why nobody knows."""
 
 
 class NeverHereError(Exception):
@@ -147,16 +143,16 @@ class Agent:
         """
         if term is not None:
             self.terms.check(term)
-        spec, starting = self._starting.get(name, (None, None))
-        if spec is not None and starting is not None and spec.epoch == epoch != 0:
-            await _cancelled(starting)
-            return Ended(name, epoch, 0, "was starting", CLASS_A)
-        live = self._live.get(name)
-        if live is not None and _is(live.evidence, epoch, pid):
-            await self._launcher.fence(live.handle)
-            await self._until_ended(live)
+        for spec, starting in list(self._starting.values()):
+            if spec.epoch == epoch != 0:
+                await _cancelled(starting)
+                return Ended(spec.name, epoch, 0, "was starting", CLASS_A)
+        for live in list(self._live.values()):
+            if _is(live.evidence, name, epoch, pid):
+                await self._launcher.fence(live.handle)
+                await self._until_ended(live)
         for evidence in read_evidence(self.config.state_dir):
-            if evidence.name == name and _is(evidence, epoch, pid):
+            if _is(evidence, name, epoch, pid):
                 await self._end(evidence)
         ended = self._ended.find(name, epoch, pid)
         if ended is not None:
@@ -288,8 +284,11 @@ def _ticks_of(pid: int) -> int | None:
         return None
 
 
-def _is(evidence: Evidence, epoch: int, pid: int) -> bool:
-    return evidence.epoch == epoch and (pid in (0, evidence.pid) if epoch else pid == evidence.pid)
+def _is(evidence: Evidence, name: str, epoch: int, pid: int) -> bool:
+    """A worker by its epoch, a router by name and pid."""
+    if epoch:
+        return evidence.epoch == epoch
+    return (evidence.name, evidence.epoch, evidence.pid) == (name, 0, pid)
 
 
 def _words(ended: Ended) -> tuple[str, int, str, str]:

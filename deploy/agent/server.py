@@ -19,13 +19,12 @@ from twolane.deploy.agent.agent import (
     Agent,
     Live,
     NeverHereError,
-    NotProvenError,
 )
 from twolane.deploy.agent.config import AgentConfig
 from twolane.deploy.agent.ended import Ended
 from twolane.deploy.agent.reports import Reporter
 from twolane.deploy.agent.term import OldTermError, Term
-from twolane.deploy.errors import StartError
+from twolane.deploy.errors import NotProvenError, StartError
 from twolane.deploy.launch.process_launcher import DEPLOY_COMMAND
 from twolane.deploy.spec.spec_json import from_json
 from twolane.deploy.spec.specs import ProcessSpec, RouterSpec, WorkerSpec

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -22,7 +23,8 @@ def resolve(topology: Topology, *, cores: int | None = None) -> ClusterSpec:
     """GPUs are not placed yet (`twolane.deploy.spec.devices`). Raises `StartError` if there is no
     such model.
 
-    `cores` are shared among all ranks of all workers; those that this process may use.
+    `cores` are those of each host, by default those that this process may use; they are shared
+    among all ranks there.
     """
     name, model_dir = find_model(topology.model)
     cores = cores or len(os.sched_getaffinity(0))
@@ -31,7 +33,8 @@ def resolve(topology: Topology, *, cores: int | None = None) -> ClusterSpec:
         pool.workers * its.get("tensor_parallel", 1)
         for pool, its in zip(topology.pools, options, strict=True)
     )
-    threads = max(1, cores // max(1, n_ranks))
+    per_host = math.ceil(n_ranks / max(1, len(topology.hosts)))
+    threads = max(1, cores // max(1, per_host))
     pools = tuple(
         PoolSpec(
             name=pool.title,
@@ -49,6 +52,7 @@ def resolve(topology: Topology, *, cores: int | None = None) -> ClusterSpec:
         bind_host=topology.bind_host,
         advertise_host=topology.advertise_host,
         ports=topology.ports,
+        hosts=tuple(host.spec() for host in topology.hosts),
         log_level=topology.log_level,
         timing=TimingSpec(**settings(TimingSpec, given(topology.timing))),
     )

@@ -11,6 +11,7 @@ import secrets
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from twolane.deploy.spec.host_spec import HostSpec
 from twolane.engine.config import EngineConfig
 from twolane.options import option
 from twolane.rpc.listen import MAX_PORT, is_loopback, is_unspecified, port_range
@@ -30,7 +31,7 @@ class ClusterSettings:
     """Options of a whole cluster."""
 
     model: str = option(BUNDLED, "What to serve.", metavar="DIR_OR_HUB_ID")
-    launcher: str = option("ray", "", choices=("ray", "process"))
+    launcher: str = option("ray", "", choices=("ray", "process", "agents"))
     share_gpus: bool = option(False, "Several workers on a GPU, where there is not one for each.")
     log_level: str = option("info", "", choices=("debug", "info", "warning", "error"))
     bind_host: str = option(
@@ -293,7 +294,8 @@ class PoolSpec:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSpec:
     """One router and its pools of workers. `bind_host`, `advertise_host` and `ports` are those of
-    every process, see `WorkerSpec`."""
+    every process, see `WorkerSpec`; but each of the `hosts` has addresses of its own, and the
+    router is on the first of them."""
 
     model: ModelSpec  # as the router sees it: its name, and where its tokenizer is
     pools: tuple[PoolSpec, ...]
@@ -305,6 +307,7 @@ class ClusterSpec:
     log_level: str = "info"
     timing: TimingSpec = field(default_factory=TimingSpec)
     secret: str = field(default_factory=new_secret, repr=False, compare=False)
+    hosts: tuple[HostSpec, ...] = ()
 
     @property
     def n_workers(self) -> int:
@@ -316,44 +319,59 @@ class ClusterSpec:
         return [gpu for pool in self.pools for devices in pool.devices for gpu in devices]
 
     def router(self) -> RouterSpec:
+        place = self._place(self.hosts[0].name if self.hosts else "")
         return RouterSpec(
             router_id="router-0",
             model=self.model,
             settings=self.settings,
             admin_socket=self.admin_socket,
-            bind_host=self.bind_host,
-            advertise_host=self.advertise_host,
+            bind_host=place.bind_host,
+            advertise_host=place.advertise_host,
             ports=self.ports,
             log_level=self.log_level,
             timing=self.timing,
             secret=self.secret,
+            host_name=place.name,
         )
 
     def workers(self, worker_endpoint: str) -> list[WorkerSpec]:
         """Every worker, each with a fresh epoch; they announce themselves to that endpoint."""
         return [
-            WorkerSpec(
-                worker_id=f"{pool.name}-{i}",
-                epoch=new_epoch(),
-                roles=pool.roles,
-                model=pool.model,
-                routers=(worker_endpoint,),
-                settings=pool.settings,
-                secret=self.secret,
-                pool=pool.name,
-                bind_host=self.bind_host,
-                advertise_host=self.advertise_host,
-                ports=self.ports,
-                metrics_host=self.settings.host if is_loopback(self.bind_host) else "",
-                metrics_port=port + i if (port := pool.settings.worker_metrics_port) else 0,
-                log_level=self.log_level,
-                timing=self.timing,
-                devices=pool.devices[i] if pool.devices else (),
-                host_name=pool.host_names[i] if pool.host_names else "",
-            )
+            self._worker(pool, i, worker_endpoint)
             for pool in self.pools
             for i in range(pool.n_workers)
         ]
+
+    def _worker(self, pool: PoolSpec, i: int, worker_endpoint: str) -> WorkerSpec:
+        place = self._place(pool.host_names[i] if pool.host_names else "")
+        return WorkerSpec(
+            worker_id=f"{pool.name}-{i}",
+            epoch=new_epoch(),
+            roles=pool.roles,
+            model=pool.model,
+            routers=(worker_endpoint,),
+            settings=pool.settings,
+            secret=self.secret,
+            pool=pool.name,
+            bind_host=place.bind_host,
+            advertise_host=place.advertise_host,
+            ports=self.ports,
+            metrics_host=self.settings.host if is_loopback(place.bind_host) else "",
+            metrics_port=port + i if (port := pool.settings.worker_metrics_port) else 0,
+            log_level=self.log_level,
+            timing=self.timing,
+            devices=pool.devices[i] if pool.devices else (),
+            host_name=place.name,
+        )
+
+    def _place(self, host_name: str) -> HostSpec:
+        """That host; without hosts, this machine, whose name nobody has to know."""
+        for host in self.hosts:
+            if host.name == host_name:
+                return host
+        return HostSpec(
+            name="", agent="", bind_host=self.bind_host, advertise_host=self.advertise_host
+        )
 
 
 def unsummed(transports: tuple[str, ...], checksums: bool | None) -> str:

@@ -21,13 +21,13 @@ from twolane.deploy.cli.scratch import make_scratch, remove_stale_scratch
 from twolane.deploy.errors import StartError
 from twolane.deploy.process.child import run_process
 from twolane.deploy.process.parent_death import die_with_parent
+from twolane.deploy.spec.cluster_spec import ClusterSpec
 from twolane.deploy.spec.secret import secret_by_hand, secret_option
 from twolane.deploy.spec.spec_json import from_json
 from twolane.deploy.spec.specs import (
     DECODE,
     PREFILL,
     ClusterSettings,
-    ClusterSpec,
     ModelSpec,
     RouterSettings,
     RouterSpec,
@@ -85,9 +85,9 @@ def router(context: click.Context, /, **given: Any) -> None:
     """Run one router."""
 
     def spec() -> RouterSpec:
+        router_id = given["router_id"] or _own_id("router")
         return replace(
-            _cluster(said(context), role="both").router(),
-            router_id=given["router_id"] or _own_id("router"),
+            _cluster(said(context), role="both").router(router_id),
             secret=secret_by_hand(given["secret_file"]),
             admin_socket=given["admin_socket"] or _own_socket(),
         )
@@ -118,9 +118,11 @@ def worker(context: click.Context, /, **given: Any) -> None:
         if len(cluster.pools) > 1:
             names = ", ".join(pool.name for pool in cluster.pools)
             raise click.UsageError(f"a worker is of one pool; the topology has {names}")
+        worker_id = given["worker_id"] or _own_id("worker")
         return replace(
             cluster.workers("")[0],
-            worker_id=given["worker_id"] or _own_id("worker"),
+            worker_id=worker_id,
+            tls=cluster.tls_of(worker_id),
             pool=cluster.pools[0].name if given["topology"] else "",
             secret=secret_by_hand(given["secret_file"]),
             routers=given["routers"] or (f"127.0.0.1:{_WORKER_PORT}",),

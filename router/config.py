@@ -52,6 +52,7 @@ class AdmissionConfig:
     max_wait_s: float = 30.0  # what is expected to wait longer is refused at once
     queue_timeout_s: float = 120.0  # then OverloadedError
     unavailable_after_s: float = 10.0  # no worker could serve it for so long: UnavailableError
+    lost_workers_wait_s: float = 60.0  # the same for a request that lost its workers
     retry_after_min_s: float = 0.1
     retry_after_max_s: float = 30.0
     # refuse at once if wait and answer, of which the estimate has a margin for what it was off

@@ -22,7 +22,7 @@ from twolane.deploy.agent.ended import CLASS_B, CLASS_C
 from twolane.deploy.agent.term import Term
 from twolane.deploy.errors import DeposedError
 from twolane.deploy.process.handshake import Handle
-from twolane.deploy.spec.host_spec import HostSpec
+from twolane.deploy.spec.cluster_spec import HostSpec
 from twolane.v1 import agent_pb2
 
 log = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from twolane.deploy.agent.term import Term
 from twolane.deploy.errors import DeposedError, NotProvenError, StartError
 from twolane.deploy.process.evidence import digest
 from twolane.deploy.process.handshake import Handle
-from twolane.deploy.spec.host_spec import HostSpec
+from twolane.deploy.spec.cluster_spec import HostSpec
 from twolane.deploy.spec.specs import ProcessSpec
 from twolane.v1 import agent_pb2, cluster_pb2
 

@@ -28,11 +28,11 @@ from twolane.deploy.errors import StartError
 from twolane.deploy.launch.events import Event, Kind
 from twolane.deploy.launch.launcher import Launcher
 from twolane.deploy.launch.process_launcher import ProcessLauncher
+from twolane.deploy.spec.cluster_spec import ClusterSpec
 from twolane.deploy.spec.devices import settled
 from twolane.deploy.spec.secret import read_secret, secret_option
 from twolane.deploy.spec.specs import (
     ClusterSettings,
-    ClusterSpec,
     ModelSpec,
     RouterSettings,
     TimingSpec,

@@ -24,7 +24,8 @@ from twolane.deploy.launch.load_progress import tell_loading
 from twolane.deploy.launch.restart import RestartConfig, RestartPolicy
 from twolane.deploy.launch.router_client import RouterClient
 from twolane.deploy.process.handshake import Handle
-from twolane.deploy.spec.specs import ClusterSpec, ProcessSpec, WorkerSpec
+from twolane.deploy.spec.cluster_spec import ClusterSpec
+from twolane.deploy.spec.specs import ProcessSpec, WorkerSpec
 from twolane.v1 import cluster_pb2
 
 ALIVE, GONE = "alive", "gone"  # words of WorkerStatus.state

@@ -54,12 +54,12 @@ def build_worker(
     """A worker with the spec's roles on that engine, whose pages are `pages`. Nothing runs yet."""
     config = worker_config(spec, on_gpu=power.on_gpu)
     check_rows(config.limits, power.engine.spec)
-    site = WorkerContext(config, power.engine, epoch=spec.epoch)
+    context = WorkerContext(config, power.engine, epoch=spec.epoch)
     decode = prefill = None
     if DECODE in spec.roles:
-        decode = DecodeRole(site, DecodeConfig(receiver=receiver_config(spec.timing)))
+        decode = DecodeRole(context, DecodeConfig(receiver=receiver_config(spec.timing)))
     if PREFILL in spec.roles:
-        prefill = PrefillRole(site, prefill_config(spec, on_gpu=power.on_gpu), adopter=decode)
+        prefill = PrefillRole(context, prefill_config(spec, on_gpu=power.on_gpu), adopter=decode)
     if pages is None and len(spec.roles) == 1:
         raise StartError(
             f"a {spec.roles[0]} worker moves pages, and the cards of its ranks cannot reach each "
@@ -67,7 +67,7 @@ def build_worker(
         )
     layout = power.engine.spec.layout
     opener = OutletOpener(
-        site.epoch,
+        context.epoch,
         power.engine.pool if pages is None else pages,
         transport_config(spec),
         layout,
@@ -87,7 +87,7 @@ def build_worker(
         memory=opener.memory,
     )
     runner = ThreadStepRunner(power.engine)
-    return Worker(config, site, Roles(decode, prefill), runner, wire, observer=metrics)
+    return Worker(config, context, Roles(decode, prefill), runner, wire, observer=metrics)
 
 
 def on_device(spec: WorkerSpec) -> ModelSpec:

@@ -10,8 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from twolane.deploy.errors import StartError
+from twolane.deploy.spec.cluster_spec import ClusterSpec, PoolSpec
 from twolane.deploy.spec.placement import AssignedGpus, Host, Need, place
-from twolane.deploy.spec.specs import ClusterSpec, PoolSpec, ProcessSpec, RouterSpec, WorkerSpec
+from twolane.deploy.spec.specs import ProcessSpec, RouterSpec, WorkerSpec
 
 _DRIVER = Path("/proc/driver/nvidia/gpus")
 _LEAST_CAPABILITY = (9, 0)  # as `twolane.engine.load` has it, which imports torch

@@ -6,26 +6,26 @@ import math
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
+from twolane.deploy.errors import StartError
+from twolane.deploy.spec.cluster_spec import ClusterSpec, PoolSpec
 from twolane.deploy.spec.hub import find_model
 from twolane.deploy.spec.options import settings
-from twolane.deploy.spec.specs import (
-    ClusterSpec,
-    PoolSpec,
-    RouterSettings,
-    TimingSpec,
-    WorkerSettings,
-)
+from twolane.deploy.spec.specs import RouterSettings, TimingSpec, WorkerSettings
 from twolane.deploy.spec.topology import ROLES, Topology, given
+from twolane.security.tls import TlsFiles
 
 
 def resolve(topology: Topology, *, cores: int | None = None) -> ClusterSpec:
     """GPUs are not placed yet (`twolane.deploy.spec.devices`). Raises `StartError` if there is no
-    such model.
+    such model, or no host.
 
     `cores` are those of each host, by default those that this process may use; they are shared
     among all ranks there.
     """
+    if topology.launcher == "agents" and not topology.hosts:
+        raise StartError("launcher is agents: name the hosts that have one in a topology (hosts)")
     name, model_dir = find_model(topology.model)
     cores = cores or len(os.sched_getaffinity(0))
     options = [given(topology.options_of(pool)) for pool in topology.pools]
@@ -55,7 +55,21 @@ def resolve(topology: Topology, *, cores: int | None = None) -> ClusterSpec:
         hosts=tuple(host.spec() for host in topology.hosts),
         log_level=topology.log_level,
         timing=TimingSpec(**settings(TimingSpec, given(topology.timing))),
+        tls=_tls(topology),
+        insecure=topology.insecure,
     )
+
+
+def _tls(topology: Topology) -> TlsFiles | None:
+    """Absolute paths, as processes are started in other directories. Raises `StartError` where one
+    of the three files is missing."""
+    names = ("tls_ca", "tls_cert", "tls_key")
+    paths = [getattr(topology, name) for name in names]
+    if not any(paths):
+        return None
+    if missing := [name for name, path in zip(names, paths, strict=True) if not path]:
+        raise StartError(f"TLS needs tls_ca, tls_cert and tls_key; {', '.join(missing)} is missing")
+    return TlsFiles(*(Path(path).expanduser().absolute() for path in paths))
 
 
 def _metrics_side_by_side(pools: Iterable[PoolSpec], topology: Topology) -> Iterator[PoolSpec]:

@@ -11,11 +11,11 @@ import secrets
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from twolane.deploy.spec.host_spec import HostSpec
 from twolane.engine.config import EngineConfig
 from twolane.options import option
-from twolane.rpc.listen import MAX_PORT, is_loopback, is_unspecified, port_range
+from twolane.rpc.listen import MAX_PORT, is_unspecified, port_range
 from twolane.rpc.secret import new_secret
+from twolane.security.tls import TlsFiles
 
 MAX_SOCKETS = 64  # from a sender to a receiver
 _HTTP_ABOVE = 2  # between them, workers come in where a router is started alone
@@ -34,6 +34,16 @@ class ClusterSettings:
     launcher: str = option("ray", "", choices=("ray", "process", "agents"))
     share_gpus: bool = option(False, "Several workers on a GPU, where there is not one for each.")
     log_level: str = option("info", "", choices=("debug", "info", "warning", "error"))
+    tls_ca: str = option("", "PEM file of the authorities to trust.", metavar="FILE")
+    tls_cert: str = option(
+        "",
+        "PEM file of a process's certificate; {name} in the path is the process's name.",
+        metavar="FILE",
+    )
+    tls_key: str = option("", "PEM file of that certificate's key.", metavar="FILE")
+    insecure: bool = option(
+        False, "Allow listeners that other machines reach without TLS: the network must be private."
+    )
     bind_host: str = option(
         "127.0.0.1", "Where routers and workers listen for each other, on each host."
     )
@@ -213,6 +223,8 @@ class RouterSpec:
     admin_socket: str = ""  # the path of the operators' door; empty: none
     log_level: str = "info"
     timing: TimingSpec = field(default_factory=TimingSpec)
+    tls: TlsFiles | None = None
+    insecure: bool = False  # listeners beyond the loopback may be without TLS
     host_name: str = ""
     state_dir: str = ""
 
@@ -257,6 +269,8 @@ class WorkerSpec:
     log_level: str = "info"
     timing: TimingSpec = field(default_factory=TimingSpec)
     devices: tuple[str, ...] = ()
+    tls: TlsFiles | None = None
+    insecure: bool = False  # listeners beyond the loopback may be without TLS
     host_name: str = ""
     state_dir: str = ""
 
@@ -270,108 +284,6 @@ class WorkerSpec:
 
 
 ProcessSpec = RouterSpec | WorkerSpec
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolSpec:
-    """Workers that are alike, called `<name>-0`, `<name>-1`, …
-
-    `devices` are the GPUs of each (`twolane.deploy.spec.devices`); empty: all see those that their
-    launcher sees. Their metrics are at `settings.worker_metrics_port` and the ports above; 0: any
-    free ones. `host_names` are the hosts of each;
-    empty: this machine.
-    """
-
-    name: str
-    roles: tuple[str, ...]
-    model: ModelSpec
-    n_workers: int = 1
-    settings: WorkerSettings = field(default_factory=WorkerSettings)
-    devices: tuple[tuple[str, ...], ...] = ()
-    host_names: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterSpec:
-    """One router and its pools of workers. `bind_host`, `advertise_host` and `ports` are those of
-    every process, see `WorkerSpec`; but each of the `hosts` has addresses of its own, and the
-    router is on the first of them."""
-
-    model: ModelSpec  # as the router sees it: its name, and where its tokenizer is
-    pools: tuple[PoolSpec, ...]
-    settings: RouterSettings = field(default_factory=RouterSettings)
-    admin_socket: str = ""
-    bind_host: str = "127.0.0.1"
-    advertise_host: str = ""
-    ports: str = ""
-    log_level: str = "info"
-    timing: TimingSpec = field(default_factory=TimingSpec)
-    secret: str = field(default_factory=new_secret, repr=False, compare=False)
-    hosts: tuple[HostSpec, ...] = ()
-
-    @property
-    def n_workers(self) -> int:
-        return sum(pool.n_workers for pool in self.pools)
-
-    @property
-    def devices(self) -> list[str]:
-        """The GPUs of every worker; more than once, where workers share one."""
-        return [gpu for pool in self.pools for devices in pool.devices for gpu in devices]
-
-    def router(self) -> RouterSpec:
-        place = self._place(self.hosts[0].name if self.hosts else "")
-        return RouterSpec(
-            router_id="router-0",
-            model=self.model,
-            settings=self.settings,
-            admin_socket=self.admin_socket,
-            bind_host=place.bind_host,
-            advertise_host=place.advertise_host,
-            ports=self.ports,
-            log_level=self.log_level,
-            timing=self.timing,
-            secret=self.secret,
-            host_name=place.name,
-        )
-
-    def workers(self, worker_endpoint: str) -> list[WorkerSpec]:
-        """Every worker, each with a fresh epoch; they announce themselves to that endpoint."""
-        return [
-            self._worker(pool, i, worker_endpoint)
-            for pool in self.pools
-            for i in range(pool.n_workers)
-        ]
-
-    def _worker(self, pool: PoolSpec, i: int, worker_endpoint: str) -> WorkerSpec:
-        place = self._place(pool.host_names[i] if pool.host_names else "")
-        return WorkerSpec(
-            worker_id=f"{pool.name}-{i}",
-            epoch=new_epoch(),
-            roles=pool.roles,
-            model=pool.model,
-            routers=(worker_endpoint,),
-            settings=pool.settings,
-            secret=self.secret,
-            pool=pool.name,
-            bind_host=place.bind_host,
-            advertise_host=place.advertise_host,
-            ports=self.ports,
-            metrics_host=self.settings.host if is_loopback(place.bind_host) else "",
-            metrics_port=port + i if (port := pool.settings.worker_metrics_port) else 0,
-            log_level=self.log_level,
-            timing=self.timing,
-            devices=pool.devices[i] if pool.devices else (),
-            host_name=place.name,
-        )
-
-    def _place(self, host_name: str) -> HostSpec:
-        """That host; without hosts, this machine, whose name nobody has to know."""
-        for host in self.hosts:
-            if host.name == host_name:
-                return host
-        return HostSpec(
-            name="", agent="", bind_host=self.bind_host, advertise_host=self.advertise_host
-        )
 
 
 def unsummed(transports: tuple[str, ...], checksums: bool | None) -> str:

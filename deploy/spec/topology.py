@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from twolane.deploy.spec.host_spec import HostSpec
+from twolane.deploy.spec.cluster_spec import HostSpec
 from twolane.deploy.spec.options import Declared, declared, settings
 from twolane.deploy.spec.specs import (
     DECODE,
@@ -275,9 +275,7 @@ def written(text: str, name: Callable[[str], str]) -> str:
 
 
 def _misplaced_hosts(topology: Topology) -> Iterator[Problem]:
-    """Hosts without the launcher that reaches them, or the other way round; and equal ones."""
-    if topology.launcher == "agents" and not topology.hosts:
-        yield Problem(("launcher",), "launcher is agents: name the hosts that have one (hosts)")
+    """Hosts without the launcher that reaches them, and equal ones."""
     if topology.hosts and topology.launcher != "agents":
         text = f"launcher is {topology.launcher}, which reaches no hosts: make it agents"
         yield Problem(("hosts",), text)

@@ -12,9 +12,10 @@ from tests.deploy.clusters import model_with
 from tests.deploy.topologies import read, refusal, said
 from twolane.deploy.cli.topology_options import topology_of
 from twolane.deploy.errors import StartError
+from twolane.deploy.spec.cluster_spec import ClusterSpec
 from twolane.deploy.spec.devices import settled
 from twolane.deploy.spec.resolve import resolve
-from twolane.deploy.spec.specs import ClusterSpec, ProcessSpec, WorkerSettings
+from twolane.deploy.spec.specs import ProcessSpec, WorkerSettings
 from twolane.deploy.spec.topology import given, parse_topology
 from twolane.deploy.spec.topology_file import SHIPPED, find_topology, read_topology, write_topology
 

@@ -14,10 +14,13 @@ import asyncio
 import logging
 import os
 import select
+import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
+from twolane.config import SOCKET_NAME
 from twolane.deploy.agent.config import AgentConfig
 from twolane.deploy.agent.ended import CLASS_A, CLASS_B, Ended, EndedProcesses
 from twolane.deploy.agent.term import OldTermError, Term, TermFile
@@ -27,7 +30,7 @@ from twolane.deploy.launch.process_launcher import DEPLOY_COMMAND, ProcessLaunch
 from twolane.deploy.process.evidence import Evidence, boot_id, pid_namespace, read_evidence
 from twolane.deploy.process.handshake import Handle
 from twolane.deploy.process.parent_death import end_group
-from twolane.deploy.spec.specs import ProcessSpec
+from twolane.deploy.spec.specs import ProcessSpec, RouterSpec
 from twolane.kvtransfer.link.process_identity import open_pidfd, start_ticks
 
 log = logging.getLogger(__name__)
@@ -103,6 +106,8 @@ class Agent:
         self.terms.check(term)
         await self._call_off(spec.name)
         self._live.pop(spec.name, None)  # `_watch` sees its end
+        if isinstance(spec, RouterSpec):
+            spec = replace(spec, admin_socket=str(self._socket_folder() / SOCKET_NAME))
         starting = asyncio.create_task(self._launcher.start(spec))
         self._starting[spec.name] = spec, starting
         try:
@@ -177,6 +182,18 @@ class Agent:
                 pass
             if term != self.terms.highest:
                 raise OldTermError(f"{term} is over: this agent has seen {self.terms.highest}")
+
+    def _socket_folder(self) -> Path:
+        """Where clients on this host look for the operators' socket. Raises `StartError`."""
+        name = f"twolane-agent-{self.config.host_name}-{os.geteuid()}"
+        folder = Path(tempfile.gettempdir()) / name
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            if folder.is_symlink() or folder.stat().st_uid != os.geteuid():
+                raise StartError(f"{folder} is not ours")
+        except OSError as error:
+            raise StartError(f"{folder}: {error.strerror}") from error
+        return folder
 
     async def _call_off(self, name: str) -> None:
         _, starting = self._starting.get(name, (None, None))

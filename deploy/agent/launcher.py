@@ -12,7 +12,7 @@ import contextlib
 import logging
 import os
 import secrets
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Collection, Sequence
 from typing import Self, TypeVar
 
 import grpc
@@ -85,6 +85,15 @@ class AgentLauncher:
     def running(self) -> set[str]:
         """The names of what agents have kept running."""
         return {name for link in self._links.values() for name in link.live}
+
+    async def end_others(self, names: Collection[str], grace_s: float) -> None:
+        """Stop what runs and is not of this cluster, as it is configured now."""
+        async with asyncio.TaskGroup() as tasks:
+            for link in self._links.values():
+                for process in list(link.live.values()):
+                    if process.name not in names:
+                        handle = handle_of_process(process, link.host.name)
+                        tasks.create_task(self._call(link, link.client.stop(handle, grace_s)))
 
     async def start(self, spec: ProcessSpec) -> Handle:
         link = self._links[spec.host_name]

@@ -18,6 +18,8 @@ _STYLE = {
     Kind.DIED: "red",
     Kind.RESTARTING: "yellow",
     Kind.FENCED: "yellow",
+    Kind.LOST: "red",
+    Kind.FOUND: "green",
     Kind.FAILED: "red",
 }
 

@@ -10,10 +10,30 @@ raise `DeposedError` from every method.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol
 
 from twolane.deploy.process.handshake import Handle
 from twolane.deploy.spec.specs import ProcessSpec
+from twolane.v1 import cluster_pb2
+
+
+class Hosts(Protocol):
+    """What a launcher of several hosts knows of them."""
+
+    def hosts(self) -> list[cluster_pb2.HostStatus]:
+        """Every host and who has a seat there."""
+        ...
+
+    @property
+    def declared_dead(self) -> Collection[int]:
+        """Epochs that are dead because their host was switched off: the routers are to hear it.
+        Of other deaths the host's own agent tells them."""
+        ...
+
+    async def prove(self, epoch: int) -> None:
+        """Have the agent that knows it tell the routers again that this epoch is dead."""
+        ...
 
 
 class Launcher(Protocol):

@@ -168,7 +168,7 @@ def test_pools_may_differ_in_what_pages_can_be_made_of(
 def test_everything_that_is_wrong_is_told_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
     text = "launcher: slurm\nrouter: 7200\npools:\n  - role: reader\n    pages: 0\n"
     assert refusal(text, tmp_path) == [
-        "t.yaml:1: launcher is 'slurm'; it should be 'ray' or 'process'",
+        "t.yaml:1: launcher is 'slurm'; it should be 'ray', 'process' or 'agents'",
         "t.yaml:2: router must be fields with values",
         "t.yaml:4: pools[0].role is 'reader'; it should be 'prefill', 'decode' or 'both'",
         "t.yaml:5: pools[0].pages is 0; it should be greater than or equal to 1",

@@ -21,13 +21,13 @@ from twolane.deploy.cli.scratch import make_scratch, remove_stale_scratch
 from twolane.deploy.errors import StartError
 from twolane.deploy.process.child import run_process
 from twolane.deploy.process.parent_death import die_with_parent
+from twolane.deploy.spec.cluster_spec import ClusterSpec
 from twolane.deploy.spec.secret import secret_by_hand, secret_option
 from twolane.deploy.spec.spec_json import from_json
 from twolane.deploy.spec.specs import (
     DECODE,
     PREFILL,
     ClusterSettings,
-    ClusterSpec,
     ModelSpec,
     RouterSettings,
     RouterSpec,

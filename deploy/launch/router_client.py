@@ -4,6 +4,7 @@ that a router says ends the supervisor."""
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -22,10 +23,9 @@ class RouterClient:
     """An async context manager around a channel to each of the router's doors."""
 
     def __init__(self, router: Handle, secret: str, *, timeout_s: float = 2.0) -> None:
-        ends = (router.endpoint, router.worker_endpoint, router.admin_endpoint)
+        ends = (router.endpoint, router.worker_endpoint)
         self._channels = [grpc.aio.insecure_channel(end, options=CHANNEL_OPTIONS) for end in ends]
-        door, worker_door, admin_door = self._channels
-        self._admin = cluster_pb2_grpc.AdminServiceStub(admin_door)
+        door, worker_door = self._channels
         self._health: Any = health_pb2_grpc.HealthStub(door)
         self._membership = cluster_pb2_grpc.MembershipServiceStub(worker_door)
         self._metadata = shown(secret)
@@ -40,20 +40,24 @@ class RouterClient:
             return False
         return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
-    async def workers(self) -> list[cluster_pb2.WorkerStatus]:
-        """The router's members; none while it does not answer."""
+    async def workers(
+        self, hosts: Sequence[cluster_pb2.HostStatus] = ()
+    ) -> list[cluster_pb2.WorkerStatus]:
+        """The router's members, none while it does not answer; it learns what `hosts` are heard."""
         try:
-            request = cluster_pb2.GetClusterStatusRequest()
-            answer = await self._admin.GetClusterStatus(request, timeout=self._timeout_s)
+            request = cluster_pb2.SuperviseRequest(hosts=hosts)
+            answer = await self._membership.Supervise(
+                request, timeout=self._timeout_s, metadata=self._metadata
+            )
         except grpc.aio.AioRpcError as error:
             _not_now(error)
             return []
         return list(answer.workers)
 
-    async def report_gone(self, epoch: int) -> bool:
+    async def report_gone(self, epoch: int, proof_class: str = "A") -> bool:
         """Hand over the proof that `epoch` is dead. False: not delivered, try again."""
         try:
-            request = cluster_pb2.ReportGoneRequest(epoch=epoch)
+            request = cluster_pb2.ReportGoneRequest(epoch=epoch, proof_class=proof_class)
             await self._membership.ReportGone(
                 request, timeout=self._timeout_s, metadata=self._metadata
             )

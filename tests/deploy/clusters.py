@@ -6,13 +6,12 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from twolane.deploy.spec.cluster_spec import ClusterSpec, PoolSpec
 from twolane.deploy.spec.options import settings
 from twolane.deploy.spec.specs import (
     DECODE,
     PREFILL,
-    ClusterSpec,
     ModelSpec,
-    PoolSpec,
     RouterSettings,
     WorkerSettings,
 )

@@ -4,9 +4,9 @@ import pytest
 
 from tests.deploy.clusters import cluster_with, model_with
 from twolane.deploy.launch.restart import RestartConfig, RestartPolicy
+from twolane.deploy.spec.cluster_spec import ClusterSpec
 from twolane.deploy.spec.spec_json import from_json, to_json
 from twolane.deploy.spec.specs import (
-    ClusterSpec,
     RouterSpec,
     TimingSpec,
     WorkerSettings,

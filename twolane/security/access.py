@@ -44,6 +44,17 @@ GRPC_ROLES: Mapping[str, frozenset[Role]] = MappingProxyType(
             {
                 "Announce": _inner(Role.WORKER),
                 "ReportGone": _inner(Role.AGENT, Role.CONTROLLER),
+                "Supervise": _inner(Role.CONTROLLER),
+            },
+        ),
+        **_each(
+            "twolane.v1.AgentService",
+            {
+                "Describe": _inner(Role.CONTROLLER, *_VIEWERS),
+                "Start": _inner(Role.CONTROLLER),
+                "Stop": _inner(Role.CONTROLLER),
+                "Fence": _inner(Role.CONTROLLER, *_OPERATORS),
+                "Watch": _inner(Role.CONTROLLER),
             },
         ),
         **_each(

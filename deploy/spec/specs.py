@@ -67,6 +67,20 @@ class ClusterSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RaySettings:
+    """Which Ray has the cluster, where the launcher is Ray."""
+
+    address: str = option(
+        "local",
+        "The Ray that runs already, from one of its nodes; auto: the one that is here; local: "
+        "one of our own on this machine.",
+        flag="--ray-address",
+        metavar="auto|HOST:PORT|local",
+    )
+    cluster: str = option("default", "The cluster's name on that Ray, which may have several.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
     """A model and the engine that runs it: `model`, which `config` is for, or `fake`: the double
     that needs no torch and answers nonsense quickly. Raises ValueError for a fake one with ranks.

@@ -16,6 +16,7 @@ import click
 
 from twolane.config import SOCKET_NAME
 from twolane.deploy.cli.agent_command import agent
+from twolane.deploy.cli.down_command import down
 from twolane.deploy.cli.flags import flags, said
 from twolane.deploy.cli.scratch import make_scratch, remove_stale_scratch
 from twolane.deploy.errors import StartError
@@ -135,6 +136,7 @@ def worker(context: click.Context, /, **given: Any) -> None:
 
 
 main.add_command(agent)
+main.add_command(down)
 
 
 def _run(kind: type[SpecT], made: Callable[[], SpecT], given: dict[str, Any]) -> None:

@@ -244,6 +244,10 @@ class Router:
         self._dispatcher.report_gone(epoch, self._loop.time(), host=host)
         self._flush()
 
+    def heard_at(self) -> float | None:
+        """When a worker was last heard, in the event loop's time; None: there is none."""
+        return max((member.last_heard for member in self._dispatcher.members), default=None)
+
     def note_hosts(self, hosts: Sequence[cluster_pb2.HostStatus]) -> None:
         """What a controller knows of the hosts. It is shown until the controller is silent."""
         self._hosts = tuple(hosts)

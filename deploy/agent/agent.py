@@ -29,13 +29,12 @@ from twolane.deploy.launch.host_process import HostProcess
 from twolane.deploy.launch.process_launcher import DEPLOY_COMMAND, ProcessLauncher
 from twolane.deploy.process.evidence import Evidence, boot_id, pid_namespace, read_evidence
 from twolane.deploy.process.handshake import Handle
+from twolane.deploy.process.orphan import HEARTBEAT
 from twolane.deploy.process.parent_death import end_group
 from twolane.deploy.spec.specs import ProcessSpec, RouterSpec
 from twolane.kvtransfer.link.process_identity import open_pidfd, start_ticks
 
 log = logging.getLogger(__name__)
-
-HEARTBEAT = "heartbeat"  # a file in the state folder; its time of change moves while we live
 
 
 class NeverHereError(Exception):

@@ -220,6 +220,11 @@ SECTIONS = (
                 "stop_grace_s": Row(
                     "running answers when a process is stopped", "--stop-grace-s", "cut off"
                 ),
+                "orphan_s": Row(
+                    "silence of a worker's agent and of all its routers",
+                    "--orphan-s",
+                    "the worker ends itself",
+                ),
             },
             MembershipConfig: {
                 "announce_interval_s": Row(
@@ -346,5 +351,5 @@ SECTIONS = (
     ),
 )
 # Fields that bound nothing: other configs, and switches.
-PARTS = {"lease", "sender", "receiver", "batching", "restart", "calls", "port"}
+PARTS = {"lease", "sender", "receiver", "batching", "restart", "fencing", "calls", "port"}
 SWITCHES = {"index_answers", "require_checksums"}

@@ -32,6 +32,7 @@ class Announcer:
         self._worker = worker
         self._metrics_endpoint = metrics_endpoint
         self._metadata = shown(worker.config.secret)
+        self.heard_at: float | None = None  # when a router has last answered, in the loop's time
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -79,6 +80,7 @@ class Announcer:
                     answer = await self._announce(stub, self.describe())
                     pause_s = answer.interval_ms / 1000 or pause_s
                     router_log.known(clock())
+                    self.heard_at = clock()
                 except grpc.aio.AioRpcError as error:
                     if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
                         raise DisplacedError(f"router {router}: {error.details()}") from error

@@ -14,12 +14,12 @@ import pytest
 
 from tests.deploy.clusters import model_with
 from tests.processes import is_alive
-from twolane.deploy.agent.agent import HEARTBEAT
 from twolane.deploy.agent.client import AgentClient
 from twolane.deploy.agent.config import AgentConfig
 from twolane.deploy.agent.server import AgentServer
 from twolane.deploy.agent.term import OldTermError, Term, TermFile
 from twolane.deploy.process.evidence import boot_id, digest, read_evidence
+from twolane.deploy.process.orphan import HEARTBEAT
 from twolane.deploy.spec.specs import RouterSpec, WorkerSpec, new_epoch
 from twolane.rpc.secret import new_secret
 from twolane.security.gate import Gate

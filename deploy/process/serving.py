@@ -97,16 +97,16 @@ async def _serving_router(spec: RouterSpec, limit: int) -> AsyncIterator[Where]:
         grpc=grpc_door_config(shares),
         http=http_config(spec, shares),
         stop_grace_s=spec.timing.stop_grace_s,
-        secret=spec.secret,
+        credentials=spec.credentials,
     )
     async with AsyncExitStack() as stack:
-        dialer = await stack.enter_async_context(GrpcDialer(spec.secret))
+        dialer = await stack.enter_async_context(GrpcDialer(spec.credentials))
         try:
             config, text = router_config(spec), TextCodec.load(spec.model.model_dir)
         except ModelFilesError as error:
             raise StartError(str(error)) from error
-        server = RouterServer(config, place, dialer, text)
         try:
+            server = RouterServer(config, place, dialer, text)
             await stack.enter_async_context(server)
         except ListenError as error:
             raise StartError(str(error)) from error
@@ -152,7 +152,7 @@ async def _serving_worker(spec: WorkerSpec) -> AsyncIterator[Where]:
             except OSError as error:
                 text = f"cannot listen on {spec.bind_host} (--bind-host): {error}"
                 raise StartError(text) from error
-        dialer, metrics = PeerDialer(spec.secret), WorkerMetrics()
+        dialer, metrics = PeerDialer(spec.credentials), WorkerMetrics()
         worker = build_worker(spec, power, pages, dialer, landings, metrics)
         server = WorkerServer(worker, metrics)
         try:

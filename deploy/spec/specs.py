@@ -15,6 +15,7 @@ from twolane.engine.config import EngineConfig
 from twolane.options import option
 from twolane.rpc.listen import MAX_PORT, is_loopback, is_unspecified, port_range
 from twolane.rpc.secret import new_secret
+from twolane.security.credentials import Credentials
 from twolane.security.tls import TlsFiles
 
 MAX_SOCKETS = 64  # from a sender to a receiver
@@ -22,6 +23,7 @@ _HTTP_ABOVE = 2  # between them, workers come in where a router is started alone
 PREFILL, DECODE = "prefill", "decode"
 TRANSPORTS = ("cuda_ipc", "shm", "unix", "nixl", "tcp")  # best first; see kvtransfer
 AUTO, NONE = "auto", "none"  # whose generation_config.json: the model's, nobody's
+LAUNCHER = "controller"  # {name} in the paths of its TLS files
 BUNDLED = "bundled"  # the model that comes with us
 OVER_NETWORKS = frozenset({"nixl", "tcp"})  # of them; pages are always summed there
 
@@ -230,6 +232,10 @@ class RouterSpec:
         return self.router_id
 
     @property
+    def credentials(self) -> Credentials:
+        return Credentials(secret=self.secret, tls=self.tls, insecure=self.insecure)
+
+    @property
     def epoch(self) -> int:
         return 0  # nobody writes into pages on a router's behalf: it needs no fencing
 
@@ -270,6 +276,10 @@ class WorkerSpec:
     @property
     def name(self) -> str:
         return self.worker_id
+
+    @property
+    def credentials(self) -> Credentials:
+        return Credentials(secret=self.secret, tls=self.tls, insecure=self.insecure)
 
     def reborn(self) -> WorkerSpec:
         """The same worker as another incarnation."""
@@ -317,6 +327,11 @@ class ClusterSpec:
     def tls_of(self, name: str) -> TlsFiles | None:
         """The files of the process with that name."""
         return None if self.tls is None else self.tls.of(name)
+
+    @property
+    def credentials(self) -> Credentials:
+        """The launcher's."""
+        return Credentials(secret=self.secret, tls=self.tls_of(LAUNCHER), insecure=self.insecure)
 
     @property
     def n_workers(self) -> int:

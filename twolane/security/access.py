@@ -70,4 +70,6 @@ GRPC_LOCAL = frozenset(
         "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
     }
 )
-METRICS_ROLES = _VIEWERS
+HTTP_OPEN = frozenset({"/health"})  # all other paths of the clients' HTTP door, known or not:
+HTTP_ROLES = _CLIENTS
+METRICS_ROLES = _VIEWERS  # all pages beside the metrics

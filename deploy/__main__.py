@@ -1,4 +1,4 @@
-"""`python -m twolane.deploy router | worker`: one process of a cluster. A whole one:
+"""`python -m twolane.deploy router | worker | agent`: one process of a cluster. A whole one:
 `twolane.deploy.up`."""
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import click
 
 from twolane.config import SOCKET_NAME
+from twolane.deploy.cli.agent_command import agent
 from twolane.deploy.cli.flags import flags, said
 from twolane.deploy.cli.scratch import make_scratch, remove_stale_scratch
 from twolane.deploy.errors import StartError
@@ -131,6 +132,9 @@ def worker(context: click.Context, /, **given: Any) -> None:
         )
 
     _run(WorkerSpec, spec, given)
+
+
+main.add_command(agent)
 
 
 def _run(kind: type[SpecT], made: Callable[[], SpecT], given: dict[str, Any]) -> None:

@@ -212,7 +212,8 @@ class RouterSettings:
 class RouterSpec:
     """One router process. Clients come to `settings.host`; workers and the launcher, who show the
     `secret`, to `bind_host`, which workers dial as `advertise_host` (empty: `bind_host`). Ports
-    that are 0 are taken from the range `ports`; empty: any."""
+    that are 0 are taken from the range `ports`; empty: any. `host_name`, `state_dir`: see
+    `WorkerSpec`."""
 
     router_id: str
     model: ModelSpec
@@ -226,6 +227,8 @@ class RouterSpec:
     timing: TimingSpec = field(default_factory=TimingSpec)
     tls: TlsFiles | None = None
     insecure: bool = False  # listeners beyond the loopback may be without TLS
+    host_name: str = ""
+    state_dir: str = ""
 
     @property
     def name(self) -> str:
@@ -250,6 +253,9 @@ class WorkerSpec:
 
     It listens at `bind_host`; routers and peers dial `advertise_host` (empty: `bind_host`). Ports
     that are 0 are taken from the range `ports`; empty: any.
+
+    `host_name` is that of the host that it runs on; empty: as the system has it. With a `state_dir`
+    it leaves its evidence there (`twolane.deploy.process.evidence`) and outlives its launcher.
     """
 
     worker_id: str
@@ -271,7 +277,8 @@ class WorkerSpec:
     devices: tuple[str, ...] = ()
     tls: TlsFiles | None = None
     insecure: bool = False  # listeners beyond the loopback may be without TLS
-    host_name: str = ""  # of the host that it runs on, for people; empty: as the system has it
+    host_name: str = ""
+    state_dir: str = ""
 
     @property
     def name(self) -> str:
@@ -295,7 +302,8 @@ class PoolSpec:
 
     `devices` are the GPUs of each (`twolane.deploy.spec.devices`); empty: all see those that their
     launcher sees. Their metrics are at `settings.worker_metrics_port` and the ports above; 0: any
-    free ones.
+    free ones. `host_names` are the hosts of each;
+    empty: this machine.
     """
 
     name: str
@@ -304,6 +312,7 @@ class PoolSpec:
     n_workers: int = 1
     settings: WorkerSettings = field(default_factory=WorkerSettings)
     devices: tuple[tuple[str, ...], ...] = ()
+    host_names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -380,6 +389,7 @@ class ClusterSpec:
                 devices=pool.devices[i] if pool.devices else (),
                 tls=self.tls_of(f"{pool.name}-{i}"),
                 insecure=self.insecure,
+                host_name=pool.host_names[i] if pool.host_names else "",
             )
             for pool in self.pools
             for i in range(pool.n_workers)

@@ -155,10 +155,14 @@ class DrainWorkerResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class ReportGoneRequest(_message.Message):
-    __slots__ = ("epoch",)
+    __slots__ = ("epoch", "host", "proof_class")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PROOF_CLASS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
-    def __init__(self, epoch: _Optional[int] = ...) -> None: ...
+    host: str
+    proof_class: str
+    def __init__(self, epoch: _Optional[int] = ..., host: _Optional[str] = ..., proof_class: _Optional[str] = ...) -> None: ...
 
 class ReportGoneResponse(_message.Message):
     __slots__ = ()

@@ -28,9 +28,17 @@ import numpy as np
 from twolane.kvtransfer.device import DeviceError, DeviceMemory, SentMemory, region_of
 from twolane.kvtransfer.digests import DEVICE_DIGESTS, HOST_DIGESTS, Pool, agreed_digest
 from twolane.kvtransfer.layouts.sources import MakeConvert, PageMaker, Source, WholePages
-from twolane.kvtransfer.link.handshake import HOST
+from twolane.kvtransfer.link.handshake import HOST, ONE_HOST_ONLY
+from twolane.kvtransfer.page_lane import (
+    PLAIN_RECEIVER,
+    PLAIN_SENDER,
+    PageLane,
+    PageLaneError,
+    ReceiverLane,
+    SenderLane,
+)
 from twolane.kvtransfer.transport import Landing, Outlet
-from twolane.kvtransfer.transports.common.addresses import listen_tcp, listen_unix
+from twolane.kvtransfer.transports.common.addresses import is_loopback, listen_tcp, listen_unix
 from twolane.kvtransfer.transports.common.claims import LandingTable
 from twolane.kvtransfer.transports.common.page_summer import DeviceSummer, HostSummer, PageSummer
 from twolane.kvtransfer.transports.common.shared_memory import PoolMemory
@@ -55,6 +63,7 @@ from twolane.v1 import transfer_pb2
 
 TRANSPORTS = ("cuda_ipc", "shm", "unix", "nixl", "tcp")  # best first
 TRUSTED = frozenset({"cuda_ipc"})  # not summed unless asked: no byte leaves the cards' own wires
+_UNPROVABLE = "no proof that a sender has stopped writing crosses the network"
 AnyPool = Pool | DeviceMemory
 
 _log = logging.getLogger(__name__)
@@ -69,6 +78,8 @@ class TransportConfig:
     advertise_host: str = ""  # ... and tells this; empty: bind_host
     checksums: bool | None = None  # None: on, but for those that are trusted
     sockets: int = 1  # of unix and tcp, from each sender to each receiver
+    page_lane: PageLane = PageLane.PLAIN  # what protects tcp connections
+    trusted_fabric: bool = False  # nixl may be used beyond this host: nobody else is on the fabric
 
     def __post_init__(self) -> None:
         unknown = set(self.transports) - set(TRANSPORTS)
@@ -81,7 +92,8 @@ class TransportConfig:
         is_host = isinstance(pool, np.ndarray)
         left_out = {"cuda_ipc"} if is_host else set[str]()
         is_slower = "tcp" in self.transports and not agent.has_fabric()
-        if is_slower or not agent.is_installed():
+        is_readable = not (self.trusted_fabric or is_loopback(self.bind_host))
+        if is_slower or is_readable or not agent.is_installed():
             left_out.add("nixl")
         return tuple(name for name in self.transports if name not in left_out)
 
@@ -107,6 +119,8 @@ def open_landings(
         for name in config.offered(pool):
             landing = _open_landing(name, receiver_epoch, pool, config, memory)
             if landing is not None:
+                is_near = name in ONE_HOST_ONLY
+                assert is_near or not landing.sender_writes, _UNPROVABLE  # guard: one host
                 landings[name] = landing
     except OSError:
         for landing in landings.values():
@@ -146,7 +160,8 @@ def _open_landing(
     except OSError:
         listener.close()
         raise
-    return StreamLanding(listener, address, receiver_epoch, ground)
+    lane = ReceiverLane.draw(config.page_lane) if name == "tcp" else PLAIN_RECEIVER
+    return StreamLanding(listener, address, receiver_epoch, ground, lane=lane)
 
 
 def _open_nixl(receiver_epoch: int, pool: AnyPool, config: TransportConfig) -> Landing | None:
@@ -230,22 +245,34 @@ class OutletOpener:
         if hello.transport == "nixl":
             source = self._nixl_source(hello, digest)
             return NixlOutlet(address, self._epoch, hello.epoch, source, digest=digest)
+        lane = self._lane_to(hello)
         outlets: list[Outlet] = []
         try:
             for _ in range(self._config.sockets):
-                outlets.append(self._stream_outlet(hello, digest))  # noqa: PERF401  # closed below
+                outlets.append(self._stream_outlet(hello, digest, lane))  # noqa: PERF401
         except OSError:
             for outlet in outlets:
                 outlet.close()
             raise
         return outlets[0] if len(outlets) == 1 else Bundle(outlets)
 
-    def _stream_outlet(self, hello: transfer_pb2.ReceiverHello, digest: str) -> Outlet:
-        """Of one socket."""
+    def _lane_to(self, hello: transfer_pb2.ReceiverHello) -> SenderLane:
+        """Raises `PageLaneError` when it is not ours: no receiver talks us into less protection."""
+        if hello.transport != "tcp":
+            return PLAIN_SENDER
+        theirs, ours = hello.page_lane or PageLane.PLAIN, self._config.page_lane
+        if theirs != ours:  # guard: page lane
+            raise PageLaneError(f"page_lane {theirs} at the receiver, {ours} here")
+        return SenderLane(ours, hello.page_key)
+
+    def _stream_outlet(
+        self, hello: transfer_pb2.ReceiverHello, digest: str, lane: SenderLane
+    ) -> Outlet:
+        """One connection."""
         source = self._stream_of(hello, digest)
         return StreamOutlet(
             hello.transport, hello.transport_address, self._epoch, hello.epoch, source,
-            digest=digest,
+            digest=digest, lane=lane,
         )  # fmt: skip
 
     def _stream_of(self, hello: transfer_pb2.ReceiverHello, digest: str) -> PageSource:

@@ -6,6 +6,7 @@ belong to one user.
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import secrets
 import socket
@@ -21,6 +22,14 @@ def listen_tcp(bind_host: str, advertise_host: str) -> tuple[socket.socket, str]
     listener = socket.create_server(bind_address[:2], family=family)
     port = listener.getsockname()[1]
     return listener, f"{advertise_host or bind_host}:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine's processes can reach what listens there."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def listen_unix() -> tuple[socket.socket, str]:

@@ -24,7 +24,6 @@ from twolane.deploy.spec.secret import secret_by_hand, secret_option
 from twolane.deploy.spec.spec_json import from_json
 from twolane.deploy.spec.specs import (
     DECODE,
-    MAX_PORT,
     PREFILL,
     ClusterSettings,
     ClusterSpec,
@@ -36,6 +35,7 @@ from twolane.deploy.spec.specs import (
     WorkerSpec,
 )
 from twolane.engine.config import EngineConfig
+from twolane.rpc.listen import MAX_PORT
 
 _PORT = click.IntRange(0, MAX_PORT)
 _ID_HELP = "Unique in the cluster.  [default: of host and process]"
@@ -73,12 +73,6 @@ def main() -> None:
 @main.command()
 @click.option("--router-id", help=_ID_HELP)
 @click.option(
-    "--worker-host",
-    default="127.0.0.1",
-    show_default=True,
-    help="Where workers announce themselves, showing the secret.",
-)
-@click.option(
     "--admin-socket",
     metavar="PATH",
     help="Where operators come in.  [default: in a new temporary folder]",
@@ -90,11 +84,10 @@ def router(context: click.Context, /, **given: Any) -> None:
     """Run one router."""
 
     def spec() -> RouterSpec:
+        router_id = given["router_id"] or _own_id("router")
         return replace(
-            _cluster(said(context), role="both").router(),
-            router_id=given["router_id"] or _own_id("router"),
+            _cluster(said(context), role="both").router(router_id),
             secret=secret_by_hand(given["secret_file"]),
-            worker_host=given["worker_host"],
             admin_socket=given["admin_socket"] or _own_socket(),
         )
 
@@ -105,7 +98,6 @@ def router(context: click.Context, /, **given: Any) -> None:
 @click.option("--worker-id", help=_ID_HELP)
 @click.option("--role", type=click.Choice([PREFILL, DECODE, "both"]), default="both")
 @click.option("--router", "routers", multiple=True, metavar="HOST:PORT", help=_ROUTER_HELP)
-@click.option("--host", "own_host", default="127.0.0.1", show_default=True)
 @click.option("--port", "own_port", type=_PORT, default=0)
 @click.option(
     "--metrics-port",
@@ -125,13 +117,14 @@ def worker(context: click.Context, /, **given: Any) -> None:
         if len(cluster.pools) > 1:
             names = ", ".join(pool.name for pool in cluster.pools)
             raise click.UsageError(f"a worker is of one pool; the topology has {names}")
+        worker_id = given["worker_id"] or _own_id("worker")
         return replace(
             cluster.workers("")[0],
-            worker_id=given["worker_id"] or _own_id("worker"),
+            worker_id=worker_id,
+            tls=cluster.tls_of(worker_id),
             pool=cluster.pools[0].name if given["topology"] else "",
             secret=secret_by_hand(given["secret_file"]),
             routers=given["routers"] or (f"127.0.0.1:{_WORKER_PORT}",),
-            host=given["own_host"],
             port=given["own_port"],
             metrics_host="",
             metrics_port=given["own_metrics_port"],

@@ -107,7 +107,7 @@ def _check_ports(cluster: ClusterSpec) -> None:
     wanted = [
         (its.host, its.port, "--port"),
         (its.host, its.http_door or 0, "--http-port"),
-        (router.worker_host, its.worker_port, "--worker-port"),
+        (router.bind_host, its.worker_port, "--worker-port"),
         (its.host, its.metrics_port, "--metrics-port"),
     ]
     wanted += [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -53,12 +54,12 @@ def build_worker(
     """A worker with the spec's roles on that engine, whose pages are `pages`. Nothing runs yet."""
     config = worker_config(spec, on_gpu=power.on_gpu)
     check_rows(config.limits, power.engine.spec)
-    site = WorkerContext(config, power.engine, epoch=spec.epoch)
+    context = WorkerContext(config, power.engine, epoch=spec.epoch)
     decode = prefill = None
     if DECODE in spec.roles:
-        decode = DecodeRole(site, DecodeConfig(receiver=receiver_config(spec.timing)))
+        decode = DecodeRole(context, DecodeConfig(receiver=receiver_config(spec.timing)))
     if PREFILL in spec.roles:
-        prefill = PrefillRole(site, prefill_config(spec, on_gpu=power.on_gpu), adopter=decode)
+        prefill = PrefillRole(context, prefill_config(spec, on_gpu=power.on_gpu), adopter=decode)
     if pages is None and len(spec.roles) == 1:
         raise StartError(
             f"a {spec.roles[0]} worker moves pages, and the cards of its ranks cannot reach each "
@@ -66,7 +67,7 @@ def build_worker(
         )
     layout = power.engine.spec.layout
     opener = OutletOpener(
-        site.epoch,
+        context.epoch,
         power.engine.pool if pages is None else pages,
         transport_config(spec),
         layout,
@@ -86,7 +87,7 @@ def build_worker(
         memory=opener.memory,
     )
     runner = ThreadStepRunner(power.engine)
-    return Worker(config, site, Roles(decode, prefill), runner, wire, observer=metrics)
+    return Worker(config, context, Roles(decode, prefill), runner, wire, observer=metrics)
 
 
 def on_device(spec: WorkerSpec) -> ModelSpec:
@@ -117,7 +118,10 @@ def worker_config(spec: WorkerSpec, *, on_gpu: bool = False) -> WorkerConfig:
         worker_id=spec.worker_id,
         pool=spec.pool,
         devices=_devices(spec, on_gpu=on_gpu),
-        host=spec.host,
+        host_name=spec.host_name or socket.gethostname(),
+        bind_host=spec.bind_host,
+        advertise_host=spec.advertise_host,
+        ports=spec.ports,
         port=spec.port,
         metrics_host=spec.metrics_host,
         metrics_port=spec.metrics_port,
@@ -214,5 +218,10 @@ def lease_config(timing: TimingSpec) -> LeaseConfig:
 
 def transport_config(spec: WorkerSpec) -> TransportConfig:
     settings = spec.settings
-    config = TransportConfig(transports=settings.transports, bind_host=bare(spec.host))
+    config = TransportConfig(
+        transports=settings.transports,
+        bind_host=bare(spec.bind_host),
+        advertise_host=bare(spec.advertise_host),
+        ports=spec.ports,
+    )
     return with_given(config, checksums=settings.checksums, sockets=settings.sockets)

@@ -23,7 +23,7 @@ from twolane.deploy.process.descriptors import (
     share,
 )
 from twolane.deploy.spec.specs import DECODE, ProcessSpec, RouterSpec, WorkerSpec
-from twolane.rpc.listen import ListenError
+from twolane.rpc.listen import ListenError, unreachable
 
 if TYPE_CHECKING:
     from twolane.kvtransfer.transport import Landing
@@ -82,11 +82,15 @@ async def _serving_router(spec: RouterSpec, limit: int) -> AsyncIterator[Where]:
     from twolane.router.text.codec import TextCodec
     from twolane.router.text.model_files import ModelFilesError
 
+    if why := unreachable(spec.bind_host, spec.advertise_host, ()):
+        raise StartError(why)
     shares, settings = share(limit, count_open()), spec.settings
     place = ServerConfig(
         host=settings.host,
         port=settings.port,
-        worker_host=spec.worker_host,
+        bind_host=spec.bind_host,
+        advertise_host=spec.advertise_host,
+        ports=spec.ports,
         worker_port=settings.worker_port,
         metrics_port=settings.metrics_port,
         admin_socket=spec.admin_socket,
@@ -130,6 +134,8 @@ async def _serving_worker(spec: WorkerSpec) -> AsyncIterator[Where]:
     from twolane.worker.metrics import WorkerMetrics
     from twolane.worker.peers.links import PeerDialer
 
+    if why := unreachable(spec.bind_host, spec.advertise_host, spec.routers):
+        raise StartError(why)
     is_shared = DECODE in spec.roles and "shm" in spec.settings.transports
     with open_engine(
         on_device(spec), name=spec.name, is_shared=is_shared, ready=ready_limits(spec)
@@ -141,8 +147,11 @@ async def _serving_worker(spec: WorkerSpec) -> AsyncIterator[Where]:
                 landings = open_landings(spec.epoch, pages, config, power.memory)
             except DeviceError as error:
                 raise StartError(str(error)) from error
+            except ListenError as error:
+                raise StartError(str(error)) from error
             except OSError as error:
-                raise StartError(f"cannot listen on {spec.host} (--host): {error}") from error
+                text = f"cannot listen on {spec.bind_host} (--bind-host): {error}"
+                raise StartError(text) from error
         dialer, metrics = PeerDialer(spec.secret), WorkerMetrics()
         worker = build_worker(spec, power, pages, dialer, landings, metrics)
         server = WorkerServer(worker, metrics)

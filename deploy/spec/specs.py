@@ -13,9 +13,10 @@ from pathlib import Path
 
 from twolane.engine.config import EngineConfig
 from twolane.options import option
+from twolane.rpc.listen import MAX_PORT, is_loopback, is_unspecified, port_range
 from twolane.rpc.secret import new_secret
+from twolane.security.tls import TlsFiles
 
-MAX_PORT = 65535
 MAX_SOCKETS = 64  # from a sender to a receiver
 _HTTP_ABOVE = 2  # between them, workers come in where a router is started alone
 PREFILL, DECODE = "prefill", "decode"
@@ -33,6 +34,36 @@ class ClusterSettings:
     launcher: str = option("ray", "", choices=("ray", "process"))
     share_gpus: bool = option(False, "Several workers on a GPU, where there is not one for each.")
     log_level: str = option("info", "", choices=("debug", "info", "warning", "error"))
+    tls_ca: str = option("", "PEM file of the authorities to trust.", metavar="FILE")
+    tls_cert: str = option(
+        "",
+        "PEM file of a process's certificate; {name} in the path is the process's name.",
+        metavar="FILE",
+    )
+    tls_key: str = option("", "PEM file of that certificate's key.", metavar="FILE")
+    insecure: bool = option(
+        False, "Allow listeners that other machines reach without TLS: the network must be private."
+    )
+    bind_host: str = option(
+        "127.0.0.1", "Where routers and workers listen for each other, on each host."
+    )
+    advertise_host: str = option(
+        "", "The address of this host that others dial.  [default: that of --bind-host]"
+    )
+    ports: str = option(
+        "",
+        "Ports that each host gives to whatever has none of its own.  [default: any]",
+        metavar="FIRST-LAST",
+    )
+
+    def __post_init__(self) -> None:
+        if self.ports:
+            port_range(self.ports)
+        if is_unspecified(self.advertise_host):
+            raise ValueError(
+                f"advertise_host is {self.advertise_host}, which others cannot dial: name an "
+                "address of this machine"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,17 +208,22 @@ class RouterSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterSpec:
-    """One router process. `settings.host` is for clients, `worker_host` for workers and the
-    launcher, who show the `secret`."""
+    """One router process. Clients come to `settings.host`; workers and the launcher, who show the
+    `secret`, to `bind_host`, which workers dial as `advertise_host` (empty: `bind_host`). Ports
+    that are 0 are taken from the range `ports`; empty: any."""
 
     router_id: str
     model: ModelSpec
     settings: RouterSettings = field(default_factory=RouterSettings)
     secret: str = field(default_factory=new_secret, repr=False)
-    worker_host: str = "127.0.0.1"
+    bind_host: str = "127.0.0.1"
+    advertise_host: str = ""
+    ports: str = ""
     admin_socket: str = ""  # the path of the operators' door; empty: none
     log_level: str = "info"
     timing: TimingSpec = field(default_factory=TimingSpec)
+    tls: TlsFiles | None = None
+    insecure: bool = False  # listeners beyond the loopback may be without TLS
 
     @property
     def name(self) -> str:
@@ -205,6 +241,9 @@ class WorkerSpec:
     The roles are `prefill`, `decode`, or both (colocated). `devices` are the GPUs that it may see,
     as CUDA_VISIBLE_DEVICES names them; empty: those that its launcher sees. Its metrics are at
     `metrics_port`; the settings' is its pool's.
+
+    It listens at `bind_host`; routers and peers dial `advertise_host` (empty: `bind_host`). Ports
+    that are 0 are taken from the range `ports`; empty: any.
     """
 
     worker_id: str
@@ -215,13 +254,18 @@ class WorkerSpec:
     settings: WorkerSettings = field(default_factory=WorkerSettings)
     secret: str = field(default_factory=new_secret, repr=False)
     pool: str = ""
-    host: str = "127.0.0.1"
+    bind_host: str = "127.0.0.1"
+    advertise_host: str = ""
+    ports: str = ""
     port: int = 0
-    metrics_host: str = ""  # empty: `host`
+    metrics_host: str = ""  # empty: `bind_host`
     metrics_port: int = 0
     log_level: str = "info"
     timing: TimingSpec = field(default_factory=TimingSpec)
     devices: tuple[str, ...] = ()
+    tls: TlsFiles | None = None
+    insecure: bool = False  # listeners beyond the loopback may be without TLS
+    host_name: str = ""  # of the host that it runs on, for people; empty: as the system has it
 
     @property
     def name(self) -> str:
@@ -254,16 +298,25 @@ class PoolSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSpec:
-    """One router and its pools of workers, on this machine. Workers are reached over the loopback
-    alone."""
+    """One router and its pools of workers. `bind_host`, `advertise_host` and `ports` are those of
+    every process, see `WorkerSpec`."""
 
     model: ModelSpec  # as the router sees it: its name, and where its tokenizer is
     pools: tuple[PoolSpec, ...]
     settings: RouterSettings = field(default_factory=RouterSettings)
     admin_socket: str = ""
+    bind_host: str = "127.0.0.1"
+    advertise_host: str = ""
+    ports: str = ""
     log_level: str = "info"
     timing: TimingSpec = field(default_factory=TimingSpec)
     secret: str = field(default_factory=new_secret, repr=False, compare=False)
+    tls: TlsFiles | None = None  # the paths may contain {name}: see `tls_of`
+    insecure: bool = False
+
+    def tls_of(self, name: str) -> TlsFiles | None:
+        """The files of the process with that name."""
+        return None if self.tls is None else self.tls.of(name)
 
     @property
     def n_workers(self) -> int:
@@ -274,15 +327,20 @@ class ClusterSpec:
         """The GPUs of every worker; more than once, where workers share one."""
         return [gpu for pool in self.pools for devices in pool.devices for gpu in devices]
 
-    def router(self) -> RouterSpec:
+    def router(self, router_id: str = "router-0") -> RouterSpec:
         return RouterSpec(
-            router_id="router-0",
+            router_id=router_id,
             model=self.model,
             settings=self.settings,
             admin_socket=self.admin_socket,
+            bind_host=self.bind_host,
+            advertise_host=self.advertise_host,
+            ports=self.ports,
             log_level=self.log_level,
             timing=self.timing,
             secret=self.secret,
+            tls=self.tls_of(router_id),
+            insecure=self.insecure,
         )
 
     def workers(self, worker_endpoint: str) -> list[WorkerSpec]:
@@ -297,11 +355,16 @@ class ClusterSpec:
                 settings=pool.settings,
                 secret=self.secret,
                 pool=pool.name,
-                metrics_host=self.settings.host,
+                bind_host=self.bind_host,
+                advertise_host=self.advertise_host,
+                ports=self.ports,
+                metrics_host=self.settings.host if is_loopback(self.bind_host) else "",
                 metrics_port=port + i if (port := pool.settings.worker_metrics_port) else 0,
                 log_level=self.log_level,
                 timing=self.timing,
                 devices=pool.devices[i] if pool.devices else (),
+                tls=self.tls_of(f"{pool.name}-{i}"),
+                insecure=self.insecure,
             )
             for pool in self.pools
             for i in range(pool.n_workers)

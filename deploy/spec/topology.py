@@ -199,14 +199,16 @@ def _contradictions(topology: Topology, *, is_whole: bool) -> Iterator[Problem]:
     yield from _unsummed(topology)
     if not refused and any(pool.role != "both" for pool in topology.pools):
         yield from _strangers(topology)
-    for name, part, kind in (
-        ("router", topology.router, RouterSettings),
-        ("timing", topology.timing, TimingSpec),
-    ):
+    parts: tuple[tuple[Place, BaseModel, type], ...] = (
+        (("router",), topology.router, RouterSettings),
+        (("timing",), topology.timing, TimingSpec),
+        ((), topology, ClusterSettings),
+    )
+    for place, part, kind in parts:
         try:
             kind(**settings(kind, given(part)))
         except ValueError as error:
-            yield Problem((name, *_named(str(error))[-1:]), str(error))
+            yield Problem((*place, *_named(str(error))[-1:]), str(error))
 
 
 def _refused_models(topology: Topology) -> Iterator[Problem]:

@@ -19,6 +19,7 @@ times as quick, and nixl is for those that leave tcp out.
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ from twolane.kvtransfer.page_lane import (
     SenderLane,
 )
 from twolane.kvtransfer.transport import Landing, Outlet
-from twolane.kvtransfer.transports.common.addresses import is_loopback, listen_tcp, listen_unix
+from twolane.kvtransfer.transports.common.addresses import listen_tcp, listen_unix
 from twolane.kvtransfer.transports.common.claims import LandingTable
 from twolane.kvtransfer.transports.common.page_summer import DeviceSummer, HostSummer, PageSummer
 from twolane.kvtransfer.transports.common.shared_memory import PoolMemory
@@ -59,6 +60,7 @@ from twolane.kvtransfer.transports.stream.sink import Destination, HostDestinati
 from twolane.kvtransfer.transports.stream.slot_outlet import SharedOutlet
 from twolane.kvtransfer.transports.stream.source import DeviceSource, HostSource, PageSource
 from twolane.layout import parse_layout
+from twolane.rpc.listen import ListenError, is_loopback
 from twolane.v1 import transfer_pb2
 
 TRANSPORTS = ("cuda_ipc", "shm", "unix", "nixl", "tcp")  # best first
@@ -75,7 +77,8 @@ class TransportConfig:
 
     transports: tuple[str, ...] = TRANSPORTS  # best first
     bind_host: str = "127.0.0.1"  # the tcp landing listens here ...
-    advertise_host: str = ""  # ... and tells this; empty: bind_host
+    advertise_host: str = ""  # ... and senders dial this; empty: bind_host
+    ports: str = ""  # 7300-7399: one of these ports; empty: any
     checksums: bool | None = None  # None: on, but for those that are trusted
     sockets: int = 1  # of unix and tcp, from each sender to each receiver
     page_lane: PageLane = PageLane.PLAIN  # what protects tcp connections
@@ -112,7 +115,8 @@ def open_landings(
 ) -> dict[str, Landing]:
     """One landing a transport. Of a host's pool, shm only when that is the beginning of `memory`.
 
-    The caller closes them. Raises OSError when an address cannot be had; then none is open.
+    The caller closes them. Raises OSError or `ListenError` when an address cannot be listened at;
+    then none is open.
     """
     landings: dict[str, Landing] = {}
     try:
@@ -122,7 +126,7 @@ def open_landings(
                 is_near = name in ONE_HOST_ONLY
                 assert is_near or not landing.sender_writes, _UNPROVABLE  # guard: one host
                 landings[name] = landing
-    except OSError:
+    except (OSError, ListenError):
         for landing in landings.values():
             landing.close()
         raise
@@ -148,9 +152,7 @@ def _open_landing(
             return None
     if name == "nixl":
         return _open_nixl(receiver_epoch, pool, config)
-    listener, address = (
-        listen_tcp(config.bind_host, config.advertise_host) if name == "tcp" else listen_unix()
-    )
+    listener, address = _listen_tcp(config) if name == "tcp" else listen_unix()
     table = LandingTable(checksums=checksums)
     try:
         if isinstance(pool, np.ndarray):
@@ -164,8 +166,12 @@ def _open_landing(
     return StreamLanding(listener, address, receiver_epoch, ground, lane=lane)
 
 
+def _listen_tcp(config: TransportConfig) -> tuple[socket.socket, str]:
+    return listen_tcp(config.bind_host, config.advertise_host, config.ports)
+
+
 def _open_nixl(receiver_epoch: int, pool: AnyPool, config: TransportConfig) -> Landing | None:
-    listener, address = listen_tcp(config.bind_host, config.advertise_host)
+    listener, address = _listen_tcp(config)
     regions = (region_of(pool),) if isinstance(pool, np.ndarray) else pool.regions
     summer: PageSummer = HostSummer(pool) if isinstance(pool, np.ndarray) else DeviceSummer(pool)
     page_bytes = pool.shape[1] if isinstance(pool, np.ndarray) else pool.page_bytes

@@ -8,7 +8,6 @@ served; a load balancer that reads it sends clients elsewhere meanwhile.
 from __future__ import annotations
 
 import asyncio
-import errno
 from contextlib import AsyncExitStack
 from types import TracebackType
 
@@ -28,7 +27,7 @@ from twolane.router.members.session import WorkerDialer
 from twolane.router.router import Router
 from twolane.router.text.codec import TextCodec
 from twolane.rpc.call_gate import CallGate
-from twolane.rpc.listen import ListenError, bare, join, listening
+from twolane.rpc.listen import IN_USE, ListenError, bare, bind_port, join, try_listen
 from twolane.rpc.metrics_http import Headers, MetricsEndpoint
 from twolane.rpc.options import INTERNAL_SERVER_OPTIONS
 from twolane.rpc.secret import SecretGate
@@ -78,7 +77,7 @@ class RouterServer:
     @property
     def worker_address(self) -> str:
         """host:port of the door for workers and the launcher."""
-        return join(self._config.worker_host, self.worker_port)
+        return join(self._config.advertise_host or self._config.bind_host, self.worker_port)
 
     @property
     def http_address(self) -> str:
@@ -100,7 +99,8 @@ class RouterServer:
             if self._config.metrics_port is not None:
                 metrics = MetricsEndpoint(self.metrics.registry, pages={TARGETS: self._targets})
                 stack.push_async_callback(metrics.close)
-                self.metrics_port = await _start(metrics, self._config)
+                self.metrics_port = _bind(metrics, self._config)
+                await metrics.start()
             await stack.enter_async_context(self.router)
             await self._open_worker_door(stack)
             server = self._make_door()
@@ -109,9 +109,10 @@ class RouterServer:
             gate = self._calls
             server.add_handlers(Door(self.router).handlers(gate))
             server.add_handlers(standard_handlers(self._health, (INFERENCE,), gate))
-            host, port = self._config.host, self._config.port
-            with listening(host, port, "--port"):
-                self.port = server.bind(host, port)
+            config, host = self._config, self._config.host
+            self.port = bind_port(
+                lambda port: server.bind(host, port), host, config.port, "--port", config.ports
+            )
             await self._open_admin_door(stack)
             await self._publish()
             await server.start()
@@ -148,9 +149,11 @@ class RouterServer:
         server = grpc.aio.server(interceptors=[self.gate], options=INTERNAL_SERVER_OPTIONS)
         stack.push_async_callback(server.stop, None)
         server.add_generic_rpc_handlers((WorkerDoor(self.router).handler(),))
-        host, port = self._config.worker_host, self._config.worker_port
-        with listening(host, port, "--worker-port"):
-            self.worker_port = server.add_insecure_port(join(host, port))
+        config, host = self._config, self._config.bind_host
+        self.worker_port = bind_port(
+            lambda port: server.add_insecure_port(join(host, port)),
+            host, config.worker_port, "--worker-port", config.ports,
+        )  # fmt: skip
         await server.start()
 
     async def _open_admin_door(self, stack: AsyncExitStack) -> None:
@@ -176,8 +179,10 @@ class RouterServer:
         app = make_app(self.router, config.http)
         max_bytes = self.router.config.limits.message_bytes
         http = HttpServer(app, config.http, max_bytes=max_bytes)
-        with listening(config.host, config.http.port, "--http-port"):
-            self.http_port = http.open(bare(config.host))
+        self.http_port = bind_port(
+            lambda port: http.open(bare(config.host), port),
+            config.host, config.http.port, "--http-port", config.ports,
+        )  # fmt: skip
         return http
 
     async def _stop_doors(self, server: SharedPort, http: HttpServer | None) -> None:
@@ -216,14 +221,13 @@ class RouterServer:
             await self._health.set(name, serving if self.router.can_serve() else not_serving)
 
 
-async def _start(metrics: MetricsEndpoint, config: ServerConfig) -> int:
-    """Returns the port: the one asked for, or another if somebody has that one. It is told to all
-    who scrape, and a router that serves is worth more than its page's place."""
+def _bind(metrics: MetricsEndpoint, config: ServerConfig) -> int:
+    """Returns the port: the one asked for, or another if that is in use. Scrapers find it by the
+    router's targets and its status, and a router that serves is worth more than its page's port."""
     assert config.metrics_port is not None
-    with listening(config.host, config.metrics_port, "--metrics-port"):
-        try:
-            return await metrics.start(bare(config.host), config.metrics_port)
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise
-            return await metrics.start(bare(config.host), 0)
+    host = bare(config.host)
+    is_taken = config.metrics_port and try_listen(host, config.metrics_port) == IN_USE
+    return bind_port(
+        lambda port: metrics.bind(host, port),
+        host, 0 if is_taken else config.metrics_port, "--metrics-port", config.ports,
+    )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from urllib.parse import unquote
 
 import grpc
 
@@ -12,6 +13,7 @@ from twolane.router.members.membership import NameTakenError, RetiredEpochError
 from twolane.router.router import Router
 from twolane.rpc.call_gate import Context
 from twolane.rpc.handlers import unary
+from twolane.rpc.listen import host_of, is_loopback, is_unspecified
 from twolane.rpc.log_rate import LogRate
 from twolane.v1 import cluster_pb2
 
@@ -40,6 +42,7 @@ class WorkerDoor:
         self, request: cluster_pb2.AnnounceRequest, context: Context
     ) -> cluster_pb2.AnnounceResponse:
         _check_announce(request)
+        check_endpoint(request.worker.endpoint, context.peer())
         try:
             return self._router.announce(request)
         except (NameTakenError, RetiredEpochError) as error:
@@ -61,6 +64,20 @@ class WorkerDoor:
         n = self._log_rate.take(epoch, asyncio.get_running_loop().time())
         if n:
             log.warning("refused %d announces: %s", n, error)
+
+
+def check_endpoint(endpoint: str, caller: str) -> None:
+    """Refuse a worker of another host that we could not dial: `caller` is its address as gRPC
+    writes it (ipv4:10.0.0.7:4711)."""
+    kind, _, address = unquote(caller).partition(":")
+    if not kind.startswith("ip") or is_loopback(host_of(address)):
+        return
+    if is_loopback(host_of(endpoint)) or is_unspecified(host_of(endpoint)):
+        raise InvalidRequestError(
+            f"the worker announces itself at {endpoint} and calls from {host_of(address)}: set its "
+            "advertise_host (--advertise-host) to an address of its host",
+            field="worker.endpoint",
+        )
 
 
 def _check_announce(request: cluster_pb2.AnnounceRequest) -> None:

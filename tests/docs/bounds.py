@@ -94,6 +94,9 @@ SECTIONS = (
                 "unavailable_after_s": Row(
                     "time without a worker that could serve it", "", "UnavailableError"
                 ),
+                "lost_workers_wait_s": Row(
+                    "the same for a request whose workers were lost", "", "UnavailableError"
+                ),
                 "retry_after_min_s": Row("shortest RetryInfo", "", ""),
                 "retry_after_max_s": Row("longest RetryInfo", "", ""),
                 "hopeless_factor": Row(

@@ -8,6 +8,16 @@ _MEMBERS = "tests/router/members/test_membership.py::"
 
 ACCESS = (
     Mutant(
+        "API key",
+        "twolane/security/keys.py",
+        "is_right = hmac.compare_digest(digest(secret), known)",
+        "is_right = True",
+        (
+            "tests/twolane/security/test_keys.py::"
+            "test_wrong_keys_are_refused_and_the_answer_does_not_tell_a_known_id_from_another",
+        ),
+    ),
+    Mutant(
         "secret",
         "twolane/rpc/secret.py",
         "if not details.method.startswith(_OURS) or self._knows(details):",

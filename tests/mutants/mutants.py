@@ -205,7 +205,7 @@ MUTANTS = (
     Mutant(
         "label",
         "worker/attempts/registry.py",
-        "if self._labels.is_anothers(log.claim):",
+        "if self._labels.is_held_by_other(log.claim):",
         "if False:",
         (
             _OWNERSHIP + "test_second_request_under_a_running_label_is_refused_at_once",

@@ -1,7 +1,8 @@
 """GET /metrics: an HTTP endpoint on the event loop, with no thread of its own.
 
 endpoint = MetricsEndpoint(registry)
-port = await endpoint.start("127.0.0.1", 0)
+port = endpoint.bind("127.0.0.1", 0)
+await endpoint.start()
 
 In Prometheus' text format, or in OpenMetrics where the scraper asks for that. Other pages may be
 given by their path; what is none of them is 404.
@@ -10,6 +11,7 @@ given by their path; what is none of them is 404.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 
@@ -39,20 +41,28 @@ class MetricsEndpoint:
     ) -> None:
         self._registry = registry
         self._pages = {METRICS: self._metrics, **(pages or {})}
+        self._listener: socket.socket | None = None
         self._server: asyncio.Server | None = None
         self._n_connections = 0
 
-    async def start(self, host: str, port: int) -> int:
-        """Returns the port, which the system chose if `port` is 0. Raises OSError."""
-        self._server = await asyncio.start_server(self._serve, host, port)
-        bound: int = self._server.sockets[0].getsockname()[1]
+    def bind(self, host: str, port: int) -> int:
+        """Returns the port, which the system chooses if `port` is 0. Raises OSError."""
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        self._listener = socket.create_server(found[0][4][:2], family=found[0][0])
+        bound: int = self._listener.getsockname()[1]
         return bound
+
+    async def start(self) -> None:
+        """Serve at the port that was bound."""
+        self._server = await asyncio.start_server(self._serve, sock=self._listener)
 
     async def close(self) -> None:
         """May be called twice."""
         if self._server is not None:
             self._server.close()
             await self._server.wait_closed()
+        elif self._listener is not None:
+            self._listener.close()
 
     def _metrics(self, headers: Headers) -> tuple[bytes, str]:
         encode, content_type = choose_encoder(headers.get("accept", ""))

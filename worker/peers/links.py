@@ -14,14 +14,15 @@ from twolane.v1 import transfer_pb2, transfer_pb2_grpc
 
 
 class PeerDialer:
-    """`wire.dial` in production: a channel of its own for each stream, closed with it."""
+    """`wire.dial` in production: each stream has its own channel, which closes with it."""
 
     def __init__(self, secret: str) -> None:
         self._metadata = shown(secret)
         self._closing: set[asyncio.Task[None]] = set()
 
     async def __call__(self, endpoint: str) -> PeerLink:
-        """A stream to the TransferService at host:port. Never fails: a dead peer breaks it."""
+        """Open a stream to the TransferService at host:port. Never fails: if the peer is dead, the
+        stream breaks."""
         channel = grpc.aio.insecure_channel(endpoint, options=CHANNEL_OPTIONS)
         stub = transfer_pb2_grpc.TransferServiceStub(channel)
         link: GrpcLink[transfer_pb2.ConnectRequest, transfer_pb2.ConnectResponse]

@@ -48,10 +48,11 @@ class HttpServer:
         self._config = config
         self._max_bytes = max_bytes
 
-    def open(self, host: str) -> int:
-        """Serve from now on, in a task. Returns the port. Raises OSError."""
-        listener = _listen(host, self._config.port)
-        port: int = listener.getsockname()[1]
+    def open(self, host: str, port: int) -> int:
+        """Serve from now on, in a task. Returns the port, which the system chooses if `port` is 0.
+        Raises OSError."""
+        listener = _listen(host, port)
+        port = listener.getsockname()[1]
         self._server = _Server(
             uvicorn.Config(
                 self._app,

@@ -48,7 +48,12 @@ PARTS: dict[type, str] = {
 }
 OPTIONS = [pytest.param(kind, it, id=it.key) for kind in PARTS for it in declared(kind)]
 PAGES_OF_FP8 = ["page_tokens", "kv_dtype"]
-PARTICULAR = {"model": str(model_path()), "kv_bytes": 1 << 26, "generation_config": "none"}
+PARTICULAR = {
+    "model": str(model_path()),
+    "kv_bytes": 1 << 26,
+    "generation_config": "none",
+    "ports": "7300-7399",
+}
 
 
 def another(each: Declared) -> Any:

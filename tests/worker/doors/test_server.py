@@ -83,31 +83,31 @@ async def running(
     facts = FakeEngineConfig(n_pages=256)
     memory = create_pool_memory(facts.n_pages * facts.page_bytes, worker_id)
     engine = FakeEngine(facts, memory=memory.array.data)
-    site = WorkerContext(config, engine)
-    decode = DecodeRole(site) if "d" in roles else None
-    prefill = PrefillRole(site, adopter=decode) if "p" in roles else None
+    context = WorkerContext(config, engine)
+    decode = DecodeRole(context) if "d" in roles else None
+    prefill = PrefillRole(context, adopter=decode) if "p" in roles else None
     fabric = fabric or MemoryFabric(call_later=asyncio.get_running_loop().call_later)
     dialer = PeerDialer(SECRET)
     if transport:
         transports = TransportConfig(transports=(transport,))
         wire = Wiring(
             dial=dialer,
-            open_outlet=OutletOpener(site.epoch, engine.pool, transports),
-            landings=open_landings(site.epoch, engine.pool, transports, memory),
+            open_outlet=OutletOpener(context.epoch, engine.pool, transports),
+            landings=open_landings(context.epoch, engine.pool, transports, memory),
             transports=transports.transports,
         )
     else:
         wire = Wiring(
             dial=dialer,
             open_outlet=lambda hello: fabric.outlet(
-                site.epoch, engine.pool, hello.transport_address
+                context.epoch, engine.pool, hello.transport_address
             ),
-            landings={"memory": fabric.landing(site.epoch, engine.pool)},
+            landings={"memory": fabric.landing(context.epoch, engine.pool)},
             transports=("memory",),
         )
     metrics = WorkerMetrics()
     worker = Worker(
-        config, site, Roles(decode, prefill), ThreadStepRunner(engine), wire, observer=metrics
+        config, context, Roles(decode, prefill), ThreadStepRunner(engine), wire, observer=metrics
     )
     server = WorkerServer(worker, metrics)
     life = asyncio.create_task(server.run())
@@ -135,7 +135,7 @@ class Client:
         self.tokens: list[HeardToken] = []
         self.rows: list[worker_pb2.RowEvent] = []
         opening = worker_pb2.Open(
-            router_id="r", router_epoch=1, worker_epoch=epoch or worker.site.epoch
+            router_id="r", router_epoch=1, worker_epoch=epoch or worker.context.epoch
         )
         self.link.send(worker_pb2.SessionRequest(open=opening))
 
@@ -232,7 +232,7 @@ async def test_pages_move_over_every_transport(transport: str) -> None:
     ):
         answer, figures = await converse(p, d)
         assert answer == expected_answer(PROMPT, PARAMS, 20)
-        assert figures.transfer_bytes == 7 * p.site.spec.page_bytes
+        assert figures.transfer_bytes == 7 * p.context.spec.page_bytes
         assert p.inspect().transports == {"d": transport}
         assert d.inspect().transports == {"p": transport}
 

@@ -199,7 +199,7 @@ async def test_a_router_without_the_door_has_no_http_address() -> None:
 
 async def test_events_go_out_at_once_and_do_not_wait_for_acknowledgements() -> None:
     door = HttpServer(Starlette(), HttpConfig(port=0), max_bytes=1000)  # never asked anything
-    port = door.open("127.0.0.1")
+    port = door.open("127.0.0.1", 0)
     _, writer = await asyncio.open_connection("127.0.0.1", port)
     async with asyncio.timeout(5.0):
         while not (connections := door._server.server_state.connections):

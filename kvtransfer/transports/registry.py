@@ -229,6 +229,11 @@ class OutletOpener:
         return memory_kind(self._pool)
 
     @property
+    def page_lane(self) -> PageLane:
+        """Of its tcp connections."""
+        return self._config.page_lane
+
+    @property
     def transports(self) -> tuple[str, ...]:
         """That pages may leave by, best first."""
         return self._config.offered(self._pool)

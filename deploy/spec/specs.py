@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from twolane.engine.config import EngineConfig
+from twolane.kvtransfer.page_lane import PageLane
 from twolane.options import option
 from twolane.rpc.listen import MAX_PORT, is_loopback, is_unspecified, port_range
 from twolane.rpc.secret import new_secret
@@ -25,7 +26,6 @@ TRANSPORTS = ("cuda_ipc", "shm", "unix", "nixl", "tcp")  # best first; see kvtra
 AUTO, NONE = "auto", "none"  # whose generation_config.json: the model's, nobody's
 LAUNCHER = "controller"  # {name} in the paths of its TLS files
 BUNDLED = "bundled"  # the model that comes with us
-OVER_NETWORKS = frozenset({"nixl", "tcp"})  # of them; pages are always summed there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +115,8 @@ class TimingSpec:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
     """Options of a worker beside those of its engine. None leaves the default of whoever enforces
-    it. What `checksums` and `sockets` mean: see `twolane.kvtransfer.transports.registry`."""
+    it. What `checksums`, `sockets` and `page_lane` mean: see
+    `twolane.kvtransfer.transports.registry`."""
 
     step_tokens: int | None = option(
         None, "Most tokens of a step; longer prompts are split.", least=1
@@ -149,6 +150,15 @@ class WorkerSettings:
         "Sockets from each sender to each receiver, for unix and tcp.  [default: 1]",
         least=1,
         most=MAX_SOCKETS,
+    )
+    page_lane: str | None = option(
+        None,
+        "What protects pages over tcp: encryption, or a key that each connection proves (for "
+        "private networks).  [default: encrypted; plain on the loopback]",
+        choices=tuple(lane.value for lane in PageLane),
+    )
+    trusted_fabric: bool = option(
+        False, "Nobody else is on the RDMA network: nixl may carry pages between hosts."
     )
     worker_metrics_port: int = option(
         0,
@@ -394,17 +404,6 @@ class ClusterSpec:
             for pool in self.pools
             for i in range(pool.n_workers)
         ]
-
-
-def unsummed(transports: tuple[str, ...], checksums: bool | None) -> str:
-    """Why pages may not go without sums by these; empty: they may, or are summed."""
-    far = ", ".join(name for name in transports if name in OVER_NETWORKS)
-    if checksums is not False or not far:
-        return ""
-    return (
-        f"pages are always summed over networks ({far}): leave checksums on, or pin transports "
-        "of one host (cuda_ipc, shm, unix)"
-    )
 
 
 def new_epoch() -> int:

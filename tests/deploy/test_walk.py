@@ -25,7 +25,8 @@ from tests.deploy.clusters import model_with
 from tests.pki import FAR, Pki, far_is_far
 from twolane.deploy.bundled import model_path
 from twolane.deploy.process.serving import Where, serving
-from twolane.deploy.spec.specs import RouterSettings, RouterSpec, TimingSpec, WorkerSpec
+from twolane.deploy.spec.settings import RouterSettings, TimingSpec
+from twolane.deploy.spec.specs import RouterSpec, WorkerSpec
 from twolane.router.config import HttpConfig, RouterConfig
 from twolane.router.doors.http.app import make_app
 from twolane.router.router import Router
@@ -143,7 +144,7 @@ async def cluster(folder: Path, host: str, pki: Pki | None) -> AsyncIterator[Ser
         model=model,
         settings=RouterSettings(host=host, port=0, http_port=0),
         secret=SECRET,
-        worker_host=host,
+        bind_host=host,
         admin_socket=str(folder / "admin.sock"),
         timing=TIMING,
         tls=None if pki is None else pki.files("router/router-0"),
@@ -156,7 +157,7 @@ async def cluster(folder: Path, host: str, pki: Pki | None) -> AsyncIterator[Ser
             model=model,
             routers=(router.worker_endpoint,),
             secret=SECRET,
-            host=host,
+            bind_host=host,
             timing=TIMING,
             tls=None if pki is None else pki.files("worker/w-0"),
         )

@@ -143,7 +143,7 @@ async def cluster(folder: Path, host: str, pki: Pki | None) -> AsyncIterator[Ser
         model=model,
         settings=RouterSettings(host=host, port=0, http_port=0),
         secret=SECRET,
-        worker_host=host,
+        bind_host=host,
         admin_socket=str(folder / "admin.sock"),
         timing=TIMING,
         tls=None if pki is None else pki.files("router/router-0"),
@@ -156,7 +156,7 @@ async def cluster(folder: Path, host: str, pki: Pki | None) -> AsyncIterator[Ser
             model=model,
             routers=(router.worker_endpoint,),
             secret=SECRET,
-            host=host,
+            bind_host=host,
             timing=TIMING,
             tls=None if pki is None else pki.files("worker/w-0"),
         )

@@ -34,7 +34,7 @@ from twolane.rpc.call_gate import Context
 from twolane.rpc.handlers import unary, unary_stream
 from twolane.rpc.listen import join, listening
 from twolane.rpc.options import INTERNAL_SERVER_OPTIONS
-from twolane.rpc.secret import SecretGate
+from twolane.security.credentials import Credentials
 from twolane.security.identity import Identity, Role
 from twolane.v1 import agent_pb2
 
@@ -65,9 +65,10 @@ class AgentServer:
         self._reporter = Reporter(config.host_name, config.secret)
         self.agent = Agent(config, self._reporter.report, command=command)
         self._running: asyncio.Task[None] | None = None
-        self._server = grpc.aio.server(
-            interceptors=[SecretGate(config.secret)], options=INTERNAL_SERVER_OPTIONS
+        gate = Credentials(secret=config.secret).gate(
+            "the agent's port", config.bind_host, "--listen"
         )
+        self._server = grpc.aio.server(interceptors=[gate], options=INTERNAL_SERVER_OPTIONS)
         self._server.add_generic_rpc_handlers((self._handler(),))
 
     async def __aenter__(self) -> Self:

@@ -13,14 +13,8 @@ from twolane.deploy.process.engine_host import OpenedEngine
 from twolane.deploy.process.overrides import with_given
 from twolane.deploy.process.page_converters import page_converters_of
 from twolane.deploy.spec.page_rules import page_lane_of, unprotected
-from twolane.deploy.spec.specs import (
-    DECODE,
-    PREFILL,
-    ModelSpec,
-    TimingSpec,
-    WorkerSettings,
-    WorkerSpec,
-)
+from twolane.deploy.spec.settings import DECODE, PREFILL, TimingSpec, WorkerSettings
+from twolane.deploy.spec.specs import ModelSpec, WorkerSpec
 from twolane.engine.step import EngineSpec
 from twolane.kvtransfer.config import MIB, LeaseConfig, ReceiverConfig, SenderConfig
 from twolane.kvtransfer.transport import Landing

@@ -22,7 +22,8 @@ from twolane.deploy.process.descriptors import (
     raise_limit,
     share,
 )
-from twolane.deploy.spec.specs import DECODE, ProcessSpec, RouterSpec, WorkerSpec
+from twolane.deploy.spec.settings import DECODE
+from twolane.deploy.spec.specs import ProcessSpec, RouterSpec, WorkerSpec
 from twolane.rpc.listen import ListenError, unreachable
 
 if TYPE_CHECKING:

@@ -10,13 +10,8 @@ from pathlib import Path
 from twolane.deploy.errors import StartError
 from twolane.deploy.spec.hub import find_model
 from twolane.deploy.spec.options import settings
-from twolane.deploy.spec.specs import (
-    ClusterSpec,
-    PoolSpec,
-    RouterSettings,
-    TimingSpec,
-    WorkerSettings,
-)
+from twolane.deploy.spec.settings import RouterSettings, TimingSpec, WorkerSettings
+from twolane.deploy.spec.specs import ClusterSpec, PoolSpec
 from twolane.deploy.spec.topology import ROLES, Topology, given
 from twolane.security.tls import TlsFiles
 

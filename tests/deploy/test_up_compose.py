@@ -28,7 +28,8 @@ from twolane.deploy.process.compose_worker import (
 )
 from twolane.deploy.process.engine_host import OpenedEngine, open_engine
 from twolane.deploy.process.serving import serving
-from twolane.deploy.spec.specs import RouterSettings, TimingSpec, WorkerSettings, WorkerSpec
+from twolane.deploy.spec.settings import RouterSettings, TimingSpec, WorkerSettings
+from twolane.deploy.spec.specs import WorkerSpec
 from twolane.engine.config import EngineConfig
 from twolane.engine.fake import FakeEngine, FakeEngineConfig
 from twolane.kvtransfer.config import ReceiverConfig

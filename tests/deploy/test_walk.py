@@ -25,7 +25,8 @@ from tests.deploy.clusters import model_with
 from tests.pki import FAR, Pki, far_is_far
 from twolane.deploy.bundled import model_path
 from twolane.deploy.process.serving import Where, serving
-from twolane.deploy.spec.specs import RouterSettings, RouterSpec, TimingSpec, WorkerSpec
+from twolane.deploy.spec.settings import RouterSettings, TimingSpec
+from twolane.deploy.spec.specs import RouterSpec, WorkerSpec
 from twolane.router.config import HttpConfig, RouterConfig
 from twolane.router.doors.http.app import make_app
 from twolane.router.router import Router

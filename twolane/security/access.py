@@ -53,6 +53,16 @@ GRPC_ROLES: Mapping[str, frozenset[Role]] = MappingProxyType(
                 "Inspect": _inner(*_VIEWERS),
             },
         ),
+        **_each(
+            "twolane.v1.AgentService",
+            {
+                "Describe": _inner(Role.CONTROLLER, *_VIEWERS),
+                "Start": _inner(Role.CONTROLLER),
+                "Stop": _inner(Role.CONTROLLER),
+                "Fence": _inner(Role.CONTROLLER, Role.OPERATOR),
+                "Watch": _inner(Role.CONTROLLER),
+            },
+        ),
         **_each("twolane.v1.TransferService", {"Connect": _inner(Role.WORKER)}),
         **_each(
             "twolane.v1.AdminService",

@@ -19,7 +19,9 @@ class Gates:
         self.clients = gate(
             "the clients' door", config.host, "--host", anonymous=Identity(Role.CLIENT), keys=keys
         )
-        self.workers = gate("the workers' door", config.bind_host, "--bind-host")
+        self.workers = gate(
+            "the workers' door", config.bind_host, "--bind-host", advertised=config.advertise_host
+        )
         self.metrics = gate(
             "the metrics' page", config.host, "--host", anonymous=Identity(Role.VIEWER), keys=keys
         )

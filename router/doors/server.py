@@ -46,7 +46,7 @@ class RouterServer:
     """Use as an async context manager: serving inside, stopped with grace at the end.
 
     async with (
-        GrpcDialer(server_config.secret) as dialer,
+        GrpcDialer(server_config.credentials) as dialer,
         RouterServer(config, server_config, dialer, text) as s,
     ):
         print(s.address, s.http_address, s.worker_address, s.metrics_port)

@@ -91,14 +91,22 @@ class Credentials:
         host: str,
         option: str,
         *,
+        advertised: str = "",
         anonymous: Identity | None = None,
         keys: KeyCheck | None = None,
     ) -> Gate:
         """Of the listener at `host`, which `option` sets. Where callers on this machine may be
-        `anonymous`, the secret means nothing. Raises `UnprotectedError`."""
+        `anonymous`, the secret means nothing. `advertised` is what others dial instead of `host`.
+        Raises `ListenError`."""
+        protection = self.protection(host, option)
+        if protection is Protection.TLS and advertised and is_local(advertised):
+            raise ListenError(
+                f"{option} is {host}, where callers must use TLS, and --advertise-host is "
+                f"{advertised}, where they do not: advertise an address that other machines reach"
+            )
         return Gate(
             listener,
-            is_private=self.protection(host, option) is not Protection.TLS,
+            is_private=protection is not Protection.TLS,
             secret="" if anonymous else self.secret,
             anonymous=anonymous,
             keys=keys,

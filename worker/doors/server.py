@@ -27,6 +27,7 @@ from twolane.worker.worker import Worker
 log = logging.getLogger(__name__)
 
 SERVICES = (WORKER, TRANSFER)
+METRICS_HOST = "the metrics' --host"
 _FLUSH_S = 5.0  # for peers to receive what their streams have queued
 
 
@@ -41,11 +42,13 @@ class WorkerServer:
         self.started = asyncio.Event()  # set when it accepts connections
         self.metrics_port: int | None = None
         config = worker.config
-        self.gate = config.credentials.gate("the worker's port", config.bind_host, "--bind-host")
+        self.gate = config.credentials.gate(
+            "the worker's port", config.bind_host, "--bind-host", advertised=config.advertise_host
+        )
         self._metrics_gate = config.credentials.gate(
             "the metrics' page",
             config.metrics_host or config.bind_host,
-            "--metrics-host",
+            METRICS_HOST,
             anonymous=Identity(Role.VIEWER),
         )
 
@@ -79,7 +82,7 @@ class WorkerServer:
         endpoint = MetricsEndpoint(
             self._metrics.registry,
             admit=partial(self._metrics_gate.admit_http, "metrics", METRICS_ROLES),
-            tls=config.credentials.ssl_context(metrics_host, "--metrics-host"),
+            tls=config.credentials.ssl_context(metrics_host, METRICS_HOST),
         )
         self._metrics.watch(self._worker, self.gate.refused)
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from twolane.params import MAX_STOP_STRINGS
 from twolane.router.text.model_defaults import ModelDefaults
@@ -131,8 +132,8 @@ class ServerConfig:
     """Where a router listens. Port 0 takes any free one; no metrics port: no endpoint; no `http`:
     no such door, else it is at `host`, too; no `admin_socket`, a path: no door for operators.
 
-    `host` is for clients. Workers and the launcher come to `worker_host`, where they are believed
-    who show the cluster's `secret`.
+    `host` is for clients, who show an API key of the file `keys` if there is one. Workers and the
+    launcher come to `worker_host`, where they are believed who show the cluster's `secret`.
     """
 
     host: str = "127.0.0.1"
@@ -143,5 +144,6 @@ class ServerConfig:
     admin_socket: str = ""
     grpc: GrpcDoorConfig = field(default_factory=GrpcDoorConfig)
     http: HttpConfig | None = field(default_factory=HttpConfig)
+    keys: Path | None = None  # read again when it changes
     stop_grace_s: float = 5.0  # running answers get this long when the router stops
     secret: str = field(default_factory=new_secret, repr=False)

@@ -34,6 +34,7 @@ from twolane.router.status import make_service_status, make_status
 from twolane.router.text.codec import TextCodec
 from twolane.rpc.link import LinkBrokenError
 from twolane.rpc.log_rate import LogRate
+from twolane.security.identity import ANONYMOUS, Identity
 from twolane.v1 import cluster_pb2, inference_pb2, worker_pb2
 
 log = logging.getLogger(__name__)
@@ -99,6 +100,7 @@ class Router:
     async def generate(
         self,
         message: inference_pb2.GenerateRequest,
+        caller: Identity = ANONYMOUS,
         *,
         time_left_s: float | None = None,
         default_max_tokens: int | None = None,
@@ -111,7 +113,7 @@ class Router:
         Raises a `TwolaneError` instead of the rest. Closing the iterator early (or cancelling its
         task) cancels the request at both workers.
         """
-        job = await self._admit(message, time_left_s, default_max_tokens)
+        job = await self._admit(message, caller, time_left_s, default_max_tokens)
         request = self._submit(job)
         del job  # with its prompt, which must not outlive the request
         wake = self._wakes[request] = asyncio.Event()
@@ -173,7 +175,13 @@ class Router:
                 log.info("refused %d requests (%s); the last: %.200s", n, reason, error.message)
             raise
 
-    def check_room(self, *, priority: int | None = None, time_left_s: float | None = None) -> None:
+    def check_room(
+        self,
+        caller: Identity = ANONYMOUS,
+        *,
+        priority: int | None = None,
+        time_left_s: float | None = None,
+    ) -> None:
         """For doors, before they parse: raises `OverloadedError` or `DeadlineError` for what would
         be refused whatever it is. `priority` None: not known yet."""
         highest = self.config.limits.priority
@@ -187,9 +195,10 @@ class Router:
         submission_id = self._dispatcher.board.labels.get(Label(tenant, request_id))
         return submission_id is not None and self._end_cancelled(submission_id, request_id)
 
-    def cancel_submission(self, submission_id: str) -> bool:
-        """The same, by the name that the router drew."""
-        return self._end_cancelled(submission_id, submission_id)
+    def cancel_submission(self, submission_id: str, *, tenant: str = "") -> bool:
+        """The same, by the name that the router drew. False also for another tenant's."""
+        request = self._dispatcher.board.find(submission_id, tenant)
+        return request is not None and self._end_cancelled(submission_id, submission_id)
 
     def _end_cancelled(self, submission_id: str, name: str) -> bool:
         error = CancelledError(f"request {name} was cancelled by its id")
@@ -241,10 +250,13 @@ class Router:
         self._dispatcher.report_gone(epoch, self._loop.time())
         self._flush()
 
-    def service_status(self, submission_ids: Iterable[str]) -> inference_pb2.GetStatusResponse:
-        """What clients may know, of requests what is asked by name."""
+    def service_status(
+        self, submission_ids: Iterable[str], *, tenant: str = ""
+    ) -> inference_pb2.GetStatusResponse:
+        """What clients may know, of requests what is asked by name; other tenants' are unknown."""
         board, now = self._dispatcher.board, self._loop.time()
-        return make_service_status(board, submission_ids, serving=self.can_serve(), now=now)
+        found = [board.find(submission_id, tenant) for submission_id in submission_ids]
+        return make_service_status(board, found, serving=self.can_serve(), now=now)
 
     def status(self, *, with_requests: bool = True) -> cluster_pb2.GetClusterStatusResponse:
         board, now = self._dispatcher.board, self._loop.time()
@@ -288,6 +300,7 @@ class Router:
     async def _admit(
         self,
         message: inference_pb2.GenerateRequest,
+        caller: Identity,
         time_left_s: float | None,
         default_max_tokens: int | None,
     ) -> Job:
@@ -301,7 +314,7 @@ class Router:
             )
         with self.noting_refusals():
             job = await self._intake.make_job(
-                message, arrived, time_left_s, default_max_tokens=default_max_tokens
+                message, arrived, time_left_s, caller, default_max_tokens=default_max_tokens
             )
             await self._claim(job)
         return job

@@ -48,19 +48,19 @@ def make_status(
 
 
 def make_service_status(
-    board: Board, submission_ids: Iterable[str], *, serving: bool, now: float
+    board: Board, found: Iterable[Request | None], *, serving: bool, now: float
 ) -> inference_pb2.GetStatusResponse:
-    """What clients may know: no worker's name, nobody else's requests. The models are missing."""
+    """What clients may know: no worker's name, no requests but those `found` for them. The models
+    are missing."""
     status = inference_pb2.GetStatusResponse(serving=serving)
     here = [member for member in board.members if member.state is not MemberState.GONE]
     counts = Counter((member.state.name.lower(), _role(member)) for member in here)
     for (state, role), n in sorted(counts.items()):
         status.workers.add(state=state, role=role, workers=n)
-    for submission_id in dict.fromkeys(submission_ids):
-        request = board.requests.get(submission_id)
+    for request in dict.fromkeys(found):
         if request is not None:
             status.submissions.add(
-                submission_id=submission_id,
+                submission_id=request.job.submission_id,
                 state=request.state.name.lower(),
                 prompt_tokens=request.n_prompt,
                 output_tokens=len(request.answer.tokens),

@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from twolane.aclient import AsyncClient as AsyncClient
     from twolane.admin import AdminClient as AdminClient
+    from twolane.caller import Caller as Caller
+    from twolane.caller import Quota as Quota
     from twolane.client import Client as Client
     from twolane.client import Stream as Stream
     from twolane.errors import CancelledError as CancelledError
@@ -66,6 +68,7 @@ _MODULE_OF = {
     for module, names in {
         "twolane.aclient": "AsyncClient",
         "twolane.admin": "AdminClient",
+        "twolane.caller": "Caller Quota",
         "twolane.client": "Client Stream",
         "twolane.errors": "CancelledError DeadlineError DuplicateRequestError InternalError "
         "InvalidParameterError InvalidRequestError OverloadedError PermissionDeniedError "

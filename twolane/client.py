@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from twolane.aclient import AsyncClient
+from twolane.caller import Caller
 from twolane.config import ClientConfig
 from twolane.errors import CancelledError, InvalidRequestError
 from twolane.prompts import RequestOptions
@@ -70,6 +71,10 @@ class Client:
     def status(self, submission_ids: Sequence[str] = ()) -> ServiceStatus:
         """See `AsyncClient.status`."""
         return self._wait(self._async.status(submission_ids))
+
+    def who_am_i(self) -> Caller:
+        """See `AsyncClient.who_am_i`."""
+        return self._wait(self._async.who_am_i())
 
     def close(self) -> None:
         """Cancel what still runs (other threads get CancelledError), hang up, end the thread.

@@ -13,6 +13,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from twolane.deploy.errors import StartError, first_error
@@ -81,6 +82,7 @@ async def _serving_router(spec: RouterSpec, limit: int) -> AsyncIterator[Where]:
     from twolane.router.members.dialer import GrpcDialer
     from twolane.router.text.codec import TextCodec
     from twolane.router.text.model_files import ModelFilesError
+    from twolane.security.keys import KeyFileError
 
     shares, settings = share(limit, count_open()), spec.settings
     place = ServerConfig(
@@ -94,6 +96,7 @@ async def _serving_router(spec: RouterSpec, limit: int) -> AsyncIterator[Where]:
         http=http_config(spec, shares),
         stop_grace_s=spec.timing.stop_grace_s,
         secret=spec.secret,
+        keys=Path(settings.keys) if settings.keys else None,
     )
     async with AsyncExitStack() as stack:
         dialer = await stack.enter_async_context(GrpcDialer(spec.secret))
@@ -101,10 +104,10 @@ async def _serving_router(spec: RouterSpec, limit: int) -> AsyncIterator[Where]:
             config, text = router_config(spec), TextCodec.load(spec.model.model_dir)
         except ModelFilesError as error:
             raise StartError(str(error)) from error
-        server = RouterServer(config, place, dialer, text)
         try:
+            server = RouterServer(config, place, dialer, text)
             await stack.enter_async_context(server)
-        except ListenError as error:
+        except (KeyFileError, ListenError) as error:
             raise StartError(str(error)) from error
         yield Where(
             server.address,

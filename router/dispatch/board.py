@@ -138,6 +138,13 @@ class Board:
         self.states[request.state] += 1
         self.queue.push(request)
 
+    def find(self, submission_id: str, tenant: str) -> Request | None:
+        """A live request of that tenant. Another tenant's is as unknown as one that never was."""
+        request = self.requests.get(submission_id)
+        if request is None or request.job.tenant != tenant:  # guard: tenant of an id
+            return None
+        return request
+
     def alarm(self, request: Request, due: float) -> None:
         """Have it looked at then, if it is not earlier anyway."""
         before = self.alarms.rank_of(request)

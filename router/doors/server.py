@@ -34,6 +34,9 @@ from twolane.rpc.options import INTERNAL_SERVER_OPTIONS
 from twolane.rpc.secret import SecretGate
 from twolane.rpc.shared_port import SharedPort
 from twolane.rpc.standard_services import Health, standard_handlers
+from twolane.security.gate import Gate
+from twolane.security.identity import ANONYMOUS
+from twolane.security.key_file import KeyFile
 from twolane.v1 import cluster_pb2
 
 PUBLISH_S = 0.5  # health and metrics lag behind by this much
@@ -57,6 +60,7 @@ class RouterServer:
         dialer: WorkerDialer,
         text: TextCodec | None = None,
     ) -> None:
+        """Raises `KeyFileError` if there are to be API keys and their file cannot be used."""
         self.metrics = RouterMetrics()
         self.router = Router(config, dialer, text, observer=self.metrics)
         self.port = 0
@@ -65,6 +69,13 @@ class RouterServer:
         self.http_port = 0
         self._config = server_config
         self.gate = SecretGate(server_config.secret)
+        self._keys = KeyFile(server_config.keys) if server_config.keys is not None else None
+        self._client_gate = Gate(
+            "the clients' door",
+            is_private=True,
+            anonymous=None if self._keys is not None else ANONYMOUS,
+            keys=None if self._keys is None else self._keys.identity,
+        )
         self._health = Health()
         self._stop_wanted = asyncio.Event()
         self._calls = CallGate(server_config.grpc.calls)
@@ -107,7 +118,7 @@ class RouterServer:
             http = self._open_http()
             stack.push_async_callback(self._stop_doors, server, http)
             gate = self._calls
-            server.add_handlers(Door(self.router).handlers(gate))
+            server.add_handlers(Door(self.router, self._client_gate).handlers(gate))
             server.add_handlers(standard_handlers(self._health, (INFERENCE,), gate))
             host, port = self._config.host, self._config.port
             with listening(host, port, "--port"):
@@ -173,12 +184,15 @@ class RouterServer:
         config = self._config
         if config.http is None:
             return None
-        app = make_app(self.router, config.http)
+        app = make_app(self.router, self._client_gate, config.http)
         max_bytes = self.router.config.limits.message_bytes
-        http = HttpServer(app, config.http, max_bytes=max_bytes)
+        http = HttpServer(app, config.http, max_bytes=max_bytes, check_key=self._check_key)
         with listening(config.host, config.http.port, "--http-port"):
             self.http_port = http.open(bare(config.host))
         return http
+
+    def _check_key(self, shown: str | None) -> None:
+        self._client_gate.identify(authorization=shown)
 
     async def _stop_doors(self, server: SharedPort, http: HttpServer | None) -> None:
         """New calls are refused; running ones get the grace, at both doors the same one."""
@@ -205,6 +219,8 @@ class RouterServer:
     async def _publish_forever(self) -> None:
         while True:
             await asyncio.sleep(PUBLISH_S)
+            if self._keys is not None:
+                await asyncio.to_thread(self._keys.refresh)
             await self._publish()
 
     async def _publish(self) -> None:

@@ -28,6 +28,7 @@ from twolane.params import SamplingParams
 from twolane.router.requests.answer import Answer
 from twolane.router.requests.attempt import Attempt
 from twolane.router.requests.ledger import Timeline
+from twolane.security.identity import ANONYMOUS, Identity
 from twolane.v1 import sampling_pb2
 
 
@@ -84,8 +85,12 @@ class Job:
     arrived: float
     priority: int = 0
     deadline: float | None = None  # router's clock
-    tenant: str = ""
+    caller: Identity = ANONYMOUS
     prefix_hashes: Sequence[int] = ()
+
+    @property
+    def tenant(self) -> str:
+        return self.caller.tenant
 
     @property
     def label(self) -> Label:

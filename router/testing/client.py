@@ -13,6 +13,7 @@ from twolane.router.config import RouterConfig
 from twolane.router.router import Router
 from twolane.router.testing.cluster import ScriptedCluster
 from twolane.router.text.codec import TextCodec
+from twolane.security.identity import ANONYMOUS, Identity, Role
 from twolane.testing.virtual_time import virtual_time_runner
 from twolane.v1 import inference_pb2, sampling_pb2
 
@@ -48,17 +49,24 @@ def message(
     return request
 
 
+def client_of(tenant: str, name: str = "key") -> Identity:
+    """A client of that tenant."""
+    return Identity(Role.CLIENT, name, tenant)
+
+
 async def ask(
     router: Router,
     request: inference_pb2.GenerateRequest,
     *,
+    caller: Identity = ANONYMOUS,
     time_left_s: float | None = None,
     leave_after: int | None = None,
 ) -> Outcome:
     """The whole answer; or its first `leave_after` tokens, then the client is gone."""
     outcome = Outcome()
     try:
-        async with aclosing(router.generate(request, time_left_s=time_left_s)) as answer:
+        generating = router.generate(request, caller, time_left_s=time_left_s)
+        async with aclosing(generating) as answer:
             async for response in answer:
                 if not outcome.responses:
                     outcome.first = response

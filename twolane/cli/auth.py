@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from twolane.cli.common import console, json_option, print_json
+from twolane.cli.common import console, endpoint_option, json_option, print_json
 from twolane.cli.rows import Rows
+from twolane.client import Client
 from twolane.errors import InvalidParameterError, InvalidRequestError, TwolaneError
 
 if TYPE_CHECKING:
@@ -106,6 +107,28 @@ def revoke(key_id: str, *, path: Path, as_json: bool) -> None:
         print_json(_fields(key))
     else:
         click.echo(f"key {key.id} of {key.tenant} is revoked")
+
+
+@auth.command()
+@json_option
+@endpoint_option
+def whoami(*, as_json: bool, endpoint: str | None) -> None:
+    """Ask the cluster who it takes you for, by the key in $TWOLANE_API_KEY."""
+    with Client(endpoint) as client:
+        caller = client.who_am_i()
+    if as_json:
+        print_json(caller)
+        return
+    name = f" by {caller.name}" if caller.name else ", without a key or certificate"
+    click.echo(
+        f"{caller.role} of tenant {caller.tenant}{name}" if caller.tenant else caller.role + name
+    )
+    if caller.quotas:
+        rows = Rows(("quota",), ("limit", "remaining", "whole again in"))
+        for quota in caller.quotas:
+            figures = (f"{quota.limit:g}", f"{quota.remaining:.0f}", f"{quota.reset_s:.1f} s")
+            rows.add_row(quota.name, *figures)
+        console().print(rows)
 
 
 @contextmanager

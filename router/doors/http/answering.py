@@ -27,6 +27,7 @@ from twolane.router.doors.http.errors import error_body
 from twolane.router.doors.http.reply import Reply, event
 from twolane.router.doors.http.request import Request
 from twolane.router.router import Router
+from twolane.security.identity import Identity
 from twolane.v1 import inference_pb2
 
 Answer = AsyncGenerator[inference_pb2.GenerateResponse, None]
@@ -42,11 +43,17 @@ class Answering:
     client that hangs up ends it at any moment, and with it its requests at the workers."""
 
     def __init__(
-        self, router: Router, asked: Request, call_id: str, choice: Callable[[int], Choice]
+        self,
+        router: Router,
+        asked: Request,
+        caller: Identity,
+        call_id: str,
+        choice: Callable[[int], Choice],
     ) -> None:
         """`choice` makes the one of that index."""
         self._router = router
         self._asked = asked
+        self._caller = caller
         self._call_id = call_id
         self._choice = choice
 
@@ -94,6 +101,7 @@ class Answering:
             message.request_id = request_id
             answer = self._router.generate(
                 message,
+                self._caller,
                 time_left_s=self._asked.timeout_s,
                 default_max_tokens=self._asked.default_max_tokens,
             )

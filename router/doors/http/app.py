@@ -25,34 +25,45 @@ from twolane.router.doors.http.concurrency_limit import ConcurrencyLimit
 from twolane.router.doors.http.errors import on_bug, on_disconnect, on_http_error, on_twolane_error
 from twolane.router.members.model import ModelFacts
 from twolane.router.router import Router
+from twolane.security.gate import AUTHORIZATION, Gate
+from twolane.security.identity import Identity
 
 
-def make_app(router: Router, config: HttpConfig) -> Starlette:
+def make_app(router: Router, gate: Gate, config: HttpConfig) -> Starlette:
     """Everything goes through `router`, whose limits, admission and errors are those of gRPC. The
     connection (`twolane.router.doors.http.connection`) has checked heads, and brings whole bodies
-    within bounds.
+    within bounds. `gate` finds out who calls.
     """
     started = int(time.time())
 
+    def caller_of(request: Request) -> Identity:
+        return gate.identify(authorization=request.headers.get(AUTHORIZATION))
+
     async def completions(request: Request) -> ASGIApp:
         call_id = take_call_id(request)
-        router.check_room(priority=0)
+        caller = caller_of(request)
+        router.check_room(caller, priority=0)
         with router.noting_refusals():
             asked = parse_completion(await request.body(), max_prompts=config.prompts)
-        return Answering(router, asked, call_id, partial(Completion, asked, router.token_bytes))
+        choice = partial(Completion, asked, router.token_bytes)
+        return Answering(router, asked, caller, call_id, choice)
 
     async def chat(request: Request) -> ASGIApp:
         call_id = take_call_id(request)
-        router.check_room(priority=0)
+        caller = caller_of(request)
+        router.check_room(caller, priority=0)
         with router.noting_refusals():
             asked = parse_chat(await request.body())
-        return Answering(router, asked, call_id, partial(ChatMessage, asked, router.token_bytes))
+        choice = partial(ChatMessage, asked, router.token_bytes)
+        return Answering(router, asked, caller, call_id, choice)
 
     async def models(request: Request) -> Response:
+        caller_of(request)
         shown = [_model(model, started) for model in router.models()]
         return JSONResponse({"object": "list", "data": shown})
 
     async def model(request: Request) -> Response:
+        caller_of(request)
         name = request.path_params["name"]
         for known in router.models():
             if known.name == name:

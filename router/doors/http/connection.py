@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+from collections.abc import Callable
 from typing import Any
 
 import httptools
@@ -19,10 +20,11 @@ import msgspec
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from twolane.errors import UnauthenticatedError
 from twolane.router.config import HttpConfig
 from twolane.router.doors.http.call_id import HEADER, refused_call_id
 from twolane.router.doors.http.connection_budget import ConnectionBudget, peer_of
-from twolane.router.doors.http.errors import plain_error, retry_after
+from twolane.router.doors.http.errors import ASK_FOR_KEY, plain_error, retry_after
 from twolane.router.doors.http.head import (
     Body,
     Refusal,
@@ -31,6 +33,7 @@ from twolane.router.doors.http.head import (
     refusal_of_head,
     too_large,
 )
+from twolane.security.gate import AUTHORIZATION
 
 _END = b"\r\n\r\n"  # of a head, and of a body in chunks
 _HELD_BYTES = 65_536  # of the requests after the running one
@@ -49,7 +52,8 @@ class Phase(enum.Enum):
 
 
 class Connection(HttpToolsProtocol):
-    """A `Guest` of the door's room. `post_paths` take a body of up to `max_bytes`."""
+    """A `Guest` of the door's room. `post_paths` take a body of up to `max_bytes`, of callers whose
+    authorization `check_key` lets pass: it raises `UnauthenticatedError`."""
 
     def __init__(
         self,
@@ -58,6 +62,7 @@ class Connection(HttpToolsProtocol):
         room: ConnectionBudget,
         post_paths: frozenset[str],
         max_bytes: int,
+        check_key: Callable[[str | None], object],
         config: uvicorn.Config,
         server_state: Any,
         app_state: dict[str, Any],
@@ -69,6 +74,7 @@ class Connection(HttpToolsProtocol):
         self._room = room
         self._post_paths = post_paths
         self._max_bytes = max_bytes
+        self._check_key = check_key
         self._phase = Phase.IDLE
         self._has_entered = False
         self._due = 0.0  # when the phase has lasted too long
@@ -246,7 +252,9 @@ class Connection(HttpToolsProtocol):
         super().on_headers_complete()  # makes the cycle; see `_start_asgi_task`
         takes_body = self.scope["method"] == "POST" and self.scope["path"] in self._post_paths
         if takes_body:
-            self._refusal = refusal_of_body(self.headers, self._body, self._max_bytes)
+            self._refusal = self._refusal_of_caller() or refusal_of_body(
+                self.headers, self._body, self._max_bytes
+            )
         if self._refusal is not None:
             return
         if self._is_upgrade:
@@ -262,6 +270,15 @@ class Connection(HttpToolsProtocol):
         self._phase = Phase.BODY
         if not self._body.is_empty:
             self._wait_at_most(self._door.body_timeout_s)
+
+    def _refusal_of_caller(self) -> Refusal | None:
+        """Nobody's body is read before it is known whose it is."""
+        shown = dict(self.headers).get(AUTHORIZATION.encode())
+        try:
+            self._check_key(None if shown is None else shown.decode("latin-1"))
+        except UnauthenticatedError as error:
+            return Refusal(401, error.message)
+        return None
 
     def on_body(self, body: bytes) -> None:
         if self._phase is not Phase.BODY:
@@ -342,9 +359,10 @@ class Connection(HttpToolsProtocol):
             f"{HEADER}: {refused_call_id(self.headers or ())}\r\n".encode(),
             b"connection: close\r\n",
         ]
+        more = ASK_FOR_KEY if refusal.status == 401 else {}
         if refusal.retry_after_s is not None:
-            for name, value in retry_after(refusal.retry_after_s).items():
-                head.append(f"{name.lower()}: {value}\r\n".encode())
+            more = retry_after(refusal.retry_after_s)
+        head += [f"{name.lower()}: {value}\r\n".encode() for name, value in more.items()]
         self.transport.write(b"".join([*head, b"\r\n", body]))
 
 

@@ -42,11 +42,20 @@ _BACKLOG = 1024
 class HttpServer:
     """`open` once, then `stop` once."""
 
-    def __init__(self, app: Starlette, config: HttpConfig, *, max_bytes: int) -> None:
-        """`max_bytes`: of one body."""
+    def __init__(
+        self,
+        app: Starlette,
+        config: HttpConfig,
+        *,
+        max_bytes: int,
+        check_key: Callable[[str | None], object] = lambda shown: None,
+    ) -> None:
+        """`max_bytes`: of one body. `check_key` raises `UnauthenticatedError` for an authorization
+        that does not count."""
         self._app = app
         self._config = config
         self._max_bytes = max_bytes
+        self._check_key = check_key
 
     def open(self, host: str) -> int:
         """Serve from now on, in a task. Returns the port. Raises OSError."""
@@ -76,6 +85,7 @@ class HttpServer:
             room=ConnectionBudget(self._config),
             post_paths=frozenset(_post_paths(self._app.routes)),
             max_bytes=self._max_bytes,
+            check_key=self._check_key,
         )
 
     async def stop(self, grace_s: float, end_answers: Callable[[], None]) -> None:

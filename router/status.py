@@ -44,6 +44,16 @@ def make_status(
         requests=[_request_status(board, r, now) for r in requests],
         requests_by_state=requests_by_state(board),
         counters=board.counters,
+        tenants=[
+            cluster_pb2.TenantStatus(
+                tenant=account.tenant,
+                label=account.label,
+                weight=account.limits.weight,
+                live=account.n_live,
+                **account.counters,
+            )
+            for account in board.accounts
+        ],
     )
 
 
@@ -84,6 +94,7 @@ def _request_status(board: Board, request: Request, now: float) -> cluster_pb2.R
         output_tokens=len(request.answer.tokens),
         age_s=now - request.job.arrived,
         priority=request.job.priority,
+        tenant=request.job.tenant,
     )
     attempt = request.last_attempt
     if attempt is not None:

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from twolane.status import ClusterStatus as ClusterStatus
     from twolane.status import Pages as Pages
     from twolane.status import RequestInfo as RequestInfo
+    from twolane.status import TenantInfo as TenantInfo
     from twolane.status import WorkerInfo as WorkerInfo
     from twolane.stream import AsyncStream as AsyncStream
     from twolane.values import Chunk as Chunk
@@ -77,7 +78,7 @@ _MODULE_OF = {
         "twolane.params": "SamplingParams",
         "twolane.prompts": "RequestOptions",
         "twolane.service_status": "ServiceStatus SubmissionInfo WorkerCount",
-        "twolane.status": "ClusterStatus Pages RequestInfo WorkerInfo",
+        "twolane.status": "ClusterStatus Pages RequestInfo TenantInfo WorkerInfo",
         "twolane.stream": "AsyncStream",
         "twolane.values": "Chunk Completion FinishReason Ledger Message Model Token TopLogprob",
     }.items()

@@ -7,6 +7,7 @@ Who calls is checked before any message of a call is read.
 from __future__ import annotations
 
 from contextlib import aclosing
+from dataclasses import asdict
 
 import grpc
 
@@ -16,6 +17,7 @@ from twolane.router.router import Router
 from twolane.rpc.call_gate import CallGate, Context
 from twolane.rpc.handlers import unary, unary_stream
 from twolane.security.gate import Gate
+from twolane.security.identity import Role
 from twolane.v1 import inference_pb2
 
 INFERENCE = "twolane.v1.InferenceService"
@@ -99,8 +101,12 @@ class Door:
         self, request: inference_pb2.WhoAmIRequest, context: Context
     ) -> inference_pb2.WhoAmIResponse:
         caller = self._gate.identity(context)
+        quotas = self._router.quotas(caller.tenant) if caller.role is Role.CLIENT else []
         return inference_pb2.WhoAmIResponse(
-            role=caller.role.value, name=caller.name, tenant=caller.tenant
+            role=caller.role.value,
+            name=caller.name,
+            tenant=caller.tenant,
+            quotas=[inference_pb2.QuotaStatus(**asdict(quota)) for quota in quotas],
         )
 
     def _models(self) -> list[inference_pb2.Model]:

@@ -26,6 +26,7 @@ from twolane.router.doors.scrape_targets import TARGETS, scrape_targets
 from twolane.router.doors.worker_door import WorkerDoor
 from twolane.router.members.session import WorkerDialer
 from twolane.router.router import Router
+from twolane.router.tenants.accounts import no_limits
 from twolane.router.text.codec import TextCodec
 from twolane.rpc.call_gate import CallGate
 from twolane.rpc.listen import ListenError, bare, join, listening
@@ -62,7 +63,6 @@ class RouterServer:
     ) -> None:
         """Raises `KeyFileError` if there are to be API keys and their file cannot be used."""
         self.metrics = RouterMetrics()
-        self.router = Router(config, dialer, text, observer=self.metrics)
         self.port = 0
         self.worker_port = 0
         self.metrics_port = 0
@@ -76,6 +76,8 @@ class RouterServer:
             anonymous=None if self._keys is not None else ANONYMOUS,
             keys=None if self._keys is None else self._keys.identity,
         )
+        limits_of = no_limits if self._keys is None else self._keys.limits
+        self.router = Router(config, dialer, text, observer=self.metrics, limits_of=limits_of)
         self._health = Health()
         self._stop_wanted = asyncio.Event()
         self._calls = CallGate(server_config.grpc.calls)
@@ -220,7 +222,8 @@ class RouterServer:
         while True:
             await asyncio.sleep(PUBLISH_S)
             if self._keys is not None:
-                await asyncio.to_thread(self._keys.refresh)
+                ended = await asyncio.to_thread(self._keys.refresh)
+                self.router.end_of_keys(ended)
             await self._publish()
 
     async def _publish(self) -> None:

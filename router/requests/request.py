@@ -114,6 +114,7 @@ class Request:
         "attempt",
         "avoid",
         "awaited_roles",
+        "cost_tokens",
         "due",
         "error",
         "failures",
@@ -147,6 +148,7 @@ class Request:
         self.n_preempted = 0
         self.avoid: frozenset[int] = frozenset()  # epochs that refused it
         self.queued_since = job.arrived
+        self.cost_tokens: float = self.n_prompt + job.max_tokens  # an estimate; see `Forecast`
         self.sequence = 0  # order of arrival, set by the queue
         self.due: float | None = None  # RESUMING: not before; ENDING: no longer than
         self.awaited_roles: frozenset[int] = frozenset()  # ENDING: whose figures are awaited

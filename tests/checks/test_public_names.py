@@ -38,6 +38,7 @@ PUBLIC = [
     "ServiceStatus",
     "Stream",
     "SubmissionInfo",
+    "TenantInfo",
     "Token",
     "TopLogprob",
     "TwolaneError",

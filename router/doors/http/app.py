@@ -23,6 +23,7 @@ from twolane.router.doors.http.completion import Completion
 from twolane.router.doors.http.completion_request import parse_completion
 from twolane.router.doors.http.concurrency_limit import ConcurrencyLimit
 from twolane.router.doors.http.errors import on_bug, on_disconnect, on_http_error, on_twolane_error
+from twolane.router.doors.http.rate_limits import rate_limit_headers
 from twolane.router.members.model import ModelFacts
 from twolane.router.router import Router
 from twolane.security.gate import AUTHORIZATION, Gate
@@ -37,13 +38,15 @@ def make_app(router: Router, gate: Gate, config: HttpConfig) -> Starlette:
     started = int(time.time())
 
     def caller_of(request: Request) -> Identity:
-        return gate.identify(authorization=request.headers.get(AUTHORIZATION))
+        caller = gate.identify(authorization=request.headers.get(AUTHORIZATION))
+        request.state.rate_limits = lambda: rate_limit_headers(router.quotas(caller.tenant))
+        return caller
 
     async def completions(request: Request) -> ASGIApp:
         call_id = take_call_id(request)
         caller = caller_of(request)
         router.check_room(caller, priority=0)
-        with router.noting_refusals():
+        with router.refusals.noting():
             asked = parse_completion(await request.body(), max_prompts=config.prompts)
         choice = partial(Completion, asked, router.token_bytes)
         return Answering(router, asked, caller, call_id, choice)
@@ -52,7 +55,7 @@ def make_app(router: Router, gate: Gate, config: HttpConfig) -> Starlette:
         call_id = take_call_id(request)
         caller = caller_of(request)
         router.check_room(caller, priority=0)
-        with router.noting_refusals():
+        with router.refusals.noting():
             asked = parse_chat(await request.body())
         choice = partial(ChatMessage, asked, router.token_bytes)
         return Answering(router, asked, caller, call_id, choice)

@@ -53,7 +53,8 @@ def error_body(error: errors.TwolaneError) -> dict[str, Any]:
 
 async def on_twolane_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, errors.TwolaneError)
-    headers = call_id_header(request)
+    rate_limits = getattr(request.state, "rate_limits", dict)  # none before it is known who calls
+    headers = {**call_id_header(request), **rate_limits()}
     if isinstance(error, errors.OverloadedError):
         headers |= retry_after(error.retry_after_s)
     if isinstance(error, errors.UnauthenticatedError):

@@ -12,12 +12,13 @@ from typing import Any
 import grpc
 import httpx2
 import pytest
+from prometheus_client import generate_latest
 
 from tests.router.http.raw import connect
 from twolane.aclient import AsyncClient
 from twolane.client import Client
 from twolane.config import ClientConfig
-from twolane.errors import TwolaneError, UnauthenticatedError
+from twolane.errors import QuotaError, TwolaneError, UnauthenticatedError
 from twolane.router.config import ServerConfig
 from twolane.router.doors.server import RouterServer
 from twolane.router.testing.client import message
@@ -238,3 +239,57 @@ def test_key_that_cannot_be_sent_is_refused_and_not_repeated() -> None:
             ClientConfig(api_key=key)  # type: ignore[arg-type]
         assert str(key) not in str(raised.value)
     assert "tl_a_b" not in repr(ClientConfig(api_key="tl_a_b"))
+
+
+async def test_running_answer_ends_when_its_key_is_revoked(tmp_path: Path) -> None:
+    async with doors(tmp_path, step_s=0.02) as at, at.client(at.blue) as blue:
+        async with at.client(at.red) as red, red.stream(token_ids=[1], max_tokens=1900) as answer:
+            await anext(answer)
+            revoke_key(at.keys, at.red.split("_")[1])
+            with pytest.raises(UnauthenticatedError, match="counts no longer"):
+                await answer.completion()
+        assert (await blue.who_am_i()).tenant == "blue"
+
+
+async def test_http_tells_what_is_left_of_the_quotas_as_openai_does(tmp_path: Path) -> None:
+    async with doors(tmp_path) as at:
+        limits = {"requests_per_s": 0.01, "tokens_per_min": 6000}
+        green, _ = create_key(at.keys, "green", limits=limits)
+        async with at.client(green) as client:
+            await until_known(client)
+        first = await at.http("/v1/completions", green, **BODY)
+        assert first.status_code == 200
+        assert first.headers["x-ratelimit-limit-tokens"] == "6000"
+        assert first.headers["x-ratelimit-remaining-tokens"] in {"5995", "5996", "5997", "6000"}
+        assert first.headers["x-ratelimit-limit-requests"] == "1"
+        assert first.headers["x-ratelimit-remaining-requests"] == "0"
+        assert first.headers["x-ratelimit-reset-requests"].startswith("1m")
+        second = await at.http("/v1/completions", green, **BODY)
+        assert second.status_code == 429
+        assert 90 < int(second.headers["retry-after"]) <= 100
+        assert second.headers["x-ratelimit-remaining-requests"] == "0"
+        error = second.json()["error"]
+        assert (error["code"], error["type"]) == ("rate_limit_exceeded", "rate_limit_error")
+        other = await at.http("/v1/completions", at.red, **BODY)
+        assert other.status_code == 200
+        assert not [name for name in other.headers if name.startswith("x-ratelimit")]
+        async with at.client(green) as client:
+            quotas = {quota.name: quota for quota in (await client.who_am_i()).quotas}
+            assert quotas["tokens"].limit == 6000
+            assert quotas["requests"].remaining < 1
+            with pytest.raises(QuotaError) as raised:
+                await client.generate(token_ids=[1], max_tokens=1)
+            assert 90 < raised.value.retry_after_s <= 100
+
+
+async def test_operators_see_tenants_and_metrics_show_only_hashes(tmp_path: Path) -> None:
+    async with doors(tmp_path) as at:
+        async with at.client(at.red) as red:
+            await red.generate(token_ids=[1] * 7, max_tokens=3)
+        status = at.server.router.status()
+        (tenant,) = status.tenants
+        assert (tenant.tenant, tenant.live, tenant.requests) == ("red", 0, 1)
+        assert (tenant.prompt_tokens, tenant.output_tokens) == (7, 3)
+        page = generate_latest(at.server.metrics.registry).decode()
+        assert f'twolane_router_tenant_output_tokens_total{{tenant="{tenant.label}"}} 3.0' in page
+        assert '"red"' not in page

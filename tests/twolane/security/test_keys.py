@@ -68,18 +68,18 @@ def test_revoked_and_expired_keys_are_told_so_to_whoever_has_their_secret(path: 
 def test_running_server_follows_its_file(path: Path) -> None:
     first, key = create_key(path, "acme", limits={"concurrent": 3})
     file = KeyFile(path)
-    assert not file.refresh()
+    assert file.refresh() == frozenset()
     second, _ = create_key(path, "beta", limits={"weight": 2.0, "tokens_per_min": 900})
     with pytest.raises(UnauthenticatedError):
         file.identity(second)
-    assert file.refresh()
+    assert file.refresh() == frozenset()
     assert file.identity(second).tenant == "beta"
     assert file.limits("acme") == TenantLimits(concurrent=3)
     assert file.limits("beta") == TenantLimits(weight=2.0, tokens_per_min=900)
     assert file.limits("gamma") == TenantLimits()
     revoke_key(path, key.id)
     assert file.is_active(key.id)
-    assert file.refresh()
+    assert file.refresh() == {key.id}
     assert not file.is_active(key.id)
     with pytest.raises(UnauthenticatedError):
         file.identity(first)
@@ -96,13 +96,13 @@ def test_broken_file_keeps_the_last_good_one_and_is_logged_once(
     if broken is not None:
         path.write_text(broken)
     with caplog.at_level(logging.ERROR):
-        assert not file.refresh()
-        assert not file.refresh()
+        assert file.refresh() == file.refresh() == frozenset()
     (record,) = caplog.records
     assert str(path) in record.getMessage()
     assert file.identity(shown).tenant == "acme"
-    path.write_text(good)
-    assert file.refresh()
+    path.write_text(good.replace("acme", "other"))
+    file.refresh()
+    assert file.identity(shown).tenant == "other"
 
 
 DIGEST = "0" * 64

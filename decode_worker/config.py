@@ -1,4 +1,4 @@
-"""What can be set about the decode role."""
+"""Settings of the decode role."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from twolane.kvtransfer.config import ReceiverConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeConfig:
-    """`least_growth_tokens` is reserved for a row that ASSIGN asks nothing for.
+    """`least_growth_tokens` is reserved for a row even if its ASSIGN asks for less.
 
-    `index_answers` lets full pages of answers into the prefix index too: right wherever prefill
-    and decode share one reduction.
+    `index_answers` also puts full pages of answers into the prefix index: correct if prefill and
+    decode use the same reduction.
     """
 
     least_growth_tokens: int = 32

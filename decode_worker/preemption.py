@@ -1,4 +1,4 @@
-"""Who gives way when pages run out. Pure."""
+"""Which row is preempted when pages run out. A pure function."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from twolane.worker.rows import Row
 
 
 def choose_victim(rows: Iterable[Row]) -> Row:
-    """The lowest priority; among those the youngest. It is the last one in turn.
+    """The row with the lowest priority; of those, the youngest. It is the last in order of turn.
 
-    The row that is first in turn is therefore never anybody's victim: someone always gets on.
+    So the row that is first in order is never preempted, and at least one row makes progress.
     """
     return max(rows, key=lambda row: row.turn)

@@ -4,11 +4,11 @@
                   |                     adopted from prefill --^  |
                   `--> cancelled, dead                            `--> preempted, failed, cancelled
 
-Growth: a grant promises pages for the growth that ASSIGN asks for; a running row draws on its
-promise, then on spare pages, and when there are none the row that is last in turn gives way.
+Growth: a grant promises pages for the growth that ASSIGN asks for. A running row takes pages from
+its promise, then spare ones; if there are none, the row that is last in order of turn is preempted.
 
-Pages of the prompt enter the prefix index when they have landed and verified, pages of the answer
-when the row ends well; those that a failed row wrote never do.
+Pages of the prompt enter the prefix index when they have landed and are verified, pages of the
+answer when the row ends without a failure; pages that a failed row wrote never do.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ _DECODE = worker_pb2.ROLE_DECODE
 class DecodeRole:
     """Implements `twolane.worker.role.DecodeSide` and `twolane.worker.role.Adopter`."""
 
-    def __init__(self, site: WorkerContext, config: DecodeConfig | None = None) -> None:
-        self._site = site
+    def __init__(self, context: WorkerContext, config: DecodeConfig | None = None) -> None:
+        self._context = context
         self._config = config or DecodeConfig()
         self._waiting: dict[AttemptId, Row] = {}
         self._running: dict[AttemptId, Row] = {}
-        self._order: tuple[Row, ...] | None = None  # of those that run, in turn
-        self._unstarted: set[Row] = set()  # of those: were in no step yet
-        self._applied_s = 0.0  # when those that run got their newest tokens
-        self._planned: deque[list[Row]] = deque()  # of steps on their way
+        self._order: tuple[Row, ...] | None = None  # running rows in order of turn
+        self._unstarted: set[Row] = set()  # running rows that were in no step yet
+        self._applied_s = 0.0  # when the running rows got their newest tokens
+        self._planned: deque[list[Row]] = deque()  # of steps in flight
         self._events: list[ReceiverEvent] = []
         self.lease = self._config.receiver.lease
         self.receiver = Receiver(
-            site.epoch,
-            site.pages,
-            page_tokens=site.spec.page_tokens,
-            page_bytes=site.spec.page_bytes,
+            context.epoch,
+            context.pages,
+            page_tokens=context.spec.page_tokens,
+            page_bytes=context.spec.page_bytes,
             may_grant=self._may_grant,
             on_revoked=self._on_revoked,
             config=self._config.receiver,
@@ -65,7 +65,7 @@ class DecodeRole:
         """Expect the row's pages from its prefill worker."""
         self.check_fits(row)
         if not self.receiver.expect(
-            self._key(row), n_tokens=row.n_given, now=now, prefix_hashes=row.prompt_hashes
+            self._key(row), n_tokens=row.n_input, now=now, prefix_hashes=row.prompt_hashes
         ):
             raise RowRefusedError(
                 Refusal.CANCELLED, "its transfer was given up before it was assigned"
@@ -82,7 +82,7 @@ class DecodeRole:
         return True
 
     def judge(self, epoch: int, now: float) -> None:
-        """Verdicts on the rows that prefill worker `epoch` feeds. Those that run have landed."""
+        """Report verdicts on the rows fed by prefill worker `epoch`. Running rows have landed."""
         for row in self._running.values():
             if row.assign.prefill.epoch == epoch:
                 self._tell(row, _Kind.KIND_LANDED)
@@ -98,7 +98,7 @@ class DecodeRole:
     # -- transfers --------------------------------------------------------------------------
 
     def on_transfers(self, events: Sequence[ReceiverEvent]) -> None:
-        """What the receiver tells; acted upon at the next `tick`."""
+        """Events of the receiver; they take effect at the next `tick`."""
         self._events += events
 
     def tick(self, now: float) -> None:
@@ -106,7 +106,7 @@ class DecodeRole:
         for event in events:
             row = self._waiting.get(AttemptId(event.key.submission_id, event.key.attempt))
             if row is None or self._key(row) != event.key:
-                continue  # cancelled meanwhile: the receiver was told so
+                continue  # cancelled meanwhile, at the receiver too
             match event:
                 case Landed():
                     self._join(row, event, now)
@@ -122,35 +122,34 @@ class DecodeRole:
         row = self._waiting.get(AttemptId(key.submission_id, key.attempt))
         if row is None or not self._has_room(row, n_pages):
             return False
-        self._site.reserve.promise(row, self._growth_pages(row))
+        self._context.reserve.promise(row, self._growth_pages(row))
         return True
 
     def _on_revoked(self, key: Key) -> None:
-        """It waits again, and must not keep others out of the batch meanwhile."""
+        """The row waits again; its promise must not keep others out of the batch meanwhile."""
         row = self._waiting.get(AttemptId(key.submission_id, key.attempt))
         if row is not None:
-            self._site.reserve.forget(row)
+            self._context.reserve.forget(row)
 
     def _join(self, row: Row, landed: Landed, now: float) -> None:
         pages = self.receiver.try_commit(landed.key, now)
         if pages is None:
-            return  # given up while a step ran: the event behind this one ends the row
+            return  # abandoned while a step ran: the next event ends the row
         row.pages = [Page(page) for page in pages]
-        row.n_computed = row.n_given
-        row.n_cached = landed.skip_pages * self._site.spec.page_tokens
+        row.n_computed = row.n_input
+        row.n_cached = landed.skip_pages * self._context.spec.page_tokens
         row.times.landed_s = now
         del self._waiting[row.attempt]
         first = SampledToken(landed.first.token, landed.first.logprob, landed.first.top)
         finish = row.append(first.token)
         self._run(row, first, finish, now)
-        if finish != GOES_ON:  # the prefill role would have kept it
+        if finish != GOES_ON:  # rare: the prefill role usually keeps such a row
             self._end(row, _Kind.KIND_FINISHED)
 
-    # -- adopting (twolane.worker.role.Adopter)
-    # -----------------------------------------------------
+    # -- adopting (twolane.worker.role.Adopter) ---------------------------------------------
 
     def check_fits(self, row: Row) -> None:
-        n_most, n_pages = row.n_prompt_pages + self._growth_pages(row), self._site.spec.n_pages
+        n_most, n_pages = row.n_prompt_pages + self._growth_pages(row), self._context.spec.n_pages
         if n_most > n_pages:
             raise RowRefusedError(
                 Refusal.TOO_LARGE, f"grows to {n_most} pages; the pool has {n_pages}"
@@ -159,7 +158,7 @@ class DecodeRole:
     def can_adopt(self, row: Row, n_new_pages: int) -> bool:
         if not self._has_room(row, n_new_pages):
             return False
-        self._site.reserve.promise(row, self._growth_pages(row))
+        self._context.reserve.promise(row, self._growth_pages(row))
         return True
 
     def adopt(self, row: Row, first: SampledToken, now: float) -> None:
@@ -173,7 +172,8 @@ class DecodeRole:
     def _run(
         self, row: Row, first: SampledToken, finish: sampling_pb2.FinishReason, now: float
     ) -> None:
-        """The row joins the batch: prompt in pages, first token appended, which is told again."""
+        """The row joins the batch: its prompt is in pages, its first token appended and reported
+        again."""
         row.advance(RowState.RUNNING)
         self._running[row.attempt] = row
         self._unstarted.add(row)
@@ -188,10 +188,10 @@ class DecodeRole:
         assert n_tokens >= len(self._running), "more rows than the step has room for"
         planned: list[Row] = []
         work: list[RowWork] = []
-        page_tokens, running = self._site.spec.page_tokens, RowState.RUNNING
+        page_tokens, running = self._context.spec.page_tokens, RowState.RUNNING
         for row in self._in_turn():
             has_room = len(row.token_ids) + row.n_ahead <= len(row.pages) * page_tokens
-            # it may have given way amid this plan
+            # it may have been preempted during this plan
             is_ready = row.state is running if has_room else self._grow(row)
             if is_ready and row.may_go_on:
                 planned.append(row)
@@ -212,7 +212,7 @@ class DecodeRole:
             result = results[row.number]
             row.n_ahead -= 1
             if row.state is not running:
-                continue  # it ended while this step was on its way
+                continue  # it ended while this step was in flight
             if result.error:
                 self._end(row, _Kind.KIND_FAILED, reason="engine", message=result.error)
                 continue
@@ -224,20 +224,24 @@ class DecodeRole:
                     break
 
     def _in_turn(self) -> Sequence[Row]:
-        """What runs. Sorted again only when a row came or went."""
+        """Running rows in order of turn. Sorted again only after a row came or left."""
         if self._order is None:
             self._order = tuple(by_turn(self._running.values()))
         return self._order
 
     def _grow(self, row: Row) -> bool:
-        """Pages for the row's next position. False: not now, or the row itself had to give way."""
+        """Take pages for the row's next position.
+
+        False if there are none until the step in flight is done, or if the row itself was
+        preempted.
+        """
         n_tokens = len(row.token_ids) + row.n_ahead
         n_missing = row.pages_for(n_tokens) - len(row.pages)
         while row.state is RowState.RUNNING:
-            if self._site.reserve.try_grow(row, n_missing):
+            if self._context.reserve.try_grow(row, n_missing):
                 return True
-            if self._site.returns.held_pages:
-                return False  # some come free with the step that is on its way
+            if self._context.returns.held_pages:
+                return False  # some come free when the step in flight is done
             victim = choose_victim(self._running.values())
             self._end(victim, _Kind.KIND_PREEMPTED, reason="pages")
         return False
@@ -245,9 +249,9 @@ class DecodeRole:
     # -- inside -----------------------------------------------------------------------------
 
     def _has_room(self, row: Row, n_new_pages: int) -> bool:
-        reserve = self._site.reserve
-        reserve.forget(row)  # a grant that is asked for again replaces the first
-        if len(reserve.holders) >= self._site.limits.decode_rows:
+        reserve = self._context.reserve
+        reserve.forget(row)  # a repeated grant replaces the first
+        if len(reserve.holders) >= self._context.limits.decode_rows:
             return False
         return n_new_pages + self._growth_pages(row) <= reserve.n_spare
 
@@ -256,10 +260,10 @@ class DecodeRole:
         return row.growth_pages_for(wanted)
 
     def _key(self, row: Row) -> Key:
-        return Key(*row.attempt, row.assign.prefill.epoch, self._site.epoch)
+        return Key(*row.attempt, row.assign.prefill.epoch, self._context.epoch)
 
     def _tell(self, row: Row, kind: worker_pb2.RowEvent.Kind) -> None:
-        self._site.news.row(row.attempt, kind, _DECODE)
+        self._context.outbox.row(row.attempt, kind, _DECODE)
 
     def _end(
         self,
@@ -269,20 +273,20 @@ class DecodeRole:
         reason: str = "",
         message: str = "",
     ) -> None:
-        """The row is over here: its pages and its promise go back, its last words go out."""
+        """The row has ended here: return its pages and its promise, and report the final event."""
         self._waiting.pop(row.attempt, None)
         if self._running.pop(row.attempt, None) is not None:
             self._unstarted.discard(row)
             self._order = None
-        is_sound = kind != _Kind.KIND_FAILED and row.n_computed > row.n_given
+        is_sound = kind != _Kind.KIND_FAILED and row.n_computed > row.n_input
         if is_sound and self._config.index_answers:
-            row.publish(row.n_computed, self._site.pages)
-        if row.times.joined_s is not None and row.n_computed > row.n_given:
+            row.publish(row.n_computed, self._context.pages)
+        if row.times.joined_s is not None and row.n_computed > row.n_input:
             row.times.last_token_s = self._applied_s
         row.advance(RowState.OVER)
-        self._site.reserve.forget(row)
-        self._site.returns.give_back(row.pages)
-        self._site.news.row(
+        self._context.reserve.forget(row)
+        self._context.returns.give_back(row.pages)
+        self._context.outbox.row(
             row.attempt,
             kind,
             _DECODE,
@@ -295,7 +299,7 @@ class DecodeRole:
 
     @property
     def wake_at_s(self) -> float | None:
-        return None  # a running row is in every step; the rest waits for news of its transfer
+        return None  # a running row is in every step; the others wait for a transfer event
 
     @property
     def rows(self) -> list[Row]:
@@ -304,5 +308,5 @@ class DecodeRole:
     def report(self, load: worker_pb2.LoadReport, now: float) -> None:
         load.rows = len(self._running)
         load.decode_queue = self.receiver.n_queued
-        load.reserved_growth_pages = self._site.reserve.n_promised
+        load.reserved_growth_pages = self._context.reserve.n_promised
         load.fence_wanted.extend(self.receiver.fence_wanted(now))

@@ -1,12 +1,12 @@
-"""Which waiting rows start now, and how many tokens of each row a step computes. Pure.
+"""Which waiting rows start now, and how many tokens of each row a step computes. Pure functions.
 
     started rows      |== chunk ==|== chunk ==|                     in turn, first
     waiting rows                              |= chunk =|= chunk|   in turn, into what is left
                       0                                         budget
 
-Rows that wait start at once while the queue is short (up to `watermark_rows`). A burst is worth a
-little patience: then they start when they fill the budget, or when the first has waited for
-`window_s`. While started rows are being computed there is a step anyway, so nobody waits for more.
+While the queue is short (up to `watermark_rows`), waiting rows start at once. In a burst they wait
+briefly for a fuller batch: they start when they fill the budget, or when the first has waited for
+`window_s`. If started rows are being computed there is a step anyway, and no row waits for others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchingConfig:
-    """`window_s` is the longest that a row waits for others while there is room for it."""
+    """`window_s`: the longest time that a row waits for others although there is room for it."""
 
     window_s: float = 0.003
     watermark_rows: int = 4
@@ -29,7 +29,7 @@ class BatchingConfig:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """One row of the queue: when it came, and how many tokens it has to compute."""
+    """One queued row: when it arrived, and how many tokens it has to compute."""
 
     arrived_s: float
     n_tokens: int
@@ -37,7 +37,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """How many rows from the head of the queue may start; else when to look again."""
+    """How many rows from the head of the queue may start; if none, when to check again."""
 
     n_rows: int
     look_again_s: float | None = None
@@ -51,9 +51,9 @@ def who_starts(
     now: float,
     config: BatchingConfig,
 ) -> Start:
-    """`queue` is in turn; budget_tokens is what started rows leave of the step.
+    """`queue` is in order of turn; `budget_tokens` is what started rows leave of the step.
 
-    A row starts if any of the budget is left for it; the last one may get a part of its prompt.
+    A row starts if any budget is left for it; the last one may compute only part of its prompt.
     """
     n_fit, left = 0, budget_tokens
     while n_fit < len(queue) and left > 0:
@@ -67,7 +67,7 @@ def who_starts(
 
 
 def share_out(remaining: Sequence[int], budget_tokens: int) -> list[int]:
-    """How many tokens each started row computes in this step: in turn, while budget is left."""
+    """How many tokens each started row computes in this step: in order, while budget is left."""
     shares = []
     for n_tokens in remaining:
         shares.append(min(n_tokens, budget_tokens))

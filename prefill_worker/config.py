@@ -1,4 +1,4 @@
-"""What can be set about the prefill role."""
+"""Settings of the prefill role."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from twolane.prefill_worker.batching import BatchingConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillConfig:
-    """`holding_cap_share` of the pool may be held for decode workers before prefills stop starting.
+    """At most `holding_cap_share` of the pool is held for decode workers; above that, no new
+    prefill starts. It sets the sender's `holding_cap_pages`, unless that is set explicitly.
 
-    It sets the sender's `holding_cap_pages` unless that is given.
-
-    `drop_after_s`: where this worker decodes too, and others wait for its pages, a row that is held
-    ungranted for longer is given up, and computed again when there is room. Where the decode worker
-    has the lower epoch it is twice as long: of two that wait for each other, one gives up.
+    `drop_after_s`: if this worker also decodes and other rows wait for its pages, a row that is
+    held without a grant for longer is dropped, and computed again when there is room. The time is
+    doubled if the decode worker has the lower epoch, so that of two workers waiting for each other
+    only one drops.
     """
 
-    queue_limit: int = 1024  # rows that wait; more are refused
+    queue_limit: int = 1024  # waiting rows; beyond that, rows are refused
     holding_cap_share: float = 0.6
-    unplaced_after_s: float = 1.0  # a row that is held ungranted for longer is reported UNPLACED
+    unplaced_after_s: float = 1.0  # a row held without a grant for longer is reported UNPLACED
     drop_after_s: float = 4.0
     batching: BatchingConfig = field(default_factory=BatchingConfig)
     sender: SenderConfig = field(default_factory=SenderConfig)

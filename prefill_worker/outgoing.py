@@ -1,4 +1,4 @@
-"""Rows on their way to a decode worker: what the prefill role says to its `Sender`, in rows."""
+"""Rows on their way to a decode worker: the prefill role's calls to its `Sender`."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from twolane.worker.rows import Row, RowState
 
 
 class Outgoing:
-    """One prefill role's sender. Rows of both roles ("local") never pass through here."""
+    """The sender of one prefill role. Rows that are also decoded here ("local") do not use it."""
 
-    def __init__(self, site: WorkerContext, config: PrefillConfig) -> None:
-        self._epoch = site.epoch
-        share = max(1, int(site.spec.n_pages * config.holding_cap_share))
+    def __init__(self, context: WorkerContext, config: PrefillConfig) -> None:
+        self._epoch = context.epoch
+        share = max(1, int(context.spec.n_pages * config.holding_cap_share))
         cap_pages = config.sender.holding_cap_pages or share
         self.sender = Sender(
-            site.epoch,
-            site.pages,
-            page_tokens=site.spec.page_tokens,
-            page_bytes=site.spec.page_bytes,
+            context.epoch,
+            context.pages,
+            page_tokens=context.spec.page_tokens,
+            page_bytes=context.spec.page_bytes,
             hash_tokens=UNIT_TOKENS,
             config=replace(config.sender, holding_cap_pages=cap_pages),
         )
@@ -36,10 +36,11 @@ class Outgoing:
         return Key(*row.attempt, self._epoch, row.decode.epoch)
 
     def start(self, row: Row, now: float) -> None:
-        """The row has become COMPUTING: ask for pages there, offer those of the prefix index."""
+        """The row became COMPUTING: request pages at the decode worker, and offer the cached
+        ones."""
         self.sender.open(
             self.key(row),
-            n_tokens=row.n_given,
+            n_tokens=row.n_input,
             prefix_hashes=row.unit_hashes,
             priority=row.assign.priority,
             now=now,
@@ -47,9 +48,12 @@ class Outgoing:
         self.offer(row, row.n_computed, now)
 
     def offer(self, row: Row, n_done: int, now: float, after: Mark | None = None) -> None:
-        """Positions before n_done are computed, or are once the mark is passed. Pages that they
-        fill, or all of them at the prompt's end, may go out; what was offered is not again."""
-        is_whole = n_done == row.n_given
+        """Offer the pages below position `n_done`: full pages, or all of them at the prompt's end.
+
+        The positions are computed, or will be once the event `after` has happened. Pages that were
+        offered before are not offered again.
+        """
+        is_whole = n_done == row.n_input
         end_page = row.n_prompt_pages if is_whole else n_done // row.spec.page_tokens
         first_page = row.n_offered_pages
         if end_page > first_page:
@@ -69,7 +73,8 @@ class Outgoing:
     def retarget(
         self, row: Row, following: AttemptId, decode: worker_pb2.WorkerAddress, now: float
     ) -> bool:
-        """The row goes elsewhere under another attempt. False: nothing is held of it any more."""
+        """Send the row to another decode worker, as attempt `following`. False if its pages are
+        gone."""
         if row.state is not RowState.WAITING:
             new_key = Key(*following, self._epoch, decode.epoch)
             if not self.sender.retarget(self.key(row), new_key, now):

@@ -6,15 +6,15 @@
                  `--> cancelled                         `--> failed, finished       `--> dead,
                                                                                          cancelled
     chunk:      |---- 1 ----|---- 2 ----|-- 3 --|
-    full pages: |--|--|--|--|--|--|--|--|--|--|-|   each chunk's go out while the next is computed
+    full pages: |--|--|--|--|--|--|--|--|--|--|-|   sent while the next chunk is computed
 
-Where steps run on a device, a chunk's pages are handed to the transfer as soon as its step is: the
-copies wait on the device, and begin when it has written them, whatever this process does then. Of a
-row that fails they are worth nothing, and it never says DONE.
+On a GPU, a chunk's pages are handed to the transfer as soon as its step is submitted: the copies
+wait on the device, and begin when the step has written the pages, without help of this process. If
+the row then fails, its pages are useless, and the sender never sends DONE.
 
-A row starts only when all pages of its prompt are there, so whatever has started can end; the head
-of the queue is never overtaken by a smaller row. Pages enter the prefix index when the whole prompt
-is computed and the first token was sound: never those of a failed row.
+A row starts only when all pages of its prompt are available, so every started row can finish; a
+smaller row never overtakes the head of the queue. Pages enter the prefix index when the whole
+prompt is computed without an error: never those of a failed row.
 """
 
 from __future__ import annotations
@@ -42,33 +42,35 @@ from twolane.worker.role import Adopter
 from twolane.worker.rows import Row, RowState, by_turn
 
 _Kind = worker_pb2.RowEvent
-_LOOK_AT_HELD_S = 0.1
+_CHECK_HELD_EVERY_S = 0.1
 
 
 class PrefillRole:
-    """Implements `twolane.worker.role.PrefillSide`. `adopter`: the decode role of the same
-    worker."""
+    """Implements `twolane.worker.role.PrefillSide`.
+
+    `adopter`: the decode role of the same worker, if it has one.
+    """
 
     def __init__(
         self,
-        site: WorkerContext,
+        context: WorkerContext,
         config: PrefillConfig | None = None,
         *,
         adopter: Adopter | None = None,
     ) -> None:
-        self._site = site
+        self._context = context
         self._config = config = config or PrefillConfig()
         self._adopter = adopter
         self._rows: dict[AttemptId, Row] = {}  # WAITING, COMPUTING and HELD
-        self._leaving: dict[Key, worker_pb2.RowEvent] = {}  # last words, once the pages are back
-        self._unplaced: set[AttemptId] = set()  # held rows of which the router has been told
-        self._planned: deque[list[tuple[Row, int]]] = deque()  # of steps on their way
-        self._unsubmitted: deque[list[tuple[Row, int]]] = deque()  # of those: rows, ends of shares
+        self._final_events: dict[Key, worker_pb2.RowEvent] = {}  # final events, sent later
+        self._unplaced: set[AttemptId] = set()  # held rows that were reported to the router
+        self._planned: deque[list[tuple[Row, int]]] = deque()  # of steps in flight
+        self._unsubmitted: deque[list[tuple[Row, int]]] = deque()  # not submitted: row, end
         self._events: list[SenderEvent] = []
         self._look_again_s: float | None = None
-        self._look_at_held_s = 0.0
+        self._check_held_at_s = 0.0
         self.lease = config.sender.lease
-        self._out = Outgoing(site, config)
+        self._out = Outgoing(context, config)
         self.sender = self._out.sender
 
     # -- commands ---------------------------------------------------------------------------
@@ -97,8 +99,8 @@ class PrefillRole:
         if row is None or self._is_local(row):
             return False
         following = AttemptId(attempt.submission_id, command.next_attempt)
-        if command.decode.epoch == self._site.epoch:
-            is_moved = self._try_keep(row, following, command.decode, now)
+        if command.decode.epoch == self._context.epoch:
+            is_moved = self._try_decode_here(row, following, command.decode, now)
         else:
             is_moved = self._out.retarget(row, following, command.decode, now)
         if not is_moved:
@@ -107,16 +109,18 @@ class PrefillRole:
         del self._rows[attempt]
         self._rows[following] = row
         self._unplaced.discard(attempt)
-        self._site.news.row(attempt, _Kind.KIND_RETARGETED, worker_pb2.ROLE_PREFILL)
+        self._context.outbox.row(attempt, _Kind.KIND_RETARGETED, worker_pb2.ROLE_PREFILL)
         if row.state is RowState.HELD and self._is_local(row):
             self._adopt(row, now)
         return True
 
-    def _try_keep(
+    def _try_decode_here(
         self, row: Row, following: AttemptId, here: worker_pb2.WorkerAddress, now: float
     ) -> bool:
-        """Decode a started row here instead of sending it away, as attempt `following`. False, and
-        no change: there is no decode role here, or it has no room."""
+        """Decode a started row here as attempt `following`, instead of sending it away.
+
+        False, and no change, if this worker has no decode role, or no room.
+        """
         if self._adopter is None or row.state not in (RowState.COMPUTING, RowState.HELD):
             return False
         if not self._adopter.can_adopt(row, 0):
@@ -129,15 +133,15 @@ class PrefillRole:
     # -- transfers --------------------------------------------------------------------------
 
     def on_transfers(self, events: Sequence[SenderEvent]) -> None:
-        """What the sender tells; acted upon at the next `tick`."""
+        """Events of the sender; they take effect at the next `tick`."""
         self._events += events
 
     def tick(self, now: float) -> None:
         events, self._events = self._events, []
         for event in events:
             if isinstance(event, Released):
-                if (last_words := self._leaving.pop(event.key, None)) is not None:
-                    self._site.news.event(last_words)
+                if (final_event := self._final_events.pop(event.key, None)) is not None:
+                    self._context.outbox.event(final_event)
                 continue
             row = self._rows.get(AttemptId(event.key.submission_id, event.key.attempt))
             if row is None or self._out.key(row) != event.key:
@@ -147,10 +151,10 @@ class PrefillRole:
                     row.times.committed_s = event.at_s  # `now`: a step may have run meanwhile
                     self._end(row, _Kind.KIND_HANDED_OVER, moved=event)
                 case Unplaced():
-                    self._tell_unplaced(row, event.reason)
+                    self._report_unplaced(row, event.reason)
                 case Failed():
                     self._end(row, _Kind.KIND_DEAD, reason=event.reason)
-        self._look_after_held(now)
+        self._check_held(now)
 
     # -- steps ------------------------------------------------------------------------------
 
@@ -158,7 +162,7 @@ class PrefillRole:
         queue = self._in_state(RowState.WAITING)
         started = self._in_state(RowState.COMPUTING)
         start = who_starts(
-            [Waiting(row.times.arrived_s, row.n_given) for row in queue],
+            [Waiting(row.times.arrived_s, row.n_input) for row in queue],
             budget_tokens=n_tokens - sum(row.n_unplanned for row in started),
             n_started=len(started),
             now=now,
@@ -195,14 +199,15 @@ class PrefillRole:
     def _try_start(self, row: Row, now: float) -> bool:
         """Start the row, and its transfer, or change nothing.
 
-        The holding cap is looked at before a row starts, not against its size: a row larger than
-        the whole cap starts too when less than the cap is held, and no other that goes out starts
-        until it is handed over. Otherwise it never could, though the pool has room for it.
+        The holding cap is checked before a row starts, and not against the row's size. A row larger
+        than the cap also starts while less than the cap is held; then no other row that is sent
+        away starts until it is handed over. Otherwise such a row could never start, although the
+        pool has room for it.
         """
         is_local = self._is_local(row)
         if not is_local and self.sender.is_full:
             return False
-        if not try_start(row, self._site, self._adopter if is_local else None, now):
+        if not try_start(row, self._context, self._adopter if is_local else None, now):
             return False
         if not is_local:
             self._out.start(row, now)
@@ -215,7 +220,7 @@ class PrefillRole:
             result = results[row.number]
             row.n_ahead -= n_new
             if row.state is not RowState.COMPUTING:
-                continue  # it was given up while this step was on its way
+                continue  # it ended while this step was in flight
             if result.error:
                 self._give_up(row, _Kind.KIND_FAILED, "engine", now, message=result.error)
                 continue
@@ -227,8 +232,9 @@ class PrefillRole:
                 self._hand_over(row, result.tokens[0], now)
 
     def _hand_over(self, row: Row, first: SampledToken, now: float) -> None:
-        """The prompt is computed: tell the first token, and pass the row on unless it ends here."""
-        row.publish(row.n_given, self._site.pages)
+        """The prompt is computed: report the first token, and pass the row on unless it ends
+        here."""
+        row.publish(row.n_input, self._context.pages)
         finish = row.append(first.token)
         row.first = first
         row.times.first_token_s = now
@@ -242,12 +248,12 @@ class PrefillRole:
             row.advance(RowState.HELD)
 
     def _adopt(self, row: Row, now: float) -> None:
-        """The decode role of this worker goes on with it."""
+        """Pass the row to the decode role of this worker."""
         assert self._adopter is not None
         assert row.first is not None
         del self._rows[row.attempt]
         row.times.committed_s = now
-        self._site.news.event(self._describe(row, _Kind.KIND_HANDED_OVER))
+        self._context.outbox.event(self._describe(row, _Kind.KIND_HANDED_OVER))
         self._adopter.adopt(row, row.first, now)
 
     # -- endings ----------------------------------------------------------------------------
@@ -261,12 +267,12 @@ class PrefillRole:
         *,
         message: str = "",
     ) -> None:
-        """End the row, and its transfer with it. FINISHED is told when its pages are back."""
+        """End the row and its transfer. FINISHED is reported only when its pages are back."""
         has_transfer = row.state is not RowState.WAITING and not self._is_local(row)
         if has_transfer:
             self._out.abandon(row, reason, now)
         if has_transfer and kind == _Kind.KIND_FINISHED:
-            self._leaving[self._out.key(row)] = self._describe(row, kind, reason)
+            self._final_events[self._out.key(row)] = self._describe(row, kind, reason)
             self._drop(row)
         else:
             self._end(row, kind, reason=reason, message=message)
@@ -280,21 +286,21 @@ class PrefillRole:
         message: str = "",
         moved: Committed | None = None,
     ) -> None:
-        """The row is over here: tell it, and drop what is held for it."""
-        last_words = self._describe(row, kind, reason, message)
+        """The row has ended here: report it, and drop what is held for it."""
+        final_event = self._describe(row, kind, reason, message)
         if moved is not None:
-            last_words.figures.transfer_pages = moved.n_pages
-            last_words.figures.transfer_bytes = moved.n_bytes
-        self._site.news.event(last_words)
+            final_event.figures.transfer_pages = moved.n_pages
+            final_event.figures.transfer_bytes = moved.n_bytes
+        self._context.outbox.event(final_event)
         self._drop(row)
 
     def _drop(self, row: Row) -> None:
-        """Forget the row. What is being sent of it stays pinned by the sender until it is not."""
+        """Forget the row. The sender keeps pages pinned for as long as they are being sent."""
         del self._rows[row.attempt]
         self._unplaced.discard(row.attempt)
         row.advance(RowState.OVER)
-        self._site.reserve.forget(row)
-        self._site.returns.give_back(row.pages)
+        self._context.reserve.forget(row)
+        self._context.returns.give_back(row.pages)
 
     def _describe(
         self, row: Row, kind: worker_pb2.RowEvent.Kind, reason: str = "", message: str = ""
@@ -310,15 +316,15 @@ class PrefillRole:
             figures=figures,
         )
 
-    def _look_after_held(self, now: float) -> None:
-        """Rows that no decode worker grants pages for are to go elsewhere, and where the pages that
-        they hold are wanted, the last in turn is given up.
+    def _check_held(self, now: float) -> None:
+        """Report rows that no decode worker grants pages for, so that they are placed elsewhere; if
+        rows wait for pages here, drop the late row that is last in order of turn.
 
-        Those that were granted pages are being taken.
+        Rows that were granted pages are left alone: they are being transferred.
         """
-        if now < self._look_at_held_s:
+        if now < self._check_held_at_s:
             return
-        self._look_at_held_s = now + _LOOK_AT_HELD_S
+        self._check_held_at_s = now + _CHECK_HELD_EVERY_S
         drop_late = None
         for row in self._in_state(RowState.HELD):
             held_since_s = row.times.first_token_s
@@ -326,33 +332,33 @@ class PrefillRole:
             if self.sender.is_granted(self._out.key(row)):
                 continue
             if now >= held_since_s + self._config.unplaced_after_s:
-                self._tell_unplaced(row, reasons.BUSY)
+                self._report_unplaced(row, reasons.BUSY)
             if now >= held_since_s + self._drop_after_s(row):
                 drop_late = row
         if drop_late is not None and self._adopter is not None and self._adopter.lacks_pages:
             self._give_up(drop_late, _Kind.KIND_DEAD, reasons.HELD, now)
 
     def _drop_after_s(self, row: Row) -> float:
-        """Of workers that wait for each other in a circle, some have a lower epoch than the one
-        they wait for, and some a higher: never all of them give up at once."""
-        yields_first = self._site.epoch < row.decode.epoch
+        """In a circle of workers that wait for each other, at least one waits for a lower epoch and
+        at least one for a higher: they never all drop their rows at once."""
+        yields_first = self._context.epoch < row.decode.epoch
         return self._config.drop_after_s * (1 if yields_first else 2)
 
-    def _tell_unplaced(self, row: Row, reason: str) -> None:
+    def _report_unplaced(self, row: Row, reason: str) -> None:
         if row.attempt not in self._unplaced:
             self._unplaced.add(row.attempt)
-            self._site.news.row(
+            self._context.outbox.row(
                 row.attempt, _Kind.KIND_UNPLACED, worker_pb2.ROLE_PREFILL, reason=reason
             )
 
     # -- looking in -------------------------------------------------------------------------
 
     def _in_state(self, state: RowState) -> list[Row]:
-        """In turn."""
+        """In order of turn."""
         return by_turn([row for row in self._rows.values() if row.state is state])
 
     def _is_local(self, row: Row) -> bool:
-        """Both roles of the attempt are here."""
+        """Whether this worker has both roles of the attempt."""
         return worker_pb2.ROLE_DECODE in row.assign.roles
 
     @property

@@ -1,11 +1,11 @@
-"""What a row needs to start: all pages of its prompt, those of the prefix index first.
+"""What a row needs to start: all pages of its prompt, cached ones first.
 
     prompt        |--- page ---|--- page ---|--- page ---|- part -|
                   |== cached, shared =======|== taken now =========|
                                             ^ computed from here
 
-At least the last token is always computed: the first token of the answer is sampled from it. So the
-page that it is in is never taken from the index.
+The last token is always computed, since the first token of the answer is sampled from it. The page
+it is in is therefore never taken from the prefix index.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from twolane.worker.role import Adopter
 from twolane.worker.rows import Row, RowState
 
 
-def try_start(row: Row, site: WorkerContext, adopter: Adopter | None, now: float) -> bool:
-    """Give a WAITING row its pages and make it COMPUTING, or change nothing.
+def try_start(row: Row, context: WorkerContext, adopter: Adopter | None, now: float) -> bool:
+    """Assign pages to a WAITING row and make it COMPUTING, or change nothing.
 
-    `adopter`: the decode role that takes the row in the end, if that is here; room and growth are
-    promised then too. Pages that are promised to other rows are left alone.
+    `adopter`: the decode role that will take the row over, if it is on this worker; it then also
+    promises room in the batch and pages for growth. Pages promised to other rows are not taken.
     """
-    pages = site.pages
-    cached = pages.match(row.prompt_hashes[: (row.n_given - 1) // row.spec.page_tokens])
+    pages = context.pages
+    cached = pages.match(row.prompt_hashes[: (row.n_input - 1) // row.spec.page_tokens])
     n_new = row.n_prompt_pages - len(cached)
     if adopter is None:
-        taken = site.reserve.try_take_new(n_new)
+        taken = context.reserve.try_take_new(n_new)
     else:
         taken = pages.try_take(n_new) if adopter.can_adopt(row, n_new) else None
     if taken is None:

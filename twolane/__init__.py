@@ -24,8 +24,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from twolane.aclient import AsyncClient as AsyncClient
     from twolane.admin import AdminClient as AdminClient
-    from twolane.caller import Caller as Caller
-    from twolane.caller import Quota as Quota
     from twolane.client import Client as Client
     from twolane.client import Stream as Stream
     from twolane.errors import CancelledError as CancelledError
@@ -44,6 +42,8 @@ if TYPE_CHECKING:
     from twolane.errors import UnknownModelError as UnknownModelError
     from twolane.params import SamplingParams as SamplingParams
     from twolane.prompts import RequestOptions as RequestOptions
+    from twolane.service_status import Caller as Caller
+    from twolane.service_status import Quota as Quota
     from twolane.service_status import ServiceStatus as ServiceStatus
     from twolane.service_status import SubmissionInfo as SubmissionInfo
     from twolane.service_status import WorkerCount as WorkerCount
@@ -69,7 +69,6 @@ _MODULE_OF = {
     for module, names in {
         "twolane.aclient": "AsyncClient",
         "twolane.admin": "AdminClient",
-        "twolane.caller": "Caller Quota",
         "twolane.client": "Client Stream",
         "twolane.errors": "CancelledError DeadlineError DuplicateRequestError InternalError "
         "InvalidParameterError InvalidRequestError OverloadedError PermissionDeniedError "
@@ -77,7 +76,7 @@ _MODULE_OF = {
         "UnknownModelError",
         "twolane.params": "SamplingParams",
         "twolane.prompts": "RequestOptions",
-        "twolane.service_status": "ServiceStatus SubmissionInfo WorkerCount",
+        "twolane.service_status": "Caller Quota ServiceStatus SubmissionInfo WorkerCount",
         "twolane.status": "ClusterStatus Pages RequestInfo TenantInfo WorkerInfo",
         "twolane.stream": "AsyncStream",
         "twolane.values": "Chunk Completion FinishReason Ledger Message Model Token TopLogprob",

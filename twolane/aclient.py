@@ -10,7 +10,6 @@ from typing import Self, TypeVar, Unpack
 
 import grpc
 
-from twolane.caller import Caller
 from twolane.config import (
     ClientConfig,
     api_key_from_env,
@@ -24,7 +23,7 @@ from twolane.failures import explain, unreachable
 from twolane.params import check_text
 from twolane.prompts import RequestOptions, build_request
 from twolane.rpc.options import CHANNEL_OPTIONS
-from twolane.service_status import ServiceStatus
+from twolane.service_status import Caller, ServiceStatus
 from twolane.stream import AsyncStream, check_loop, running_loop
 from twolane.v1 import inference_pb2, inference_pb2_grpc
 from twolane.values import Completion, Model

@@ -10,11 +10,10 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from twolane.aclient import AsyncClient
-from twolane.caller import Caller
 from twolane.config import ClientConfig
 from twolane.errors import CancelledError, InvalidRequestError
 from twolane.prompts import RequestOptions
-from twolane.service_status import ServiceStatus
+from twolane.service_status import Caller, ServiceStatus
 from twolane.stream import AsyncStream
 from twolane.values import Chunk, Completion, Model
 

@@ -1,1 +1,1 @@
-"""What both roles share: the process around an engine, its streams to routers, its step loop."""
+"""What both roles share: the process around an engine, its sessions with routers, its step loop."""

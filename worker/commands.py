@@ -1,9 +1,8 @@
-"""What each command of a router does.
+"""Carries out the commands of routers.
 
-What may free pages that a running step reads waits for the step's end (`StepLoop.submit`); all else
-is done at once. Whoever assigned a row commands it: what another router says of it changes nothing.
-A command that is not acted upon is counted by reason; an ASSIGN and a RETARGET are answered all the
-same.
+A command that may free pages which a running step reads waits for the step's end
+(`StepLoop.submit`); all others are carried out at once. Only the router that assigned a row may
+command it. Ignored commands are counted by reason; an ASSIGN and a RETARGET are answered even then.
 """
 
 from __future__ import annotations
@@ -30,19 +29,26 @@ _PREFILL, _DECODE = worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE
 
 
 class Commands:
-    """Implements `twolane.worker.sessions.sessions.CommandHandler`. `is_stopping` is the worker's
-    to set: no router undoes it."""
+    """Implements `twolane.worker.sessions.sessions.CommandHandler`.
+
+    `is_stopping` is set by the worker; no router can undo it.
+    """
 
     def __init__(
-        self, site: WorkerContext, roles: Roles, registry: Registry, steps: StepLoop, peers: Peers
+        self,
+        context: WorkerContext,
+        roles: Roles,
+        registry: Registry,
+        steps: StepLoop,
+        peers: Peers,
     ) -> None:
-        self._site = site
+        self._context = context
         self._roles = roles
         self._registry = registry
         self._steps = steps
         self._peers = peers
         self.is_stopping = False
-        self._drain_wanted = False  # by the router that spoke last
+        self._drain_wanted = False  # by the router that sent the last DRAIN
 
     @property
     def is_draining(self) -> bool:
@@ -78,12 +84,12 @@ class Commands:
         self._steps.wake()
 
     def expire(self, now: float) -> None:
-        """Stop what nobody listens to any more, and what is past its deadline."""
+        """Cancel rows without a listener, and rows past their deadline."""
         for log in self._registry.expire(now):
             self._cancel(log.attempt, log.owner, now)
 
     def _cancel(self, attempt: AttemptId, owner: Owner, now: float) -> None:
-        """Stop the attempt after the running step; nothing of it is let in any more."""
+        """Stop the attempt after the running step, and refuse it from now on."""
         if not self._registry.cancel(attempt, owner, now):
             self._drop("not_owner")
             return
@@ -98,40 +104,40 @@ class Commands:
 
     def _assign(self, session: Session, assign: worker_pb2.Assign, now: float) -> None:
         attempt = AttemptId.of(assign.key)
-        if not self._is_meant(assign):
-            self._turn_away(session, assign, Refusal.EPOCH, now)
+        if not self._is_for_this_worker(assign):
+            self._refuse(session, assign, Refusal.EPOCH, now)
             return
         if (log := self._registry.find(attempt)) is not None:
             if log.owner == session.owner:
                 self._drop("duplicate_assign")
                 session.send(self._registry.attach(attempt, 0, session), now)
             else:
-                self._turn_away(session, assign, Refusal.DUPLICATE, now)
+                self._refuse(session, assign, Refusal.DUPLICATE, now)
             return
         left_s = assign.time_left_ms / 1000
         deadline_s = now + left_s if left_s > 0 else None
         log = AttemptLog.of(assign, session, owner=session.owner, deadline_s=deadline_s)
         if why_not := self._registry.admit(log):
-            self._turn_away(session, assign, why_not, now)
+            self._refuse(session, assign, why_not, now)
             self._refuse_pages(assign, now)
             return
         try:
             self._start(assign, log, now)
         except RowRefusedError as refusal:
             self._refuse_pages(assign, now)
-            self._site.news.event(_refusal(assign, refusal.reason, refusal.message))
+            self._context.outbox.event(_refusal(assign, refusal.reason, refusal.message))
 
-    def _turn_away(
+    def _refuse(
         self, session: Session, assign: worker_pb2.Assign, reason: Refusal, now: float
     ) -> None:
-        """Nothing is kept of it. (Of what `_start` refuses there is a log, for ATTACH.)"""
+        """Refuse without keeping a log. (What `_start` refuses has a log, for ATTACH.)"""
         self._drop(reason)
         session.send(worker_pb2.SessionResponse(rows=[_refusal(assign, reason)]), now)
 
     def _start(self, assign: worker_pb2.Assign, log: AttemptLog, now: float) -> None:
         if self.is_draining:
             raise RowRefusedError(Refusal.DRAINING, "this worker takes no new rows")
-        params = check_assign(assign, self._site.spec)
+        params = check_assign(assign, self._context.spec)
         role = self._roles.prefill if _PREFILL in assign.roles else self._roles.decode
         wanted = {_PREFILL: self._roles.prefill, _DECODE: self._roles.decode}
         if role is None or any(wanted.get(name) is None for name in assign.roles):
@@ -142,22 +148,22 @@ class Commands:
         other = assign.decode if goes_out else assign.prefill
         if len(assign.roles) == 1 and not (other.epoch and other.worker_id):
             raise RowRefusedError(Refusal.INVALID, "the other worker's address is missing")
-        number = self._site.next_number()
-        row = Row(assign, params, self._site.spec, number=number, arrived_s=now, log=log)
+        number = self._context.next_number()
+        row = Row(assign, params, self._context.spec, number=number, arrived_s=now, log=log)
         role.accept(row, now)
         if goes_out:
             self._peers.connect(assign.decode)
 
-    def _is_meant(self, assign: worker_pb2.Assign) -> bool:
-        """Whether the roles that are named here are asked of this incarnation."""
+    def _is_for_this_worker(self, assign: worker_pb2.Assign) -> bool:
+        """Whether the roles that the ASSIGN names are for this incarnation."""
         addresses = {_PREFILL: assign.prefill, _DECODE: assign.decode}
         epochs = {addresses[name].epoch for name in assign.roles if name in addresses}
-        return epochs <= {0, self._site.epoch}
+        return epochs <= {0, self._context.epoch}
 
     def _refuse_pages(self, assign: worker_pb2.Assign, now: float) -> None:
-        """Let the prefill worker know soon that its RESERVE is in vain."""
+        """Let the prefill worker learn soon that its RESERVE will not be granted."""
         if self._roles.decode is not None and list(assign.roles) == [_DECODE]:
-            key = Key(*AttemptId.of(assign.key), assign.prefill.epoch, self._site.epoch)
+            key = Key(*AttemptId.of(assign.key), assign.prefill.epoch, self._context.epoch)
             self._roles.decode.receiver.cancel(key, now)
 
     # -- others -----------------------------------------------------------------------------
@@ -170,7 +176,7 @@ class Commands:
     def _is_taken(
         self, session: Session, key: worker_pb2.AttemptKey, attempt: AttemptId, now: float
     ) -> bool:
-        """Whether the row is another router's; then this one has been told so, of `key`."""
+        """Whether another router owns the row; if so, reports that to this session, under `key`."""
         log = self._registry.find(attempt)
         if log is None or log.owner == session.owner:  # guard: owner
             return False
@@ -185,28 +191,29 @@ class Commands:
         if any(self._is_taken(session, command.key, a, now) for a in (attempt, following)):
             return
         if self._registry.has_followed(attempt, following, command.decode.epoch):
-            self._tell_retargeted(session, command, following, now)
+            self._repeat_retargeted(session, command, following, now)
             return
         prefill = self._roles.prefill
         if not command.next_row:
             self._drop("malformed")
         elif prefill is not None and self._registry.can_follow(attempt, following):
-            stays = command.decode.epoch == self._site.epoch
+            stays = command.decode.epoch == self._context.epoch
             if not stays:
                 self._peers.connect(command.decode)
             roles = (_PREFILL, _DECODE) if stays else (_PREFILL,)
             epoch, row = command.decode.epoch, command.next_row
-            heir = self._registry.heir(attempt, following, epoch, roles, row=row)
-            if prefill.retarget(attempt, command, heir, now):
-                self._registry.follow(heir)
+            successor = self._registry.successor(attempt, following, epoch, roles, row=row)
+            if prefill.retarget(attempt, command, successor, now):
+                self._registry.follow(successor)
                 return
         gone = worker_pb2.RowEvent(key=command.key, kind=_Kind.KIND_GONE)
         session.send(worker_pb2.SessionResponse(rows=[gone]), now)
 
-    def _tell_retargeted(
+    def _repeat_retargeted(
         self, session: Session, command: worker_pb2.Retarget, following: AttemptId, now: float
     ) -> None:
-        """The answer got lost with a stream. Whoever asks again hears the row from now on."""
+        """Repeat an answer that was lost with a stream. The session that asks becomes the
+        listener."""
         missed = self._registry.attach(following, 0, session)
         missed.rows.insert(
             0,
@@ -219,7 +226,7 @@ class Commands:
             self._roles.decode.judge(epoch, now)
 
     def _drop(self, reason: str) -> None:
-        self._site.dropped[reason] += 1
+        self._context.dropped[reason] += 1
 
 
 def _refusal(assign: worker_pb2.Assign, reason: Refusal, message: str = "") -> worker_pb2.RowEvent:

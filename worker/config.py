@@ -1,17 +1,17 @@
-"""Everything about a worker that can be set, composed, with units, checked when it is made."""
+"""All settings of a worker: composed, with units, checked on construction."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from twolane.rpc.secret import new_secret
+from twolane.security.credentials import Credentials
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepLimits:
-    """What one forward pass may hold.
+    """Limits of one forward pass.
 
-    `step_tokens` bounds all positions of a step: decode rows count one each and go first, prefill
+    `step_tokens` bounds the positions of a step: decode rows count one each and come first, prefill
     chunks share the rest.
     """
 
@@ -25,12 +25,12 @@ class StepLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepWatchConfig:
-    """When a step that has not ended is late: routers take the worker's requests elsewhere, and the
-    launcher restarts it."""
+    """When a step that has not ended is late: then routers move the worker's requests elsewhere,
+    and the launcher restarts it."""
 
     late_s: float = 5.0  # at the earliest
     late_factor: float = 20.0  # times the moving average of steps, if that is more
-    first_late_s: float = 15.0  # the first step of its kind: memory is touched, kernels are built
+    first_late_s: float = 15.0  # the first step of its kind: may touch memory and build kernels
 
     def __post_init__(self) -> None:
         assert 0 < self.late_s <= self.first_late_s
@@ -39,14 +39,14 @@ class StepWatchConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionConfig:
-    """How a worker treats its routers."""
+    """Settings of the sessions with routers."""
 
-    open_within_s: float = 5.0  # a stream that has not begun with Open by then is closed
+    open_within_s: float = 5.0  # a stream without Open by then is closed
     load_every_s: float = 1.0  # the longest silence on a stream: its load report is a heartbeat
-    load_least_s: float = 0.1  # while steps run, no more than one load report in this time
-    grace_s: float = 10.0  # rows outlive a lost router, and logs of ended rows are kept, so long
-    tombstone_s: float = 6.0  # late messages of a cancelled attempt are refused for so long
-    suspicion_s: float = 3.0  # a router unheard for so long gives way to another of its id
+    load_least_s: float = 0.1  # while steps run, at most one load report in this time
+    grace_s: float = 10.0  # rows outlive a lost router, and logs outlive their row, for this long
+    tombstone_s: float = 6.0  # how long late messages of a cancelled attempt are refused
+    suspicion_s: float = 3.0  # after this silence another router of the same id may replace one
 
     def __post_init__(self) -> None:
         assert self.open_within_s > 0
@@ -58,23 +58,25 @@ class SessionConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
-    """One worker process. `port` and `metrics_port` 0 let the system choose; None: no metrics."""
+    """One worker process. `port` and `metrics_port` 0: the system chooses; None: no metrics."""
 
     worker_id: str
-    pool: str = ""  # told to routers, as are the devices: for people
+    pool: str = ""  # sent to routers with the devices and the host's name, for display only
     devices: tuple[str, ...] = ()
-    host: str = "127.0.0.1"
+    host_name: str = ""
+    bind_host: str = "127.0.0.1"
+    advertise_host: str = ""  # what others dial; empty: `bind_host`
+    ports: str = ""  # 7300-7399: where ports that are 0 are taken from; empty: any
     port: int = 0
-    advertise_host: str = ""  # what others dial; empty: `host`
-    metrics_host: str = ""  # empty: `host`
+    metrics_host: str = ""  # empty: `bind_host`
     metrics_port: int | None = None
     routers: tuple[str, ...] = ()  # host:port of every router to announce to
     announce_every_s: float = 1.0
-    drain_for_s: float = 30.0  # a stopping worker lets its rows finish for so long
+    drain_for_s: float = 30.0  # how long a stopping worker lets its rows finish
     limits: StepLimits = field(default_factory=StepLimits)
     step_watch: StepWatchConfig = field(default_factory=StepWatchConfig)
     sessions: SessionConfig = field(default_factory=SessionConfig)
-    secret: str = field(default_factory=new_secret, repr=False)  # the cluster's
+    credentials: Credentials = field(default_factory=Credentials)
 
     def __post_init__(self) -> None:
         assert self.worker_id, "a worker needs a name"

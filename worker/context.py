@@ -1,4 +1,4 @@
-"""What the roles of one worker share: who they are, the pages, and the news they have to tell."""
+"""What the roles of one worker share: the worker's identity, its pages, the event outbox."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from twolane.worker.growth_reserve import GrowthReserve
 
 
 class WorkerContext:
-    """One incarnation of a worker: made before its roles, ended with them.
+    """One incarnation of a worker: created before its roles, and ends with them.
 
-    `epoch` is random and never zero; it tells this process from any other that was or will be
-    called `worker_id`.
+    `epoch` is random and never zero; it distinguishes this process from every other, past or
+    future, that is called `worker_id`.
     """
 
     def __init__(self, config: WorkerConfig, engine: Engine, *, epoch: int | None = None) -> None:
@@ -29,8 +29,8 @@ class WorkerContext:
         self.pages = PageAllocator(engine.spec.n_pages)
         self.returns = PageReturns(self.pages)
         self.reserve = GrowthReserve(self.pages)
-        self.news = EventOutbox()
-        self.dropped: Counter[str] = Counter()  # messages that were not acted upon, by reason
+        self.outbox = EventOutbox()
+        self.dropped: Counter[str] = Counter()  # ignored messages, by reason
         self._numbers = itertools.count(1)
 
     @property
@@ -38,5 +38,5 @@ class WorkerContext:
         return self.engine.spec
 
     def next_number(self) -> int:
-        """A name for a row in steps, never given twice."""
+        """A number for a row in steps, never used twice."""
         return next(self._numbers)

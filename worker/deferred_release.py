@@ -1,11 +1,11 @@
-"""Pages that are given back while a step that may still write them is on its way.
+"""Defers the release of pages while a step in flight may still write them.
 
     step k     |== computing ==|
     step k + 1          |== submitted ==|          a row that ended with step k is in it, too
-                     give back           ^ now they are free
+                     give back           ^ released here
 
-A row's end is known only when the step after it has been submitted. What that step writes goes to
-the row's own pages, and nobody else may have them before.
+A row's end is known only after the next step has been submitted. That step still writes to the
+row's pages, so no other row may get them before it is done.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from twolane.engine.step import Page
 
 
 class PageReturns:
-    """The step loop tells when steps are submitted and done; roles give pages back here."""
+    """The step loop reports when steps are submitted and done; roles return pages here."""
 
     def __init__(self, pages: PageAllocator) -> None:
         self._pages = pages
@@ -37,7 +37,7 @@ class PageReturns:
         self._n_submitted += 1
 
     def on_done(self) -> None:
-        """The oldest step that was not done is."""
+        """The oldest step in flight is done."""
         assert self._n_done < self._n_submitted
         self._n_done += 1
         while self._waiting and self._waiting[0][0] <= self._n_done:
@@ -45,7 +45,7 @@ class PageReturns:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether pages come free with a step that is on its way."""
+        """Whether pages come free when a step in flight is done."""
         return bool(self._waiting)
 
     @property

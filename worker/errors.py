@@ -1,10 +1,10 @@
-"""What a worker refuses, beside twolane's errors.
+"""Errors of a worker, in addition to `twolane.errors`.
 
 WorkerError
-├── DisplacedError      a router has given this incarnation up: the process is to end
-├── StaleEpochError     a stream, or a command, is meant for another incarnation of this worker
-├── RouterInUseError    another router of that id is here: one of the two needs another id
-└── RowRefusedError     an ASSIGN that this worker cannot take; carries the reason's stable word
+├── DisplacedError      a router has declared this incarnation dead: the process must end
+├── StaleEpochError     a stream or command is for another incarnation of this worker
+├── RouterInUseError    another router of that id is connected: one of them needs another id
+└── RowRefusedError     an ASSIGN that this worker cannot accept; carries a stable reason
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ class DisplacedError(WorkerError):
 
 
 class StaleEpochError(WorkerError):
-    """The other side speaks to a process that runs no more. It must learn the new epoch first."""
+    """The caller addresses a process that no longer runs. It must learn the new epoch first."""
 
 
 class RouterInUseError(WorkerError):
-    """Two live routers call themselves the same. The one that was here first stays."""
+    """Two live routers use the same id. The one that connected first stays."""
 
 
 class RowRefusedError(WorkerError):
-    """Becomes RowEvent REFUSED. `twolane.refusals` tells what each reason means."""
+    """Becomes RowEvent REFUSED. `twolane.refusals` lists the reasons."""
 
     def __init__(self, reason: Refusal, message: str) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""What happens to rows, other than tokens: row events for routers, in the order they happened."""
+"""Row events for routers (everything about rows except tokens), in the order they happened."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from twolane.worker.attempts.attempt_id import AttemptId
 
 
 class EventOutbox:
-    """Roles write, the worker takes. Unbounded: the worker empties it each step."""
+    """Roles add events, the worker takes them. Unbounded: the worker empties it each step."""
 
     def __init__(self) -> None:
         self._events: list[worker_pb2.RowEvent] = []

@@ -1,11 +1,11 @@
-"""When an answer ends, as far as tokens can tell. Stop strings are text: they are the router's.
+"""When an answer ends, judged by its tokens. Stop strings are text: the router checks them.
 
     index of the newest token      0 ........ min_tokens ........ max_tokens - 1
-    an end id                      ignored -->| ends: STOP
+    an end token                   ignored -->| ends: STOP
     any token                                                    | ends: LENGTH
 
-Both roles and every attempt use this one rule, so that a row that is resumed elsewhere ends at the
-same token.
+Both roles and every attempt use this rule, so a row that is resumed elsewhere ends at the same
+token.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ GOES_ON = sampling_pb2.FINISH_REASON_UNSPECIFIED
 
 
 def end_ids(params: SamplingParams, spec: EngineSpec) -> frozenset[int]:
-    """An answer ends with no other id, unless it ends for its length."""
+    """The tokens that end an answer. Otherwise it ends only by its length."""
     eos = () if params.ignore_eos else spec.eos_token_ids
     return frozenset(params.stop_token_ids).union(eos)
 
 
 def most_tokens(n_prompt: int, params: SamplingParams, spec: EngineSpec) -> int:
-    """An answer ends at the latest when it has so many tokens, with the prompt."""
+    """The number of tokens, prompt included, at which an answer ends at the latest."""
     if params.max_tokens is None:
         return spec.max_context_tokens
     return min(n_prompt + params.max_tokens, spec.max_context_tokens)
@@ -33,10 +33,11 @@ def most_tokens(n_prompt: int, params: SamplingParams, spec: EngineSpec) -> int:
 def finish_reason(
     *, last_token: int, n_answer: int, n_tokens: int, params: SamplingParams, spec: EngineSpec
 ) -> sampling_pb2.FinishReason:
-    """Why the answer ends with `last_token`, the n_answer-th of it, n_tokens with the prompt.
+    """Why the answer ends with `last_token`, its n_answer-th token, the n_tokens-th with the
+    prompt.
 
-    FINISH_REASON_UNSPECIFIED when it goes on. `stop_token_ids` count even under `ignore_eos`.
-    An end id wins over a length that is reached at the same token.
+    FINISH_REASON_UNSPECIFIED when it goes on. `stop_token_ids` count even under `ignore_eos`. An
+    end token takes precedence over a length limit that is reached at the same token.
     """
     assert 1 <= n_answer < n_tokens
     may_end = n_answer > params.min_tokens

@@ -1,11 +1,11 @@
-"""Pages promised to rows for their growth: free or evictable now, but not for anybody else.
+"""Pages promised to rows for their growth: free or evictable now, but reserved for those rows.
 
     n_available  |======= promised =======|======= spare =======|
                   running rows will take    prompts, reservations, growth beyond a promise
 
-Whoever takes pages for new work takes from the spare ones only (invariant: running rows can always
-finish or be preempted). A row's own growth may draw on its promise. Pages for given tokens are
-taken at the moment of the promise, which is for what comes behind them.
+New work takes spare pages only (invariant: running rows can always finish or be preempted). A row's
+own growth may use its promise. Pages for the given tokens are taken when the promise is made; the
+promise covers the pages after them.
 """
 
 from __future__ import annotations
@@ -18,45 +18,46 @@ from twolane.worker.rows import Row
 
 
 class GrowthReserve:
-    """What is left of each row's promise, and the sum of it: that is asked for at every start."""
+    """What is left of each row's promise, and the total, which is needed at every start."""
 
     def __init__(self, pages: PageAllocator) -> None:
         self._pages = pages
-        self._left: dict[int, int] = {}  # by number of the row
+        self._left: dict[int, int] = {}  # by row number
         self.n_promised = 0
 
     @property
     def n_spare(self) -> int:
-        """What new work may take. Can be below zero when quarantine took promised pages."""
+        """Pages that new work may take. Negative if quarantine took promised pages."""
         return self._pages.n_available - self.n_promised
 
     @property
     def holders(self) -> Collection[int]:
-        """Numbers of the rows that hold a promise, though nothing may be left of it."""
+        """Numbers of the rows that hold a promise, even if it is used up."""
         return self._left.keys()
 
     def promise(self, row: Row, growth_pages: int) -> None:
-        """`row` will find growth_pages beyond those of its given tokens. The caller saw that they
-        are spare. Replaces what was promised to it before."""
+        """Promise `row` growth_pages beyond those of its given tokens. The caller has checked that
+        they are spare. Replaces an earlier promise."""
         self.forget(row)
         self._left[row.number] = growth_pages
         self.n_promised += growth_pages
 
     def forget(self, row: Row) -> None:
-        """The row is over, or never came. May be called twice."""
+        """The row has ended, or never started. May be called twice."""
         self.n_promised -= self._left.pop(row.number, 0)
 
     def try_take_new(self, n: int) -> list[Page] | None:
-        """n pages for new work, from the spare ones, or None and no change."""
+        """Take n spare pages for new work, or return None and change nothing."""
         return self._pages.try_take(n) if n <= self.n_spare else None
 
     def try_grow(self, row: Row, n: int) -> bool:
-        """Append n pages to the row: its own promise first, then spare ones."""
+        """Append n pages to the row: from its promise first, then spare ones. False, and no change,
+        if there are too few."""
         own = self._left.get(row.number, 0)
         if n > own and n - own > self.n_spare:
             return False
         taken = self._pages.try_take(n)
-        if taken is None:  # quarantine ate into the promise
+        if taken is None:  # quarantine took promised pages
             return False
         row.pages += taken
         drawn = min(n, own)
@@ -66,6 +67,6 @@ class GrowthReserve:
         return True
 
     def check_integrity(self) -> None:
-        """Raises AssertionError where the sum is not that of its parts."""
+        """Raises AssertionError if the total is not the sum of the promises."""
         assert all(n >= 0 for n in self._left.values()), self._left
         assert self.n_promised == sum(self._left.values()), self.n_promised

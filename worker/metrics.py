@@ -1,4 +1,4 @@
-"""What a worker tells Prometheus. One registry a worker: two can live in one process."""
+"""Prometheus metrics of a worker. One registry per worker: a process may have several."""
 
 from __future__ import annotations
 
@@ -15,13 +15,17 @@ from twolane.v1 import worker_pb2
 from twolane.worker.worker import Worker
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+_REFUSED = {
+    "unauthenticated": "Calls by nobody: no credentials, or none that count",
+    "denied": "Calls that the caller's role may not make",
+}
 _Kind = worker_pb2.RowEvent
 
 
 class WorkerMetrics:
     """Implements `twolane.worker.observer.Observer`.
 
-    Counters and histograms are fed; gauges are read when somebody looks.
+    Counters and histograms are updated by events; gauges are read at each scrape.
     """
 
     def __init__(self) -> None:
@@ -39,9 +43,9 @@ class WorkerMetrics:
         self._bytes = count("twolane_transfer_bytes", "Bytes moved out")
         self._cached = count("twolane_cached_tokens", "Prompt tokens not computed")
 
-    def watch(self, worker: Worker, unauthenticated: Mapping[str, int] | None = None) -> None:
-        """Show this worker's gauges too, and calls by method that were refused. Once."""
-        self.registry.register(_Gauges(worker, unauthenticated or {}))
+    def watch(self, worker: Worker, refused: Mapping[str, int] | None = None) -> None:
+        """Also export this worker's gauges, and the calls that its `Gate` refused. Call once."""
+        self.registry.register(_Gauges(worker, refused or {}))
 
     def on_step(self, seconds: float, positions: int) -> None:
         self._steps.observe(seconds)
@@ -50,14 +54,14 @@ class WorkerMetrics:
     def on_tokens(self, n: int) -> None:
         self._tokens.inc(n)
 
-    def on_news(self, event: worker_pb2.RowEvent) -> None:
+    def on_event(self, event: worker_pb2.RowEvent) -> None:
         kind = worker_pb2.RowEvent.Kind.Name(event.kind).removeprefix("KIND_").lower()
         self._rows.labels(kind).inc()
         figures = event.figures
-        if figures.prefill_s > 0:  # its prompt was read, wherever the answer ended
+        if figures.prefill_s > 0:  # its prompt was computed, wherever the answer ended
             self._prefill_wait.observe(figures.prefill_wait_s)
             self._cached.inc(figures.cached_tokens)
-        if figures.decode_s > 0:  # it was in a step: who never was did not wait for one
+        if figures.decode_s > 0:  # it was in a step; a row that never was has no waiting time
             self._decode_wait.observe(figures.decode_wait_s)
         if event.kind == _Kind.KIND_HANDED_OVER:
             self._transfer.observe(figures.transfer_s)
@@ -66,11 +70,11 @@ class WorkerMetrics:
 
 
 class _Gauges(Collector):
-    """Read from the worker at the moment of the scrape, on its event loop."""
+    """Read from the worker at each scrape, on its event loop."""
 
-    def __init__(self, worker: Worker, unauthenticated: Mapping[str, int]) -> None:
+    def __init__(self, worker: Worker, refused: Mapping[str, int]) -> None:
         self._worker = worker
-        self._unauthenticated = unauthenticated
+        self._refused = refused
 
     def collect(self) -> Iterator[Metric]:
         load = self._worker.load()
@@ -112,15 +116,15 @@ class _Gauges(Collector):
         for reason, n in self._worker.dropped().items():
             dropped.add_metric([reason], n)
         yield dropped
-        strangers = CounterMetricFamily(
-            "twolane_unauthenticated", "Calls without the cluster's secret", labels=["method"]
-        )
-        for method, n in self._unauthenticated.items():
-            strangers.add_metric([method], n)
-        yield strangers
+        for kind, text in _REFUSED.items():
+            refused = CounterMetricFamily(f"twolane_{kind}", text, labels=["method"])
+            for name, n in self._refused.items():
+                if name.startswith(f"{kind}."):
+                    refused.add_metric([name.removeprefix(f"{kind}.")], n)
+            yield refused
 
     def _info(self) -> Metric:
-        """To join with: whose page this is."""
+        """Identifies the worker, to join other metrics with."""
         worker = self._worker
         info = InfoMetricFamily("twolane_worker", "Whose page this is")
         info.add_metric(
@@ -128,7 +132,7 @@ class _Gauges(Collector):
             {
                 "worker": worker.config.worker_id,
                 "pool": worker.config.pool,
-                "model": worker.site.spec.model,
+                "model": worker.context.spec.model,
             },
         )
         return info

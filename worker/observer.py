@@ -1,4 +1,4 @@
-"""Who looks on: told what happens, never asked."""
+"""Receives notifications of what a worker does; it decides nothing."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ class Observer(Protocol):
     """Called on the event loop; must not block."""
 
     def on_step(self, seconds: float, positions: int) -> None:
-        """A step is over: how long it took, and how many positions it computed."""
+        """A step has ended: its duration, and how many positions it computed."""
         ...
 
     def on_tokens(self, n: int) -> None:
-        """Routers are about to be told so many tokens."""
+        """This many tokens are about to be sent to routers."""
         ...
 
-    def on_news(self, event: worker_pb2.RowEvent) -> None:
-        """A router is about to be told this."""
+    def on_event(self, event: worker_pb2.RowEvent) -> None:
+        """This event is about to be sent to a router."""
         ...
 
 
 class NullObserver:
-    """Looks away."""
+    """Ignores everything."""
 
     def on_step(self, seconds: float, positions: int) -> None: ...
 
     def on_tokens(self, n: int) -> None: ...
 
-    def on_news(self, event: worker_pb2.RowEvent) -> None: ...
+    def on_event(self, event: worker_pb2.RowEvent) -> None: ...

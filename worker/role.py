@@ -1,7 +1,7 @@
-"""What a worker asks of its roles. A role is an object: a worker has one, or both.
+"""The interface between a worker and its roles. A role is an object: a worker has one, or both.
 
-The worker calls a role on the event loop, and all that may free pages of rows in the batch between
-steps only, so that no step reads a page that was given away. `now` is the loop's clock, in seconds.
+The worker calls a role on the event loop. What may free pages of rows in the batch is called
+between steps only, so that no step reads a reassigned page. `now` is the loop's clock, in seconds.
 
     cancel -> tick -> plan -> (step) -> apply     once a step
     accept, retarget, judge, rows, report         at any time
@@ -25,18 +25,19 @@ from twolane.worker.rows import Row
 
 
 class Role(Protocol):
-    """Tells what happens to its rows through the site's `News`; every row ends in one RowEvent."""
+    """Reports what happens to its rows through the context's outbox; every row ends in one
+    RowEvent."""
 
     def accept(self, row: Row, now: float) -> None:
         """Start a WAITING row; raises `RowRefusedError` and keeps nothing."""
         ...
 
     def cancel(self, attempt: AttemptId, now: float) -> bool:
-        """Stop the row and give its pages back. False when it is not here."""
+        """Stop the row and return its pages. False if it is not here."""
         ...
 
     def tick(self, now: float) -> None:
-        """Take in what happened to transfers."""
+        """Process transfer events."""
         ...
 
     def plan(self, n_tokens: int, now: float) -> list[RowWork]:
@@ -44,17 +45,17 @@ class Role(Protocol):
         ...
 
     def apply(self, results: Mapping[int, RowResult], now: float) -> None:
-        """What the step made of the rows that `plan` named, by row number."""
+        """Process the step's results of the rows that `plan` named, by row number."""
         ...
 
     @property
     def wake_at_s(self) -> float | None:
-        """When `plan` may have work though nothing happens before; None: only after an event."""
+        """When `plan` may have work even without an event before; None: only after an event."""
         ...
 
     @property
     def rows(self) -> Sequence[Row]:
-        """Every row that is here, whatever its state."""
+        """Every row that is here, in any state."""
         ...
 
     def report(self, load: worker_pb2.LoadReport, now: float) -> None:
@@ -69,23 +70,24 @@ class PrefillSide(Role, Protocol):
     lease: LeaseConfig
 
     def on_transfers(self, events: Sequence[SenderEvent]) -> None:
-        """News of transfers, acted upon at the next `tick`. At any time."""
+        """Transfer events; they take effect at the next `tick`. Callable at any time."""
         ...
 
     def on_submitted(self, work: Sequence[RowWork], mark: Mark | None, now: float) -> None:
-        """The oldest step of those not submitted yet is: pages that it completes may be sent as
-        soon as the mark is passed. None: after its results. Works amid steps."""
+        """The oldest unsubmitted step is now submitted: the pages that it completes may be sent as
+        soon as the event `mark` has happened; None: after its results. May be called during steps.
+        """
         ...
 
     def sends_to(self, epoch: int) -> bool:
-        """Whether a row here, started or not, is to go to that decode worker."""
+        """Whether a row here, started or not, will go to that decode worker."""
         ...
 
     def retarget(
         self, attempt: AttemptId, command: worker_pb2.Retarget, log: AttemptLog, now: float
     ) -> bool:
-        """Send to another decode worker, under the next attempt, whose news go into `log`. False
-        when it is not here."""
+        """Send to another decode worker under the next attempt, whose events go into `log`. False
+        if it is not here."""
         ...
 
 
@@ -96,16 +98,18 @@ class DecodeSide(Role, Protocol):
     lease: LeaseConfig
 
     def on_transfers(self, events: Sequence[ReceiverEvent]) -> None:
-        """News of transfers, acted upon at the next `tick`. At any time."""
+        """Transfer events; they take effect at the next `tick`. Callable at any time."""
         ...
 
     def judge(self, epoch: int, now: float) -> None:
-        """Tell LANDED or DEAD of every row that prefill worker `epoch` feeds. Works amid steps."""
+        """Report LANDED or DEAD for every row fed by prefill worker `epoch`. May be called during
+        steps."""
         ...
 
 
 class Adopter(Protocol):
-    """How a row goes from the prefill role to the decode role of the same worker: by hand."""
+    """How a row passes from the prefill role to the decode role of the same worker: without a
+    transfer."""
 
     def check_fits(self, row: Row) -> None:
         """Raises `RowRefusedError` if its prompt and growth can never fit the pool."""
@@ -114,24 +118,24 @@ class Adopter(Protocol):
     def can_adopt(self, row: Row, n_new_pages: int) -> bool:
         """Whether there is room in the batch, and spare pages for n_new_pages and the growth.
 
-        If so they are promised to the row, until `adopt` or `GrowthReserve.forget`.
+        If so, they are promised to the row, until `adopt` or `GrowthReserve.forget`.
         """
         ...
 
     def adopt(self, row: Row, first: SampledToken, now: float) -> None:
-        """Take over a COMPUTING or HELD row with its pages: the prompt is in them, `first` is
+        """Take over a COMPUTING or HELD row with its pages, which hold the prompt; `first` is
         sampled."""
         ...
 
     @property
     def lacks_pages(self) -> bool:
-        """Others wait for pages here."""
+        """Whether rows wait for pages here."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """The roles of one worker: decode rows go first in a step."""
+    """The roles of one worker: decode rows come first in a step."""
 
     decode: DecodeSide | None = None
     prefill: PrefillSide | None = None

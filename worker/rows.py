@@ -11,13 +11,13 @@
 
 Its tokens and pages:
 
-    0             n_prompt     n_given         n_computed      n_tokens
+    0             n_prompt     n_input         n_computed      n_tokens
     |--- prompt ---|-- resumed --|--- answered here ------------|
     |------------- in pages -----------------|  to be computed  |
 
-The laws, asserted when a row moves and in the worker's audit: 1 <= n_prompt <= n_given <= n_tokens,
-0 <= n_computed <= n_tokens, the pages hold n_computed positions, and a RUNNING row has computed all
-but its newest token. All else is derived.
+Invariants, asserted at each state change and by `check_integrity`: 1 <= n_prompt <= n_input <=
+n_tokens, 0 <= n_computed <= n_tokens, the pages hold n_computed positions, and a RUNNING row has
+computed all but its newest token. Everything else is derived.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ MOVES: dict[RowState, frozenset[RowState]] = {
 
 
 class Row:
-    """Built from a checked ASSIGN. Roles read and move it, between steps only."""
+    """Built from a checked ASSIGN. Roles read and change it, between steps only."""
 
     def __init__(
         self,
@@ -72,13 +72,13 @@ class Row:
         arrived_s: float,
         log: AttemptLog | None = None,
     ) -> None:
-        """`log` hears of its tokens; None: a log that nobody listens to."""
-        # First what each step looks at: a step of many rows waits for memory more than for Python.
-        self.number = number  # its name in steps; never used twice by a worker
+        """`log` records its tokens; None: a log without a listener."""
+        # First what each step reads: a step of many rows waits for memory more than for Python.
+        self.number = number  # identifies it in steps; never used twice by a worker
         self._life = Lifecycle(RowState.WAITING, MOVES)
-        self.state = self._life.state  # `advance` alone changes it
+        self.state = self._life.state  # changed by `advance` only
         self.n_computed = 0
-        self.n_ahead = 0  # positions in steps that are on their way
+        self.n_ahead = 0  # positions in steps in flight
         self.token_ids = assign.token_ids[:]
         self.pages: list[Page] = []
         self.n_prompt: Final[int] = assign.n_prompt
@@ -93,12 +93,12 @@ class Row:
         self.decode = assign.decode  # where it goes next; changes when the row is retargeted
         self.assign = assign
         self.spec = spec
-        self.n_given: Final = len(self.token_ids)  # prompt and resumed tokens
-        # Sorts rows by who goes first: higher priority, then longest waiting.
+        self.n_input: Final = len(self.token_ids)  # prompt and resumed tokens
+        # Sorts rows: higher priority first, then longest waiting.
         self.turn: Final = (-assign.priority, arrived_s, number)
         self.first: SampledToken | None = None  # what the prefill role sampled
         self.n_offered_pages = 0  # to the transfer
-        self.n_cached = 0  # positions that a prefix cache gave, of those computed
+        self.n_cached = 0  # computed positions that came from the prefix cache
         self.log.hear(self.token_ids, self.n_prompt)
         self.check()
 
@@ -110,17 +110,17 @@ class Row:
         self.check()
 
     def tell(self, log: AttemptLog) -> None:
-        """Its tokens are told there from now on."""
+        """Its tokens are reported to this log from now on."""
         self.log = log
         log.hear(self.token_ids, self.n_prompt)
 
     def check(self) -> None:
-        """Assert the laws of the module's docstring."""
+        """Assert the invariants of the module's docstring."""
         n, n_computed = len(self.token_ids), self.n_computed
-        assert 1 <= self.n_prompt <= self.n_given <= n, f"{self}: {self.n_given} given of {n}"
+        assert 1 <= self.n_prompt <= self.n_input <= n, f"{self}: {self.n_input} given of {n}"
         assert 0 <= self.n_cached <= n_computed <= n, f"{self}: {n_computed} of {n}"
         assert n_computed <= len(self.pages) * self.spec.page_tokens, f"{self}: pages too few"
-        assert 0 <= self.n_ahead <= n + 1 - n_computed, f"{self}: {self.n_ahead} on their way"
+        assert 0 <= self.n_ahead <= n + 1 - n_computed, f"{self}: {self.n_ahead} in flight"
         if self._life.state is RowState.RUNNING:
             assert n_computed == n - 1, f"{self} runs with {n_computed} of {n} computed"
 
@@ -141,21 +141,21 @@ class Row:
 
     @property
     def may_go_on(self) -> bool:
-        """Whether it can have tokens after the one that is being sampled, if one is."""
+        """Whether more tokens can follow the one that is being sampled, if any."""
         return not self.n_ahead or len(self.token_ids) + 1 < self._n_most
 
     @property
     def next_index(self) -> int:
-        """The index in the answer of the token that is sampled next."""
+        """The index in the answer of the token sampled next."""
         return len(self.token_ids) - self.n_prompt
 
     def append(self, token: int) -> sampling_pb2.FinishReason:
-        """Take a sampled token; returns why the answer ends with it, UNSPECIFIED if it goes on."""
+        """Add a sampled token; returns why the answer ends with it, UNSPECIFIED if it goes on."""
         self.token_ids.append(token)
         return self._why_end(token)
 
     def take(self, token: int) -> sampling_pb2.FinishReason:
-        """`append` for a RUNNING row, all of whose tokens before this one are computed now."""
+        """`append` for a RUNNING row, whose tokens before this one are now all computed."""
         self.n_computed = n_computed = len(self.token_ids)
         assert n_computed <= len(self.pages) * self._page_tokens, f"{self}: pages too few"
         self.token_ids.append(token)
@@ -177,14 +177,14 @@ class Row:
 
     @cached_property
     def unit_hashes(self) -> list[bytes]:
-        """The chain hash of every full unit of the given tokens that an index may hold: from these
-        come the names of pages of any size."""
-        n_tokens = self.n_given if self.spec.indexes_answers else self.n_prompt
+        """The chain hash of every full unit of the given tokens that may be indexed. The names of
+        pages of any size are among them."""
+        n_tokens = self.n_input if self.spec.indexes_answers else self.n_prompt
         return self._chain(n_tokens, UNIT_TOKENS)
 
     @cached_property
     def prompt_hashes(self) -> list[bytes]:
-        """The chain hash of every full page of the given tokens that an index may hold."""
+        """The chain hash of every full page of the given tokens that may be indexed."""
         step = self.spec.page_tokens // UNIT_TOKENS
         return self.unit_hashes[step - 1 :: step]
 
@@ -209,45 +209,48 @@ class Row:
         return len(self.pages) * self.spec.page_tokens
 
     def pages_for(self, n_tokens: int) -> int:
-        """How many pages n_tokens positions fill or begin."""
+        """How many pages n_tokens positions need."""
         return -(-n_tokens // self.spec.page_tokens)
 
     @property
     def n_prompt_pages(self) -> int:
         """How many pages the given tokens need: what a prefill takes and a transfer moves."""
-        return self.pages_for(self.n_given)
+        return self.pages_for(self.n_input)
 
     def growth_pages_for(self, growth_tokens: int) -> int:
-        """Pages beyond the prompt's that an answer of growth_tokens more takes.
+        """Pages beyond the prompt's that growth_tokens more tokens of answer need.
 
-        No more than the answer can need: max_tokens and the context bound it, and its last token
+        Never more than the answer can need: max_tokens and the context bound it, and its last token
         is never computed.
         """
-        n_grown = min(self._n_most - self.n_given, growth_tokens)
-        return self.pages_for(self.n_given + max(0, n_grown - 1)) - self.n_prompt_pages
+        n_grown = min(self._n_most - self.n_input, growth_tokens)
+        return self.pages_for(self.n_input + max(0, n_grown - 1)) - self.n_prompt_pages
 
     def publish(self, n_tokens: int, pages: PageAllocator) -> None:
-        """Index the full pages among the first n_tokens: computed, and by a step that succeeded.
+        """Index the full pages among the first n_tokens, which a successful step has computed.
 
-        May be called again with more. Pages whose content is indexed already stay private. An
-        engine whose pages of answers are not those of a prompt of the same tokens has only prompts
-        indexed.
+        May be called again with more tokens. Pages whose content is indexed already stay private.
+        If the engine's pages of answers differ from those of a prompt of the same tokens, only
+        prompts are indexed.
         """
         assert n_tokens <= self.n_computed
         if not self.spec.indexes_answers:
             n_tokens = min(n_tokens, self.n_prompt)
-        names = self.prompt_hashes if n_tokens == self.n_given else self.chain_hashes(n_tokens)
+        names = self.prompt_hashes if n_tokens == self.n_input else self.chain_hashes(n_tokens)
         for page, name in zip(self.pages, names, strict=False):
             pages.publish(page, name)
 
     # -- work -------------------------------------------------------------------------------
 
     def work(self, n_new: int) -> RowWork:
-        """Its share of a step: the n_new positions after those on their way; samples when they are
-        the last. Past the known tokens it follows the one that is being sampled."""
+        """Its share of a step: the n_new positions after those in flight; samples if they are the
+        last.
+
+        A position past the known tokens takes the token that is being sampled (`follows`).
+        """
         start, n_tokens = self.n_computed + self.n_ahead, len(self.token_ids)
         follows = start == n_tokens
-        return RowWork(  # by place: by name it takes twice as long, for every row of every step
+        return RowWork(  # positional: keywords take twice as long, for every row of every step
             self.number,
             self.token_ids,
             start,

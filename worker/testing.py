@@ -1,4 +1,4 @@
-"""A router that does what a test tells it, over a link of the memory: the double of `router`."""
+"""A scripted router over in-memory links: the test double of `router`."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ PREFILL, DECODE = worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE
 
 
 class ScriptedRouter:
-    """Speaks sessions with any number of workers, and remembers everything it hears.
+    """Opens sessions with any number of workers, and records everything it receives.
 
-    Made inside a TaskGroup that outlives its use; `wait_for` looks again after each message.
+    Created inside a TaskGroup that outlives its use; `wait_for` checks again after each message.
     """
 
     def __init__(
@@ -43,12 +43,12 @@ class ScriptedRouter:
     # -- streams ----------------------------------------------------------------------------
 
     def open(self, worker: Worker, *, epoch: int | None = None, latency_s: float = 0.0005) -> None:
-        """A (new) stream to the worker."""
+        """Open a (new) stream to the worker."""
         here: MemoryLink[worker_pb2.SessionRequest, worker_pb2.SessionResponse]
         there: MemoryLink[worker_pb2.SessionResponse, worker_pb2.SessionRequest]
         here, there = link_pair(latency_s)
-        self._links[worker.site.worker_id] = here
-        epoch = worker.site.epoch if epoch is None else epoch
+        self._links[worker.context.worker_id] = here
+        epoch = worker.context.epoch if epoch is None else epoch
         opening = worker_pb2.Open(
             router_id=self.owner.router_id,
             router_epoch=self.owner.router_epoch,
@@ -56,11 +56,11 @@ class ScriptedRouter:
         )
         here.send(worker_pb2.SessionRequest(open=opening))
         self._tasks.create_task(worker.serve_session(there))
-        self._tasks.create_task(self._listen(worker.site.worker_id, here))
+        self._tasks.create_task(self._listen(worker.context.worker_id, here))
 
     def cut(self, worker: Worker) -> None:
-        """The stream is reset; what was on its way is lost."""
-        self._links.pop(worker.site.worker_id).break_now("cut")
+        """Reset the stream; messages in flight are lost."""
+        self._links.pop(worker.context.worker_id).break_now("cut")
 
     def close(self) -> None:
         for link in self._links.values():
@@ -69,7 +69,7 @@ class ScriptedRouter:
     # -- commands ---------------------------------------------------------------------------
 
     def send(self, worker: Worker, request: worker_pb2.SessionRequest) -> None:
-        self._links[worker.site.worker_id].send(request)
+        self._links[worker.context.worker_id].send(request)
 
     def assign(
         self,
@@ -86,7 +86,7 @@ class ScriptedRouter:
         request_id: str = "",
         claim: int = 0,
     ) -> None:
-        """Tell both workers, or the one that is both."""
+        """Send ASSIGN to both workers, or to the one that has both roles."""
         tokens = list(token_ids)
         request = worker_pb2.Assign(
             key=attempt.key,
@@ -113,7 +113,7 @@ class ScriptedRouter:
             self.send(worker, worker_pb2.SessionRequest(assign=half))
 
     def row_number(self, attempt: AttemptId) -> int:
-        """Under which workers tell its tokens; drawn when it is first asked for."""
+        """The number under which workers send its tokens; drawn on first use."""
         return self._row_numbers.setdefault(attempt, len(self._row_numbers) + 1)
 
     def retarget(
@@ -143,7 +143,7 @@ class ScriptedRouter:
     # -- hearing ----------------------------------------------------------------------------
 
     def answer(self, attempt: AttemptId) -> list[int]:
-        """The tokens heard, by index, each once. Raises AssertionError where two disagree."""
+        """The received tokens by index, each once. Raises AssertionError if two disagree."""
         known: dict[int, int] = {}
         for event in self.tokens[attempt]:
             said = known.setdefault(event.index, event.token_id)
@@ -151,11 +151,11 @@ class ScriptedRouter:
         return [known[index] for index in sorted(known)]
 
     def finish_of(self, attempt: AttemptId) -> int:
-        """The finish reason heard; UNSPECIFIED while there is none."""
+        """The received finish reason; UNSPECIFIED if there is none yet."""
         return max((event.finish_reason for event in self.tokens[attempt]), default=0)
 
     def kinds(self, attempt: AttemptId, role: worker_pb2.Role | None = None) -> list[str]:
-        """Names of the row events heard (of that role), in order."""
+        """Names of the received row events (of that role), in order."""
         return [
             Kind.Name(event.kind).removeprefix("KIND_")
             for event in self.rows[attempt]
@@ -163,14 +163,14 @@ class ScriptedRouter:
         ]
 
     async def wait_for(self, condition: Callable[[], bool], within_s: float = 60.0) -> None:
-        """Until it holds. Raises TimeoutError."""
+        """Wait until the condition holds. Raises TimeoutError."""
         async with asyncio.timeout(within_s):
             while not condition():
                 self._heard.clear()
                 await self._heard.wait()
 
     async def wait_for_kind(self, attempt: AttemptId, kind: str, within_s: float = 60.0) -> None:
-        """Until that row event is heard. Raises TimeoutError."""
+        """Wait until that row event is received. Raises TimeoutError."""
         await self.wait_for(lambda: kind in self.kinds(attempt), within_s)
 
     def _hear_tokens(self, told: Iterable[worker_pb2.TokenColumns]) -> None:

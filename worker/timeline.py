@@ -4,8 +4,8 @@
                                   landed --- joined --- last token   decode role
       prefill_wait  prefill      transfer      decode_wait    decode
 
-A moment that has not come is None; a duration with an open end is 0. A row that is landed has its
-last token so far from the other side: its `decode` is 0 until a step gives it one here.
+A moment that has not come is None; a duration without an end is 0. The first token of a landed row
+was sampled by the other worker: its `decode` is 0 until a step here samples one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from twolane.v1 import worker_pb2
 
 @dataclass(slots=True)
 class Timeline:
-    """Moments in seconds of the event loop's clock. Each role stamps its own."""
+    """Moments in seconds of the event loop's clock. Each role records its own."""
 
     arrived_s: float
     started_s: float | None = None
@@ -28,7 +28,7 @@ class Timeline:
     last_token_s: float | None = None
 
     def prefill_figures(self) -> worker_pb2.RowFigures:
-        """The prefill role's durations. Pages, bytes and cached tokens are for the role to add."""
+        """The prefill role's durations. The role adds pages, bytes and cached tokens."""
         return worker_pb2.RowFigures(
             prefill_wait_s=_between(self.arrived_s, self.started_s),
             prefill_s=_between(self.started_s, self.first_token_s),

@@ -6,11 +6,11 @@
                         ^           |          v              v     ^
                         |           `--------> Roles (rows, pages) -'
                         |                        ^
-                      News <----------------- StepLoop --- StepRunner --- Engine
+                      EventOutbox <-------------- StepLoop --- StepRunner --- Engine
 
-`run` is its life. It ends when cancelled, and it raises when the engine or a law of ours breaks, in
-a step, in a wake-up of a transport, or in what a router or a peer said: the process is to end then,
-since its routers resume elsewhere what it had.
+`run` runs the worker until it is cancelled. It raises if the engine fails or an invariant is
+violated, in a step, in a transport's callback, or while handling a router's or peer's message: the
+process must end then, and its routers resume its rows elsewhere.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ log = logging.getLogger(__name__)
 
 
 class Worker:
-    """Made of parts that the composer brings. `endpoint` is set when its server has a port."""
+    """Composed by the caller from its parts. `endpoint` is set when its server has a port."""
 
     def __init__(
         self,
         config: WorkerConfig,
-        site: WorkerContext,
+        context: WorkerContext,
         roles: Roles,
         runner: StepRunner,
         wire: Wiring,
@@ -55,7 +55,7 @@ class Worker:
         observer: Observer | None = None,
     ) -> None:
         self.config = config
-        self.site = site
+        self.context = context
         self.roles = roles
         self.endpoint = ""
         self.makes_dtypes = wire.makes_dtypes
@@ -70,15 +70,15 @@ class Worker:
             runner,
             config.limits,
             watch=self._watch,
-            returns=site.returns,
+            returns=context.returns,
             ship=self._ship,
             observer=observer,
-            on_idle=lambda now: self._sessions.tell_idle(now),
+            on_idle=lambda now: self._sessions.report_idle(now),
         )
-        self._peers = Peers(site, roles, wire, wake=self._steps.wake)
-        self._commands = Commands(site, roles, self._registry, self._steps, self._peers)
+        self._peers = Peers(context, roles, wire, wake=self._steps.wake)
+        self._commands = Commands(context, roles, self._registry, self._steps, self._peers)
         self._sessions = Sessions(
-            site,
+            context,
             config.sessions,
             self._registry,
             observer,
@@ -89,7 +89,7 @@ class Worker:
     # -- life -------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until cancelled; then no step runs and every stream to a router is closed."""
+        """Runs until cancelled; then no step runs and every stream to a router is closed."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._steps.run(), name="steps")
@@ -101,16 +101,16 @@ class Worker:
             await self._runner.close()
 
     async def serve_session(self, link: SessionLink) -> None:
-        """Serve a router's stream until it is over; see `Sessions.serve` for what it raises."""
+        """Serve a router's stream until it ends; see `Sessions.serve` for what it raises."""
         with self._fault.watch(TwolaneError, StaleEpochError, RouterInUseError):
             await self._sessions.serve(link, self._commands)
 
     async def serve_peer(self, link: PeerLink) -> bool:
-        """Serve a prefill worker's stream until it is over. False: there is no decode role here."""
+        """Serve a prefill worker's stream until it ends. False if there is no decode role here."""
         return await self._peers.serve(link)
 
     def drain(self, enabled: bool = True) -> None:
-        """Take no new rows; what runs, runs on. Routers are told at once."""
+        """Take no new rows; running rows finish. Routers are told at once."""
         self._commands.is_stopping = enabled
         self._sessions.beat(asyncio.get_running_loop().time(), every_s=0.0)
         self._steps.wake()
@@ -120,7 +120,7 @@ class Worker:
         return self._commands.is_draining and self._registry.n_live == 0
 
     async def wait_drained(self) -> None:
-        """Until no row is left of a worker that takes no new ones."""
+        """Wait until a worker that takes no new rows has none left."""
         await self._drained.wait()
 
     # -- looking in -------------------------------------------------------------------------
@@ -128,21 +128,21 @@ class Worker:
     @property
     def address(self) -> worker_pb2.WorkerAddress:
         return worker_pb2.WorkerAddress(
-            worker_id=self.site.worker_id, epoch=self.site.epoch, endpoint=self.endpoint
+            worker_id=self.context.worker_id, epoch=self.context.epoch, endpoint=self.endpoint
         )
 
     @property
     def step_s(self) -> float:
-        """Moving average of a step."""
+        """Moving average of step durations."""
         return self._watch.step_s
 
     @property
     def step_age_s(self) -> float:
-        """Of the step that is under way; 0 when there is none."""
+        """Age of the oldest step in flight; 0 if there is none."""
         return self._watch.age_s(asyncio.get_running_loop().time())
 
     def load(self) -> worker_pb2.LoadReport:
-        counts = self.site.pages.counts()
+        counts = self.context.pages.counts()
         load = worker_pb2.LoadReport(
             pages=worker_pb2.PageCounts(
                 quarantined=counts.quarantined,
@@ -164,28 +164,28 @@ class Worker:
         return load
 
     def dropped(self) -> dict[str, int]:
-        """Messages that were not acted upon, by reason: of routers, and of both transfer lanes."""
-        total: dict[str, int] = dict(self.site.dropped)
-        lanes: list[Mapping[str, int]] = []
+        """Ignored messages by reason: of routers, and of transfers in both directions."""
+        total: dict[str, int] = dict(self.context.dropped)
+        both: list[Mapping[str, int]] = []
         if self.roles.prefill is not None:
-            lanes.append(self.roles.prefill.sender.dropped)
+            both.append(self.roles.prefill.sender.dropped)
         if self.roles.decode is not None:
-            lanes.append(self.roles.decode.receiver.dropped)
-        for lane in lanes:
-            for reason, n in lane.items():
+            both.append(self.roles.decode.receiver.dropped)
+        for dropped in both:
+            for reason, n in dropped.items():
                 total[f"transfer_{reason}"] = total.get(f"transfer_{reason}", 0) + n
         return total
 
     def check_integrity(self) -> None:
-        """Raises AssertionError naming what does not add up. Linear in the pages."""
-        check_integrity(self.site, self.roles)
+        """Raises AssertionError that names the inconsistency. Linear in the number of pages."""
+        check_integrity(self.context, self.roles)
 
     def inspect(self) -> worker_pb2.InspectResponse:
         response = worker_pb2.InspectResponse(
             worker=self.address,
             roles=self.roles.names,
-            model=self.site.spec.model,
-            fingerprint=self.site.spec.fingerprint,
+            model=self.context.spec.model,
+            fingerprint=self.context.spec.fingerprint,
             load=self.load(),
             integrity_error=self._integrity_error(),
             dropped=self.dropped(),
@@ -207,7 +207,7 @@ class Worker:
         try:
             self.check_integrity()
         except AssertionError as error:
-            return str(error) or "an audit failed"
+            return str(error) or "the integrity check failed"
         return ""
 
     def _ship(self, now: float) -> None:
@@ -219,9 +219,9 @@ class Worker:
             self._drained.clear()
 
     async def _beat(self) -> None:
-        """What time alone brings: heartbeats, lost routers, passed deadlines.
+        """Periodic work: heartbeats, lost routers, passed deadlines, the step watchdog.
 
-        It also wakes the step loop, in case pages came free of which no event told.
+        It also wakes the step loop, in case pages came free without an event.
         """
         clock = asyncio.get_running_loop().time
         was_late = False
@@ -230,7 +230,7 @@ class Worker:
             self._watch.look(clock())
             is_late = self._watch.is_late(clock())
             if is_late and not was_late:
-                log.error("a step has not ended for %.1f s: does the engine hang?", self.step_age_s)
+                log.error("a step has run for %.1f s: the engine may hang", self.step_age_s)
             was_late = is_late
             self._commands.expire(clock())
             self._sessions.beat(clock(), self.config.sessions.load_every_s)

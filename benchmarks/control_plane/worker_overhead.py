@@ -31,6 +31,7 @@ from twolane.decode_worker.role import DecodeRole
 from twolane.deploy.process.serving import settle_memory
 from twolane.engine.fake import FakeEngine, FakeEngineConfig
 from twolane.engine.step import RowResult, RowWork, SampledToken
+from twolane.kvtransfer.page_lane import PLAIN_RECEIVER
 from twolane.kvtransfer.transport import Checked, LandingEvent, PageIds, Wake
 from twolane.rpc.options import INTERNAL_SERVER_OPTIONS
 from twolane.worker.config import StepLimits, WorkerConfig
@@ -82,6 +83,7 @@ class InstantLanding:
     """Whatever is announced has landed."""
 
     sender_writes = False
+    lane = PLAIN_RECEIVER
     digests: tuple[str, ...] = ()
     address = "nowhere"
 
@@ -161,11 +163,11 @@ async def measure(n_rows: int, n_steps: int, answer_tokens: int, step_s: float) 
     config = WorkerConfig(
         worker_id="decode-0", limits=StepLimits(step_tokens=2048, decode_rows=n_rows)
     )
-    site = WorkerContext(config, engine)
-    role, metrics = DecodeRole(site), WorkerMetrics()
+    context = WorkerContext(config, engine)
+    role, metrics = DecodeRole(context), WorkerMetrics()
     wire = Wiring(_never, _never, {TRANSPORT: landing}, (TRANSPORT,))
     worker = Worker(
-        config, site, Roles(role, None), ThreadStepRunner(engine), wire, observer=metrics
+        config, context, Roles(role, None), ThreadStepRunner(engine), wire, observer=metrics
     )
     metrics.watch(worker)
     server = grpc.aio.server(options=INTERNAL_SERVER_OPTIONS)
@@ -176,7 +178,7 @@ async def measure(n_rows: int, n_steps: int, answer_tokens: int, step_s: float) 
     settle_memory()
     life = asyncio.create_task(worker.run())
     spec = engine.spec
-    told = (worker.endpoint, site.epoch, n_rows, answer_tokens, spec.fingerprint, spec.layout)
+    told = (worker.endpoint, context.epoch, n_rows, answer_tokens, spec.fingerprint, spec.layout)
     command = [
         sys.executable,
         "-m",

@@ -47,7 +47,7 @@ class Steps:
 
     def on_tokens(self, n: int) -> None: ...
 
-    def on_news(self, event: worker_pb2.RowEvent) -> None: ...
+    def on_event(self, event: worker_pb2.RowEvent) -> None: ...
 
 
 async def answer_all(
@@ -58,16 +58,16 @@ async def answer_all(
     Room for a whole answer is reserved before a row starts, so none is preempted. Whatever ends a
     row but its last token raises RuntimeError, in a group.
     """
-    site = WorkerContext(WorkerConfig(worker_id="offline", limits=limits), engine)
-    decode = DecodeRole(site)
+    context = WorkerContext(WorkerConfig(worker_id="offline", limits=limits), engine)
+    decode = DecodeRole(context)
     queue = PrefillConfig(queue_limit=max(1, len(jobs)))
-    prefill = PrefillRole(site, queue, adopter=decode)
+    prefill = PrefillRole(context, queue, adopter=decode)
     left = len(jobs)
     over = asyncio.Event()
 
     def ship(now: float) -> None:
         nonlocal left
-        for item in site.news.take():
+        for item in context.outbox.take():
             if item.kind not in _GOES_WELL or item.message:
                 raise RuntimeError(f"request {item.key.submission_id} ended early: {item}")
             if item.kind == _Kind.KIND_FINISHED:
@@ -78,10 +78,10 @@ async def answer_all(
     runner = ThreadStepRunner(engine)
     loop = StepLoop(
         Roles(decode, prefill), runner, limits,
-        returns=site.returns, ship=ship, observer=steps or Steps(),
+        returns=context.returns, ship=ship, observer=steps or Steps(),
     )  # fmt: skip
     now = asyncio.get_running_loop().time()
-    rows = [_row(site, nth, job, now) for nth, job in enumerate(jobs)]
+    rows = [_row(context, nth, job, now) for nth, job in enumerate(jobs)]
     for row in rows:
         prefill.accept(row, now)
     try:
@@ -94,7 +94,7 @@ async def answer_all(
     return [row.token_ids[row.n_prompt :] for row in rows]
 
 
-def _row(site: WorkerContext, nth: int, job: Job, now: float) -> Row:
+def _row(context: WorkerContext, nth: int, job: Job, now: float) -> Row:
     assign = worker_pb2.Assign(
         key=worker_pb2.AttemptKey(submission_id=str(nth), attempt=1),
         roles=[worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE],
@@ -102,4 +102,4 @@ def _row(site: WorkerContext, nth: int, job: Job, now: float) -> Row:
         n_prompt=len(job.token_ids),
         growth_tokens=job.params.max_tokens,
     )
-    return Row(assign, job.params, site.spec, number=site.next_number(), arrived_s=now)
+    return Row(assign, job.params, context.spec, number=context.next_number(), arrived_s=now)

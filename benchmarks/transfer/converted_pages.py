@@ -24,7 +24,7 @@ from benchmarks.transfer.pools import open_pool
 from twolane.kvtransfer.layouts.gather import Paging
 from twolane.layout import Layout
 from twolane.worker.cuda.memory import CudaMemory
-from twolane.worker.cuda.page_converter import FP8_DTYPE, CudaMaker
+from twolane.worker.cuda.page_converter import FP8_DTYPE, CudaPageConverter
 
 N_TOKENS = 64 * 128
 USUAL = Layout(
@@ -53,13 +53,13 @@ def measure(ours: Layout, theirs: Layout, programs: tuple[int, ...]) -> dict[str
     src = Paging(ours.page_tokens, theirs.page_tokens, theirs.page_bytes).sources(
         row, 0, N_TOKENS // theirs.page_tokens, N_TOKENS
     )
-    maker = CudaMaker([part.address for part in memory.parts], ours, theirs, memory.device)
+    maker = CudaPageConverter([part.address for part in memory.parts], ours, theirs, memory.device)
     slots = torch.from_numpy(src.astype(np.int32)).cuda()
     out = torch.empty(len(src), theirs.page_bytes, dtype=torch.uint8, device="cuda")
     n_bytes = n_pages * ours.page_bytes
     figures = {}
     for n in programs:
-        best = best_s(lambda n=n: maker.make(slots, out, programs=n))  # type: ignore[misc]
+        best = best_s(lambda n=n: maker.convert(slots, out, programs=n))  # type: ignore[misc]
         figures[f"programs_{n}_gb_per_s"] = round(n_bytes / best / 1e9)
     made = memory.made(ours, theirs)
     lane = made.open_lane()

@@ -10,13 +10,8 @@ from pathlib import Path
 from twolane.deploy.errors import StartError
 from twolane.deploy.spec.hub import find_model
 from twolane.deploy.spec.options import settings
-from twolane.deploy.spec.specs import (
-    ClusterSpec,
-    PoolSpec,
-    RouterSettings,
-    TimingSpec,
-    WorkerSettings,
-)
+from twolane.deploy.spec.settings import RouterSettings, TimingSpec, WorkerSettings
+from twolane.deploy.spec.specs import ClusterSpec, PoolSpec
 from twolane.deploy.spec.topology import ROLES, Topology, given
 from twolane.security.tls import TlsFiles
 
@@ -49,6 +44,9 @@ def resolve(topology: Topology, *, cores: int | None = None) -> ClusterSpec:
         model=pools[0].model,
         pools=tuple(_metrics_side_by_side(pools, topology)),
         settings=_router_settings(topology),
+        bind_host=topology.bind_host,
+        advertise_host=topology.advertise_host,
+        ports=topology.ports,
         log_level=topology.log_level,
         timing=TimingSpec(**settings(TimingSpec, given(topology.timing))),
         tls=_tls(topology),

@@ -104,7 +104,7 @@ def test_proof_of_a_death_reaches_a_worker_whose_session_was_down(is_cut: bool) 
         cluster.stalled.clear()
         cluster.start("p0", "p")
         await asyncio.sleep(1.0)
-        assert decode.site.pages.counts().quarantined == 0
+        assert decode.context.pages.counts().quarantined == 0
         await asking
 
     play(scene, Shape(sender_writes=True))

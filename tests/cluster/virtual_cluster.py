@@ -157,7 +157,7 @@ class VirtualCluster:
         for link in life.links:
             link.break_now("killed")
         await asyncio.wait([life.task, life.announcing])
-        return life.worker.site.epoch
+        return life.worker.context.epoch
 
     def reset_streams(self, worker_id: str) -> None:
         """Every stream of a worker breaks; the worker lives on."""
@@ -189,7 +189,7 @@ class VirtualCluster:
             for told in self.status().workers:
                 name, load = told.worker.worker_id, told.load
                 here = self.lives.get(name)
-                is_same = here is not None and here.worker.site.epoch == told.worker.epoch
+                is_same = here is not None and here.worker.context.epoch == told.worker.epoch
                 if is_same and load.step_age_s > load.step_bound_s > 0:
                     self.router.report_gone(await self.kill(name))
                     self.start(name, name.rstrip("0123456789"))
@@ -254,12 +254,12 @@ class VirtualCluster:
         )
         make = self.shape.make_decode_engine if roles == "d" else None
         engine = (make or self.shape.make_engine)(self.shape.n_pages)
-        site = WorkerContext(config, engine, epoch=next(self._epochs))
+        context = WorkerContext(config, engine, epoch=next(self._epochs))
         decode, prefill = DecodeConfig(), PrefillConfig()
         decode = replace(decode, receiver=replace(decode.receiver, lease=LEASE))
         prefill = replace(prefill, sender=replace(prefill.sender, lease=LEASE))
-        decode_role = DecodeRole(site, decode) if "d" in roles else None
-        prefill_role = PrefillRole(site, prefill, adopter=decode_role) if "p" in roles else None
+        decode_role = DecodeRole(context, decode) if "d" in roles else None
+        prefill_role = PrefillRole(context, prefill, adopter=decode_role) if "p" in roles else None
         maker = PageMaker(engine.pool, engine.spec.layout)
 
         def open_outlet(hello: transfer_pb2.ReceiverHello) -> MemoryOutlet:
@@ -268,7 +268,7 @@ class VirtualCluster:
                     self.opens_to_fail[name] -= 1
                     raise OSError(errno.EMFILE, "Too many open files")
             source = maker.source_for(hello.layout)
-            outlet = self._fabric.outlet(site.epoch, source, hello.transport_address)
+            outlet = self._fabric.outlet(context.epoch, source, hello.transport_address)
             self.outlets[worker_id, hello.worker_id] = outlet
             if hello.worker_id in self.stalled:
                 outlet.stall()
@@ -277,12 +277,12 @@ class VirtualCluster:
         wire = Wiring(
             dial=self._dial_peer,
             open_outlet=open_outlet,
-            landings={"memory": self._fabric.landing(site.epoch, engine.pool)},
+            landings={"memory": self._fabric.landing(context.epoch, engine.pool)},
             transports=("memory",),
             makes_dtypes=maker.makes_dtypes,
         )
         runner = _HangingRunner(engine, self.shape.steps_ahead, lambda: worker_id in self.hung)
-        return Worker(config, site, Roles(decode_role, prefill_role), runner, wire)
+        return Worker(config, context, Roles(decode_role, prefill_role), runner, wire)
 
     async def _announce(self, worker: Worker) -> None:
         announcer = Announcer(worker)
@@ -357,7 +357,7 @@ class VirtualCluster:
     def _left_over(self) -> list[str]:
         left = []
         for name, life in self.lives.items():
-            counts = life.worker.site.pages.counts()
+            counts = life.worker.context.pages.counts()
             if counts.used or counts.pinned or counts.quarantined:
                 left.append(f"{name}: {counts}")
             left += [f"{name}: {row}" for role in life.worker.roles.all for row in role.rows]

@@ -42,14 +42,41 @@ ACCESS = (
         ("tests/router/dispatch/test_affinity.py::test_tenants_know_no_beginning_of_each_other",),
     ),
     Mutant(
-        "secret",
-        "twolane/rpc/secret.py",
-        "if not details.method.startswith(_OURS) or self._knows(details):",
-        "if True:",
+        "longest backlog",
+        "router/dispatch/queue.py",
+        "return theirs > backlog.length(priority, tenant, more=1)",
+        "return True",
         (
-            "tests/twolane/rpc/test_secret.py::"
+            "tests/router/test_tenant_queue.py::"
+            "test_full_queue_takes_a_place_from_the_longest_backlog_of_the_least_priority",
+        ),
+    ),
+    Mutant(
+        "secret",
+        "twolane/security/gate.py",
+        "if not hmac.compare_digest(secret.encode(), self._secret):",
+        "if False:",
+        (
+            "tests/twolane/security/test_gate.py::"
             "test_without_the_secret_a_call_is_unauthenticated_at_once",
         ),
+    ),
+    Mutant(
+        "roles",
+        "twolane/security/gate.py",
+        "if caller.role not in roles:",
+        "if False:",
+        (
+            "tests/twolane/security/test_gate.py::"
+            "test_a_method_that_is_not_in_the_table_is_for_nobody",
+        ),
+    ),
+    Mutant(
+        "worker name",
+        "router/doors/worker_door.py",
+        "if caller.role is Role.WORKER and caller.name != worker_id:",
+        "if False:",
+        ("tests/deploy/test_walk.py::test_a_worker_announces_itself_alone",),
     ),
     Mutant(
         "live name",

@@ -74,7 +74,7 @@ def without_card() -> Iterator[dict[int, int]]:
         "twolane.worker.cuda.copy_stream.Copies": _Copies,
         "twolane.worker.cuda.copy_stream.upload": _upload,
         "twolane.worker.cuda.page_converter.upload": _upload,
-        "twolane.worker.cuda.copy_stream.landing_place": lambda n: torch.empty(
+        "twolane.worker.cuda.copy_stream.pinned_result": lambda n: torch.empty(
             n, dtype=torch.int64
         ),
         "torch.cuda.Stream": mock.Mock(),

@@ -69,26 +69,26 @@ class WorkerCluster:
             sessions=sessions or SessionConfig(grace_s=3.0, tombstone_s=2.0),
         )
         fake = FakeEngine(engine or FakeEngineConfig(n_pages=256))
-        site = WorkerContext(config, fake)
+        context = WorkerContext(config, fake)
         decode = decode or DecodeConfig()
         decode = replace(decode, receiver=replace(decode.receiver, lease=lease))
         prefill = prefill or PrefillConfig()
         prefill = replace(prefill, sender=replace(prefill.sender, lease=lease))
-        decode_role = DecodeRole(site, decode) if "d" in roles else None
-        prefill_role = PrefillRole(site, prefill, adopter=decode_role) if "p" in roles else None
+        decode_role = DecodeRole(context, decode) if "d" in roles else None
+        prefill_role = PrefillRole(context, prefill, adopter=decode_role) if "p" in roles else None
         maker = PageMaker(fake.pool, fake.spec.layout)
         wire = Wiring(
             dial=self._dial,
             open_outlet=lambda hello: self.fabric.outlet(
-                site.epoch, maker.source_for(hello.layout), hello.transport_address
+                context.epoch, maker.source_for(hello.layout), hello.transport_address
             ),
-            landings={"memory": self.fabric.landing(site.epoch, fake.pool)},
+            landings={"memory": self.fabric.landing(context.epoch, fake.pool)},
             transports=("memory",),
             makes_dtypes=maker.makes_dtypes,
         )
         steps = MarkedStepRunner if self.has_marks else TimedStepRunner
         runner = steps(fake, steps_ahead=self.steps_ahead)
-        worker = Worker(config, site, Roles(decode_role, prefill_role), runner, wire)
+        worker = Worker(config, context, Roles(decode_role, prefill_role), runner, wire)
         worker.endpoint = worker_id
         self.workers[worker_id] = worker
         self.lives[worker_id] = self.tasks.create_task(worker.run())
@@ -98,7 +98,7 @@ class WorkerCluster:
 
     async def kill(self, worker: Worker) -> None:
         """The process is gone: its streams are reset, and nobody answers."""
-        worker_id = worker.site.worker_id
+        worker_id = worker.context.worker_id
         del self.workers[worker_id]
         life = self.lives.pop(worker_id)
         life.cancel()
@@ -123,9 +123,9 @@ class WorkerCluster:
         await asyncio.sleep(seconds)
         for worker in self.workers.values():
             worker.check_integrity()
-            counts = worker.site.pages.counts()
+            counts = worker.context.pages.counts()
             held = (counts.used, counts.pinned, counts.quarantined)
-            assert held == (0, 0, 0), f"{worker.site.worker_id} still holds {counts}"
+            assert held == (0, 0, 0), f"{worker.context.worker_id} still holds {counts}"
 
     async def _dial(self, endpoint: str) -> PeerLink:
         here: PeerLink

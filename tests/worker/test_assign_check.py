@@ -51,7 +51,7 @@ def test_sound_assign_gives_its_parameters() -> None:
         (
             {"sampling": sampling_pb2.SamplingParams(seed=1, max_tokens=2), "n_prompt": 1},
             "invalid",
-            "there already",
+            "already has all",
         ),
         ({"growth_tokens": -1}, "invalid", "below 0"),
         ({"time_left_ms": -1}, "invalid", "below 0"),

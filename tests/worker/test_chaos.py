@@ -43,7 +43,7 @@ async def disturb(
                 town.router.attach(worker, attempt, heard)
         elif kind == "judge":
             judged, judge = rng.sample(workers, 2)
-            message = worker_pb2.JudgePeer(epoch=judged.site.epoch)
+            message = worker_pb2.JudgePeer(epoch=judged.context.epoch)
             town.router.send(judge, worker_pb2.SessionRequest(judge_peer=message))
         elif kind == "cancel" and victims:
             town.router.cancel(victims.pop(), *workers)

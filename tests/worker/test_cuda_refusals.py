@@ -66,7 +66,7 @@ def test_a_thread_that_is_not_let_into_the_context_asks_again(
 
 def test_no_room_for_sums(lane: CudaCopyStream) -> None:
     with (
-        refuse("twolane.worker.cuda.copy_stream.landing_place", NO_MEMORY),
+        refuse("twolane.worker.cuda.copy_stream.pinned_result", NO_MEMORY),
         pytest.raises(DeviceError),
     ):
         lane.sum(PAGES)

@@ -12,11 +12,11 @@ from twolane.worker.rows import Row
 SPEC = FakeEngine(FakeEngineConfig(n_pages=10, page_tokens=16)).spec
 
 
-def row(number: int, n_given: int = 16) -> Row:
+def row(number: int, n_input: int = 16) -> Row:
     assign = worker_pb2.Assign(
         key=worker_pb2.AttemptKey(submission_id=f"r{number}", attempt=1),
-        token_ids=range(n_given),
-        n_prompt=n_given,
+        token_ids=range(n_input),
+        n_prompt=n_input,
     )
     return Row(assign, SamplingParams(max_tokens=1000), SPEC, number=number, arrived_s=0.0)
 

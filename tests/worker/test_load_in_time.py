@@ -16,7 +16,7 @@ MOMENT_S = 0.02  # a few steps
 
 
 def used(town: WorkerCluster, worker: Worker) -> int:
-    pages = town.router.loads[worker.site.worker_id].pages
+    pages = town.router.loads[worker.context.worker_id].pages
     return pages.used + pages.pinned
 
 
@@ -44,7 +44,7 @@ def test_end_of_one_row_among_others_comes_with_its_pages(play: Play) -> None:
             params = SamplingParams(max_tokens=n_tokens, seed=3)
             town.router.assign(attempt, PROMPT, prefill=worker, decode=worker, params=params)
         await town.router.wait_for_kind(A, "FINISHED")
-        mine = len(PROMPT) // worker.site.spec.page_tokens
+        mine = len(PROMPT) // worker.context.spec.page_tokens
         await within_a_moment(town, worker, mine + 15)
         town.router.cancel(B, worker)
         await town.router.wait_for_kind(B, "FINISHED")

@@ -66,7 +66,7 @@ def test_prefill_that_dies_while_computing_is_judged_dead(play: Play) -> None:
         start(town, p, d)
         await asyncio.sleep(0.03)
         await town.kill(p)
-        judge(town, d, p.site.epoch)
+        judge(town, d, p.context.epoch)
         await town.router.wait_for(lambda: "DEAD" in town.router.kinds(A, DECODE), within_s=1.0)
         await town.settle(1.0)
 
@@ -91,7 +91,7 @@ def test_row_that_landed_goes_on_though_its_prefill_worker_died(play: Play) -> N
         start(town, p, d)
         await town.router.wait_for(lambda: "JOINED" in town.router.kinds(A))
         await town.kill(p)
-        judge(town, d, p.site.epoch)
+        judge(town, d, p.context.epoch)
         await town.router.wait_for(lambda: "FINISHED" in town.router.kinds(A, DECODE))
         assert "LANDED" in town.router.kinds(A, DECODE)
         assert town.router.answer(A) == ANSWER
@@ -141,7 +141,7 @@ def test_rows_of_another_prefill_worker_are_not_judged(play: Play) -> None:
         p, d = town.add("p", "p"), town.add("d", "d")
         start(town, p, d)
         await town.router.wait_for(lambda: "JOINED" in town.router.kinds(A))
-        judge(town, d, p.site.epoch + 1)
+        judge(town, d, p.context.epoch + 1)
         await town.router.wait_for(lambda: "FINISHED" in town.router.kinds(A, DECODE))
         assert town.router.kinds(A, DECODE) == ["JOINED", "FINISHED"]
 
@@ -165,7 +165,7 @@ def test_verdict_does_not_wait_for_the_running_step(
         town.router.assign(busy, PROMPT, prefill=d, decode=d, params=PARAMS)
         await asyncio.sleep(0.03)
         await town.kill(p)
-        judge(town, d, p.site.epoch)
+        judge(town, d, p.context.epoch)
         await town.router.wait_for(lambda: "DEAD" in town.router.kinds(A, DECODE), within_s=0.01)
         town.router.cancel(busy, d)
         await town.settle(10.0)
@@ -192,8 +192,8 @@ def test_retarget_sends_the_same_pages_elsewhere_without_computing_again(
         merged = [*town.router.tokens[A], *town.router.tokens[A2]]
         town.router.tokens[A2] = merged
         assert town.router.answer(A2) == ANSWER
-        assert isinstance(p.site.engine, FakeEngine)
-        assert p.site.engine.steps == 500 // 32 + 1, "nothing was computed twice"
+        assert isinstance(p.context.engine, FakeEngine)
+        assert p.context.engine.steps == 500 // 32 + 1, "nothing was computed twice"
         await town.settle(3.0)
 
     play(scene)
@@ -339,10 +339,10 @@ def test_launchers_word_frees_what_a_dead_writer_left_in_quarantine(play: Play) 
         start(town, p, d)
         await asyncio.sleep(0.03)
         await town.kill(p)
-        judge(town, d, p.site.epoch)
+        judge(town, d, p.context.epoch)
         await asyncio.sleep(3.0)
         assert d.load().pages.quarantined > 0, "no proof yet that nobody writes there"
-        gone = worker_pb2.PeerGone(epoch=p.site.epoch)
+        gone = worker_pb2.PeerGone(epoch=p.context.epoch)
         town.router.send(d, worker_pb2.SessionRequest(peer_gone=gone))
         await town.settle(0.5)
 

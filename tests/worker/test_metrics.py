@@ -20,7 +20,7 @@ def counted(
     """How many prefill and decode waits these last words of a row are."""
     figures = times.prefill_figures() if role == PREFILL else times.decode_figures()
     metrics = WorkerMetrics()
-    metrics.on_news(row_event(AttemptId("r", 1), kind, role, reason=reason, figures=figures))
+    metrics.on_event(row_event(AttemptId("r", 1), kind, role, reason=reason, figures=figures))
 
     def count(name: str) -> float:
         value = metrics.registry.get_sample_value(f"twolane_{name}_wait_seconds_count")

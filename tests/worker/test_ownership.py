@@ -199,7 +199,7 @@ async def _opens(worker: Worker, router_epoch: int) -> None:
     there: MemoryLink[worker_pb2.SessionResponse, worker_pb2.SessionRequest]
     here, there = link_pair()
     opening = worker_pb2.Open(
-        router_id="router", router_epoch=router_epoch, worker_epoch=worker.site.epoch
+        router_id="router", router_epoch=router_epoch, worker_epoch=worker.context.epoch
     )
     here.send(worker_pb2.SessionRequest(open=opening))
     async with asyncio.timeout(0.01):

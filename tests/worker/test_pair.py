@@ -77,7 +77,7 @@ def test_figures_tell_where_the_time_went_and_what_was_moved(play: Play) -> None
         by_kind = {event.kind: event.figures for event in town.router.rows[A]}
         handed = by_kind[worker_pb2.RowEvent.KIND_HANDED_OVER]
         done = by_kind[worker_pb2.RowEvent.KIND_FINISHED]
-        assert (handed.transfer_pages, handed.transfer_bytes) == (7, 7 * p.site.spec.page_bytes)
+        assert (handed.transfer_pages, handed.transfer_bytes) == (7, 7 * p.context.spec.page_bytes)
         assert handed.prefill_s > 0
         assert handed.transfer_s > 0
         assert done.decode_s > 0
@@ -125,7 +125,9 @@ def test_pages_of_a_long_prompt_move_while_it_is_computed(play: Play) -> None:
         d = town.add("d", "d")
         start(town, p, d, n=900)
         await town.router.wait_for(lambda: bool(town.router.tokens[A]))
-        landed = {page for page in range(d.site.spec.n_pages) if d.site.engine.pool[page].any()}
+        landed = {
+            page for page in range(d.context.spec.n_pages) if d.context.engine.pool[page].any()
+        }
         assert len(landed) >= 50, "of 57; the last chunk cannot be there yet"
 
     play(scene)

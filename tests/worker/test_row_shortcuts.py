@@ -71,8 +71,8 @@ def test_each_token_is_told_under_the_number_that_the_row_has_then() -> None:
     assert registry.admit(one.log) is None
     one.append(5)
     one.log.first_token(P, 0, SampledToken(5), GOES_ON)
-    heir = registry.heir(one.attempt, AttemptId("r", 2), 7, [P], row=8)
-    one.tell(heir)
+    successor = registry.successor(one.attempt, AttemptId("r", 2), 7, [P], row=8)
+    one.tell(successor)
     one.append(6)
     one.log.first_token(P, 1, SampledToken(6, -0.5, ((6, -0.5),)), GOES_ON)
     one.append(7)

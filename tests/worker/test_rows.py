@@ -17,7 +17,7 @@ SPEC = FakeEngine(FakeEngineConfig(n_pages=64, page_tokens=16, max_context_token
 
 
 def row(
-    n_given: int = 20,
+    n_input: int = 20,
     *,
     n_prompt: int | None = None,
     max_tokens: int = 40,
@@ -27,8 +27,8 @@ def row(
 ) -> Row:
     assign = worker_pb2.Assign(
         key=worker_pb2.AttemptKey(submission_id="r", attempt=1),
-        token_ids=range(n_given),
-        n_prompt=n_given if n_prompt is None else n_prompt,
+        token_ids=range(n_input),
+        n_prompt=n_input if n_prompt is None else n_prompt,
         priority=priority,
     )
     params = SamplingParams(max_tokens=max_tokens)
@@ -79,7 +79,7 @@ def test_prompt_border_beyond_the_tokens_is_a_bug() -> None:
 
 
 @pytest.mark.parametrize(
-    ("n_given", "n_prompt", "max_tokens", "growth_tokens", "pages"),
+    ("n_input", "n_prompt", "max_tokens", "growth_tokens", "pages"),
     [
         (16, 16, 40, 1, 0),  # the first token comes from prefill and is computed by nobody yet
         (16, 16, 40, 2, 1),
@@ -93,9 +93,9 @@ def test_prompt_border_beyond_the_tokens_is_a_bug() -> None:
     ],
 )
 def test_growth_counts_pages_of_positions_that_can_come(
-    n_given: int, n_prompt: int, max_tokens: int, growth_tokens: int, pages: int
+    n_input: int, n_prompt: int, max_tokens: int, growth_tokens: int, pages: int
 ) -> None:
-    grown = row(n_given, n_prompt=n_prompt, max_tokens=max_tokens)
+    grown = row(n_input, n_prompt=n_prompt, max_tokens=max_tokens)
     assert grown.growth_pages_for(growth_tokens) == pages
 
 

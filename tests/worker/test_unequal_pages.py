@@ -72,7 +72,7 @@ def test_pages_and_bytes_that_are_told_are_those_of_the_receiver(
         )
         n_pages = -(-100 // sizes[1])
         assert handed.transfer_pages == n_pages
-        assert handed.transfer_bytes == n_pages * d.site.spec.page_bytes
+        assert handed.transfer_bytes == n_pages * d.context.spec.page_bytes
 
     play(scene)
 

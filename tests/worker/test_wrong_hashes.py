@@ -25,7 +25,7 @@ def test_reserve_with_the_hashes_of_another_prompt_fails_its_row_alone(play: Pla
         start = partial(town.router.assign, prefill=p, decode=d, params=PARAMS)
         start(OTHER, PROMPTS[OTHER])
         await town.router.wait_for(lambda: bool(town.router.finish_of(OTHER)))
-        lies = list(d.site.pages._page_of)[:6]  # of pages that are in the decode worker's index
+        lies = list(d.context.pages._page_of)[:6]  # of pages that are in the decode worker's index
         assert p.roles.prefill is not None
         sender = p.roles.prefill.sender
         true = sender.open

@@ -37,15 +37,13 @@ def unary(
     request_type: type[RequestT],
     handler: Callable[[RequestT, Context], Awaitable[Message]],
     gate: CallGate | None = None,
-    *,
-    check: Callable[[Context], object] = lambda context: None,
 ) -> grpc.RpcMethodHandler[Any, Any]:
-    """One message in, one out. `check` and `gate`: as for `unary_stream`."""
+    """One message in, one out. Without a `gate` it gets one of its own, of the usual bounds."""
 
     async def answer(request: RequestT, context: Context) -> None:
         await context.write(await handler(request, context))
 
-    return unary_stream(request_type, answer, gate, check=check)
+    return unary_stream(request_type, answer, gate)
 
 
 def unary_stream(
@@ -53,7 +51,7 @@ def unary_stream(
     handler: Callable[[RequestT, Context], Awaitable[None]],
     gate: CallGate | None = None,
     *,
-    check: Callable[[Context], object] = lambda context: None,
+    check: Callable[[Context], None] = lambda context: None,
 ) -> grpc.RpcMethodHandler[Any, Any]:
     """One message in, many out, written by `handler` to the context. `check` may refuse a call
     before its message is read and parsed. What these two refuse is theirs to count; the rest the

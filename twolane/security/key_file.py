@@ -7,7 +7,7 @@ import os
 from datetime import UTC, datetime
 from pathlib import Path
 
-from twolane.security.identity import Identity, Role
+from twolane.security.identity import Identity
 from twolane.security.keys import KeyFileError, TenantLimits, find_key, read_keys
 
 log = logging.getLogger(__name__)
@@ -27,9 +27,9 @@ class KeyFile:
         self._take()
 
     def identity(self, shown: str) -> Identity:
-        """The client that shows this key. Raises `UnauthenticatedError`."""
-        key = find_key(self._keys, shown, Role.CLIENT, datetime.now(UTC))
-        return Identity(Role.CLIENT, key.id, key.tenant)
+        """Who shows this key. Raises `UnauthenticatedError`."""
+        key = find_key(self._keys, shown, datetime.now(UTC))
+        return Identity(key.role, key.id, key.tenant)
 
     def limits(self, tenant: str) -> TenantLimits:
         return self._limits.get(tenant, NO_LIMITS)

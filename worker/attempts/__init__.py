@@ -1,1 +1,1 @@
-"""The attempts that routers command: ids, owners, labels, and what came of each."""
+"""The attempts that routers assign: ids, owners, labels, and the log of each."""

@@ -1,11 +1,11 @@
-"""What one attempt has told its router so far, so that it can be told again.
+"""What was reported about one attempt so far, so that it can be sent again.
 
              ASSIGN                       stream lost
     attached to a session  <--------->  detached  --- grace ---> cancelled
              ^                ATTACH        |
              `------------------------------'
 
-    live (a role has it) --- its last words ---> ended --- grace ---> forgotten
+    live (a role has it) --- terminal event ---> ended --- grace ---> forgotten
 
 Both are derived: attached from `session`, ended from `ended_s`.
 """
@@ -24,11 +24,11 @@ from twolane.worker.attempts.labels import Claim
 from twolane.worker.attempts.owner import Owner
 
 _Kind = worker_pb2.RowEvent
-ROLES = (worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE)  # prefill tells a row's first token
+ROLES = (worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE)  # prefill reports a row's first token
 
-# After these the worker knows the attempt no more. (After HANDED_OVER, the prefill role: a decode
-# role of the same worker goes on.)
-LAST_WORDS = frozenset(
+# After one of these the attempt has ended on this worker. (After HANDED_OVER it has ended for the
+# prefill role only: a decode role of the same worker goes on.)
+TERMINAL_KINDS = frozenset(
     {
         _Kind.KIND_RETARGETED,
         _Kind.KIND_GONE,
@@ -39,17 +39,17 @@ LAST_WORDS = frozenset(
         _Kind.KIND_REFUSED,
     }
 )
-FREES_PAGES = LAST_WORDS | {_Kind.KIND_HANDED_OVER}
+FREES_PAGES = TERMINAL_KINDS | {_Kind.KIND_HANDED_OVER}
 
 
 class Listener(Protocol):
-    """Who hears the news of an attempt; compared by identity."""
+    """Receives the events of an attempt; compared by identity."""
 
-    tokens: dict[worker_pb2.Role, ColumnWriter]  # that wait to be sent
+    tokens: dict[worker_pb2.Role, ColumnWriter]  # waiting to be sent
 
 
 class AttemptLog:
-    """Every token of the attempt, and the latest row event of each of its roles."""
+    """All tokens of the attempt, and the latest row event of each of its roles."""
 
     __slots__ = (
         "_finish_reason",
@@ -87,19 +87,19 @@ class AttemptLog:
         self.attempt = attempt
         self.owner = owner
         self.claim = claim
-        self.row = row  # under which tokens are told
+        self.row = row  # the number under which its tokens are sent
         self.sample = sample
         self.deadline_s = deadline_s
-        self.session = session  # who hears its news; None: nobody now
-        self.detached_s = 0.0  # since when; means nothing while there is a session
+        self.session = session  # receives its events; None: detached
+        self.detached_s = 0.0  # since when; unused while there is a session
         self.ended_s: float | None = None
-        self.follows: tuple[AttemptId, int] | None = None  # whose row it has, sent to which epoch
-        self.is_cancelled = False  # a role may have it until its step is over
+        self.follows: tuple[AttemptId, int] | None = None  # predecessor, target epoch
+        self.is_cancelled = False  # a role may still have it until the running step ends
         self._live = set(roles)
         self._token_ids: Sequence[int] = ()  # prompt (n_prompt of them) and answer
         self._n_prompt = 0
-        self._first_index: dict[worker_pb2.Role, int] = {}  # that each role has told
-        self._logprobs: dict[int, Logprobs] = {}  # by index, where they were asked for
+        self._first_index: dict[worker_pb2.Role, int] = {}  # of each role's first reported token
+        self._logprobs: dict[int, Logprobs] = {}  # by index, if requested
         self._finish_reason = GOES_ON  # of the newest token
         self._latest: dict[worker_pb2.Role, worker_pb2.RowEvent] = {}
 
@@ -112,7 +112,7 @@ class AttemptLog:
         owner: Owner = Owner("", 0),  # noqa: B008 - a constant
         deadline_s: float | None = None,
     ) -> AttemptLog:
-        """Of an attempt that begins."""
+        """The log of an attempt that begins."""
         return cls(
             AttemptId.of(assign.key),
             assign.roles,
@@ -125,8 +125,8 @@ class AttemptLog:
         )
 
     def hear(self, token_ids: list[int], n_prompt: int) -> None:
-        """Tell the tokens of this row, whose list grows by each before it is told. The log reads it
-        when something is told again; once the attempt is over it has its own copy."""
+        """Report this row's tokens; each is appended to `token_ids` before it is reported. The log
+        reads the list to send tokens again, and takes its own copy once the attempt has ended."""
         self._token_ids, self._n_prompt = token_ids, n_prompt
 
     def first_token(
@@ -136,7 +136,7 @@ class AttemptLog:
         sampled: SampledToken,
         finish: sampling_pb2.FinishReason,
     ) -> None:
-        """Tell the first token of a role, which is the only one of the prefill role."""
+        """Report the first token of a role; the prefill role reports no other."""
         self._first_index[role] = index
         self.token(role, index, sampled, finish)
 
@@ -147,8 +147,11 @@ class AttemptLog:
         sampled: SampledToken,
         finish: sampling_pb2.FinishReason,
     ) -> None:
-        """Tell the row's newest token, which is at `index` of the answer. Called for every token of
-        every row: what is touched here is all of a row that a step has to fetch from memory."""
+        """Report the row's newest token, at `index` of the answer.
+
+        Called for every token of every row: what is touched here is all that a step fetches from
+        memory for a row.
+        """
         logprobs = None
         if sampled.logprob is not None:
             logprobs = self._logprobs[index] = (sampled.logprob, sampled.top)
@@ -174,12 +177,12 @@ class AttemptLog:
         self._latest[role] = event
         if event.kind == _Kind.KIND_HANDED_OVER:
             self._live.discard(role)
-        elif event.kind in LAST_WORDS:
+        elif event.kind in TERMINAL_KINDS:
             self._live.clear()
         if not self._live and self.ended_s is None:
             self.ended_s = now
-            # its row goes, and what it told stays: four bytes a token, and nothing that the garbage
-            # collector looks at
+            # the row is freed and its tokens are kept: four bytes each, and no object that the
+            # garbage collector visits
             self._token_ids, self._n_prompt = array("i", self._token_ids[self._n_prompt :]), 0
 
     def detach(self, now: float) -> None:
@@ -188,7 +191,7 @@ class AttemptLog:
     def since(
         self, from_index: int
     ) -> tuple[Sequence[worker_pb2.TokenColumns], Sequence[worker_pb2.RowEvent]]:
-        """Tokens from that index on, in the order they were told, and the latest news."""
+        """Tokens from that index on, in the order they were reported, and the latest events."""
         n_told = len(self._token_ids) - self._n_prompt
         columns = []
         for role, first in sorted(self._first_index.items()):
@@ -211,7 +214,8 @@ class AttemptLog:
         return self.ended_s is not None and now >= self.ended_s + grace_s
 
     def is_abandoned(self, now: float, grace_s: float) -> bool:
-        """It runs uncancelled, and for too long nobody has listened, or its deadline has passed."""
+        """Whether it runs uncancelled, but past its deadline or detached for longer than the
+        grace."""
         if self.ended_s is not None or self.is_cancelled:
             return False
         late = self.deadline_s is not None and now >= self.deadline_s

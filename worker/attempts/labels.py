@@ -1,8 +1,8 @@
-"""Which labels of clients live rows hold, so that no second request runs under one.
+"""Which client labels live rows hold, so that no two requests run under the same one.
 
     tenant, request_id --- held under one claim --- by each live attempt of that submission
 
-A row that has ended, or was cancelled, holds nothing.
+A row that has ended, or was cancelled, holds no label.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from twolane.worker.attempts.attempt_id import AttemptId
 
 
 class Claim(NamedTuple):
-    """`nonce` is drawn for each submission: who brings another one is another request."""
+    """`nonce` is drawn for each submission: another nonce means another request."""
 
     tenant: str
     request_id: str
@@ -26,12 +26,12 @@ class Claim(NamedTuple):
 
 
 class Labels:
-    """Attempts without a label (an empty request_id) may come, and hold nothing."""
+    """Attempts without a label (an empty request_id) are allowed, and hold nothing."""
 
     def __init__(self) -> None:
         self._holders: dict[tuple[str, str], dict[AttemptId, int]] = {}
 
-    def is_anothers(self, claim: Claim) -> bool:
+    def is_held_by_other(self, claim: Claim) -> bool:
         holders = self._holders.get(claim[:2], {})
         return any(nonce != claim.nonce for nonce in holders.values())
 
@@ -39,8 +39,8 @@ class Labels:
         if claim.request_id:
             self._holders.setdefault(claim[:2], {})[attempt] = claim.nonce
 
-    def let_go(self, claim: Claim, attempt: AttemptId) -> None:
-        """May be called again."""
+    def release(self, claim: Claim, attempt: AttemptId) -> None:
+        """May be called twice."""
         holders = self._holders.get(claim[:2], {})
         if holders.pop(attempt, None) is not None and not holders:
             del self._holders[claim[:2]]

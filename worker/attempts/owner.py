@@ -1,4 +1,4 @@
-"""Whose a row is."""
+"""Which router owns a row."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Owner(NamedTuple):
-    """The router process that assigned a row. Nobody else's commands change it."""
+    """The router process that assigned a row. Only its commands change the row."""
 
     router_id: str
     router_epoch: int

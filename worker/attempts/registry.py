@@ -1,7 +1,7 @@
-"""Which attempts are on this worker, whose they are, who listens to each, what cannot come back.
+"""Which attempts are on this worker: the owner and listener of each, and tombstones.
 
-Pure: sessions are compared by identity. Every attempt has one owner, and at most one listener, of
-that owner; a command or an event finds its way by attempt alone.
+Does no I/O; sessions are compared by identity. Every attempt has one owner, and at most one
+listener, a session of that owner; the attempt id is enough to route a command or an event.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from twolane.worker.config import SessionConfig
 
 
 class Registry:
-    """Logs by attempt, the labels that they hold, and tombstones."""
+    """Logs by attempt, the labels they hold, and tombstones."""
 
     def __init__(self, config: SessionConfig) -> None:
         self._config = config
         self._logs: dict[tuple[str, int], AttemptLog] = {}  # by AttemptId, as a plain tuple
-        self._live: dict[tuple[str, int], AttemptLog] = {}  # those of them that a role still has
-        self._ended: deque[AttemptLog] = deque()  # the others, as they ended
+        self._live: dict[tuple[str, int], AttemptLog] = {}  # those that a role still has
+        self._ended: deque[AttemptLog] = deque()  # the others, in order of their end
         self._labels = Labels()
-        # by owner too: nobody can bury what another is about to assign
+        # by owner too: no router can bury what another one is about to assign
         self._tombstones = Tombstones[tuple[AttemptId, Owner], str](config.tombstone_s)
 
     # -- commands ---------------------------------------------------------------------------
@@ -37,39 +37,41 @@ class Registry:
         return self._logs.get(attempt)
 
     def admit(self, log: AttemptLog) -> Refusal | None:
-        """Open the log of an attempt that is not here. Returns why not, or None."""
+        """Open the log of an attempt that is not here yet. Returns the reason for refusing it, or
+        None."""
         assert log.attempt not in self._logs
         if (log.attempt, log.owner) in self._tombstones:
             return Refusal.TOMBSTONE
-        if self._labels.is_anothers(log.claim):  # guard: label
+        if self._labels.is_held_by_other(log.claim):  # guard: label
             return Refusal.REQUEST_IN_USE
         self._open(log)
         return None
 
     def can_follow(self, attempt: AttemptId, following: AttemptId) -> bool:
-        """Whether the row of `attempt` may go on as `following`: here, and neither late nor old."""
+        """Whether the row of `attempt` is here and may continue as `following`, a later attempt
+        that is neither here nor buried."""
         log = self._logs.get(attempt)
         if log is None or following in self._logs:
             return False
         return (following, log.owner) not in self._tombstones and following.number > attempt.number
 
     def cancel(self, attempt: AttemptId, owner: Owner, now: float) -> bool:
-        """Nothing of this attempt is let in any more. False, and no change: it is not theirs."""
+        """Refuse this attempt from now on. False, and no change, if another router owns it."""
         log = self._logs.get(attempt)
         if log is not None:
             if log.owner != owner:  # guard: owner
                 return False
-            self._labels.let_go(log.claim, attempt)
+            self._labels.release(log.claim, attempt)
             log.is_cancelled = True
         self._tombstones.bury((attempt, owner), "cancelled", now)
         return True
 
     def has_followed(self, attempt: AttemptId, following: AttemptId, target_epoch: int) -> bool:
-        """Whether exactly that was done: the command is a repeat."""
-        heir = self._logs.get(following)
-        return heir is not None and heir.follows == (attempt, target_epoch)
+        """Whether this RETARGET is a duplicate: exactly that was done already."""
+        successor = self._logs.get(following)
+        return successor is not None and successor.follows == (attempt, target_epoch)
 
-    def heir(
+    def successor(
         self,
         attempt: AttemptId,
         following: AttemptId,
@@ -78,10 +80,13 @@ class Registry:
         *,
         row: int,
     ) -> AttemptLog:
-        """A log for the row of `attempt`, which is to go to that worker (this one: both roles are
-        here then) under another attempt, heard by the same session. `follow` opens it."""
+        """A log for the row of `attempt` under another attempt, sent to the same session. `follow`
+        opens it.
+
+        The row is to go to worker `target_epoch`; if that is this worker, it has both roles.
+        """
         log = self._logs[attempt]
-        heir = AttemptLog(
+        successor = AttemptLog(
             following,
             roles,
             log.session,
@@ -91,21 +96,21 @@ class Registry:
             sample=log.sample,
             deadline_s=log.deadline_s,
         )
-        heir.detached_s = log.detached_s
-        heir.follows = (attempt, target_epoch)
-        return heir
+        successor.detached_s = log.detached_s
+        successor.follows = (attempt, target_epoch)
+        return successor
 
-    def follow(self, heir: AttemptLog) -> None:
-        """The row has gone on as another attempt."""
-        self._open(heir)
+    def follow(self, successor: AttemptLog) -> None:
+        """The row has continued as another attempt."""
+        self._open(successor)
 
     # -- sessions ---------------------------------------------------------------------------
 
     def attach(
         self, attempt: AttemptId, from_index: int, session: Listener
     ) -> worker_pb2.SessionResponse:
-        """What the new listener, of the attempt's owner, has missed; KIND_GONE if the attempt is
-        not here."""
+        """What the new listener, a session of the attempt's owner, has missed; KIND_GONE if the
+        attempt is not here."""
         log = self._logs.get(attempt)
         if log is None:
             gone = worker_pb2.RowEvent(key=attempt.key, kind=worker_pb2.RowEvent.KIND_GONE)
@@ -115,7 +120,7 @@ class Registry:
         return worker_pb2.SessionResponse(tokens=tokens, rows=rows)
 
     def detach(self, session: Listener, now: float) -> None:
-        """The stream is over: its attempts go on unheard."""
+        """The stream ended: its attempts run on without a listener."""
         for log in self._logs.values():
             if log.session is session:
                 log.detach(now)
@@ -123,11 +128,11 @@ class Registry:
     def dispatch(
         self, events: Iterable[worker_pb2.RowEvent], now: float
     ) -> dict[Listener, list[worker_pb2.RowEvent]]:
-        """Log the news; returns what each session is to hear, in order."""
+        """Log the events; returns those to send to each session, in order."""
         heard: dict[Listener, list[worker_pb2.RowEvent]] = {}
         for event in events:
             log = self._logs.get((event.key.submission_id, event.key.attempt))
-            assert log is not None, f"a role speaks of a row that nobody assigned: {event}"
+            assert log is not None, f"a role reports a row that was never assigned: {event}"
             log.record(event, now)
             if log.ended_s is not None:
                 self._bury(log)
@@ -138,8 +143,8 @@ class Registry:
     # -- time -------------------------------------------------------------------------------
 
     def expire(self, now: float) -> list[AttemptLog]:
-        """Forget what is over; returns the attempts that are to be cancelled now, until
-        they are."""
+        """Forget ended attempts after their grace. Returns the attempts to cancel now; they are
+        returned again until they are cancelled."""
         self._tombstones.tick(now)
         grace_s = self._config.grace_s
         while self._ended and self._ended[0].is_forgettable(now, grace_s):
@@ -161,7 +166,7 @@ class Registry:
         self._labels.hold(log.claim, log.attempt)
 
     def _bury(self, log: AttemptLog) -> None:
-        """A role that speaks once more of what has ended changes nothing."""
+        """A second terminal event of the same attempt changes nothing."""
         if self._live.pop(log.attempt, None) is not None:
-            self._labels.let_go(log.claim, log.attempt)
+            self._labels.release(log.claim, log.attempt)
             self._ended.append(log)

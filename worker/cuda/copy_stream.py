@@ -1,4 +1,4 @@
-"""A lane of copies out of a GPU's pool and into it: one stream, by kernels and by copy engines."""
+"""Copies out of and into a GPU's pool, on a CUDA stream: by kernels and by copy engines."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from twolane.engine.kernels.pages.page_sum import sum_pages
 from twolane.kvtransfer.copy_plan import PageIds
 from twolane.kvtransfer.device import Bytes, DeviceError, Fence, Mark, PeerPool, Sums
 from twolane.worker.cuda.copy_cost import CopyCost
-from twolane.worker.cuda.page_converter import Origin, Pool, landing_place, upload
+from twolane.worker.cuda.page_converter import Origin, Pool, pinned_result, upload
 from twolane.worker.cuda.page_parts import Copy, Part, Parts, copies
 from twolane.worker.cuda.peer import REFUSALS, CudaPeer, device_errors
 
-_SIDES = 3  # streams besides the lane's own, for copies side by side
+_SIDES = 3  # side streams, for copies that run in parallel
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyStreamConfig:
-    """How much of the card copies may take."""
+    """How much of the GPU copies may use."""
 
     cost: CopyCost = field(default_factory=CopyCost)
-    copy_programs: int = 32  # of the kernel, at most one a multiprocessor
+    copy_programs: int = 32  # of the copy kernel, at most one per SM
     sum_programs: int = 32
-    make_programs: int = 64
-    priority: int = -1  # ahead of the engine's stream: few programs, that would else stand in line
+    convert_programs: int = 64
+    priority: int = -1  # above the engine's stream, or the few programs would queue behind it
 
 
 class CudaFence:
-    """See `Fence`. Asks the driver itself: torch would keep other threads waiting meanwhile."""
+    """See `Fence`. Queries the driver directly: torch's query blocks other threads."""
 
     def __init__(self, event: torch.cuda.Event) -> None:
         self._event = event
@@ -51,8 +51,8 @@ class CudaFence:
             raise DeviceError(f"a copy failed: {error}") from error
 
 
-class OverFence:
-    """See `Fence`: of what has ended, and nobody knows how well."""
+class FailedFence:
+    """See `Fence`. For copies that have ended with an unknown result."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error
@@ -62,7 +62,7 @@ class OverFence:
 
 
 class CudaCopyStream:
-    """See `Lane`. Raises `DeviceError` when there is none to be had."""
+    """See `CopyStream`. Raises `DeviceError` if no stream can be created."""
 
     def __init__(
         self, context: Context, device: torch.device, origin: Origin, config: CopyStreamConfig
@@ -83,7 +83,8 @@ class CudaCopyStream:
             )
 
     def warm_up(self) -> None:
-        """Launch each kernel once: a page is copied onto itself, and keeps its bytes."""
+        """Launch each kernel once: copies a page onto itself, which leaves its bytes as they
+        are."""
         assert isinstance(self._origin, Pool)
         first, parts = np.zeros(1, dtype=np.int64), self._origin.parts
         self.sum(first)
@@ -109,7 +110,7 @@ class CudaCopyStream:
                     self._by_engines(copy, held, np.arange(span.start, span.stop))
 
     def from_host(self, buffer: Bytes, pages: PageIds) -> None:
-        assert isinstance(self._origin, Pool), "pages that are made are nobody's to write"
+        assert isinstance(self._origin, Pool), "converted pages are never written to"
         with self._launching():
             for copy in copies(_part_of(buffer), self._origin.parts):
                 self._by_engines(copy, np.arange(len(buffer)), pages)
@@ -117,7 +118,7 @@ class CudaCopyStream:
     def sum(self, pages: PageIds) -> Sums:
         n, device = len(pages), self._device
         with self._launching():
-            host = landing_place(n)
+            host = pinned_result(n)
             sums = torch.zeros(n, dtype=torch.int64, device=device)
             for parts, held, span in self._origin.batches(pages):
                 ids = upload(held, device)
@@ -142,9 +143,9 @@ class CudaCopyStream:
             event.record(self._stream)
             return CudaFence(event)
         except REFUSALS as error:
-            with suppress(*REFUSALS):  # refused too: the context is gone, and with it all it ran
+            with suppress(*REFUSALS):  # refused too: the context is gone, and its work with it
                 self._stream.synchronize()
-            return OverFence(error)
+            return FailedFence(error)
 
     def close(self) -> None:
         if self._is_closed:
@@ -154,8 +155,8 @@ class CudaCopyStream:
             self._stream.synchronize()
             self._copies.close()
             self._origin.close()
-        except REFUSALS as error:  # the context is gone, and with it all that it ran
-            _log.warning("a lane of %s was not closed in order: %s", self._device, error)
+        except REFUSALS as error:  # the context is gone, and its work with it
+            _log.warning("a copy stream of %s was not closed cleanly: %s", self._device, error)
 
     # -- inside -----------------------------------------------------------------------------
 
@@ -190,7 +191,7 @@ class CudaCopyStream:
 
     @contextmanager
     def _launching(self) -> Iterator[None]:
-        """The lane's stream, on whichever thread this is. Raises `DeviceError`."""
+        """Make the copy stream current on this thread. Raises `DeviceError`."""
         try:
             if self._thread != threading.get_ident():
                 self._context.enter()

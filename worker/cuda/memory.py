@@ -1,13 +1,14 @@
-"""A GPU's pool as the transfer lane sees it: `twolane.kvtransfer.device.DeviceMemory` over CUDA.
+"""A GPU's pool as the transfer sees it: `twolane.kvtransfer.device.DeviceMemory` over CUDA.
 
-    export     handles of the raw allocations + offsets, and whose they are; within one process the
-               addresses themselves, as nobody can open a handle of his own
-    lane       a stream of its own, which no other stream waits for, and which itself waits for the
-               engine's mark where pages are offered before they are computed
-    copies     to peers as `CopyCost` says; to and from pinned memory by the copy engines
+    export     handles of the raw allocations + offsets, and their process; within one process the
+               addresses themselves, since a process cannot open its own handles
+    stream     a CUDA stream of its own. No other stream waits for it; it waits for the engine's
+               event if pages are offered before they are computed
+    copies     to peers by kernel or copy engines (`CopyCost`); to and from pinned memory by the
+               copy engines
     ranks      a page is the concatenation of the ranks' pages, each copied from and to its part
 
-Imports torch and triton: only where there is a GPU.
+Imports torch and triton, so it is imported only where there is a GPU.
 """
 
 from __future__ import annotations
@@ -24,17 +25,19 @@ from twolane.kvtransfer.device import Bytes, Region
 from twolane.kvtransfer.link.process_identity import start_ticks
 from twolane.layout import Layout
 from twolane.worker.cuda.copy_stream import CopyStreamConfig, CudaCopyStream
-from twolane.worker.cuda.page_converter import CudaMaker, Pool, Staging, makes_dtypes
+from twolane.worker.cuda.page_converter import CudaPageConverter, Pool, Staging, makes_dtypes
 from twolane.worker.cuda.page_parts import parts_of
 from twolane.worker.cuda.peer import CudaPeer, device_errors, open_peer
 
 
 class CudaMemory:
-    """See `DeviceMemory`. The pool is the engine's, and outlives this. `page_bytes`: of all ranks.
+    """See `DeviceMemory`. The engine owns the pool, which outlives this.
 
-    Kernels are built and loaded when it is made, which takes seconds the first time: not when a
-    peer connects, while others wait for this process to show signs of life. Those that make pages
-    differ from layout to layout, and are built on a lane's own thread when it first needs them.
+    `page_bytes`: of all ranks.
+
+    The constructor builds and loads the kernels, which takes seconds the first time and must not
+    happen when a peer connects: others then wait for a sign of life from this process. Kernels that
+    convert pages depend on the layout; a copy stream's thread builds them when it needs them.
     """
 
     kind = "cuda"
@@ -50,9 +53,9 @@ class CudaMemory:
         self._exports = pool.exports
         self._context = Context(pool.device)
         load_kernels_once()
-        lane = self.open_lane()
-        lane.warm_up()
-        lane.close()
+        stream = self.open_lane()
+        stream.warm_up()
+        stream.close()
 
     @property
     def regions(self) -> tuple[Region, ...]:
@@ -65,13 +68,13 @@ class CudaMemory:
     def makes_dtypes(self, dtype: str) -> tuple[str, ...]:
         return makes_dtypes(dtype)
 
-    def made(self, source: Layout, target: Layout) -> CudaMade:
+    def made(self, source: Layout, target: Layout) -> CudaConvertedPages:
         assert source.ranks == len(self.parts)
         assert source.page_bytes == self.page_bytes
         addresses = [part.address for part in self.parts]
         with device_errors(self._context):
-            maker = CudaMaker(addresses, source, target, self.device)
-        return CudaMade(self, self._context, maker)
+            converter = CudaPageConverter(addresses, source, target, self.device)
+        return CudaConvertedPages(self, self._context, converter)
 
     def enter(self) -> None:
         with device_errors(self._context):
@@ -104,18 +107,18 @@ class CudaMemory:
             unpin(buffer.ctypes.data)
 
 
-class CudaMade:
-    """See `SentMemory`: the pool's pages as pages of another layout."""
+class CudaConvertedPages:
+    """See `SentMemory`: the pool's pages, converted to another layout."""
 
-    def __init__(self, memory: CudaMemory, context: Context, maker: CudaMaker) -> None:
-        self.page_bytes = maker.page_bytes
+    def __init__(self, memory: CudaMemory, context: Context, converter: CudaPageConverter) -> None:
+        self.page_bytes = converter.page_bytes
         self._memory = memory
         self._context = context
-        self._maker = maker
+        self._converter = converter
 
     def open_lane(self) -> CudaCopyStream:
         memory, config = self._memory, self._memory.config
-        staging = Staging(self._maker, config.make_programs)
+        staging = Staging(self._converter, config.convert_programs)
         return CudaCopyStream(self._context, memory.device, staging, config)
 
     def open_peer(self, address: str) -> CudaPeer:

@@ -1,9 +1,9 @@
-"""Pages of another layout, made on the card that holds them: gathered, or gathered and quantised.
+"""Converts pages to another layout on the card that holds them: gathers, and may quantise.
 
-    pool (one part a rank) --kernel--> staging --copies--> peer, pinned memory, sums
+    pool (one part per rank) --kernel--> staging --copies--> peer, pinned memory, checksums
 
-A lane has a staging of its own, and one stream orders all that touches it: it is filled again when
-what was copied out of it has gone. Nothing is made twice between two marks of a lane.
+Each copy stream has its own staging buffer, and orders everything that touches it: the buffer is
+refilled when the copies out of it are done. No page is converted twice between two events.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ from twolane.kvtransfer.layouts.gather import Gather, gather_of
 from twolane.layout import DTYPE_BYTES, Layout
 from twolane.worker.cuda.page_parts import Part, Parts
 
-WIDE_DTYPES = frozenset({"float32", "bfloat16", "float16"})
+UNQUANTISED_DTYPES = frozenset({"float32", "bfloat16", "float16"})
 FP8_DTYPE = "float8_e4m3fn"
-STAGING_BYTES = 32 * 1024 * 1024  # at most, unless a page is larger: it passes through the cache
+STAGING_BYTES = 32 * 1024 * 1024  # at most, unless a page is larger: small enough for the L2 cache
 
 
 def makes_dtypes(dtype: str) -> tuple[str, ...]:
-    """Of pages that a card makes of pages of that dtype."""
-    return (dtype, FP8_DTYPE) if dtype in WIDE_DTYPES else (dtype,)
+    """The dtypes of pages that a card can produce from pages of `dtype`."""
+    return (dtype, FP8_DTYPE) if dtype in UNQUANTISED_DTYPES else (dtype,)
 
 
-class CudaMaker:
-    """Makes pages of `target`'s layout of a pool of `source`'s, whose parts are at `addresses`."""
+class CudaPageConverter:
+    """Converts pages of a pool of `source`'s layout, whose parts are at `addresses`, to
+    `target`'s."""
 
     def __init__(
         self, addresses: Sequence[int], source: Layout, target: Layout, device: torch.device
@@ -67,8 +68,8 @@ class CudaMaker:
             device=device,
         )
 
-    def make(self, slots: torch.Tensor, out: torch.Tensor, *, programs: int) -> None:
-        """Fill `out` [n, page_bytes]; `slots` as `Paging.sources` gives them, int32."""
+    def convert(self, slots: torch.Tensor, out: torch.Tensor, *, programs: int) -> None:
+        """Fill `out` [n, page_bytes]; `slots` as from `Paging.sources`, int32."""
         size = self._source.rank_page_bytes
         rows = slots.view(len(out), -1)
         if not self.quantises:
@@ -100,7 +101,7 @@ def table_of(
     slots_a_page: int,
     device: torch.device,
 ) -> MakeTable:
-    """A whole page's gather as the kernels read it, cut into granules of that size."""
+    """A whole page's gather as the kernels read it, cut into granules of `granule_bytes`."""
     cut, rest = divmod(gather.granule_bytes, granule_bytes)
     assert not rest
     assert part_bytes % gather.granule_bytes == 0, "no granule lies in two parts"
@@ -122,11 +123,14 @@ def table_of(
 
 
 class Origin(Protocol):
-    """What a lane copies out of."""
+    """What a copy stream copies out of."""
 
     def batches(self, src: PageIds) -> Iterator[tuple[Parts, PageIds, slice]]:
-        """Parts of a memory, pages in them, and which of `src` these are: `src` from the first on.
-        What is to be done with a batch is given to the stream before the next one is asked for."""
+        """For each batch: parts of a memory, pages in them, and the slice of `src` that they are,
+        in order.
+
+        All work on a batch must be submitted to the stream before the next batch is requested.
+        """
         ...
 
     def forget(self) -> None:
@@ -134,12 +138,12 @@ class Origin(Protocol):
         ...
 
     def close(self) -> None:
-        """The stream has done all."""
+        """The stream has completed all its work."""
         ...
 
 
 class Pool:
-    """See `Origin`: nothing is made."""
+    """See `Origin`: pages as they are."""
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
@@ -148,24 +152,24 @@ class Pool:
         yield self.parts, src, slice(0, len(src))
 
     def forget(self) -> None:
-        """Nothing is kept."""
+        """Does nothing: no copy is kept."""
 
     def close(self) -> None:
-        """The pool is not ours."""
+        """Does nothing: the engine owns the pool."""
 
 
 class Staging:
-    """See `Origin`: pages that are made, of one lane. Used in its stream alone."""
+    """See `Origin`: the converted pages of one copy stream. Used on that stream only."""
 
-    def __init__(self, maker: CudaMaker, programs: int) -> None:
-        self._maker = maker
+    def __init__(self, converter: CudaPageConverter, programs: int) -> None:
+        self._converter = converter
         self._programs = programs
-        self._most = max(1, STAGING_BYTES // maker.page_bytes)
-        self._held = torch.empty(0, maker.page_bytes, dtype=torch.uint8)
-        self._holds: PageIds | None = None  # what its pages were made of
+        self._most = max(1, STAGING_BYTES // converter.page_bytes)
+        self._held = torch.empty(0, converter.page_bytes, dtype=torch.uint8)
+        self._holds: PageIds | None = None  # the source of its pages
 
     def batches(self, src: PageIds) -> Iterator[tuple[Parts, PageIds, slice]]:
-        size = self._maker.page_bytes
+        size = self._converter.page_bytes
         for at in range(0, len(src), self._most):
             span = slice(at, min(len(src), at + self._most))
             self._fill(src[span])
@@ -183,20 +187,22 @@ class Staging:
         if self._holds is not None and np.array_equal(self._holds, src):
             return
         self._holds = None
-        device = self._maker.device
+        device = self._converter.device
         if len(self._held) < len(src):
             self._held = torch.empty(
-                len(src), self._maker.page_bytes, dtype=torch.uint8, device=device
+                len(src), self._converter.page_bytes, dtype=torch.uint8, device=device
             )
-        self._maker.make(upload(src, device), self._held[: len(src)], programs=self._programs)
+        self._converter.convert(
+            upload(src, device), self._held[: len(src)], programs=self._programs
+        )
         self._holds = src.copy()
 
 
 def upload(pages: PageIds, device: torch.device) -> torch.Tensor:
-    """int32, there before what is given to the stream next."""
+    """int32, uploaded before anything that is submitted to the stream later."""
     return torch.from_numpy(pages.astype(np.int32)).pin_memory().to(device, non_blocking=True)
 
 
-def landing_place(n: int) -> torch.Tensor:
-    """[n] int64 in memory that a copy of the stream may go to while nobody waits."""
+def pinned_result(n: int) -> torch.Tensor:
+    """[n] int64 in pinned memory, so that a copy to it is asynchronous."""
     return torch.empty(n, dtype=torch.int64, pin_memory=True)

@@ -1,6 +1,6 @@
-"""Where the bytes of a page lie: in one place, or in a part for each rank. Pure arithmetic.
+"""Where the bytes of a page are: in one place, or in a part for each rank. Pure arithmetic.
 
-page       | part 0 | part 1 | part 2 | part 3 |       byte `first` of it begins a part
+page       | part 0 | part 1 | part 2 | part 3 |       a part begins at byte `first` of the page
 memory     page p of a part lies at address + p * stride
 """
 
@@ -14,7 +14,7 @@ from twolane.kvtransfer.copy_plan import PageIds, runs
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """`n_bytes` of each page, from byte `first` of it on."""
+    """Bytes [first, first + n_bytes) of each page."""
 
     address: int
     first: int
@@ -29,7 +29,7 @@ class Part:
 
     @property
     def is_dense(self) -> bool:
-        """The next page follows at once."""
+        """The parts of consecutive pages are adjacent."""
         return self.stride == self.n_bytes
 
 
@@ -37,7 +37,7 @@ Parts = tuple[Part, ...]
 
 
 def parts_of(addresses: Sequence[int], page_bytes: int) -> Parts:
-    """Of a pool with an equal part of each page at each of these."""
+    """The parts of a pool that has an equal share of each page at each of these addresses."""
     n_bytes, rest = divmod(page_bytes, len(addresses))
     assert not rest, "a part for each rank, all alike"
     return tuple(Part(at, i * n_bytes, n_bytes, n_bytes) for i, at in enumerate(addresses))
@@ -45,20 +45,20 @@ def parts_of(addresses: Sequence[int], page_bytes: int) -> Parts:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """The same bytes of pages, on both sides."""
+    """The same bytes of pages at source and target."""
 
     source: Part
     target: Part
 
     def spans(self, src: PageIds, dst: PageIds) -> list[tuple[int, int]]:
-        """Bounds [a, b) of pages that one command copies."""
+        """Bounds [a, b) of page runs, one copy command each."""
         if self.source.is_dense and self.target.is_dense:
             return runs(src, dst)
         return [(i, i + 1) for i in range(src.size)]
 
 
 def copies(source: Parts, target: Parts) -> list[Copy]:
-    """What it takes to bring whole pages over."""
+    """The copies that move whole pages from `source` to `target`."""
     found = []
     for s in source:
         for t in target:

@@ -12,7 +12,7 @@ from twolane.kvtransfer.device import DeviceError
 from twolane.kvtransfer.link.process_identity import start_ticks
 from twolane.worker.cuda.page_parts import Parts, parts_of
 
-REFUSALS = (CudaError, RuntimeError)  # of the driver, and as torch tells of them
+REFUSALS = (CudaError, RuntimeError)  # CUDA errors, from the driver or as raised by torch
 
 
 class CudaPeer:
@@ -24,7 +24,7 @@ class CudaPeer:
         self.parts = parts
         self.n_pages = n_pages
         self._context = context
-        self._exported = exported  # of each part; none: of this process
+        self._exported = exported  # the handle of each part; empty within one process
 
     def close(self) -> None:
         """Raises `DeviceError`."""
@@ -36,7 +36,8 @@ class CudaPeer:
 
 
 def open_peer(context: Context, address: str, page_bytes: int) -> CudaPeer:
-    """The pool of that `CudaMemory.export`, with pages of that size. Raises `DeviceError`."""
+    """The pool that `CudaMemory.export` described, with pages of that size. Raises
+    `DeviceError`."""
     try:
         facts = json.loads(address)
         pid, ticks = int(facts["pid"]), int(facts["ticks"])
@@ -65,7 +66,7 @@ def open_peer(context: Context, address: str, page_bytes: int) -> CudaPeer:
 
 @contextmanager
 def device_errors(context: Context) -> Iterator[None]:
-    """Driver calls of this thread are for the device. Raises `DeviceError`."""
+    """Make the device current on this thread, and translate CUDA errors to `DeviceError`."""
     try:
         context.enter()
         yield

@@ -1,1 +1,1 @@
-"""Where routers and peers come in, and how routers learn that this worker is there."""
+"""The services that routers and peers call, and the announcements to routers."""

@@ -1,4 +1,4 @@
-"""Tells every router, each second, that this worker exists. The router dials it back."""
+"""Announces this worker to every router each second. The router then opens a session."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import logging
 
 import grpc
 
+from twolane.kvtransfer.link.process_identity import host_identity
 from twolane.rpc.log_rate import LogRate
-from twolane.rpc.options import CHANNEL_OPTIONS
-from twolane.rpc.secret import shown
+from twolane.security.identity import Role
 from twolane.v1 import cluster_pb2, cluster_pb2_grpc
 from twolane.worker.errors import DisplacedError
 from twolane.worker.worker import Worker
@@ -24,27 +24,28 @@ _NO_ANSWER = frozenset(
 
 
 class Announcer:
-    """`run` until cancelled, then perhaps `leave`. `run` raises `DisplacedError` when a router has
-    given this worker up for good: as another incarnation it may come back."""
+    """Call `run` until cancelled, then `leave` for a clean stop. `run` raises `DisplacedError` when
+    a router has declared this worker dead: it may come back as another incarnation."""
 
     def __init__(self, worker: Worker, *, metrics_endpoint: str = "") -> None:
         self._worker = worker
         self._metrics_endpoint = metrics_endpoint
-        self._metadata = shown(worker.config.secret)
+        self._credentials = worker.config.credentials
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             for router in self._worker.config.routers:
-                tasks.create_task(self._tell_each_second(router), name=f"announce-{router}")
+                tasks.create_task(self._announce_regularly(router), name=f"announce-{router}")
 
     async def leave(self) -> None:
-        """Last words to every router; one that does not answer is not waited for long."""
+        """Announce to every router that this worker leaves; waits briefly for routers that do not
+        answer."""
         async with asyncio.TaskGroup() as tasks:
             for router in self._worker.config.routers:
-                tasks.create_task(self._tell_once(router))
+                tasks.create_task(self._announce_leaving(router))
 
     def describe(self, *, leaving: bool = False) -> cluster_pb2.AnnounceRequest:
-        worker, spec = self._worker, self._worker.site.spec
+        worker, spec = self._worker, self._worker.context.spec
         return cluster_pb2.AnnounceRequest(
             worker=worker.address,
             roles=worker.roles.names,
@@ -62,45 +63,56 @@ class Announcer:
             makes_dtypes=worker.makes_dtypes,
             pool=worker.config.pool,
             devices=worker.config.devices,
+            host=worker.config.host_name,
+            host_identity=host_identity(),
         )
 
-    async def _tell_each_second(self, router: str) -> None:
+    async def _announce_regularly(self, router: str) -> None:
         clock = asyncio.get_running_loop().time
-        async with grpc.aio.insecure_channel(router, options=CHANNEL_OPTIONS) as channel:
-            stub = cluster_pb2_grpc.MembershipServiceStub(channel)
-            news = _News(router, clock())
-            while True:
-                pause_s = self._worker.config.announce_every_s
-                try:
-                    answer = await self._announce(stub, self.describe())
-                    pause_s = answer.interval_ms / 1000 or pause_s
-                    news.known(clock())
-                except grpc.aio.AioRpcError as error:
-                    if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
-                        raise DisplacedError(f"router {router}: {error.details()}") from error
-                    news.failed(error, clock())
-                await asyncio.sleep(pause_s)
+        router_log = _RouterLog(router, clock())
+        while True:  # a channel that fails is made anew: its certificate may have been renewed
+            async with self._credentials.channel(router, Role.ROUTER) as channel:
+                error = await self._announce_until_refused(router, channel, router_log)
+            if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
+                raise DisplacedError(f"router {router}: {error.details()}") from error
+            router_log.failed(error, clock())
+            await asyncio.sleep(self._worker.config.announce_every_s)
 
-    async def _tell_once(self, router: str) -> None:
-        async with grpc.aio.insecure_channel(router, options=CHANNEL_OPTIONS) as channel:
-            stub = cluster_pb2_grpc.MembershipServiceStub(channel)
+    async def _announce_until_refused(
+        self, router: str, channel: grpc.aio.Channel, router_log: _RouterLog
+    ) -> grpc.aio.AioRpcError:
+        """Announce each second until it fails; returns how."""
+        clock = asyncio.get_running_loop().time
+        while True:
             try:
-                await self._announce(stub, self.describe(leaving=True))
+                answer = await self._announce(router, channel, self.describe())
+            except grpc.aio.AioRpcError as error:
+                return error
+            router_log.known(clock())
+            await asyncio.sleep(answer.interval_ms / 1000 or self._worker.config.announce_every_s)
+
+    async def _announce_leaving(self, router: str) -> None:
+        async with self._credentials.channel(router, Role.ROUTER) as channel:
+            try:
+                await self._announce(router, channel, self.describe(leaving=True))
             except grpc.aio.AioRpcError as error:  # it has ended before us, as in a clean stop
                 log.debug("router %s did not hear that we leave: %s", router, error.details())
 
     async def _announce(
-        self, stub: cluster_pb2_grpc.MembershipServiceStub, request: cluster_pb2.AnnounceRequest
+        self, router: str, channel: grpc.aio.Channel, request: cluster_pb2.AnnounceRequest
     ) -> cluster_pb2.AnnounceResponse:
-        answer: cluster_pb2.AnnounceResponse = await stub.Announce(
-            request, timeout=_CALL_S, metadata=self._metadata
+        answer: cluster_pb2.AnnounceResponse
+        stub = cluster_pb2_grpc.MembershipServiceStub(channel)
+        answer = await stub.Announce(
+            request, timeout=_CALL_S, metadata=self._credentials.metadata(router)
         )
         return answer
 
 
-class _News:
-    """What the log says of one router: that it knows this worker, that it refuses it (again in
-    ten seconds), that it has not answered for longer than a restart or a clean stop takes."""
+class _RouterLog:
+    """What is logged about one router: that it accepts this worker, that it refuses it (at most
+    every ten seconds), or that it has been silent for longer than a restart or a clean stop takes.
+    """
 
     def __init__(self, router: str, now: float) -> None:
         self._router = router

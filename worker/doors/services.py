@@ -16,7 +16,7 @@ from twolane.v1 import transfer_pb2, worker_pb2
 from twolane.worker.errors import RouterInUseError, StaleEpochError
 from twolane.worker.worker import Worker
 
-Context = Any  # grpc.aio.ServicerContext; the stubs leave half of it out
+Context = Any  # grpc.aio.ServicerContext, which the stubs describe only in part
 
 WORKER = worker_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_name
 TRANSFER = transfer_pb2.DESCRIPTOR.services_by_name["TransferService"].full_name
@@ -45,22 +45,22 @@ class Services:
         return tuple(generic(service, named) for service, named in methods.items())
 
     async def finish(self, within_s: float) -> None:
-        """End every stream when what it has queued is written. Raises `TimeoutError` if a peer has
-        not taken it within that."""
+        """End every stream once its queued messages are written. Raises `TimeoutError` if a peer
+        has not read them within `within_s`."""
         async with asyncio.timeout(within_s):
             await asyncio.gather(*map(self._finish, list(self._open)))
             await self._none_open.wait()
 
     async def _finish(self, link: GrpcLink[Any, Any]) -> None:
         await link.finish()
-        if (handler := self._open.get(link)) is not None:  # it waits for a message
+        if (handler := self._open.get(link)) is not None:  # it is waiting for a message
             self._finished.add(link)
             handler.cancel()
 
     @contextmanager
     def _link(self, context: Context) -> Iterator[GrpcLink[Any, Any]]:
-        """A link over this stream, for the handler that runs. Left normally when `finish` ends it,
-        so that the peer gets the status OK behind the last message."""
+        """A link over this stream, for the current handler. If `finish` ends it, the context is
+        left without an error, so that the peer gets status OK after the last message."""
         link: GrpcLink[Any, Any] = GrpcLink(context)
         handler = asyncio.current_task()
         assert handler is not None
@@ -88,10 +88,10 @@ class Services:
             await context.abort(grpc.StatusCode.ALREADY_EXISTS, str(error))
 
     async def _connect(self, context: Context) -> None:
-        has_lane = True
+        has_decode = True
         with self._link(context) as link:
-            has_lane = await self._worker.serve_peer(link)
-        if not has_lane:
+            has_decode = await self._worker.serve_peer(link)
+        if not has_decode:
             raise UnimplementedError("this worker does not decode")
 
     async def _inspect(

@@ -1,1 +1,1 @@
-"""The workers that pages come from and go to."""
+"""Connections to the workers that pages come from and go to."""

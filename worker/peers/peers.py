@@ -1,7 +1,7 @@
-"""The transfer lanes of a worker: out of its prefill role, into its decode role.
+"""A worker's transfers: out of its prefill role, into its decode role.
 
-The drivers of kvtransfer do the work; here they meet the roles. News of transfers go to the role's
-inbox and wake the step loop, which lets the role act between two steps.
+The drivers of kvtransfer do the work; this connects them to the roles. Transfer events go to the
+role's inbox and wake the step loop, which lets the role act between two steps.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from twolane.kvtransfer.events import ReceiverEvent, SenderEvent
 from twolane.kvtransfer.link.handshake import HOST, ReceiverIdentity, sender_hello
 from twolane.kvtransfer.link.process_identity import host_identity
+from twolane.kvtransfer.page_lane import PageLane
 from twolane.kvtransfer.receive.driver import PeerLink, ReceiverDriver
 from twolane.kvtransfer.send.driver import Dial, OpenOutlet, SenderDriver
 from twolane.kvtransfer.transport import Landing
@@ -23,26 +24,28 @@ from twolane.worker.role import DecodeSide, PrefillSide, Roles
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """How a worker reaches its peers, as its composer brings it: control streams, and the ways that
-    page bytes can travel. Landings are its to close, when the worker is over."""
+    """How a worker reaches its peers, as composed by its caller: control streams, and the
+    transports for page bytes. The caller closes the landings after the worker."""
 
-    dial: Dial  # endpoint -> a fresh stream to that worker's TransferService
-    open_outlet: OpenOutlet  # way for page bytes to the receiver that said this hello
+    dial: Dial  # endpoint -> a new stream to that worker's TransferService
+    open_outlet: OpenOutlet  # opens a transport to the receiver that sent this hello
     landings: Mapping[str, Landing]  # by transport name; where page bytes arrive
-    transports: tuple[str, ...]  # that pages may leave by, best first
-    makes_dtypes: tuple[str, ...] = ()  # of pages that outlets make of ours, if they make any
+    transports: tuple[str, ...]  # for outgoing pages, best first
+    makes_dtypes: tuple[str, ...] = ()  # that outlets can convert our pages to, if any
     memory: str = HOST  # where the pages are: some transports need the same kind on both sides
+    page_lane: PageLane = PageLane.PLAIN  # what protects tcp connections
+    trusted_fabric: bool = False  # nixl may be used between hosts
 
 
 class Peers:
     """`connect`, `serve` and `flush` may be called at any time on the event loop."""
 
     def __init__(
-        self, site: WorkerContext, roles: Roles, wire: Wiring, *, wake: Callable[[], None]
+        self, context: WorkerContext, roles: Roles, wire: Wiring, *, wake: Callable[[], None]
     ) -> None:
         self._wake = wake
-        self._out = None if roles.prefill is None else self._open_out(site, roles.prefill, wire)
-        self._in = None if roles.decode is None else self._open_in(site, roles.decode, wire)
+        self._out = None if roles.prefill is None else self._open_out(context, roles.prefill, wire)
+        self._in = None if roles.decode is None else self._open_in(context, roles.decode, wire)
         self._decode = roles.decode
 
     def connect(self, peer: worker_pb2.WorkerAddress) -> None:
@@ -58,7 +61,7 @@ class Peers:
         return True
 
     def flush(self, now: float) -> None:
-        """Pages may have been freed, or commands given: grant, send, deliver."""
+        """Pages may have been freed, or commands received: grant, send, deliver."""
         if self._decode is not None and self._decode.receiver.n_queued:
             self._decode.receiver.tick(now)
         for driver in (self._in, self._out):
@@ -74,27 +77,28 @@ class Peers:
 
     @property
     def transports(self) -> list[worker_pb2.PeerTransport]:
-        """How pages travel to and from each peer."""
+        """The transport used to and from each peer."""
         both: list[worker_pb2.PeerTransport] = []
         for driver in (self._in, self._out):
             if driver is not None:
                 both += driver.transports
         return both
 
-    def _open_out(self, site: WorkerContext, role: PrefillSide, wire: Wiring) -> SenderDriver:
+    def _open_out(self, context: WorkerContext, role: PrefillSide, wire: Wiring) -> SenderDriver:
         def on_events(events: list[SenderEvent]) -> None:
             role.on_transfers(events)
             self._wake()
 
-        spec = site.spec
+        spec = context.spec
         hello = sender_hello(
-            site.worker_id,
-            site.epoch,
+            context.worker_id,
+            context.epoch,
             spec.fingerprint,
             spec.layout,
             wire.transports,
             wire.makes_dtypes,
             memory=wire.memory,
+            page_lane=wire.page_lane,
         )
         return SenderDriver(
             role.sender,
@@ -106,19 +110,20 @@ class Peers:
             is_wanted=role.sends_to,
         )
 
-    def _open_in(self, site: WorkerContext, role: DecodeSide, wire: Wiring) -> ReceiverDriver:
+    def _open_in(self, context: WorkerContext, role: DecodeSide, wire: Wiring) -> ReceiverDriver:
         def on_events(events: list[ReceiverEvent]) -> None:
             role.on_transfers(events)
             self._wake()
 
-        spec = site.spec
+        spec = context.spec
         identity = ReceiverIdentity(
-            worker_id=site.worker_id,
-            epoch=site.epoch,
+            worker_id=context.worker_id,
+            epoch=context.epoch,
             fingerprint=spec.fingerprint,
             layout=spec.layout,
             host=host_identity(),
             lease_ms=int(role.lease.lease_s * 1000),
             memory=wire.memory,
+            trusted_fabric=wire.trusted_fabric,
         )
         return ReceiverDriver(role.receiver, identity, wire.landings, on_events, role.lease)

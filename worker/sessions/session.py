@@ -1,4 +1,4 @@
-"""One stream from one router, as the rest of a worker sees it."""
+"""One router's stream, as the rest of a worker sees it."""
 
 from __future__ import annotations
 
@@ -12,40 +12,41 @@ SessionLink = Link[worker_pb2.SessionResponse, worker_pb2.SessionRequest]
 
 
 class Session:
-    """Compared by identity: a router that comes back has another one. Logs of its rows add to
-    `tokens`, which go out with the next message."""
+    """Compared by identity: a router that reconnects gets a new one. Logs of its rows append to
+    `tokens`, which are sent with the next message."""
 
     def __init__(self, owner: Owner, link: SessionLink, now: float) -> None:
         self.owner = owner
-        self.heard_s = now  # when the latest message came
+        self.heard_s = now  # when the latest message arrived
         self.tokens = {role: ColumnWriter(role) for role in ROLES}
         self._link = link
         self._load_sent_s: float | None = None
         self._load_sent: worker_pb2.LoadReport | None = None
-        self._owes_load = False  # the one that was sent is known to be out of date soon
+        self._owes_load = False  # the last report is about to be out of date
 
     @property
     def n_tokens(self) -> int:
-        """How many wait to be sent."""
+        """How many tokens wait to be sent."""
         return sum(map(len, self.tokens.values()))
 
     def take_tokens(self) -> list[worker_pb2.TokenColumns]:
         return [writer.take() for writer in self.tokens.values() if writer.rows]
 
     def needs_load(self, now: float, every_s: float) -> bool:
-        """Whether no load report has gone out for every_s, or the last one is known to be late."""
+        """Whether no load report was sent for every_s, or the last one is out of date."""
         if self._load_sent_s is None or self._owes_load:
             return True
         return now >= self._load_sent_s + every_s
 
-    def has_heard(self, load: worker_pb2.LoadReport) -> bool:
-        """Whether the last report said the same."""
+    def has_sent(self, load: worker_pb2.LoadReport) -> bool:
+        """Whether the last report was identical."""
         return load == self._load_sent
 
     def send(
         self, response: worker_pb2.SessionResponse, now: float, *, owes_load: bool = False
     ) -> None:
-        """Never blocks. Whoever receives finds out that a link is broken; logs keep the news."""
+        """Never blocks. A broken link is detected by the receiving side; the logs keep what is
+        lost."""
         if response.HasField("load"):
             self._load_sent_s, self._load_sent = now, response.load
             self._owes_load = owes_load

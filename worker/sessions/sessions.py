@@ -3,14 +3,14 @@
     router --- Open{epoch} --> worker        the epoch must be this incarnation's
            <-- Opened, load ---
            --- Assign, Cancel, … -->
-           <-- tokens, row news, load ---    one message a step
+           <-- tokens, row events, load ---  one message per step
 
-A load report goes out at least each second, with whatever frees pages, so that these are given away
-again at once, and when the worker falls idle and says something else than before.
+A load report is sent at least each second; with every event that frees pages, so that they are
+reassigned at once; and when the worker falls idle and the report has changed.
 
-A second stream of the same router process takes the place of its first. Another process of that
-router_id is refused while the first one's stream is open and was heard lately: two routers of one
-name would throw each other out for ever. When a stream is over, its attempts run on unheard until
+A second stream of the same router process replaces its first. Another process with that router_id
+is refused while the first one's stream is open and not silent: two routers with one id would
+displace each other forever. After a stream ends, its attempts run on without a listener until
 ATTACH, or until the grace ends.
 """
 
@@ -34,17 +34,17 @@ from twolane.worker.sessions.session import Session, SessionLink
 
 
 class CommandHandler(Protocol):
-    """Acts upon one message of a router."""
+    """Carries out one message of a router."""
 
     def handle(self, session: Session, request: worker_pb2.SessionRequest, now: float) -> None: ...
 
 
 class Sessions:
-    """Every open stream. `describe_load` is asked when a report is due."""
+    """All open streams. `describe_load` is called when a report is due."""
 
     def __init__(
         self,
-        site: WorkerContext,
+        context: WorkerContext,
         config: SessionConfig,
         registry: Registry,
         observer: Observer,
@@ -52,7 +52,7 @@ class Sessions:
         describe_load: Callable[[], worker_pb2.LoadReport],
         describe_address: Callable[[], worker_pb2.WorkerAddress],
     ) -> None:
-        self._site = site
+        self._context = context
         self._config = config
         self._registry = registry
         self._observer = observer
@@ -61,11 +61,11 @@ class Sessions:
         self._open: dict[str, Session] = {}
 
     async def serve(self, link: SessionLink, handler: CommandHandler) -> None:
-        """Serve one stream until it is over.
+        """Serve one stream until it ends.
 
-        Raises `InvalidRequestError` when it does not begin with Open, `StaleEpochError` when Open
-        means another incarnation, and `RouterInUseError` when another process of that router_id is
-        here. The link stays the caller's to close.
+        Raises `InvalidRequestError` if it does not begin with Open, `StaleEpochError` if Open names
+        another incarnation, and `RouterInUseError` if another process of that router_id is
+        connected. The caller closes the link.
         """
         clock = asyncio.get_running_loop().time
         try:
@@ -76,14 +76,14 @@ class Sessions:
         except TimeoutError:
             within_s = self._config.open_within_s
             raise InvalidRequestError(
-                f"a session begins with open, within {within_s:g} s", field="open"
+                f"a session must begin with open, within {within_s:g} s", field="open"
             ) from None
         session = self._admit(first, link, clock())
         try:
             while True:
                 request = await link.receive()
                 session.heard_s = clock()
-                self.ship(session.heard_s)  # what happened before the command is told before
+                self.ship(session.heard_s)  # events before the command are sent before its answer
                 handler.handle(session, request, session.heard_s)
                 self.ship(clock())  # a verdict does not wait for the running step
         except LinkBrokenError:
@@ -96,12 +96,12 @@ class Sessions:
     def _admit(self, first: worker_pb2.SessionRequest, link: SessionLink, now: float) -> Session:
         owner = Owner(first.open.router_id, first.open.router_epoch)
         if not all(owner):
-            text = "a session begins with open{router_id, router_epoch}"
+            text = "a session must begin with open{router_id, router_epoch}"
             raise InvalidRequestError(text, field="open")
-        if first.open.worker_epoch != self._site.epoch:
-            self._site.dropped["epoch"] += 1
+        if first.open.worker_epoch != self._context.epoch:
+            self._context.dropped["epoch"] += 1
             raise StaleEpochError(
-                f"open means epoch {first.open.worker_epoch}; this is {self._site.epoch}"
+                f"open is for epoch {first.open.worker_epoch}; this is {self._context.epoch}"
             )
         session = Session(owner, link, now)
         if (former := self._open.get(owner.router_id)) is not None:
@@ -117,17 +117,17 @@ class Sessions:
         silent_s = now - former.heard_s
         if former.owner == owner or silent_s >= self._config.suspicion_s:  # guard: router id
             return
-        self._site.dropped["router_in_use"] += 1
+        self._context.dropped["router_in_use"] += 1
         raise RouterInUseError(
-            f"another router calls itself {owner.router_id!r}, and was heard {silent_s:.1f} s ago; "
-            "each needs a router id of its own"
+            f"another router with the id {owner.router_id!r} was heard {silent_s:.1f} s ago; "
+            "each router needs an id of its own"
         )
 
     def ship(self, now: float) -> None:
-        """Send all news that there are: one message to each router that they concern."""
-        events = self._site.news.take()
+        """Send all pending events and tokens: one message to each router concerned."""
+        events = self._context.outbox.take()
         for event in events:
-            self._observer.on_news(event)
+            self._observer.on_event(event)
         heard = self._registry.dispatch(events, now)
         for session in self._open.values():
             rows = heard.get(session, [])
@@ -139,20 +139,21 @@ class Sessions:
             self._send(session, rows, 0.0 if frees_pages else self._config.load_least_s, now)
 
     def beat(self, now: float, every_s: float) -> None:
-        """Send a load report to every router that has not had one for every_s."""
+        """Send a load report to every router that has had none for every_s."""
         for session in list(self._open.values()):
             if session.needs_load(now, every_s):
                 self._send(session, [], 0.0, now)
 
-    def tell_idle(self, now: float) -> None:
-        """No step is under way, and none will be soon: whoever has heard otherwise is told."""
+    def report_idle(self, now: float) -> None:
+        """No step is in flight, and none will be soon: send the load to routers whose last report
+        differs."""
         load = self._describe_load()
         for session in self._open.values():
-            if not session.has_heard(load):
+            if not session.has_sent(load):
                 session.send(worker_pb2.SessionResponse(load=load), now)
 
     def close(self) -> None:
-        """End every stream: the worker stops."""
+        """End every stream, when the worker stops."""
         for session in list(self._open.values()):
             session.close()
 
@@ -166,5 +167,5 @@ class Sessions:
         response = worker_pb2.SessionResponse(tokens=session.take_tokens(), rows=rows)
         if session.needs_load(now, load_every_s):
             response.load.CopyFrom(self._describe_load())
-        # pages of a row that has just ended come back when the step that it is in is done
-        session.send(response, now, owes_load=self._site.returns.is_waiting)
+        # the pages of a row that has just ended come free when the step in flight is done
+        session.send(response, now, owes_load=self._context.returns.is_waiting)

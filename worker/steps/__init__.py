@@ -1,1 +1,1 @@
-"""The loop that runs the engine's steps, and the watch over them."""
+"""The loop that runs the engine's steps, and the watchdog for late ones."""

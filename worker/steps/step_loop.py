@@ -1,24 +1,24 @@
-"""The one loop of a worker: commands, plan, step, results, again.
+"""The main loop of a worker: commands, plan, step, results, repeat.
 
     .-> commands -> tick -> plan --- work --> step (off the event loop), ship -> apply --.
     |                         |                                                          |
     |                         `-- none --> ship, idle -> sleep until woken               |
     `------------------------------------------------------------------------------------'
 
-What was sampled is shipped as soon as the next step is on its way: one message a router a step.
+Sampled tokens are sent as soon as the next step is submitted: one message per router and step.
 
-Where the engine takes steps ahead, step k + 1 is planned and submitted before the results of step k
-are there, and its rows follow samples that are still on the device:
+If the engine pipelines steps, step k + 1 is planned and submitted before the results of step k are
+there, and its rows use samples that are still on the device:
 
     plan k | plan k + 1 | wait for k, apply k | plan k + 2 | wait for k + 1, apply k + 1 | ...
 
-Roles are called by this loop only, never amid a plan. A page that is given back while a step is on
-its way comes free when that step is done (see `twolane.worker.deferred_release`), so no step writes
-what is another's.
+Only this loop calls roles, and never during a plan. A page that is returned while a step is in
+flight comes free when that step is done (see `twolane.worker.deferred_release`), so no step writes
+to a page of another row.
 
-An error of one row is that row's news. An exception out of a step is a fault of the whole engine
-(a device error, a broken pool): nothing that it wrote can be trusted, so it leaves `run`, ends the
-worker loudly, and the routers resume its rows elsewhere.
+An error of one row is an event of that row. An exception from a step is a fault of the whole engine
+(a device error, a broken pool): nothing that it wrote can be trusted, so `run` raises it, the
+worker ends, and the routers resume its rows elsewhere.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ _n_new = attrgetter("n_new")
 
 
 @dataclass(frozen=True, slots=True)
-class _Flight:
-    """A step that was submitted and whose results were not taken."""
+class _StepInFlight:
+    """A submitted step whose results are not processed yet."""
 
     work: list[RowWork]
     results: asyncio.Task[list[RowResult]]
@@ -81,32 +81,32 @@ class StepLoop:
         self._wake = asyncio.Event()
 
     def submit(self, command: Command) -> None:
-        """Run it between two steps, in order of submission, then look for work."""
+        """Run the command between two steps, in order of submission, then look for work."""
         self._commands.append(command)
         self._wake.set()
 
     def wake(self) -> None:
-        """Something has changed that may give a role work."""
+        """Something has changed that may create work for a role."""
         self._wake.set()
 
     async def run(self) -> None:
-        """Until cancelled. Raises what an engine step raised, in a group."""
+        """Until cancelled. Raises what an engine step raised, in an exception group."""
         loop = asyncio.get_running_loop()
-        flying: deque[_Flight] = deque()
+        in_flight: deque[_StepInFlight] = deque()
         async with asyncio.TaskGroup() as steps:
             while True:
                 self._wake.clear()
                 self._between_steps(loop.time())
                 work = self._plan(loop.time())
-                if work:  # the device first: what was sampled is shipped while it is given the step
+                if work:  # submit first: samples are sent while the device computes
                     self._returns.on_submitted()
                     results = steps.create_task(self._run(work))
                     self._watch.begin(work, loop.time())
-                    flying.append(_Flight(work, results))
+                    in_flight.append(_StepInFlight(work, results))
                 self._ship(loop.time())
-                if flying and (not work or len(flying) > self._runner.steps_ahead):
-                    await self._land(flying.popleft())
-                elif not flying:
+                if in_flight and (not work or len(in_flight) > self._runner.steps_ahead):
+                    await self._land(in_flight.popleft())
+                elif not in_flight:
                     self._on_idle(loop.time())
                     await self._sleep()
 
@@ -122,7 +122,7 @@ class StepLoop:
         for role in self._roles.all:
             share = role.plan(left, now)
             left -= sum(map(_n_new, share))
-            assert left >= 0, "a role planned more than it was given"
+            assert left >= 0, "a role planned more positions than it may"
             work += share
         return work
 
@@ -136,8 +136,8 @@ class StepLoop:
 
         return self._runner.run(work, on_submitted)
 
-    async def _land(self, flight: _Flight) -> None:
-        """Wait for the oldest step and take its results."""
+    async def _land(self, flight: _StepInFlight) -> None:
+        """Wait for the oldest step and process its results."""
         work = flight.work
         results = await flight.results
         now = asyncio.get_running_loop().time()

@@ -1,4 +1,4 @@
-"""Who runs the engine's steps: a thread in production, a sleep under virtual time."""
+"""Runs the engine's steps: on threads in production, as a sleep under virtual time."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ Results = Coroutine[Any, Any, list[RowResult]]
 
 
 class StepRunner(Protocol):
-    """Steps in the order in which `run` is called. What it raises is a fault of the engine as a
-    whole, never of a row."""
+    """Runs steps in the order of the calls of `run`. An exception is a fault of the whole engine,
+    never of a row."""
 
-    steps_ahead: int  # how many calls of `run` may be on their way besides the oldest
+    steps_ahead: int  # how many steps may be in flight besides the oldest
 
     def run(self, work: Sequence[RowWork], on_submitted: OnSubmitted | None) -> Results:
-        """The step is on its way when this returns; its results are awaited. Before they are there,
-        `on_submitted` is called, on the loop, if anybody wants to know."""
+        """Submit the step and return; await the result for its row results. `on_submitted`, if
+        given, is called on the loop before they are there."""
         ...
 
     async def close(self) -> None:
-        """Wait for the step that runs; no other starts. May be called twice."""
+        """Wait for the running step; no other starts. May be called twice."""
         ...
 
 
 class ThreadStepRunner:
-    """Steps on a thread of their own, so that the event loop goes on meanwhile.
+    """Runs steps on a thread of their own, so that the event loop is never blocked.
 
-    Another thread waits for results, so that a step can be submitted while one is computed. It gets
-    a step from the first one, not by way of the loop, which a step of decode rows alone wakes once.
+    A second thread waits for results, so that a step can be submitted while another is computed.
+    The first thread hands it the step directly, so a decode-only step wakes the loop only once.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -51,12 +51,12 @@ class ThreadStepRunner:
     def _submit(
         self, pending: _Pending, work: Sequence[RowWork], on_submitted: OnSubmitted | None
     ) -> None:
-        """On its thread."""
-        if pending.is_called_off:
+        """Runs on the submitting thread."""
+        if pending.is_cancelled:
             return
         try:
             step = self._engine.submit(work)
-        except BaseException as error:  # noqa: BLE001  who waits raises it
+        except BaseException as error:  # noqa: BLE001  raised by `wait`
             pending.fail(error)
             return
         if on_submitted is not None:
@@ -67,24 +67,24 @@ class ThreadStepRunner:
             self._waits.submit(self._wait, pending, step)
 
     def _wait(self, pending: _Pending, step: Step) -> None:
-        """On its thread."""
-        if pending.is_called_off:
+        """Runs on the waiting thread."""
+        if pending.is_cancelled:
             return
         try:
             results = step.result()
-        except BaseException as error:  # noqa: BLE001  who waits raises it
+        except BaseException as error:  # noqa: BLE001  raised by `wait`
             pending.fail(error)
             return
         pending.succeed(results)
 
     async def close(self) -> None:
-        for thread in (self._submits, self._waits):  # the first gives work to the second
+        for thread in (self._submits, self._waits):  # the first submits to the second
             await asyncio.to_thread(thread.shutdown, wait=True)
 
 
 class _Pending:
-    """One step's way from thread to thread, and what the loop hears of it. `tell`, `succeed` and
-    `fail` are called by the threads; who waits hears them in that order."""
+    """One step between threads and event loop. The threads call `tell`, `succeed` and `fail`; the
+    loop processes these in that order."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -94,8 +94,8 @@ class _Pending:
         return await self._results
 
     @property
-    def is_called_off(self) -> bool:
-        """Nobody waits any more."""
+    def is_cancelled(self) -> bool:
+        """Whether the waiter was cancelled."""
         return self._results.cancelled()
 
     def tell(self, hear: OnSubmitted, mark: Mark | None) -> None:
@@ -132,7 +132,8 @@ class _Pending:
 
 
 class TimedEngine(Engine, Protocol):
-    """An engine that knows what its steps would cost, such as `twolane.engine.fake.FakeEngine`."""
+    """An engine that knows how long its steps would take, such as
+    `twolane.engine.fake.FakeEngine`."""
 
     def step_time_s(self, work: Sequence[RowWork]) -> float: ...
 
@@ -140,15 +141,15 @@ class TimedEngine(Engine, Protocol):
 class TimedStepRunner:
     """Sleeps for as long as a step would take, then computes it: the double for virtual time.
 
-    The pages are written at the very end: whoever frees a page amid a step is found out.
-    `steps_ahead` plays a device that queues steps: it resolves rows that follow.
+    Pages are written at the very end, which exposes code that frees a page during a step.
+    `steps_ahead` simulates a device that queues steps: it resolves rows that follow.
     """
 
     def __init__(self, engine: TimedEngine, *, steps_ahead: int = 0) -> None:
         self.steps_ahead = steps_ahead
         self._engine = engine
-        self._turn = asyncio.Lock()  # fair: steps take it in the order of submission
-        self._sampled: dict[int, int] = {}  # by row, in the newest step that is done
+        self._turn = asyncio.Lock()  # fair: acquired in the order of submission
+        self._sampled: dict[int, int] = {}  # by row, in the newest completed step
 
     async def run(
         self, work: Sequence[RowWork], on_submitted: OnSubmitted | None
@@ -163,11 +164,11 @@ class TimedStepRunner:
         return results
 
     def _resolve(self, row: RowWork) -> RowWork:
-        """The row with all of its tokens, as they were when it was submitted."""
+        """The row with all its tokens, as they were when it was submitted."""
         if not row.follows:
             return row
         tokens = [*row.token_ids[: row.n_known], self._sampled.get(row.row, 0)]
         return replace(row, token_ids=tokens, follows=False)
 
     async def close(self) -> None:
-        """Nothing runs on."""
+        """Does nothing: nothing runs on."""

@@ -17,6 +17,7 @@ from twolane.errors import TwolaneError, UnknownModelError
 from twolane.router.config import HttpConfig
 from twolane.router.doors.http.answering import Answering
 from twolane.router.doors.http.call_id import take_call_id
+from twolane.router.doors.http.caller import caller_of
 from twolane.router.doors.http.chat import ChatMessage
 from twolane.router.doors.http.chat_request import parse_chat
 from twolane.router.doors.http.completion import Completion
@@ -26,25 +27,20 @@ from twolane.router.doors.http.errors import on_bug, on_disconnect, on_http_erro
 from twolane.router.doors.http.rate_limits import rate_limit_headers
 from twolane.router.members.model import ModelFacts
 from twolane.router.router import Router
-from twolane.security.gate import AUTHORIZATION, Gate
 from twolane.security.identity import Identity
 
 
-def make_app(router: Router, gate: Gate, config: HttpConfig) -> Starlette:
+def make_app(router: Router, config: HttpConfig) -> Starlette:
     """Everything goes through `router`, whose limits, admission and errors are those of gRPC. The
     connection (`twolane.router.doors.http.connection`) has checked heads, and brings whole bodies
-    within bounds. `gate` finds out who calls.
+    within bounds.
     """
     started = int(time.time())
-
-    def caller_of(request: Request) -> Identity:
-        caller = gate.identify(authorization=request.headers.get(AUTHORIZATION))
-        request.state.rate_limits = lambda: rate_limit_headers(router.quotas(caller.tenant))
-        return caller
 
     async def completions(request: Request) -> ASGIApp:
         call_id = take_call_id(request)
         caller = caller_of(request)
+        request.state.rate_limits = partial(_rate_limits, router, caller)
         router.check_room(caller, priority=0)
         with router.refusals.noting():
             asked = parse_completion(await request.body(), max_prompts=config.prompts)
@@ -54,6 +50,7 @@ def make_app(router: Router, gate: Gate, config: HttpConfig) -> Starlette:
     async def chat(request: Request) -> ASGIApp:
         call_id = take_call_id(request)
         caller = caller_of(request)
+        request.state.rate_limits = partial(_rate_limits, router, caller)
         router.check_room(caller, priority=0)
         with router.refusals.noting():
             asked = parse_chat(await request.body())
@@ -61,12 +58,10 @@ def make_app(router: Router, gate: Gate, config: HttpConfig) -> Starlette:
         return Answering(router, asked, caller, call_id, choice)
 
     async def models(request: Request) -> Response:
-        caller_of(request)
         shown = [_model(model, started) for model in router.models()]
         return JSONResponse({"object": "list", "data": shown})
 
     async def model(request: Request) -> Response:
-        caller_of(request)
         name = request.path_params["name"]
         for known in router.models():
             if known.name == name:
@@ -104,6 +99,10 @@ def make_app(router: Router, gate: Gate, config: HttpConfig) -> Starlette:
             Exception: on_bug,
         },
     )
+
+
+def _rate_limits(router: Router, caller: Identity) -> dict[str, str]:
+    return rate_limit_headers(router.quotas(caller.tenant))
 
 
 def _model(model: ModelFacts, created: int) -> dict[str, object]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Callable
 from typing import Any
 
 import httptools
@@ -20,9 +19,9 @@ import msgspec
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from twolane.errors import UnauthenticatedError
 from twolane.router.config import HttpConfig
 from twolane.router.doors.http.call_id import HEADER, refused_call_id
+from twolane.router.doors.http.caller import refusal_of_caller
 from twolane.router.doors.http.connection_budget import ConnectionBudget, peer_of
 from twolane.router.doors.http.errors import ASK_FOR_KEY, plain_error, retry_after
 from twolane.router.doors.http.head import (
@@ -33,7 +32,7 @@ from twolane.router.doors.http.head import (
     refusal_of_head,
     too_large,
 )
-from twolane.security.gate import AUTHORIZATION
+from twolane.security.gate import Gate
 
 _END = b"\r\n\r\n"  # of a head, and of a body in chunks
 _HELD_BYTES = 65_536  # of the requests after the running one
@@ -52,17 +51,16 @@ class Phase(enum.Enum):
 
 
 class Connection(HttpToolsProtocol):
-    """A `Guest` of the door's room. `post_paths` take a body of up to `max_bytes`, of callers whose
-    authorization `check_key` lets pass: it raises `UnauthenticatedError`."""
+    """A `Guest` of the door's room. `post_paths` take a body of up to `max_bytes`."""
 
     def __init__(
         self,
         *,
         door: HttpConfig,
+        gate: Gate,
         room: ConnectionBudget,
         post_paths: frozenset[str],
         max_bytes: int,
-        check_key: Callable[[str | None], object],
         config: uvicorn.Config,
         server_state: Any,
         app_state: dict[str, Any],
@@ -71,10 +69,10 @@ class Connection(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self.peer = ""
         self._door = door
+        self._gate = gate
         self._room = room
         self._post_paths = post_paths
         self._max_bytes = max_bytes
-        self._check_key = check_key
         self._phase = Phase.IDLE
         self._has_entered = False
         self._due = 0.0  # when the phase has lasted too long
@@ -250,11 +248,12 @@ class Connection(HttpToolsProtocol):
         self._body = announced_body(self.headers)
         self._is_upgrade = self.parser.should_upgrade()
         super().on_headers_complete()  # makes the cycle; see `_start_asgi_task`
+        self._refusal = refusal_of_caller(self._gate, self.scope, self.headers, self.transport)
+        if self._refusal is not None:
+            return
         takes_body = self.scope["method"] == "POST" and self.scope["path"] in self._post_paths
         if takes_body:
-            self._refusal = self._refusal_of_caller() or refusal_of_body(
-                self.headers, self._body, self._max_bytes
-            )
+            self._refusal = refusal_of_body(self.headers, self._body, self._max_bytes)
         if self._refusal is not None:
             return
         if self._is_upgrade:
@@ -270,15 +269,6 @@ class Connection(HttpToolsProtocol):
         self._phase = Phase.BODY
         if not self._body.is_empty:
             self._wait_at_most(self._door.body_timeout_s)
-
-    def _refusal_of_caller(self) -> Refusal | None:
-        """Nobody's body is read before it is known whose it is."""
-        shown = dict(self.headers).get(AUTHORIZATION.encode())
-        try:
-            self._check_key(None if shown is None else shown.decode("latin-1"))
-        except UnauthenticatedError as error:
-            return Refusal(401, error.message)
-        return None
 
     def on_body(self, body: bytes) -> None:
         if self._phase is not Phase.BODY:
@@ -347,7 +337,10 @@ class Connection(HttpToolsProtocol):
         self._room.wait(self)
         self._wait_at_most(_LINGER_S)
         self.flow.resume_reading()
-        self.transport.write_eof()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        else:  # TLS says goodbye, and reads on until the client does
+            self.transport.close()
 
     def _write(self, refusal: Refusal) -> None:
         if self.cycle is not None:

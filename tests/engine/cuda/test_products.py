@@ -26,7 +26,7 @@ def streaming(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         general_skinny(x, *args, **options)
 
     monkeypatch.setattr(products, "can_stream", lambda x: True)
-    monkeypatch.setattr(products, "skinny", noting)
+    monkeypatch.setattr(products, "few_rows_product", noting)
     return rows
 
 

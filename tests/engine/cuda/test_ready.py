@@ -70,7 +70,7 @@ def test_every_launch_of_a_step_can_be_rehearsed() -> None:
     moving_pages = {
         "page_copy.py",
         "page_sum.py",
-        "page_make.py",
+        "page_convert.py",
     }  # the worker's, who makes them ready himself
     launches = {
         path.name: ast.unparse(node.func)

@@ -19,12 +19,12 @@ from twolane.aclient import AsyncClient
 from twolane.client import Client
 from twolane.config import ClientConfig
 from twolane.errors import QuotaError, TwolaneError, UnauthenticatedError
-from twolane.router.config import ServerConfig
 from twolane.router.doors.server import RouterServer
 from twolane.router.testing.client import message
 from twolane.router.testing.cluster import ScriptedCluster
 from twolane.router.testing.served import serve_cluster
 from twolane.security.key_edit import create_key, revoke_key
+from twolane.security.key_file import KeyFile
 from twolane.v1 import inference_pb2, inference_pb2_grpc
 
 WRONG = "tl_000000000000_wrong"
@@ -56,8 +56,7 @@ class Doors:
 async def doors(tmp_path: Path, **knobs: Any) -> AsyncIterator[Doors]:
     keys = tmp_path / "keys.yaml"
     red, blue = (create_key(keys, tenant)[0] for tenant in ("red", "blue"))
-    config = ServerConfig(stop_grace_s=0.2, metrics_port=None, keys=keys)
-    async with serve_cluster("p0", "d0", server_config=config, **knobs) as (server, cluster):
+    async with serve_cluster("p0", "d0", keys=KeyFile(keys), **knobs) as (server, cluster):
         yield Doors(server, cluster, keys, red, blue)
 
 

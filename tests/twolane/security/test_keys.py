@@ -53,16 +53,27 @@ def test_wrong_keys_are_refused_and_the_answer_does_not_tell_a_known_id_from_ano
 def test_revoked_and_expired_keys_are_told_so_to_whoever_has_their_secret(path: Path) -> None:
     shown, key = create_key(path, "acme", expires_in=timedelta(days=1))
     keys, now = read_keys(path).by_id(), datetime.now(UTC)
-    assert find_key(keys, shown, Role.CLIENT, now).id == key.id
+    assert find_key(keys, shown, now).id == key.id
     with pytest.raises(UnauthenticatedError, match="is expired"):
-        find_key(keys, shown, Role.CLIENT, now + timedelta(days=1, seconds=1))
-    with pytest.raises(UnauthenticatedError, match="is for client, not for a operator"):
-        find_key(keys, shown, Role.OPERATOR, now)
+        find_key(keys, shown, now + timedelta(days=1, seconds=1))
     revoke_key(path, key.id)
     with pytest.raises(UnauthenticatedError, match="is revoked"):
         KeyFile(path).identity(shown)
     with pytest.raises(UnauthenticatedError, match="is unknown"):
         KeyFile(path).identity(shown[:-1])
+
+
+def test_key_of_an_operator_is_of_no_tenant(path: Path) -> None:
+    shown, key = create_key(path, "", role=Role.OPERATOR)
+    assert KeyFile(path).identity(shown) == Identity(Role.OPERATOR, key.id)
+
+
+def test_key_of_a_client_without_a_tenant_is_not_made(path: Path) -> None:
+    with pytest.raises(InvalidRequestError, match="a client needs a tenant"):
+        create_key(path, "")
+    with pytest.raises(InvalidRequestError, match="nobody else has one"):
+        create_key(path, "acme", role=Role.VIEWER)
+    assert not path.exists()
 
 
 def test_running_server_follows_its_file(path: Path) -> None:
@@ -117,7 +128,10 @@ KEY = {"id": "a", "tenant": "t", "sha256": DIGEST}
         ({"keys": [{**KEY, "id": 12}]}, r"keys\[0\].id"),
         ({"keys": [{**KEY, "id": "a_b"}]}, r"keys\[0\].id"),
         ({"keys": [{**KEY, "tenant": "a/b"}]}, r"keys\[0\].tenant"),
-        ({"keys": [{**KEY, "roles": ["king"]}]}, r"keys\[0\].roles"),
+        ({"keys": [{**KEY, "role": "king"}]}, r"keys\[0\].role"),
+        ({"keys": [{**KEY, "role": "worker"}]}, "keys are for client, viewer"),
+        ({"keys": [{**KEY, "role": "viewer"}]}, "a client needs a tenant"),
+        ({"keys": [{**KEY, "tenant": ""}]}, "a client needs a tenant"),
         ({"keys": [{**KEY, "expires": "2027-01-01T00:00:00"}]}, r"keys\[0\].expires"),
         ({"keys": [{**KEY, "colour": "red"}]}, "colour"),
         ({"keys": [KEY, KEY]}, "twice"),
@@ -157,7 +171,6 @@ def test_changes_leave_everything_else_as_it_was(path: Path) -> None:
 def test_values_out_of_their_bounds_change_nothing(path: Path) -> None:
     for tenant, limits in (
         ("a/b", {}),
-        ("", {}),
         ("a", {"weight": -1.0}),
         ("a", {"concurrent": 0}),
     ):

@@ -223,7 +223,7 @@ def test_retargeted_row_keeps_its_label_until_it_ends() -> None:
     registry = Registry(CONFIG)
     registry.admit(log(A, [P], Session("one"), claim=Claim("t", "x", 1)))
     following, theirs = AttemptId("r", 2), Claim("t", "x", 2)
-    registry.follow(registry.heir(A, following, 7, [P], row=8))
+    registry.follow(registry.successor(A, following, 7, [P], row=8))
     registry.dispatch([row_event(A, Kind.KIND_RETARGETED, P)], 0.0)
     assert (
         registry.admit(log(AttemptId("q", 1), [P], Session("two"), claim=theirs))
@@ -245,7 +245,7 @@ def test_handed_over_row_of_both_roles_lives_on() -> None:
 def test_retargeted_row_is_heard_under_its_next_attempt() -> None:
     registry, one = Registry(CONFIG), Session("one")
     registry.admit(log(A, [P], one))
-    following = registry.heir(A, AttemptId("r", 2), 7, [P], row=8)
+    following = registry.successor(A, AttemptId("r", 2), 7, [P], row=8)
     registry.follow(following)
     registry.dispatch([row_event(A, Kind.KIND_RETARGETED, P)], 0.0)
     assert registry.n_live == 1
@@ -258,7 +258,7 @@ def test_repeated_retarget_is_known_by_its_heir_and_its_target() -> None:
     registry.admit(log(A, [P], Session("one")))
     following = AttemptId("r", 2)
     assert not registry.has_followed(A, following, 7)
-    registry.follow(registry.heir(A, following, 7, [P], row=8))
+    registry.follow(registry.successor(A, following, 7, [P], row=8))
     assert registry.has_followed(A, following, 7)
     assert not registry.has_followed(A, following, 8), "another target"
     assert not registry.has_followed(following, AttemptId("r", 3), 7)

@@ -26,6 +26,7 @@ from twolane.prefill_worker.role import PrefillRole
 from twolane.rpc.link import GrpcLink, LinkBrokenError
 from twolane.rpc.params import params_to_proto
 from twolane.rpc.secret import new_secret, shown
+from twolane.security.credentials import Credentials
 from twolane.testing.heard import HeardToken, heard
 from twolane.v1 import cluster_pb2, cluster_pb2_grpc, worker_pb2, worker_pb2_grpc
 from twolane.worker.config import SessionConfig, WorkerConfig
@@ -77,37 +78,37 @@ async def running(
         routers=routers,
         announce_every_s=0.05,
         drain_for_s=5.0,
-        secret=SECRET,
+        credentials=Credentials(secret=SECRET),
         sessions=SessionConfig(open_within_s=0.3),
     )
     facts = FakeEngineConfig(n_pages=256)
     memory = create_pool_memory(facts.n_pages * facts.page_bytes, worker_id)
     engine = FakeEngine(facts, memory=memory.array.data)
-    site = WorkerContext(config, engine)
-    decode = DecodeRole(site) if "d" in roles else None
-    prefill = PrefillRole(site, adopter=decode) if "p" in roles else None
+    context = WorkerContext(config, engine)
+    decode = DecodeRole(context) if "d" in roles else None
+    prefill = PrefillRole(context, adopter=decode) if "p" in roles else None
     fabric = fabric or MemoryFabric(call_later=asyncio.get_running_loop().call_later)
-    dialer = PeerDialer(SECRET)
+    dialer = PeerDialer(Credentials(secret=SECRET))
     if transport:
         transports = TransportConfig(transports=(transport,))
         wire = Wiring(
             dial=dialer,
-            open_outlet=OutletOpener(site.epoch, engine.pool, transports),
-            landings=open_landings(site.epoch, engine.pool, transports, memory),
+            open_outlet=OutletOpener(context.epoch, engine.pool, transports),
+            landings=open_landings(context.epoch, engine.pool, transports, memory),
             transports=transports.transports,
         )
     else:
         wire = Wiring(
             dial=dialer,
             open_outlet=lambda hello: fabric.outlet(
-                site.epoch, engine.pool, hello.transport_address
+                context.epoch, engine.pool, hello.transport_address
             ),
-            landings={"memory": fabric.landing(site.epoch, engine.pool)},
+            landings={"memory": fabric.landing(context.epoch, engine.pool)},
             transports=("memory",),
         )
     metrics = WorkerMetrics()
     worker = Worker(
-        config, site, Roles(decode, prefill), ThreadStepRunner(engine), wire, observer=metrics
+        config, context, Roles(decode, prefill), ThreadStepRunner(engine), wire, observer=metrics
     )
     server = WorkerServer(worker, metrics)
     life = asyncio.create_task(server.run())
@@ -129,13 +130,13 @@ class Client:
     def __init__(self, worker: Worker, *, epoch: int | None = None) -> None:
         self.channel = grpc.aio.insecure_channel(worker.endpoint)
         self.stub = worker_pb2_grpc.WorkerServiceStub(self.channel)
-        self.call = self.stub.Session(metadata=shown(worker.config.secret))
+        self.call = self.stub.Session(metadata=shown(worker.config.credentials.secret))
         self.link: GrpcLink[worker_pb2.SessionRequest, worker_pb2.SessionResponse]
         self.link = GrpcLink(self.call)
         self.tokens: list[HeardToken] = []
         self.rows: list[worker_pb2.RowEvent] = []
         opening = worker_pb2.Open(
-            router_id="r", router_epoch=1, worker_epoch=epoch or worker.site.epoch
+            router_id="r", router_epoch=1, worker_epoch=epoch or worker.context.epoch
         )
         self.link.send(worker_pb2.SessionRequest(open=opening))
 
@@ -232,7 +233,7 @@ async def test_pages_move_over_every_transport(transport: str) -> None:
     ):
         answer, figures = await converse(p, d)
         assert answer == expected_answer(PROMPT, PARAMS, 20)
-        assert figures.transfer_bytes == 7 * p.site.spec.page_bytes
+        assert figures.transfer_bytes == 7 * p.context.spec.page_bytes
         assert p.inspect().transports == {"d": transport}
         assert d.inspect().transports == {"p": transport}
 
@@ -307,7 +308,7 @@ async def test_malformed_bytes_in_place_of_a_request_are_invalid_argument() -> N
 
 async def test_transfer_stream_to_a_worker_that_does_not_decode_is_unimplemented() -> None:
     async with running("p") as (worker, _):
-        dialer = PeerDialer(SECRET)
+        dialer = PeerDialer(Credentials(secret=SECRET))
         link = await dialer(worker.endpoint)
         with pytest.raises(LinkBrokenError, match="UNIMPLEMENTED"):
             await link.receive()

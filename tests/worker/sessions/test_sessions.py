@@ -47,7 +47,7 @@ def test_stream_opens_with_the_address_and_a_load_report(play: Play) -> None:
     async def scene(town: WorkerCluster) -> None:
         worker = town.add("w", "pd")
         await town.router.wait_for(lambda: "w" in town.router.loads, within_s=0.01)
-        assert town.router.loads["w"].pages.free == worker.site.spec.n_pages
+        assert town.router.loads["w"].pages.free == worker.context.spec.n_pages
 
     play(scene)
 
@@ -56,9 +56,11 @@ def test_stream_for_another_incarnation_is_refused(play: Play) -> None:
     async def scene(town: WorkerCluster) -> None:
         worker = town.add("w", "pd", open_stream=False)
         here, there = session_pair()
-        opening = worker_pb2.Open(router_id="x", router_epoch=1, worker_epoch=worker.site.epoch + 1)
+        opening = worker_pb2.Open(
+            router_id="x", router_epoch=1, worker_epoch=worker.context.epoch + 1
+        )
         here.send(worker_pb2.SessionRequest(open=opening))
-        with pytest.raises(StaleEpochError, match=str(worker.site.epoch)):
+        with pytest.raises(StaleEpochError, match=str(worker.context.epoch)):
             await worker.serve_session(there)
         assert worker.dropped() == {"epoch": 1}
 
@@ -85,10 +87,10 @@ def test_stream_that_does_not_begin_with_open_is_refused(play: Play) -> None:
             worker_pb2.SessionRequest(heartbeat=worker_pb2.Heartbeat()),
             worker_pb2.SessionRequest(),
             worker_pb2.SessionRequest(
-                open=worker_pb2.Open(router_epoch=1, worker_epoch=worker.site.epoch)
+                open=worker_pb2.Open(router_epoch=1, worker_epoch=worker.context.epoch)
             ),
             worker_pb2.SessionRequest(
-                open=worker_pb2.Open(router_id="x", worker_epoch=worker.site.epoch)
+                open=worker_pb2.Open(router_id="x", worker_epoch=worker.context.epoch)
             ),
         ):
             here, there = session_pair()
@@ -103,7 +105,7 @@ def test_empty_and_repeated_commands_are_counted_and_the_stream_goes_on(play: Pl
     async def scene(town: WorkerCluster) -> None:
         worker = town.add("w", "pd")
         opening = worker_pb2.Open(
-            router_id="router", router_epoch=1, worker_epoch=worker.site.epoch
+            router_id="router", router_epoch=1, worker_epoch=worker.context.epoch
         )
         town.router.send(worker, worker_pb2.SessionRequest())
         town.router.send(worker, worker_pb2.SessionRequest(open=opening))

@@ -245,6 +245,6 @@ def test_failed_row_leaves_nothing_in_the_prefix_index(
         town.router.assign(A, range(100), prefill=worker, decode=worker, params=PARAMS)
         await town.router.wait_for(lambda: "FAILED" in town.router.kinds(A))
         assert worker.load().pages.cached == 0
-        assert worker.load().pages.free == worker.site.spec.n_pages
+        assert worker.load().pages.free == worker.context.spec.n_pages
 
     play(scene)

@@ -20,7 +20,7 @@ from tests.kvtransfer.laid_out import Bytes, cache, laid_out, layout, whole_page
 from twolane.engine.cpu.fp8_pages import quantise_pages
 from twolane.kvtransfer.layouts.gather import Paging
 from twolane.layout import Layout
-from twolane.worker.cuda.page_converter import CudaMaker, Staging
+from twolane.worker.cuda.page_converter import CudaPageConverter, Staging
 from twolane.worker.cuda.page_parts import Parts
 
 CPU = torch.device("cpu")
@@ -50,9 +50,9 @@ def made_by_kernel(
         pools.append(pool)
     paging = Paging(source.page_tokens, target.page_tokens, target.page_bytes)
     slots = paging.sources(offered.tolist(), 0, paging.n_pages(n_tokens), n_tokens)
-    maker = CudaMaker([pool.data_ptr() for pool in pools], source, target, CPU)
+    maker = CudaPageConverter([pool.data_ptr() for pool in pools], source, target, CPU)
     out = torch.full((len(slots), maker.page_bytes), 7, dtype=torch.uint8)
-    maker.make(torch.from_numpy(slots.astype(np.int32)), out, programs=3)
+    maker.convert(torch.from_numpy(slots.astype(np.int32)), out, programs=3)
     return out.numpy()
 
 
@@ -118,7 +118,7 @@ def staging() -> Iterator[tuple[Staging, torch.Tensor]]:
     large = layout(page_tokens=32, head_dim=16, dtype="float16")
     small = replace(large, page_tokens=16)
     pool = torch.randint(0, 256, (4, large.page_bytes), dtype=torch.uint8)
-    maker = CudaMaker([pool.data_ptr()], large, small, CPU)
+    maker = CudaPageConverter([pool.data_ptr()], large, small, CPU)
     with (
         mock.patch("twolane.worker.cuda.page_converter.STAGING_BYTES", 3 * small.page_bytes + 1),
         mock.patch(

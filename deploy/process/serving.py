@@ -13,6 +13,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from twolane.deploy.errors import StartError, first_error
@@ -82,6 +83,8 @@ async def _serving_router(spec: RouterSpec, limit: int) -> AsyncIterator[Where]:
     from twolane.router.members.dialer import GrpcDialer
     from twolane.router.text.codec import TextCodec
     from twolane.router.text.model_files import ModelFilesError
+    from twolane.security.key_file import KeyFile
+    from twolane.security.keys import KeyFileError
 
     if why := unreachable(spec.bind_host, spec.advertise_host, ()):
         raise StartError(why)
@@ -104,10 +107,11 @@ async def _serving_router(spec: RouterSpec, limit: int) -> AsyncIterator[Where]:
         dialer = await stack.enter_async_context(GrpcDialer(spec.credentials))
         try:
             config, text = router_config(spec), TextCodec.load(spec.model.model_dir)
-        except ModelFilesError as error:
+            keys = KeyFile(Path(settings.keys)) if settings.keys else None
+        except (KeyFileError, ModelFilesError) as error:
             raise StartError(str(error)) from error
         try:
-            server = RouterServer(config, place, dialer, text)
+            server = RouterServer(config, place, dialer, text, keys=keys)
             await stack.enter_async_context(server)
         except ListenError as error:
             raise StartError(str(error)) from error

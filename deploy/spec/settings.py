@@ -160,6 +160,9 @@ class RouterSettings:
         "top_k, top_p, min_p, repetition_penalty or max_tokens; auto: the model's.",
         metavar="auto|none|DIR",
     )
+    keys: str | None = option(
+        None, "Ask clients for API keys: the file that `twolane auth` writes.", metavar="FILE"
+    )
     max_prompt_tokens: int | None = option(None, "Longer prompts are refused.", least=1)
     max_output_tokens: int | None = option(
         None, "Longest answer; more max_tokens are refused.", least=1

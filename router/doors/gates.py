@@ -6,7 +6,7 @@ from collections import Counter
 
 from twolane.router.config import ServerConfig
 from twolane.security.gate import Gate, KeyCheck
-from twolane.security.identity import Identity, Role
+from twolane.security.identity import ANONYMOUS, Identity, Role
 
 
 class Gates:
@@ -16,9 +16,8 @@ class Gates:
     def __init__(self, config: ServerConfig, keys: KeyCheck | None) -> None:
         gate = config.credentials.gate
         self.has_keys = keys is not None
-        self.clients = gate(
-            "the clients' door", config.host, "--host", anonymous=Identity(Role.CLIENT), keys=keys
-        )
+        anyone = None if self.has_keys else ANONYMOUS
+        self.clients = gate("the clients' door", config.host, "--host", anonymous=anyone, keys=keys)
         self.workers = gate(
             "the workers' door", config.bind_host, "--bind-host", advertised=config.advertise_host
         )

@@ -338,4 +338,4 @@ SECTIONS = (
 )
 # Fields that bound nothing: other configs, and switches.
 PARTS = {"lease", "sender", "receiver", "batching", "restart", "calls", "port"}
-SWITCHES = {"index_answers", "require_checksums"}
+SWITCHES = {"api_key", "index_answers", "require_checksums"}

@@ -37,6 +37,7 @@ GRPC_ROLES: Mapping[str, frozenset[Role]] = MappingProxyType(
                 "Cancel": _CLIENTS,
                 "ListModels": _CLIENTS,
                 "GetStatus": _CLIENTS,
+                "WhoAmI": _ANYBODY,
             },
         ),
         **_each(

@@ -30,11 +30,11 @@ class AgentClient:
         self._metadata = shown(secret)
         self._controller = agent_pb2.Controller(term=term.number, id=term.controller)
 
-    async def describe(self) -> agent_pb2.DescribeResponse:
+    async def describe(self, within_s: float = _CALL_S) -> agent_pb2.DescribeResponse:
         """What the host is and has. Takes no term."""
         request = agent_pb2.DescribeRequest()
         answer: agent_pb2.DescribeResponse
-        answer = await self._stub.Describe(request, timeout=_CALL_S, metadata=self._metadata)
+        answer = await self._stub.Describe(request, timeout=within_s, metadata=self._metadata)
         return answer
 
     async def start(self, spec: ProcessSpec) -> agent_pb2.StartResponse:
@@ -59,7 +59,8 @@ class AgentClient:
     async def fence(
         self, name: str, *, epoch: int = 0, pid: int = 0, boot_id: str = ""
     ) -> agent_pb2.FenceResponse:
-        """Kill that incarnation: of a worker by its epoch, of a router by its pid."""
+        """Kill that incarnation: of a worker by its epoch (then the name may be empty), of a router
+        by its pid."""
         request = agent_pb2.FenceRequest(
             controller=self._controller, name=name, epoch=epoch, pid=pid, boot_id=boot_id
         )

@@ -14,14 +14,15 @@ import pytest
 
 from tests.deploy.clusters import model_with
 from tests.processes import is_alive
-from twolane.deploy.agent.agent import HEARTBEAT
 from twolane.deploy.agent.client import AgentClient
 from twolane.deploy.agent.config import AgentConfig
-from twolane.deploy.agent.server import AgentServer, local_identity
+from twolane.deploy.agent.server import AgentServer
 from twolane.deploy.agent.term import OldTermError, Term, TermFile
 from twolane.deploy.process.evidence import boot_id, digest, read_evidence
+from twolane.deploy.process.orphan import HEARTBEAT
 from twolane.deploy.spec.specs import RouterSpec, WorkerSpec, new_epoch
 from twolane.rpc.secret import new_secret
+from twolane.security.gate import Gate
 from twolane.security.identity import Identity, Role
 from twolane.v1 import agent_pb2
 
@@ -41,6 +42,17 @@ def spec(behaviour: str = "ok", worker_id: str = "w") -> WorkerSpec:
     )
 
 
+class GateOf(Gate):
+    """Every caller has that role."""
+
+    def __init__(self, role: Role) -> None:
+        super().__init__("agent", is_private=True, secret=SECRET)
+        self._role = role
+
+    def identity(self, context: object) -> Identity:
+        return Identity(self._role)
+
+
 @asynccontextmanager
 async def agent(tmp_path: Path, role: Role = Role.LOCAL) -> AsyncIterator[AgentServer]:
     config = AgentConfig(
@@ -51,7 +63,8 @@ async def agent(tmp_path: Path, role: Role = Role.LOCAL) -> AsyncIterator[AgentS
         gpus=("0", "1"),
         heartbeat_s=0.05,
     )
-    server = AgentServer(config, command=DUMMY, identity=lambda context: Identity(role))
+    gate = None if role is Role.LOCAL else GateOf(role)
+    server = AgentServer(config, command=DUMMY, gate=gate)
     async with server:
         yield server
 
@@ -305,7 +318,6 @@ def test_specs_that_differ_in_epoch_and_ports_alone_have_one_digest() -> None:
     first = spec()
     assert digest(first) == digest(replace(first.reborn(), routers=("h:1",), state_dir="/s"))
     assert digest(first) != digest(replace(first, roles=("prefill",)))
-    assert local_identity.__doc__
 
 
 def _handle(process: agent_pb2.HostProcess):  # type: ignore[no-untyped-def]

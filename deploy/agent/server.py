@@ -31,8 +31,9 @@ from twolane.deploy.spec.specs import ProcessSpec, RouterSpec, WorkerSpec
 from twolane.errors import InvalidRequestError
 from twolane.rpc.call_gate import Context
 from twolane.rpc.handlers import unary, unary_stream
-from twolane.rpc.listen import is_loopback, join, listening
+from twolane.rpc.listen import join, listening
 from twolane.rpc.options import INTERNAL_SERVER_OPTIONS
+from twolane.security.credentials import Credentials
 from twolane.security.gate import Gate
 from twolane.security.identity import Role
 from twolane.v1 import agent_pb2
@@ -54,8 +55,8 @@ class AgentServer:
         """Raises OSError or ValueError for a state folder that cannot be used."""
         self.config = config
         self.endpoint = ""
-        is_private = is_loopback(config.bind_host)
-        self.gate = gate or Gate("agent", is_private=is_private, secret=config.secret)
+        credentials = Credentials(secret=config.secret)
+        self.gate = gate or credentials.gate("the agent's port", config.bind_host, "--listen")
         self._reporter = Reporter(config.host_name, config.secret)
         self.agent = Agent(config, self._reporter.report, command=command)
         self._running: asyncio.Task[None] | None = None

@@ -11,7 +11,7 @@ from twolane.deploy.agent.launcher import AgentLauncher
 from twolane.deploy.errors import NotProvenError, StartError
 from twolane.deploy.spec.cluster_spec import HostSpec
 from twolane.deploy.spec.secret import secret_by_hand, secret_option
-from twolane.deploy.spec.specs import TimingSpec
+from twolane.deploy.spec.settings import TimingSpec
 from twolane.deploy.spec.topology import TimingOptions
 from twolane.deploy.spec.topology_file import find_topology, read_topology
 

@@ -33,14 +33,14 @@ from twolane.deploy.launch.process_launcher import ProcessLauncher
 from twolane.deploy.spec.cluster_spec import ClusterSpec
 from twolane.deploy.spec.devices import settled
 from twolane.deploy.spec.secret import read_secret, secret_by_hand, secret_option
-from twolane.deploy.spec.specs import (
+from twolane.deploy.spec.settings import (
     ClusterSettings,
-    ModelSpec,
     RaySettings,
     RouterSettings,
     TimingSpec,
     WorkerSettings,
 )
+from twolane.deploy.spec.specs import ModelSpec
 from twolane.engine.config import EngineConfig
 from twolane.rpc.listen import join, try_listen
 from twolane.testing.extras import missing_for_serving

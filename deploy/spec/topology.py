@@ -23,17 +23,17 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from twolane.deploy.spec.cluster_spec import HostSpec
 from twolane.deploy.spec.options import Declared, declared, settings
-from twolane.deploy.spec.specs import (
+from twolane.deploy.spec.page_rules import unprotected, unsummed
+from twolane.deploy.spec.settings import (
     DECODE,
     PREFILL,
     ClusterSettings,
-    ModelSpec,
     RaySettings,
     RouterSettings,
     TimingSpec,
     WorkerSettings,
-    unsummed,
 )
+from twolane.deploy.spec.specs import ModelSpec
 from twolane.engine.config import EngineConfig
 from twolane.engine.errors import EngineConfigError
 from twolane.rpc.listen import bare
@@ -233,6 +233,7 @@ def _contradictions(topology: Topology, *, is_whole: bool) -> Iterator[Problem]:
             "take at least one of each, or one that does both (colocated)",
         )
     yield from _unsummed(topology)
+    yield from _unprotected(topology)
     yield from _misplaced_hosts(topology)
     if not refused and any(pool.role != "both" for pool in topology.pools):
         yield from _strangers(topology)
@@ -306,6 +307,26 @@ def _unsummed(topology: Topology) -> Iterator[Problem]:
             found.setdefault((*whose, "checksums"), refusal)
     for place, refusal in found.items():
         yield Problem(place, refusal)
+
+
+def _unprotected(topology: Topology) -> Iterator[Problem]:
+    """Each option once, where it was given."""
+    found: dict[Place, str] = {}
+    for i, pool in enumerate(topology.pools):
+        its = WorkerSettings(**settings(WorkerSettings, given(topology.options_of(pool))))
+        field, why = unprotected(
+            its.transports,
+            its.page_lane,
+            topology.bind_host,
+            trusted_fabric=its.trusted_fabric,
+            insecure=topology.insecure,
+        )
+        if field:
+            is_own = pool.transports is not None or getattr(pool, field) is not None
+            whose: Place = ("pools", i) if is_own else ("workers",)
+            found.setdefault((*whose, field), why)
+    for place, why in found.items():
+        yield Problem(place, why)
 
 
 def _strangers(topology: Topology) -> Iterator[Problem]:

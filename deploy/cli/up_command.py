@@ -23,13 +23,13 @@ from rich.console import Console
 from twolane.config import SOCKET_NAME
 from twolane.deploy.cli.flags import flags, said
 from twolane.deploy.cli.progress import Progress
-from twolane.deploy.cli.scratch import CRASHED, LAST_WORDS
 from twolane.deploy.cli.stdin import read_stdin
 from twolane.deploy.errors import DeposedError, StartError
 from twolane.deploy.launch.controller_door import ControllerDoor, open_controller_door
 from twolane.deploy.launch.events import Event, Kind
 from twolane.deploy.launch.launcher import Launcher
 from twolane.deploy.launch.process_launcher import ProcessLauncher
+from twolane.deploy.process.scratch import CRASHED, LAST_WORDS
 from twolane.deploy.spec.cluster_spec import ClusterSpec
 from twolane.deploy.spec.devices import settled
 from twolane.deploy.spec.secret import read_secret, secret_by_hand, secret_option

@@ -75,11 +75,7 @@ class RayHosts:
         return [json.loads(line) for line in self.twolane(host, command).splitlines()]
 
     def down(self, host: Host) -> None:
-        code = (
-            "from twolane.deploy.cli.over_ray import down_over_ray as down; "
-            f"assert down('{self.address}', 'default') == []"
-        )
-        host.run(f'{self._env} {PYTHON} -c "{code}"')
+        assert self.twolane(host, f"down --ray-address {self.address}") == "stopped\n"
 
     def kill(self, host: Host, title: str, number: str = "KILL") -> None:
         """Send a signal to the process that Ray or we call so."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from twolane.admin import AdminClient
 from twolane.status import ClusterStatus
 
 OPTIONS = "--host {ip} --ports 7300-7399 --insecure"
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture(scope="module")
@@ -73,18 +73,78 @@ async def under_load(ray: RayHosts) -> AsyncIterator[Load]:
     wait_until(lambda: not (ray.ours(a) + ray.ours(ray.hosts[1])), 10)
 
 
+async def in_time(holds: Callable[[], bool], within_s: float) -> None:
+    """Wait for it while the load runs."""
+    await asyncio.to_thread(wait_until, holds, within_s)
+
+
 async def test_agents_and_the_controller_may_be_killed(ray: RayHosts) -> None:
     a, b = ray.hosts
     async with under_load(ray):
         before = epochs(ray)
-        assert len(before) == 4
+        everybody = 3 + 5  # the controller and two agents; the router and four workers
         ray.kill(a, "ray::ControllerActor")
         ray.kill(b, "ray::AgentActor")
-        await asyncio.to_thread(wait_until, lambda: len(ray.ours(a) + ray.ours(b)) == 3 + 5, 60)
+        await in_time(lambda: len(ray.ours(a) + ray.ours(b)) == everybody, 60)
         assert epochs(ray) == before, "what served serves on"
-        victim = next(w for w in status(ray).workers if w.host == "b")
         b.run("kill -9 $(pgrep -f 'twolane.deploy worker' | head -1)")
-        await asyncio.to_thread(
-            wait_until, lambda: len(epochs(ray)) == 4 and epochs(ray) != before, 60
-        )
-        assert victim
+        await in_time(lambda: len(epochs(ray)) == 4 and epochs(ray) != before, 60)
+
+
+async def lose_the_control_store(ray: RayHosts, for_s: float) -> None:
+    a, b = ray.hosts
+    async with under_load(ray) as load:
+        before = epochs(ray)
+        ray.kill(a, ".*gcs_server", "STOP")
+        await asyncio.sleep(for_s)
+        load.check(silence_s=5.0)
+        ray.kill(a, ".*gcs_server", "CONT")
+        await until(load, 4)
+        assert epochs(ray) == before
+        assert ray.n_alive() == 2
+
+
+async def test_rays_control_store_may_be_away(ray: RayHosts) -> None:
+    await lose_the_control_store(ray, 5.0)
+
+
+@pytest.mark.soak
+async def test_rays_control_store_may_be_away_for_longer_than_a_minute(ray: RayHosts) -> None:
+    await lose_the_control_store(ray, 75.0)
+
+
+async def test_what_a_killed_raylet_had_comes_back_with_the_next(ray: RayHosts) -> None:
+    a, b = ray.hosts
+    async with under_load(ray) as load:
+        before = epochs(ray)
+        ray.kill(b, ".*raylet/raylet ")
+        await until(load, 4)
+        ray.start_on(b)
+        await in_time(lambda: len(ray.ours(b)) == 3 and len(epochs(ray)) == 4, 90)
+        print("raylet", before == epochs(ray))
+
+
+async def freeze_a_host(ray: RayHosts, for_s: float) -> None:
+    a, b = ray.hosts
+    async with under_load(ray) as load:
+        before = epochs(ray)
+        processes = ray.ours(a)
+        b.freeze()
+        await asyncio.sleep(for_s)
+        load.check(silence_s=5.0)
+        seen = {host.name: host for host in status(ray).hosts}
+        assert seen["b"].state == "silent"
+        assert {*seen["b"].workers} == {name for name in before if name not in epochs(ray)}
+        assert ray.ours(a) == processes, "nothing is started in place of what is silent"
+        b.thaw()
+        await in_time(lambda: len(epochs(ray)) == 4, 60)
+        print("freeze", before == epochs(ray))
+
+
+async def test_a_frozen_host_keeps_its_seats(ray: RayHosts) -> None:
+    await freeze_a_host(ray, 8.0)
+
+
+@pytest.mark.soak
+async def test_a_host_that_ray_calls_dead_keeps_its_seats(ray: RayHosts) -> None:
+    await freeze_a_host(ray, 90.0)

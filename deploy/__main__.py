@@ -1,4 +1,4 @@
-"""`python -m twolane.deploy router | worker`: one process of a cluster. A whole one:
+"""`python -m twolane.deploy router | worker | agent`: one process of a cluster. A whole one:
 `twolane.deploy.up`."""
 
 from __future__ import annotations
@@ -15,25 +15,23 @@ from typing import Any, TypeVar
 import click
 
 from twolane.config import SOCKET_NAME
+from twolane.deploy.cli.agent_command import agent
 from twolane.deploy.cli.flags import flags, said
 from twolane.deploy.cli.scratch import make_scratch, remove_stale_scratch
 from twolane.deploy.errors import StartError
 from twolane.deploy.process.child import run_process
 from twolane.deploy.process.parent_death import die_with_parent
 from twolane.deploy.spec.secret import secret_by_hand, secret_option
-from twolane.deploy.spec.spec_json import from_json
-from twolane.deploy.spec.specs import (
+from twolane.deploy.spec.settings import (
     DECODE,
     PREFILL,
     ClusterSettings,
-    ClusterSpec,
-    ModelSpec,
     RouterSettings,
-    RouterSpec,
     TimingSpec,
     WorkerSettings,
-    WorkerSpec,
 )
+from twolane.deploy.spec.spec_json import from_json
+from twolane.deploy.spec.specs import ClusterSpec, ModelSpec, RouterSpec, WorkerSpec
 from twolane.engine.config import EngineConfig
 from twolane.rpc.listen import MAX_PORT
 
@@ -131,6 +129,9 @@ def worker(context: click.Context, /, **given: Any) -> None:
         )
 
     _run(WorkerSpec, spec, given)
+
+
+main.add_command(agent)
 
 
 def _run(kind: type[SpecT], made: Callable[[], SpecT], given: dict[str, Any]) -> None:

@@ -30,14 +30,8 @@ from twolane.deploy.launch.launcher import Launcher
 from twolane.deploy.launch.process_launcher import ProcessLauncher
 from twolane.deploy.spec.devices import settled
 from twolane.deploy.spec.secret import read_secret, secret_option
-from twolane.deploy.spec.specs import (
-    ClusterSettings,
-    ClusterSpec,
-    ModelSpec,
-    RouterSettings,
-    TimingSpec,
-    WorkerSettings,
-)
+from twolane.deploy.spec.settings import ClusterSettings, RouterSettings, TimingSpec, WorkerSettings
+from twolane.deploy.spec.specs import ClusterSpec, ModelSpec
 from twolane.engine.config import EngineConfig
 from twolane.rpc.listen import join, try_listen
 from twolane.testing.extras import missing_for_serving

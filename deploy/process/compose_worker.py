@@ -13,14 +13,8 @@ from twolane.deploy.process.engine_host import OpenedEngine
 from twolane.deploy.process.overrides import with_given
 from twolane.deploy.process.page_converters import page_converters_of
 from twolane.deploy.spec.page_rules import page_lane_of, unprotected
-from twolane.deploy.spec.specs import (
-    DECODE,
-    PREFILL,
-    ModelSpec,
-    TimingSpec,
-    WorkerSettings,
-    WorkerSpec,
-)
+from twolane.deploy.spec.settings import DECODE, PREFILL, TimingSpec, WorkerSettings
+from twolane.deploy.spec.specs import ModelSpec, WorkerSpec
 from twolane.engine.step import EngineSpec
 from twolane.kvtransfer.config import MIB, LeaseConfig, ReceiverConfig, SenderConfig
 from twolane.kvtransfer.transport import Landing
@@ -129,7 +123,7 @@ def worker_config(spec: WorkerSpec, *, on_gpu: bool = False) -> WorkerConfig:
         metrics_host=spec.metrics_host,
         metrics_port=spec.metrics_port,
         routers=spec.routers,
-        secret=spec.secret,
+        credentials=spec.credentials,
         announce_every_s=timing.heartbeat_s,
         drain_for_s=timing.stop_grace_s,
         limits=step_limits(spec.settings, GPU_STEP_LIMITS if on_gpu else StepLimits()),

@@ -23,15 +23,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from twolane.deploy.spec.options import Declared, declared, settings
 from twolane.deploy.spec.page_rules import unprotected, unsummed
-from twolane.deploy.spec.specs import (
+from twolane.deploy.spec.settings import (
     DECODE,
     PREFILL,
     ClusterSettings,
-    ModelSpec,
     RouterSettings,
     TimingSpec,
     WorkerSettings,
 )
+from twolane.deploy.spec.specs import ModelSpec
 from twolane.engine.config import EngineConfig
 from twolane.engine.errors import EngineConfigError
 

@@ -1,4 +1,4 @@
-"""The engine on a CPU: a model directory in, tokens out, a step at a time."""
+"""The engine on a CPU: loads a model directory, and computes steps."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from twolane.engine.step import (
 
 
 class CpuEngine:
-    """Implements `twolane.engine.step.Engine`. Made by `load_engine`."""
+    """Implements `twolane.engine.step.Engine`. Created by `load_engine`."""
 
     def __init__(self, spec: EngineSpec, model: Model, pool: KVPool, *, threads: int) -> None:
         self.spec = spec
@@ -49,7 +49,7 @@ class CpuEngine:
         self._sampler = Sampler(spec.vocab_size, spec.eos_token_ids)
 
     def submit(self, work: Sequence[RowWork]) -> Step:
-        """Computes before it returns: no row can follow."""
+        """Computes before it returns, so no step is pipelined."""
         return DoneStep(self.run(work))
 
     def run(self, work: Sequence[RowWork]) -> list[RowResult]:
@@ -69,7 +69,8 @@ class CpuEngine:
         return results
 
     def close(self) -> None:
-        """Drop the pool; memory that was handed in stays its owner's. May be called twice."""
+        """Drop the pool; memory passed to `load_engine` still belongs to its owner. May be called
+        twice."""
         self._kv = None
         self.pool = np.zeros((0, self.spec.page_bytes), np.uint8)
 
@@ -104,16 +105,15 @@ def load_engine(
     ranks: Collective | None = None,
     pool_fd: int | None = None,
 ) -> CpuEngine:
-    """Read a model and make an engine of it; with `ranks`, of one rank's part of it, and with
-    `pool_fd` in the file that all of them have their pages in
-    (`twolane.engine.parallel.pool_file`).
+    """Read a model and return an engine for it; with `ranks`, for one rank's part of it, and with
+    `pool_fd` in the file that holds the pages of all ranks (`twolane.engine.parallel.pool_file`).
 
     `pool_memory`: a writable buffer of at least n_pages * page_bytes to use as the pool (it must
-    outlive the engine); `progress` is called along the way. Sets the
-    process's thread count. Raises ModelLoadError or EngineConfigError.
+    outlive the engine); `progress` is called during loading. Sets the process's thread count.
+    Raises ModelLoadError or EngineConfigError.
     """
     if config.weights == "fp8" or config.kv_dtype == "fp8":
-        raise EngineConfigError("weights and kv_dtype fp8 need a GPU; here they must be auto")
+        raise EngineConfigError("weights and kv_dtype fp8 need a GPU; on a CPU they must be auto")
     arch = read_architecture(config.model_dir)
     context = config.context_for(arch.max_position)
     page_tokens = config.page_tokens or CPU_PAGE_TOKENS
@@ -160,7 +160,7 @@ def load_engine(
     if pool_fd is None:
         pool = KVPool(shape, n_pages, memory=pool_memory)
     else:
-        assert pool_memory is None, "in that file, or in that memory"
+        assert pool_memory is None, "pool_fd and pool_memory exclude each other"
         file = map_pool(pool_fd, n_pages * shape.page_bytes * ranks.ranks)
         pool = KVPool(shape, n_pages, memory=file, rank=ranks.rank)
     spec = EngineSpec(
@@ -186,6 +186,6 @@ def load_engine(
 
 
 def use_threads(threads: int) -> None:
-    """Make torch compute with that many threads, on this thread of the process too."""
+    """Set torch's number of compute threads, for this thread of the process too."""
     if torch.get_num_threads() != threads:
         torch.set_num_threads(threads)

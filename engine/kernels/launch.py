@@ -1,11 +1,11 @@
-"""Going through the launches of a step without making them: which kernels would it take?
+"""Kernel launches, and dry runs that find the kernels of a step without launching them.
 
-    usually       launch(kernel, grid)(...)    the kernel runs
-    rehearsing    launch(kernel, grid)(...)    `take` is told; tensors are on `meta`, and stand for
-                                               those of a card
+    normally      launch(kernel, grid)(...)    the kernel runs
+    in a dry run  launch(kernel, grid)(...)    `take` is called; tensors are on `meta`, in place of
+                                               those on a card
 
-What a kernel is compiled for follows from the types of its arguments, from which of them are
-multiples of 16, and from its constants: tensors on `meta`, which have no memory, have all that.
+A kernel's variant depends on the types of its arguments, on which of them are multiples of 16, and
+on its constants: tensors on `meta`, which have no memory, provide all of these.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import Any
 
 import torch
 
-Take = Callable[..., None]  # of (kernel, grid, *arguments, **options)
+Take = Callable[..., None]  # called with (kernel, grid, *arguments, **options)
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What decides how kernels are built and cut for a GPU."""
+    """The properties of a GPU that decide how kernels are built and split."""
 
-    cores: int  # multiprocessors
+    cores: int  # SMs
     is_hopper: bool
 
 
@@ -41,7 +41,7 @@ _current: ContextVar[_Rehearsal | None] = ContextVar("rehearsal", default=None)
 
 @contextmanager
 def rehearsing(card: Card, take: Take) -> Iterator[None]:
-    """On this thread, until the end, nothing is launched and `meta` is such a card."""
+    """On this thread, within `with`, nothing is launched and `meta` stands for such a card."""
     token = _current.set(_Rehearsal(card, take))
     try:
         yield
@@ -50,7 +50,7 @@ def rehearsing(card: Card, take: Take) -> Iterator[None]:
 
 
 def launch(kernel: Any, grid: tuple[int, ...]) -> Callable[..., None]:
-    """How every kernel of the engine is launched: `kernel[grid]`, or `take` in a rehearsal."""
+    """Every kernel of the engine is launched by this: `kernel[grid]`, or `take` in a dry run."""
     rehearsal = _current.get()
     if rehearsal is None:
         launched: Callable[..., None] = kernel[grid]
@@ -59,7 +59,7 @@ def launch(kernel: Any, grid: tuple[int, ...]) -> Callable[..., None]:
 
 
 def card_of(device: torch.device) -> Card | None:
-    """What tensors of that device are computed on; None for a CPU."""
+    """The card that tensors of that device are on; None for a CPU."""
     if device.type == "cuda":
         return _real(device)
     rehearsal = _current.get()

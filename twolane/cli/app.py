@@ -13,6 +13,7 @@ import click
 from twolane import __version__
 from twolane.cli.admin import drain, models
 from twolane.cli.auth import auth
+from twolane.cli.certs import certs
 from twolane.cli.chat import chat
 from twolane.cli.generate import generate
 from twolane.cli.status import status
@@ -75,7 +76,7 @@ def app() -> None:
     """Serve large language models on two pools of workers, and talk to them."""
 
 
-for command in (up, generate, chat, status, models, drain, auth):
+for command in (up, generate, chat, status, models, drain, auth, certs):
     app.add_command(command)
 
 

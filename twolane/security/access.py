@@ -37,6 +37,7 @@ GRPC_ROLES: Mapping[str, frozenset[Role]] = MappingProxyType(
                 "Cancel": _CLIENTS,
                 "ListModels": _CLIENTS,
                 "GetStatus": _CLIENTS,
+                "WhoAmI": _ANYBODY,
             },
         ),
         **_each(
@@ -51,6 +52,16 @@ GRPC_ROLES: Mapping[str, frozenset[Role]] = MappingProxyType(
             {
                 "Session": _inner(Role.ROUTER),
                 "Inspect": _inner(*_VIEWERS),
+            },
+        ),
+        **_each(
+            "twolane.v1.AgentService",
+            {
+                "Describe": _inner(Role.CONTROLLER, *_VIEWERS),
+                "Start": _inner(Role.CONTROLLER),
+                "Stop": _inner(Role.CONTROLLER),
+                "Fence": _inner(Role.CONTROLLER, Role.OPERATOR),
+                "Watch": _inner(Role.CONTROLLER),
             },
         ),
         **_each("twolane.v1.TransferService", {"Connect": _inner(Role.WORKER)}),
@@ -70,4 +81,6 @@ GRPC_LOCAL = frozenset(
         "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
     }
 )
-METRICS_ROLES = _VIEWERS
+HTTP_OPEN = frozenset({"/health"})  # all other paths of the clients' HTTP door, known or not:
+HTTP_ROLES = _CLIENTS
+METRICS_ROLES = _VIEWERS  # all pages beside the metrics

@@ -1,9 +1,8 @@
-"""Every launch that an engine's steps may come to, gone through before there is anything to
-compute.
+"""Finds every kernel launch that an engine's steps may need, before there is anything to compute.
 
-    blueprint, card -> a model on `meta`, of few layers -> passes of every kind -> `take` is told
+    blueprint, card -> a model on `meta`, of few layers -> passes of every kind -> `take(launch)`
 
-It takes no memory of the device and none of its time, and needs no device at all.
+It uses no memory and no time of the device, and does not even need one.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ META = torch.device("meta")
 
 
 def rehearse(blueprint: Blueprint, usual: StepShapes, card: Card, take: Take) -> None:
-    """Tell `take` of every launch that steps within `usual` may come to, in each of its variants;
-    of some several times."""
+    """Call `take` for every launch, in every variant, that steps within `usual` may need; for some
+    of them several times."""
     with rehearsing(card, take), torch.inference_mode():
         stage = Stage(blueprint)
         for kind in mixed_kinds(usual, tall_rows=tall_rows(blueprint, usual, card)):
@@ -42,7 +41,8 @@ def rehearse(blueprint: Blueprint, usual: StepShapes, card: Card, take: Take) ->
 
 
 def tall_rows(blueprint: Blueprint, usual: StepShapes, card: Card) -> int | None:
-    """The fewest tokens whose gated product keeps the card busy in a kernel of its own."""
+    """The fewest tokens for which the many-rows gated kernel fills the card; None if there are
+    none."""
     units, cores = blueprint.local.intermediate_size, card.cores
     sizes = range(TALL_ROWS, usual.tokens + 1, TILE_ROWS)
     return next(
@@ -51,7 +51,7 @@ def tall_rows(blueprint: Blueprint, usual: StepShapes, card: Card) -> int | None
 
 
 class Stage:
-    """A model on `meta` with as many layers as differ, to be made and used within `rehearsing`."""
+    """A model on `meta` with one layer of each kind, created and used within `rehearsing`."""
 
     def __init__(self, blueprint: Blueprint) -> None:
         self._blueprint = blueprint
@@ -82,11 +82,11 @@ class Stage:
 
     @property
     def block_tokens(self) -> int:
-        """Of the tiles that chunks are cut into."""
+        """Tokens per tile of a chunk."""
         return self._model.chunks.config.block_tokens
 
     def decode(self, rows: int) -> None:
-        """A pass of decode rows only, as graphs hold it."""
+        """A pass of decode rows only, as in a graph."""
         self.run(InputShape(rows, rows, rows, self._blueprint.table_pages), rows)
 
     def mixed(self, kind: PassKind) -> None:
@@ -101,14 +101,14 @@ class Stage:
         self.run(shape, kind.decode)
 
     def run(self, shape: InputShape, n_decode: int) -> None:
-        """A pass whose inputs are of that shape: its forward, and the sampler's kernel."""
+        """A pass with inputs of that shape: its forward, and the sampler's kernel."""
         inputs = DeviceInputs(shape, META)
         logits = self._model.forward(inputs, n_decode)
         if len(logits):
             self._sampler.draw(logits, inputs, self._fresh)
 
     def refine(self) -> None:
-        """What rows with more than a temperature take besides: all else of it is the library's."""
+        """What rows with more than a temperature also need; everything else is the library's."""
         inputs = DeviceInputs(InputShape(1, 1, 1, self._blueprint.table_pages), META)
         logits = torch.empty(1, self._blueprint.arch.vocab_size, device=META)
         sample(
@@ -133,7 +133,7 @@ def _silent_sums(blueprint: Blueprint) -> AllReduce | None:
 
 
 class _Silent:
-    """A `Collective` of shapes alone: no other rank is asked."""
+    """A `Collective` that only computes shapes, and contacts no other rank."""
 
     waits = False
 

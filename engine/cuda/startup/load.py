@@ -1,4 +1,4 @@
-"""From a model directory to a CudaEngine: weights straight into fused parameters on the device."""
+"""Loads a model directory into a CudaEngine: weights go directly into fused device parameters."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from twolane.engine.parallel.collective import Alone, Collective, least
 from twolane.engine.progress import Progress
 from twolane.engine.step import EngineSpec
 
-KV_SHARE = 0.9  # of the memory that weights leave free, where no size is given
-FP8_WIDTH = 16  # widths of FP8 products are multiples of it
+KV_SHARE = 0.9  # of the memory that weights leave free, if no size is set
+FP8_WIDTH = 16  # widths of FP8 products must be multiples of this
 SPARE_BYTES = 4 << 30  # activations, graphs, libraries
-HEAD_DIM_STEP, MOST_HEAD_DIM = 16, 256  # what attention's products and copies take
+HEAD_DIM_STEP, MOST_HEAD_DIM = 16, 256  # supported by attention's products and copies
 _ADVICE = "try --weights fp8, more GPUs (--tensor-parallel), or fewer --pages or --kv-bytes"
 
 
@@ -42,7 +42,7 @@ def load_cuda_engine(
     """Read a model onto the device; with `ranks`, one rank's part of it. Raises ModelLoadError,
     EngineConfigError or MemoryError.
 
-    `progress` is called along the way.
+    `progress` is called during loading.
     """
     device = device or torch.device("cuda", torch.cuda.current_device())
     arch = read_architecture(config.model_dir)
@@ -73,7 +73,7 @@ def _load(
     with torch.inference_mode(), getting_ready:
         weights, revision = _weights(blueprint, device, progress)
         if config.exact:
-            # A sum that is split is added up in an order of the library's choosing.
+            # The library adds up split sums in an order of its choice.
             torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
         products = blueprint.products(weights)
         getting_ready.wait_for_kernels()
@@ -108,7 +108,7 @@ def _load(
         max_context_tokens=blueprint.context,
         vocab_size=arch.vocab_size,
         eos_token_ids=arch.eos_token_ids,
-        indexes_answers=not config.exact,  # decode writes other bits than a prompt's chunks
+        indexes_answers=not config.exact,  # decode writes other bits than chunks of a prompt
         max_step_rows=STEP_ROWS,
     )
     engine = CudaEngine(
@@ -134,7 +134,7 @@ def _sums(
     if ranks.ranks == 1:
         return None
     peers = None
-    # Ranks of one card take turns on it: their kernels would wait for each other, not meet.
+    # Ranks on one card take turns: their kernels would wait for each other forever.
     may_meet = device.type == "cuda" and not ranks.waits
     if peer_sums and may_meet and arch.hidden_size <= MAX_WIDTH:
         peers = share_buffers(ranks, width=arch.hidden_size, dtype=dtype, device=device)
@@ -159,7 +159,7 @@ def _weights(
 
 
 def _has_fp8_weights(config: EngineConfig, arch: Architecture, device: torch.device) -> bool:
-    """Whether products are to be FP8. Raises EngineConfigError where they cannot be."""
+    """Whether products are FP8. Raises EngineConfigError if they cannot be."""
     if config.weights == "auto" and not arch.stores_fp8:
         return False
     if config.exact:
@@ -175,7 +175,7 @@ def _has_fp8_weights(config: EngineConfig, arch: Architecture, device: torch.dev
 
 
 def _n_pages(config: EngineConfig, page_bytes: int, device: torch.device) -> int:
-    """As asked for; otherwise most of what is free."""
+    """As configured; otherwise most of the free memory."""
     if device.type != "cuda" or config.n_pages is not None or config.kv_bytes is not None:
         return config.pages_for(page_bytes)
     torch.cuda.empty_cache()
@@ -196,7 +196,7 @@ def _room_on(device: torch.device) -> str:
 
 
 def _check_kernels(config: EngineConfig, arch: Architecture) -> None:
-    """Refuse what no kernel takes, or what kernels have not been built and tested for."""
+    """Refuse what no kernel supports, or what kernels were not built and tested for."""
     if arch.head_dim % HEAD_DIM_STEP or arch.head_dim > MOST_HEAD_DIM:
         raise UnsupportedModelError(
             f"head_dim is {arch.head_dim}; on a GPU it must be a multiple of {HEAD_DIM_STEP}, and "

@@ -1,7 +1,7 @@
-"""An engine is made ready while it is loaded, and after.
+"""Warms an engine up, while it is loaded and after.
 
-kernels    rehearsed and compiled on threads -----> |
-weights    read, drawn --------> probed, pool ----> | passes of every usual kind -> ready
+kernels    dry run, compiled on threads ----------> |
+weights    read, drawn --------> probed, pool ----> | passes of every expected kind -> ready
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from twolane.engine.kernels.launch import Card, Take, card_of
 from twolane.engine.kernels.loading import load_kernels_once
 from twolane.engine.progress import PASSES, Progress, Readied
 
-_NO_CARD = Card(cores=1, is_hopper=False)  # of tests; nothing is compiled for it
+_NO_CARD = Card(cores=1, is_hopper=False)  # for tests; nothing is compiled for it
 
 
 class Warmup:
-    """Of one engine, for the steps that its config calls usual. Within `with`, kernels are
-    compiled; what is when an exception leaves it stays in Triton's cache."""
+    """The warm-up of one engine, for the steps that its config expects. Kernels are compiled within
+    `with`; if an exception leaves it, those compiled so far stay in Triton's cache."""
 
     def __init__(
         self, blueprint: Blueprint, device: torch.device, progress: Progress | None
@@ -59,12 +59,13 @@ class Warmup:
             self._ahead.__exit__(kind, error, traceback)
 
     def wait_for_kernels(self) -> None:
-        """Until all are compiled. Raises what the compiler does."""
+        """Wait until all are compiled. Raises the compiler's errors."""
         if self._ahead is not None:
             self._ahead.wait(partial(self._tell, "kernels"))
 
     def make_passes(self, engine: CudaEngine) -> None:
-        """Make them, on the engine's stream; all ranks do. Nothing where no steps are usual."""
+        """Run the warm-up passes on the engine's stream; all ranks do. Does nothing if no steps are
+        expected."""
         if not self._usual.any:
             return
         tall = tall_rows(self._blueprint, self._usual, self._card)

@@ -1,8 +1,8 @@
-"""silu(x @ gates.T) * (x @ ups.T) of many rows, as one kernel for Hopper.
+"""silu(x @ gates.T) * (x @ ups.T) of many rows, in one kernel for Hopper.
 
-Operations: 4 * rows * units * inner. Against a product by the library and `silu_mul`, two trips of
-[rows, 2 * units] through memory are saved, and the time that silu takes. Sums are in float32; gates
-and ups are rounded to bf16 before silu, as they are there.
+Operations: 4 * rows * units * inner. Compared to the library's product and `silu_mul`, this saves
+writing and reading [rows, 2 * units], and the time of silu. Sums are in float32; gates and ups are
+rounded to bf16 before silu, as in the two-kernel version.
 """
 
 import torch
@@ -27,7 +27,7 @@ _LAYOUTS = {
     box[0]: gl.NVMMASharedLayout.get_default_for(box, gl.bfloat16)
     for box in (_GROUP_BOX, _WEIGHT_BOX, _OUT_BOX)
 }
-_REGISTERS = (240, 24)  # a thread, of a multiplying group and of the fetching warp
+_REGISTERS = (240, 24)  # per thread, of a multiplying group and of the producer warp
 _LAUNCH_REGISTERS = 168
 _CORES = 132  # of an H200
 
@@ -39,7 +39,7 @@ def gated_many_rows(
     out: torch.Tensor,
     plan: GatedManyRowsPlan | None = None,
 ) -> None:
-    """x `[rows, in]`, weight `[2 * units, in]` (gates, ups) -> out `[rows, units]`, all of bf16.
+    """x `[rows, in]`, weight `[2 * units, in]` (gates, ups) -> out `[rows, units]`, all bf16.
 
     Asserted: more than 64 inputs; rows of x, weight and out begin at multiples of 16 bytes.
     """

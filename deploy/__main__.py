@@ -1,4 +1,4 @@
-"""`python -m twolane.deploy router | worker`: one process of a cluster. A whole one:
+"""`python -m twolane.deploy router | worker | agent`: one process of a cluster. A whole one:
 `twolane.deploy.up`."""
 
 from __future__ import annotations
@@ -15,27 +15,25 @@ from typing import Any, TypeVar
 import click
 
 from twolane.config import SOCKET_NAME
+from twolane.deploy.cli.agent_command import agent
 from twolane.deploy.cli.flags import flags, said
 from twolane.deploy.cli.scratch import make_scratch, remove_stale_scratch
 from twolane.deploy.errors import StartError
 from twolane.deploy.process.child import run_process
 from twolane.deploy.process.parent_death import die_with_parent
 from twolane.deploy.spec.secret import secret_by_hand, secret_option
-from twolane.deploy.spec.spec_json import from_json
-from twolane.deploy.spec.specs import (
+from twolane.deploy.spec.settings import (
     DECODE,
-    MAX_PORT,
     PREFILL,
     ClusterSettings,
-    ClusterSpec,
-    ModelSpec,
     RouterSettings,
-    RouterSpec,
     TimingSpec,
     WorkerSettings,
-    WorkerSpec,
 )
+from twolane.deploy.spec.spec_json import from_json
+from twolane.deploy.spec.specs import ClusterSpec, ModelSpec, RouterSpec, WorkerSpec
 from twolane.engine.config import EngineConfig
+from twolane.rpc.listen import MAX_PORT
 
 _PORT = click.IntRange(0, MAX_PORT)
 _ID_HELP = "Unique in the cluster.  [default: of host and process]"
@@ -73,12 +71,6 @@ def main() -> None:
 @main.command()
 @click.option("--router-id", help=_ID_HELP)
 @click.option(
-    "--worker-host",
-    default="127.0.0.1",
-    show_default=True,
-    help="Where workers announce themselves, showing the secret.",
-)
-@click.option(
     "--admin-socket",
     metavar="PATH",
     help="Where operators come in.  [default: in a new temporary folder]",
@@ -90,11 +82,10 @@ def router(context: click.Context, /, **given: Any) -> None:
     """Run one router."""
 
     def spec() -> RouterSpec:
+        router_id = given["router_id"] or _own_id("router")
         return replace(
-            _cluster(said(context), role="both").router(),
-            router_id=given["router_id"] or _own_id("router"),
+            _cluster(said(context), role="both").router(router_id),
             secret=secret_by_hand(given["secret_file"]),
-            worker_host=given["worker_host"],
             admin_socket=given["admin_socket"] or _own_socket(),
         )
 
@@ -105,7 +96,6 @@ def router(context: click.Context, /, **given: Any) -> None:
 @click.option("--worker-id", help=_ID_HELP)
 @click.option("--role", type=click.Choice([PREFILL, DECODE, "both"]), default="both")
 @click.option("--router", "routers", multiple=True, metavar="HOST:PORT", help=_ROUTER_HELP)
-@click.option("--host", "own_host", default="127.0.0.1", show_default=True)
 @click.option("--port", "own_port", type=_PORT, default=0)
 @click.option(
     "--metrics-port",
@@ -125,19 +115,23 @@ def worker(context: click.Context, /, **given: Any) -> None:
         if len(cluster.pools) > 1:
             names = ", ".join(pool.name for pool in cluster.pools)
             raise click.UsageError(f"a worker is of one pool; the topology has {names}")
+        worker_id = given["worker_id"] or _own_id("worker")
         return replace(
             cluster.workers("")[0],
-            worker_id=given["worker_id"] or _own_id("worker"),
+            worker_id=worker_id,
+            tls=cluster.tls_of(worker_id),
             pool=cluster.pools[0].name if given["topology"] else "",
             secret=secret_by_hand(given["secret_file"]),
             routers=given["routers"] or (f"127.0.0.1:{_WORKER_PORT}",),
-            host=given["own_host"],
             port=given["own_port"],
             metrics_host="",
             metrics_port=given["own_metrics_port"],
         )
 
     _run(WorkerSpec, spec, given)
+
+
+main.add_command(agent)
 
 
 def _run(kind: type[SpecT], made: Callable[[], SpecT], given: dict[str, Any]) -> None:

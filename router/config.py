@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from twolane.params import MAX_STOP_STRINGS
 from twolane.router.text.model_defaults import ModelDefaults
 from twolane.rpc.call_gate import CallGateConfig
-from twolane.rpc.secret import new_secret
+from twolane.security.credentials import Credentials
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +52,7 @@ class AdmissionConfig:
     max_wait_s: float = 30.0  # what is expected to wait longer is refused at once
     queue_timeout_s: float = 120.0  # then OverloadedError
     unavailable_after_s: float = 10.0  # no worker could serve it for so long: UnavailableError
+    lost_workers_wait_s: float = 60.0  # the same for a request that lost its workers
     retry_after_min_s: float = 0.1
     retry_after_max_s: float = 30.0
     # refuse at once if wait and answer, of which the estimate has a margin for what it was off
@@ -131,17 +132,20 @@ class ServerConfig:
     """Where a router listens. Port 0 takes any free one; no metrics port: no endpoint; no `http`:
     no such door, else it is at `host`, too; no `admin_socket`, a path: no door for operators.
 
-    `host` is for clients. Workers and the launcher come to `worker_host`, where they are believed
-    who show the cluster's `secret`.
+    `host` is for clients. Workers and the launcher come to `bind_host`; workers dial it as
+    `advertise_host` (empty: `bind_host`). Ports that are 0 are taken from the range `ports`, like
+    7300-7399; empty: any.
     """
 
     host: str = "127.0.0.1"
     port: int = 0
-    worker_host: str = "127.0.0.1"
+    bind_host: str = "127.0.0.1"
+    advertise_host: str = ""
+    ports: str = ""
     worker_port: int = 0
     metrics_port: int | None = 0
     admin_socket: str = ""
     grpc: GrpcDoorConfig = field(default_factory=GrpcDoorConfig)
     http: HttpConfig | None = field(default_factory=HttpConfig)
     stop_grace_s: float = 5.0  # running answers get this long when the router stops
-    secret: str = field(default_factory=new_secret, repr=False)
+    credentials: Credentials = field(default_factory=Credentials)

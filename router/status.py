@@ -37,6 +37,7 @@ def make_status(
                 requests=board.tally.of(member.epoch).attempts,
                 pool=member.announce.pool,
                 devices=member.announce.devices,
+                host=member.announce.host,
                 metrics_endpoint=member.announce.metrics_endpoint,
             )
             for member in board.members

@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from twolane.errors import InvalidRequestError as InvalidRequestError
     from twolane.errors import OverloadedError as OverloadedError
     from twolane.errors import PermissionDeniedError as PermissionDeniedError
+    from twolane.errors import QuotaError as QuotaError
     from twolane.errors import TwolaneError as TwolaneError
+    from twolane.errors import UnauthenticatedError as UnauthenticatedError
     from twolane.errors import UnavailableError as UnavailableError
     from twolane.errors import UnimplementedError as UnimplementedError
     from twolane.errors import UnknownModelError as UnknownModelError
@@ -67,7 +69,8 @@ _MODULE_OF = {
         "twolane.client": "Client Stream",
         "twolane.errors": "CancelledError DeadlineError DuplicateRequestError InternalError "
         "InvalidParameterError InvalidRequestError OverloadedError PermissionDeniedError "
-        "TwolaneError UnavailableError UnimplementedError UnknownModelError",
+        "QuotaError TwolaneError UnauthenticatedError UnavailableError UnimplementedError "
+        "UnknownModelError",
         "twolane.params": "SamplingParams",
         "twolane.prompts": "RequestOptions",
         "twolane.service_status": "ServiceStatus SubmissionInfo WorkerCount",

@@ -3,10 +3,12 @@
     TwolaneError
     ├── InvalidRequestError        INVALID_ARGUMENT     the request can never succeed as it is
     │   └── InvalidParameterError                       one field: name, value, bound
+    ├── UnauthenticatedError       UNAUTHENTICATED      show a certificate or key that counts here
     ├── PermissionDeniedError      PERMISSION_DENIED    this caller may not do that here
     ├── DuplicateRequestError      ALREADY_EXISTS       that request id is in use
     ├── UnknownModelError          NOT_FOUND            no worker serves that model
     ├── OverloadedError            RESOURCE_EXHAUSTED   come back after `retry_after_s`
+    │   └── QuotaError                                  the caller's own quota is used up
     ├── DeadlineError              DEADLINE_EXCEEDED    the deadline passed, or cannot be met
     ├── CancelledError             CANCELLED            the caller, or an operator, cancelled it
     ├── UnavailableError           UNAVAILABLE          nobody can serve it now; retrying may help
@@ -74,6 +76,13 @@ class InvalidParameterError(InvalidRequestError):
         )
 
 
+class UnauthenticatedError(TwolaneError):
+    """The caller showed neither a certificate nor a key, or one that does not count here: of
+    another authority, expired, revoked, unknown."""
+
+    reason = "UNAUTHENTICATED"
+
+
 class PermissionDeniedError(TwolaneError):
     """This caller may not do that here (an operator's call from elsewhere, a proxy that wants
     credentials). The same call may succeed from another place."""
@@ -103,6 +112,12 @@ class OverloadedError(TwolaneError):
     ) -> None:
         super().__init__(message, metadata=metadata)
         self.retry_after_s = retry_after_s
+
+
+class QuotaError(OverloadedError):
+    """The tenant's quota is used up: `metadata["quota"]` is requests, tokens or concurrent."""
+
+    reason = "QUOTA_EXCEEDED"
 
 
 class DeadlineError(TwolaneError):

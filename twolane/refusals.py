@@ -22,17 +22,22 @@ class Refusal(StrEnum):
     INVALID_REQUEST = "invalid_request"  # it can never succeed as it is
     INVALID_PARAMETER = "invalid_parameter"  # one field is out of its bound
     UNIMPLEMENTED = "unimplemented"  # a field that is reserved for a later version
-    PERMISSION_DENIED = "permission_denied"  # not from here
+    UNAUTHENTICATED = "unauthenticated"  # no valid API key or certificate
+    PERMISSION_DENIED = "permission_denied"  # not from here, or not with this key
     UNKNOWN_MODEL = "unknown_model"  # no worker serves that model
     DUPLICATE_REQUEST = "duplicate_request"  # its request id is in use
+    QUOTA_EXCEEDED = "quota_exceeded"  # a quota of its tenant; counted as one of quota_* below
     OVERLOADED = "overloaded"  # a bound of the door itself: calls, connections, unread messages
     DEADLINE_EXCEEDED = "deadline_exceeded"  # its message did not come in time
     UNAVAILABLE = "unavailable"  # the router is stopping, or has no worker
 
-    # At admission (router/dispatch/admission.py).
+    # At admission (router/dispatch/admission.py). The first three are quotas of a tenant.
+    QUOTA_REQUESTS = "quota_requests"  # too many requests a second
+    QUOTA_TOKENS = "quota_tokens"  # too many tokens a minute
+    QUOTA_CONCURRENT = "quota_concurrent"  # too many requests at once
     QUEUE_FULL = "queue_full"  # too many requests wait at the router; also: rows at a worker
     QUEUE_LONG = "queue_long"  # the expected wait is too long
-    EVICTED = "evicted"  # it waited, and gave its place to a higher priority
+    EVICTED = "evicted"  # it gave its place to a higher priority, or to a tenant with fewer
     DEADLINE = "deadline"  # the deadline had passed when it arrived
     DEADLINE_HOPELESS = "deadline_hopeless"  # it would pass before the answer is complete
     OVERTAKEN = "overtaken"  # it waited, and higher priorities now go first for longer than it can

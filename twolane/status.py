@@ -59,6 +59,7 @@ class WorkerInfo:
     last_heard_s: float
     pool: str = ""
     devices: tuple[str, ...] = ()  # one a rank: cpu, or a GPU as CUDA_VISIBLE_DEVICES names it
+    host: str = ""  # the name of the host that it runs on
     transports: tuple[PeerTransport, ...] = ()
     metrics_endpoint: str = ""  # host:port of its Prometheus page, if it has one
 
@@ -90,6 +91,7 @@ class WorkerInfo:
             last_heard_s=message.last_heard_s,
             pool=message.pool,
             devices=tuple(message.devices),
+            host=message.host,
             metrics_endpoint=message.metrics_endpoint,
             transports=tuple(
                 PeerTransport(peer.worker_id, peer.transport, peer.instead_of)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from twolane.rpc.secret import new_secret
+from twolane.security.credentials import Credentials
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,12 +61,14 @@ class WorkerConfig:
     """One worker process. `port` and `metrics_port` 0: the system chooses; None: no metrics."""
 
     worker_id: str
-    pool: str = ""  # sent to routers with the devices, for display only
+    pool: str = ""  # sent to routers with the devices and the host's name, for display only
     devices: tuple[str, ...] = ()
-    host: str = "127.0.0.1"
+    host_name: str = ""
+    bind_host: str = "127.0.0.1"
+    advertise_host: str = ""  # what others dial; empty: `bind_host`
+    ports: str = ""  # 7300-7399: where ports that are 0 are taken from; empty: any
     port: int = 0
-    advertise_host: str = ""  # what others dial; empty: `host`
-    metrics_host: str = ""  # empty: `host`
+    metrics_host: str = ""  # empty: `bind_host`
     metrics_port: int | None = None
     routers: tuple[str, ...] = ()  # host:port of every router to announce to
     announce_every_s: float = 1.0
@@ -74,7 +76,7 @@ class WorkerConfig:
     limits: StepLimits = field(default_factory=StepLimits)
     step_watch: StepWatchConfig = field(default_factory=StepWatchConfig)
     sessions: SessionConfig = field(default_factory=SessionConfig)
-    secret: str = field(default_factory=new_secret, repr=False)  # the cluster's
+    credentials: Credentials = field(default_factory=Credentials)
 
     def __post_init__(self) -> None:
         assert self.worker_id, "a worker needs a name"

@@ -31,6 +31,7 @@ from twolane.decode_worker.role import DecodeRole
 from twolane.deploy.process.serving import settle_memory
 from twolane.engine.fake import FakeEngine, FakeEngineConfig
 from twolane.engine.step import RowResult, RowWork, SampledToken
+from twolane.kvtransfer.page_lane import PLAIN_RECEIVER
 from twolane.kvtransfer.transport import Checked, LandingEvent, PageIds, Wake
 from twolane.rpc.options import INTERNAL_SERVER_OPTIONS
 from twolane.worker.config import StepLimits, WorkerConfig
@@ -83,6 +84,7 @@ class InstantLanding:
     """Pages land as soon as they are announced."""
 
     sender_writes = False
+    lane = PLAIN_RECEIVER
     digests: tuple[str, ...] = ()
     address = "nowhere"
 

@@ -30,14 +30,8 @@ from twolane.deploy.launch.launcher import Launcher
 from twolane.deploy.launch.process_launcher import ProcessLauncher
 from twolane.deploy.spec.devices import settled
 from twolane.deploy.spec.secret import read_secret, secret_option
-from twolane.deploy.spec.specs import (
-    ClusterSettings,
-    ClusterSpec,
-    ModelSpec,
-    RouterSettings,
-    TimingSpec,
-    WorkerSettings,
-)
+from twolane.deploy.spec.settings import ClusterSettings, RouterSettings, TimingSpec, WorkerSettings
+from twolane.deploy.spec.specs import ClusterSpec, ModelSpec
 from twolane.engine.config import EngineConfig
 from twolane.rpc.listen import join, try_listen
 from twolane.testing.extras import missing_for_serving
@@ -107,7 +101,7 @@ def _check_ports(cluster: ClusterSpec) -> None:
     wanted = [
         (its.host, its.port, "--port"),
         (its.host, its.http_door or 0, "--http-port"),
-        (router.worker_host, its.worker_port, "--worker-port"),
+        (router.bind_host, its.worker_port, "--worker-port"),
         (its.host, its.metrics_port, "--metrics-port"),
     ]
     wanted += [

@@ -1,21 +1,19 @@
-"""`Launcher` over child processes of this one."""
+"""`Launcher` over processes of this host."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import signal
+import subprocess
 import sys
-from asyncio.subprocess import PIPE, STDOUT, Process
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from twolane.deploy.errors import StartError
-from twolane.deploy.launch.process_end import in_words
+from twolane.deploy.launch.host_process import HostProcess
 from twolane.deploy.process.cpu_share import try_prefer
 from twolane.deploy.process.handshake import Handle, Ready, handle_of, read_ready
-from twolane.deploy.process.parent_death import end_group
 from twolane.deploy.spec.devices import environment_of
 from twolane.deploy.spec.spec_json import to_json
 from twolane.deploy.spec.specs import ProcessSpec, RouterSpec
@@ -24,81 +22,98 @@ DEPLOY_COMMAND = (sys.executable, "-m", "twolane.deploy")
 
 
 class ProcessLauncher:
-    """Each process leads a group of its own, so that it is killed with all that it started: ranks
-    write to pages and hold GPUs as it does, and it is not dead before they are.
+    """Each process leads a group of its own, so that it is killed with all that it started.
 
-    The children end when this process ends, however it ends (see `twolane.deploy.process.child`).
+    Without a `state_dir` the processes end when this one ends, however it ends (see
+    `twolane.deploy.process.child`). With one they outlive it as soon as they serve, and leave their
+    evidence there (`twolane.deploy.process.evidence`), from which the next launcher adopts them.
+
     Their output goes to `<log_dir>/<name>.log`, one file for all incarnations. A `command` other
     than the default must understand the same arguments and read the same input; tests pass doubles.
     """
 
-    def __init__(self, log_dir: Path, *, command: Sequence[str] = DEPLOY_COMMAND) -> None:
+    def __init__(
+        self,
+        log_dir: Path,
+        *,
+        command: Sequence[str] = DEPLOY_COMMAND,
+        state_dir: Path | None = None,
+    ) -> None:
         self._log_dir = log_dir
         self._command = tuple(command)
-        self._processes: dict[str, Process] = {}  # the latest incarnation of each name
+        self._state_dir = state_dir
+        self._processes: dict[str, HostProcess] = {}  # the latest incarnation of each name
 
     async def start(self, spec: ProcessSpec) -> Handle:
         if spec.name in self._processes:
-            await _kill(self._processes.pop(spec.name))  # one incarnation at a time
+            await self._processes.pop(spec.name).kill()  # one incarnation at a time
+        if self._state_dir is not None:
+            spec = replace(spec, state_dir=str(self._state_dir))
         log = self._log_dir / f"{spec.name}.log"
         try:
-            process, read_fd = await self._spawn(spec, log)
+            process, read_fd = self._spawn(spec, log)
         except OSError as error:  # no memory, no descriptor, no disk: later there may be
             raise StartError(f"{spec.name}: {error}") from error
         try:
             ready: Ready = read_ready(await _read_line(read_fd), spec.name, log)
         except BaseException:
-            await _kill(process)
+            await process.kill()
             raise
         self._processes[spec.name] = process
         return handle_of(spec, ready)
 
+    def adopt(self, name: str, process: HostProcess) -> None:
+        """Watch a process that another launcher has started."""
+        self._processes[name] = process
+
     async def wait_exit(self, handle: Handle) -> str:
         process = self._process(handle)
-        if process is None:
-            return "was replaced"
-        code = await process.wait()
-        await end_group(process.pid)
-        return in_words(code)
+        return "was replaced" if process is None else await process.wait()
 
     async def fence(self, handle: Handle) -> None:
         process = self._process(handle)
         if process is not None:
-            await _kill(process)
+            await process.kill()
 
     async def stop(self, handle: Handle, grace_s: float) -> None:
         process = self._process(handle)
         if process is None:
             return
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(signal.SIGTERM)
+        process.terminate()
         try:
             async with asyncio.timeout(grace_s):
                 await process.wait()
         except TimeoutError:
             pass
-        await _kill(process)
+        await process.kill()
 
     async def close(self) -> None:
         for process in self._processes.values():
-            await _kill(process)
+            await process.kill()
 
-    async def _spawn(self, spec: ProcessSpec, log: Path) -> tuple[Process, int]:
+    def let_go(self) -> None:
+        """Watch nothing any more. What has a `state_dir` goes on."""
+        for process in self._processes.values():
+            process.let_go()
+        self._processes.clear()
+
+    def _spawn(self, spec: ProcessSpec, log: Path) -> tuple[HostProcess, int]:
         """The process, and the end of a pipe in which it will say that it is ready."""
         log.parent.mkdir(parents=True, exist_ok=True)  # cleaners of /tmp take old folders
         read_fd, write_fd = os.pipe()
         try:
             with log.open("ab") as output:
-                process = await asyncio.create_subprocess_exec(
-                    *self._command,
-                    "router" if isinstance(spec, RouterSpec) else "worker",
-                    "--spec-from-stdin",
-                    *("--ready-fd", str(write_fd)),
-                    *("--parent-pid", str(os.getpid())),
-                    stdin=PIPE,
+                process = subprocess.Popen(
+                    [
+                        *self._command,
+                        "router" if isinstance(spec, RouterSpec) else "worker",
+                        "--spec-from-stdin",
+                        *("--ready-fd", str(write_fd)),
+                        *("--parent-pid", str(os.getpid())),
+                    ],
+                    stdin=subprocess.PIPE,
                     stdout=output,
-                    stderr=STDOUT,
+                    stderr=subprocess.STDOUT,
                     pass_fds=[write_fd],
                     start_new_session=True,
                     env=os.environ | environment_of(spec),
@@ -111,29 +126,24 @@ class ProcessLauncher:
         if isinstance(spec, RouterSpec):
             try_prefer(process.pid)
         _send(process, to_json(spec))
-        return process, read_fd
+        process.returncode = 0  # it is waited for below, by its pidfd
+        return HostProcess(process.pid, os.pidfd_open(process.pid), is_child=True), read_fd
 
-    def _process(self, handle: Handle) -> Process | None:
+    def _process(self, handle: Handle) -> HostProcess | None:
         """None: another incarnation has taken its place, so it is dead."""
         process = self._processes.get(handle.name)
         return process if process is not None and process.pid == handle.pid else None
 
 
-def _send(process: Process, spec: str) -> None:
-    """To its standard input, which nobody else reads. One that ends before it has read is told of
-    by the ready pipe."""
+def _send(process: subprocess.Popen[bytes], spec: str) -> None:
+    """To its standard input, which nobody else reads; a pipe has room for it. One that ends before
+    it has read is told of by the ready pipe."""
     assert process.stdin is not None
-    process.stdin.write(spec.encode())
-    process.stdin.close()
-
-
-async def _kill(process: Process) -> None:
-    """Kill the process and its group, and wait for it."""
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-    await process.wait()
-    await end_group(process.pid)
+    try:
+        process.stdin.write(spec.encode())
+        process.stdin.close()
+    except BrokenPipeError:
+        pass
 
 
 async def _read_line(fd: int) -> bytes:

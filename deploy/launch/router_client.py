@@ -11,24 +11,23 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from twolane.deploy.process.handshake import Handle
-from twolane.rpc.options import CHANNEL_OPTIONS
-from twolane.rpc.secret import shown
+from twolane.security.credentials import Credentials
+from twolane.security.identity import Role
 from twolane.v1 import cluster_pb2, cluster_pb2_grpc
 
 log = logging.getLogger(__name__)
 
 
 class RouterClient:
-    """An async context manager around a channel to each of the router's doors."""
+    """An async context manager around channels to the router's doors for workers and operators."""
 
-    def __init__(self, router: Handle, secret: str, *, timeout_s: float = 2.0) -> None:
-        ends = (router.endpoint, router.worker_endpoint, router.admin_endpoint)
-        self._channels = [grpc.aio.insecure_channel(end, options=CHANNEL_OPTIONS) for end in ends]
-        door, worker_door, admin_door = self._channels
-        self._admin = cluster_pb2_grpc.AdminServiceStub(admin_door)
-        self._health: Any = health_pb2_grpc.HealthStub(door)
-        self._membership = cluster_pb2_grpc.MembershipServiceStub(worker_door)
-        self._metadata = shown(secret)
+    def __init__(self, router: Handle, credentials: Credentials, *, timeout_s: float = 2.0) -> None:
+        self._credentials = credentials
+        self._worker_endpoint = router.worker_endpoint
+        self._worker_door = credentials.channel(router.worker_endpoint, Role.ROUTER)
+        self._admin_door = credentials.channel(router.admin_endpoint, Role.ROUTER)
+        self._admin = cluster_pb2_grpc.AdminServiceStub(self._admin_door)
+        self._health: Any = health_pb2_grpc.HealthStub(self._admin_door)
         self._timeout_s = timeout_s
 
     async def is_serving(self) -> bool:
@@ -52,13 +51,20 @@ class RouterClient:
 
     async def report_gone(self, epoch: int) -> bool:
         """Hand over the proof that `epoch` is dead. False: not delivered, try again."""
+        stub = cluster_pb2_grpc.MembershipServiceStub(self._worker_door)
         try:
-            request = cluster_pb2.ReportGoneRequest(epoch=epoch)
-            await self._membership.ReportGone(
-                request, timeout=self._timeout_s, metadata=self._metadata
+            await stub.ReportGone(
+                cluster_pb2.ReportGoneRequest(epoch=epoch),
+                timeout=self._timeout_s,
+                metadata=self._credentials.metadata(self._worker_endpoint),
             )
         except grpc.aio.AioRpcError as error:
             _not_now(error)
+            failed, self._worker_door = (
+                self._worker_door,
+                self._credentials.channel(self._worker_endpoint, Role.ROUTER),
+            )  # our certificate may have been renewed
+            await failed.close()
             return False
         return True
 
@@ -71,7 +77,7 @@ class RouterClient:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for channel in self._channels:
+        for channel in (self._worker_door, self._admin_door):
             await channel.close()
 
 

@@ -79,7 +79,7 @@ class Supervisor:
         """
         try:
             router = await self._start(self._cluster.router())
-            async with RouterClient(router, self._cluster.secret) as client:
+            async with RouterClient(router, self._cluster.credentials) as client:
                 await self._unless_exit(self._start_workers(router.worker_endpoint))
                 await self._unless_exit(self._until_ready(client))
                 self.is_up = True

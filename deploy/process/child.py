@@ -11,10 +11,13 @@ import threading
 import traceback
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 
 from twolane.deploy.errors import StartError
+from twolane.deploy.process.evidence import Evidence
 from twolane.deploy.process.handshake import Ready, send_failure, send_ready
 from twolane.deploy.process.log_limit import limit_records
+from twolane.deploy.process.parent_death import outlive_parent
 from twolane.deploy.process.serving import Where, serving
 from twolane.deploy.spec.specs import ProcessSpec
 
@@ -65,15 +68,22 @@ async def _serve(spec: ProcessSpec, ready_fd: int | None, is_ready: threading.Ev
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    evidence = Evidence.of_this_process(spec) if spec.state_dir else None
+    if evidence is not None:
+        evidence.write(Path(spec.state_dir))
     async with serving(spec) as where:
         is_ready.set()
+        ready = Ready(**asdict(where), pid=os.getpid())
+        if evidence is not None:
+            evidence.serving(ready).write(Path(spec.state_dir))
+            outlive_parent()  # one that is gone by now has closed `ready_fd`
         for line in doors_in_words(spec.name, where):
             log.info("%s", line)
         if ready_fd is None:
             for line in doors_in_words(spec.name, where):
                 print(line, flush=True)
         else:
-            send_ready(ready_fd, Ready(**asdict(where), pid=os.getpid()))
+            send_ready(ready_fd, ready)
         await stop.wait()
         log.info("%s was asked to stop", spec.name)
 

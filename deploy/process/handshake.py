@@ -24,6 +24,7 @@ class Handle:
     runs_on: str = ""  # a worker's device and dtype, for people
     http_endpoint: str = ""  # host:port of a router's HTTP door, or empty
     admin_endpoint: str = ""  # unix:PATH of a router's door for operators, or empty
+    host_name: str = ""  # its host's name, where an agent runs it; empty: this machine
 
 
 LOG_TAIL_LINES = 15
@@ -79,6 +80,7 @@ def handle_of(spec: ProcessSpec, ready: Ready) -> Handle:
         runs_on=ready.runs_on,
         http_endpoint=ready.http_endpoint,
         admin_endpoint=ready.admin_endpoint,
+        host_name=spec.host_name,
     )
 
 

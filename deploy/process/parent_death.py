@@ -25,6 +25,11 @@ def die_with_parent(parent_pid: int) -> None:
         raise SystemExit("the parent process is gone")
 
 
+def outlive_parent() -> None:
+    """Take back `die_with_parent`."""
+    _prctl(_PR_SET_PDEATHSIG, 0)
+
+
 def die_with(pid: int) -> None:
     """End this process as soon as `pid`, no parent of ours, has ended: a thread waits for that.
 

@@ -22,8 +22,9 @@ from twolane.deploy.process.descriptors import (
     raise_limit,
     share,
 )
-from twolane.deploy.spec.specs import DECODE, ProcessSpec, RouterSpec, WorkerSpec
-from twolane.rpc.listen import ListenError
+from twolane.deploy.spec.settings import DECODE
+from twolane.deploy.spec.specs import ProcessSpec, RouterSpec, WorkerSpec
+from twolane.rpc.listen import ListenError, unreachable
 
 if TYPE_CHECKING:
     from twolane.kvtransfer.transport import Landing
@@ -82,27 +83,31 @@ async def _serving_router(spec: RouterSpec, limit: int) -> AsyncIterator[Where]:
     from twolane.router.text.codec import TextCodec
     from twolane.router.text.model_files import ModelFilesError
 
+    if why := unreachable(spec.bind_host, spec.advertise_host, ()):
+        raise StartError(why)
     shares, settings = share(limit, count_open()), spec.settings
     place = ServerConfig(
         host=settings.host,
         port=settings.port,
-        worker_host=spec.worker_host,
+        bind_host=spec.bind_host,
+        advertise_host=spec.advertise_host,
+        ports=spec.ports,
         worker_port=settings.worker_port,
         metrics_port=settings.metrics_port,
         admin_socket=spec.admin_socket,
         grpc=grpc_door_config(shares),
         http=http_config(spec, shares),
         stop_grace_s=spec.timing.stop_grace_s,
-        secret=spec.secret,
+        credentials=spec.credentials,
     )
     async with AsyncExitStack() as stack:
-        dialer = await stack.enter_async_context(GrpcDialer(spec.secret))
+        dialer = await stack.enter_async_context(GrpcDialer(spec.credentials))
         try:
             config, text = router_config(spec), TextCodec.load(spec.model.model_dir)
         except ModelFilesError as error:
             raise StartError(str(error)) from error
-        server = RouterServer(config, place, dialer, text)
         try:
+            server = RouterServer(config, place, dialer, text)
             await stack.enter_async_context(server)
         except ListenError as error:
             raise StartError(str(error)) from error
@@ -130,6 +135,8 @@ async def _serving_worker(spec: WorkerSpec) -> AsyncIterator[Where]:
     from twolane.worker.metrics import WorkerMetrics
     from twolane.worker.peers.links import PeerDialer
 
+    if why := unreachable(spec.bind_host, spec.advertise_host, spec.routers):
+        raise StartError(why)
     is_shared = DECODE in spec.roles and "shm" in spec.settings.transports
     with open_engine(
         on_device(spec), name=spec.name, is_shared=is_shared, ready=ready_limits(spec)
@@ -141,9 +148,12 @@ async def _serving_worker(spec: WorkerSpec) -> AsyncIterator[Where]:
                 landings = open_landings(spec.epoch, pages, config, power.memory)
             except DeviceError as error:
                 raise StartError(str(error)) from error
+            except ListenError as error:
+                raise StartError(str(error)) from error
             except OSError as error:
-                raise StartError(f"cannot listen on {spec.host} (--host): {error}") from error
-        dialer, metrics = PeerDialer(spec.secret), WorkerMetrics()
+                text = f"cannot listen on {spec.bind_host} (--bind-host): {error}"
+                raise StartError(text) from error
+        dialer, metrics = PeerDialer(spec.credentials), WorkerMetrics()
         worker = build_worker(spec, power, pages, dialer, landings, metrics)
         server = WorkerServer(worker, metrics)
         try:

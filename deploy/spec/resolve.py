@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
+from twolane.deploy.errors import StartError
 from twolane.deploy.spec.hub import find_model
 from twolane.deploy.spec.options import settings
-from twolane.deploy.spec.specs import (
-    ClusterSpec,
-    PoolSpec,
-    RouterSettings,
-    TimingSpec,
-    WorkerSettings,
-)
+from twolane.deploy.spec.settings import RouterSettings, TimingSpec, WorkerSettings
+from twolane.deploy.spec.specs import ClusterSpec, PoolSpec
 from twolane.deploy.spec.topology import ROLES, Topology, given
+from twolane.security.tls import TlsFiles
 
 
 def resolve(topology: Topology, *, cores: int | None = None) -> ClusterSpec:
@@ -46,9 +44,26 @@ def resolve(topology: Topology, *, cores: int | None = None) -> ClusterSpec:
         model=pools[0].model,
         pools=tuple(_metrics_side_by_side(pools, topology)),
         settings=RouterSettings(**settings(RouterSettings, given(topology.router))),
+        bind_host=topology.bind_host,
+        advertise_host=topology.advertise_host,
+        ports=topology.ports,
         log_level=topology.log_level,
         timing=TimingSpec(**settings(TimingSpec, given(topology.timing))),
+        tls=_tls(topology),
+        insecure=topology.insecure,
     )
+
+
+def _tls(topology: Topology) -> TlsFiles | None:
+    """Absolute paths, as processes are started in other directories. Raises `StartError` where one
+    of the three files is missing."""
+    names = ("tls_ca", "tls_cert", "tls_key")
+    paths = [getattr(topology, name) for name in names]
+    if not any(paths):
+        return None
+    if missing := [name for name, path in zip(names, paths, strict=True) if not path]:
+        raise StartError(f"TLS needs tls_ca, tls_cert and tls_key; {', '.join(missing)} is missing")
+    return TlsFiles(*(Path(path).expanduser().absolute() for path in paths))
 
 
 def _metrics_side_by_side(pools: Iterable[PoolSpec], topology: Topology) -> Iterator[PoolSpec]:

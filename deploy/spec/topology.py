@@ -22,16 +22,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_origin
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from twolane.deploy.spec.options import Declared, declared, settings
-from twolane.deploy.spec.specs import (
+from twolane.deploy.spec.page_rules import unprotected, unsummed
+from twolane.deploy.spec.settings import (
     DECODE,
     PREFILL,
     ClusterSettings,
-    ModelSpec,
     RouterSettings,
     TimingSpec,
     WorkerSettings,
-    unsummed,
 )
+from twolane.deploy.spec.specs import ModelSpec
 from twolane.engine.config import EngineConfig
 from twolane.engine.errors import EngineConfigError
 
@@ -197,16 +197,19 @@ def _contradictions(topology: Topology, *, is_whole: bool) -> Iterator[Problem]:
             "take at least one of each, or one that does both (colocated)",
         )
     yield from _unsummed(topology)
+    yield from _unprotected(topology)
     if not refused and any(pool.role != "both" for pool in topology.pools):
         yield from _strangers(topology)
-    for name, part, kind in (
-        ("router", topology.router, RouterSettings),
-        ("timing", topology.timing, TimingSpec),
-    ):
+    parts: tuple[tuple[Place, BaseModel, type], ...] = (
+        (("router",), topology.router, RouterSettings),
+        (("timing",), topology.timing, TimingSpec),
+        ((), topology, ClusterSettings),
+    )
+    for place, part, kind in parts:
         try:
             kind(**settings(kind, given(part)))
         except ValueError as error:
-            yield Problem((name, *_named(str(error))[-1:]), str(error))
+            yield Problem((*place, *_named(str(error))[-1:]), str(error))
 
 
 def _refused_models(topology: Topology) -> Iterator[Problem]:
@@ -253,6 +256,26 @@ def _unsummed(topology: Topology) -> Iterator[Problem]:
             found.setdefault((*whose, "checksums"), refusal)
     for place, refusal in found.items():
         yield Problem(place, refusal)
+
+
+def _unprotected(topology: Topology) -> Iterator[Problem]:
+    """Each option once, where it was given."""
+    found: dict[Place, str] = {}
+    for i, pool in enumerate(topology.pools):
+        its = WorkerSettings(**settings(WorkerSettings, given(topology.options_of(pool))))
+        field, why = unprotected(
+            its.transports,
+            its.page_lane,
+            topology.bind_host,
+            trusted_fabric=its.trusted_fabric,
+            insecure=topology.insecure,
+        )
+        if field:
+            is_own = pool.transports is not None or getattr(pool, field) is not None
+            whose: Place = ("pools", i) if is_own else ("workers",)
+            found.setdefault((*whose, field), why)
+    for place, why in found.items():
+        yield Problem(place, why)
 
 
 def _strangers(topology: Topology) -> Iterator[Problem]:

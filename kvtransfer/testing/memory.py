@@ -32,6 +32,7 @@ from twolane.kvtransfer import reasons
 from twolane.kvtransfer.copy_plan import CopyPlan, PageIds
 from twolane.kvtransfer.digests import XXH3, page_checksums
 from twolane.kvtransfer.layouts.sources import Source, WholePages
+from twolane.kvtransfer.page_lane import PLAIN_RECEIVER
 from twolane.kvtransfer.transport import Checked, LandingEvent, Posted, Stopped, Wake
 from twolane.kvtransfer.transports.common.claims import LandingTable
 
@@ -267,6 +268,7 @@ class MemoryLanding:
 
     def __init__(self, fabric: MemoryFabric, receiver_epoch: int, pool: Pool, name: str) -> None:
         self.sender_writes = fabric.sender_writes
+        self.lane = PLAIN_RECEIVER
         self.digests: tuple[str, ...] = (XXH3,) if fabric.checksums else ()
         self.receiver_epoch = receiver_epoch
         self.pool = pool

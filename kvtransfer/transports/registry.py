@@ -19,6 +19,7 @@ times as quick, and nixl is for those that leave tcp out.
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,7 +29,15 @@ import numpy as np
 from twolane.kvtransfer.device import DeviceError, DeviceMemory, SentMemory, region_of
 from twolane.kvtransfer.digests import DEVICE_DIGESTS, HOST_DIGESTS, Pool, agreed_digest
 from twolane.kvtransfer.layouts.sources import MakeConvert, PageMaker, Source, WholePages
-from twolane.kvtransfer.link.handshake import HOST
+from twolane.kvtransfer.link.handshake import HOST, ONE_HOST_ONLY
+from twolane.kvtransfer.page_lane import (
+    PLAIN_RECEIVER,
+    PLAIN_SENDER,
+    PageLane,
+    PageLaneError,
+    ReceiverLane,
+    SenderLane,
+)
 from twolane.kvtransfer.transport import Landing, Outlet
 from twolane.kvtransfer.transports.common.addresses import listen_tcp, listen_unix
 from twolane.kvtransfer.transports.common.claims import LandingTable
@@ -51,10 +60,12 @@ from twolane.kvtransfer.transports.stream.sink import Destination, HostDestinati
 from twolane.kvtransfer.transports.stream.slot_outlet import SharedOutlet
 from twolane.kvtransfer.transports.stream.source import DeviceSource, HostSource, PageSource
 from twolane.layout import parse_layout
+from twolane.rpc.listen import ListenError, is_loopback
 from twolane.v1 import transfer_pb2
 
 TRANSPORTS = ("cuda_ipc", "shm", "unix", "nixl", "tcp")  # best first
 TRUSTED = frozenset({"cuda_ipc"})  # not summed unless asked: no byte leaves the cards' own wires
+_UNPROVABLE = "no proof that a sender has stopped writing crosses the network"
 AnyPool = Pool | DeviceMemory
 
 _log = logging.getLogger(__name__)
@@ -66,9 +77,12 @@ class TransportConfig:
 
     transports: tuple[str, ...] = TRANSPORTS  # best first
     bind_host: str = "127.0.0.1"  # the tcp landing listens here ...
-    advertise_host: str = ""  # ... and tells this; empty: bind_host
+    advertise_host: str = ""  # ... and senders dial this; empty: bind_host
+    ports: str = ""  # 7300-7399: one of these ports; empty: any
     checksums: bool | None = None  # None: on, but for those that are trusted
     sockets: int = 1  # of unix and tcp, from each sender to each receiver
+    page_lane: PageLane = PageLane.PLAIN  # what protects tcp connections
+    trusted_fabric: bool = False  # nixl may be used beyond this host: nobody else is on the fabric
 
     def __post_init__(self) -> None:
         unknown = set(self.transports) - set(TRANSPORTS)
@@ -81,7 +95,8 @@ class TransportConfig:
         is_host = isinstance(pool, np.ndarray)
         left_out = {"cuda_ipc"} if is_host else set[str]()
         is_slower = "tcp" in self.transports and not agent.has_fabric()
-        if is_slower or not agent.is_installed():
+        is_readable = not (self.trusted_fabric or is_loopback(self.bind_host))
+        if is_slower or is_readable or not agent.is_installed():
             left_out.add("nixl")
         return tuple(name for name in self.transports if name not in left_out)
 
@@ -100,15 +115,18 @@ def open_landings(
 ) -> dict[str, Landing]:
     """One landing a transport. Of a host's pool, shm only when that is the beginning of `memory`.
 
-    The caller closes them. Raises OSError when an address cannot be had; then none is open.
+    The caller closes them. Raises OSError or `ListenError` when an address cannot be listened at;
+    then none is open.
     """
     landings: dict[str, Landing] = {}
     try:
         for name in config.offered(pool):
             landing = _open_landing(name, receiver_epoch, pool, config, memory)
             if landing is not None:
+                is_near = name in ONE_HOST_ONLY
+                assert is_near or not landing.sender_writes, _UNPROVABLE  # guard: one host
                 landings[name] = landing
-    except OSError:
+    except (OSError, ListenError):
         for landing in landings.values():
             landing.close()
         raise
@@ -134,9 +152,7 @@ def _open_landing(
             return None
     if name == "nixl":
         return _open_nixl(receiver_epoch, pool, config)
-    listener, address = (
-        listen_tcp(config.bind_host, config.advertise_host) if name == "tcp" else listen_unix()
-    )
+    listener, address = _listen_tcp(config) if name == "tcp" else listen_unix()
     table = LandingTable(checksums=checksums)
     try:
         if isinstance(pool, np.ndarray):
@@ -146,11 +162,16 @@ def _open_landing(
     except OSError:
         listener.close()
         raise
-    return StreamLanding(listener, address, receiver_epoch, ground)
+    lane = ReceiverLane.draw(config.page_lane) if name == "tcp" else PLAIN_RECEIVER
+    return StreamLanding(listener, address, receiver_epoch, ground, lane=lane)
+
+
+def _listen_tcp(config: TransportConfig) -> tuple[socket.socket, str]:
+    return listen_tcp(config.bind_host, config.advertise_host, config.ports)
 
 
 def _open_nixl(receiver_epoch: int, pool: AnyPool, config: TransportConfig) -> Landing | None:
-    listener, address = listen_tcp(config.bind_host, config.advertise_host)
+    listener, address = _listen_tcp(config)
     regions = (region_of(pool),) if isinstance(pool, np.ndarray) else pool.regions
     summer: PageSummer = HostSummer(pool) if isinstance(pool, np.ndarray) else DeviceSummer(pool)
     page_bytes = pool.shape[1] if isinstance(pool, np.ndarray) else pool.page_bytes
@@ -208,6 +229,11 @@ class OutletOpener:
         return memory_kind(self._pool)
 
     @property
+    def page_lane(self) -> PageLane:
+        """Of its tcp connections."""
+        return self._config.page_lane
+
+    @property
     def transports(self) -> tuple[str, ...]:
         """That pages may leave by, best first."""
         return self._config.offered(self._pool)
@@ -230,22 +256,34 @@ class OutletOpener:
         if hello.transport == "nixl":
             source = self._nixl_source(hello, digest)
             return NixlOutlet(address, self._epoch, hello.epoch, source, digest=digest)
+        lane = self._lane_to(hello)
         outlets: list[Outlet] = []
         try:
             for _ in range(self._config.sockets):
-                outlets.append(self._stream_outlet(hello, digest))  # noqa: PERF401  # closed below
+                outlets.append(self._stream_outlet(hello, digest, lane))  # noqa: PERF401
         except OSError:
             for outlet in outlets:
                 outlet.close()
             raise
         return outlets[0] if len(outlets) == 1 else Bundle(outlets)
 
-    def _stream_outlet(self, hello: transfer_pb2.ReceiverHello, digest: str) -> Outlet:
-        """Of one socket."""
+    def _lane_to(self, hello: transfer_pb2.ReceiverHello) -> SenderLane:
+        """Raises `PageLaneError` when it is not ours: no receiver talks us into less protection."""
+        if hello.transport != "tcp":
+            return PLAIN_SENDER
+        theirs, ours = hello.page_lane or PageLane.PLAIN, self._config.page_lane
+        if theirs != ours:  # guard: page lane
+            raise PageLaneError(f"page_lane {theirs} at the receiver, {ours} here")
+        return SenderLane(ours, hello.page_key)
+
+    def _stream_outlet(
+        self, hello: transfer_pb2.ReceiverHello, digest: str, lane: SenderLane
+    ) -> Outlet:
+        """One connection."""
         source = self._stream_of(hello, digest)
         return StreamOutlet(
             hello.transport, hello.transport_address, self._epoch, hello.epoch, source,
-            digest=digest,
+            digest=digest, lane=lane,
         )  # fmt: skip
 
     def _stream_of(self, hello: transfer_pb2.ReceiverHello, digest: str) -> PageSource:

@@ -91,7 +91,8 @@ class Admission:
         waited_s = now - request.queued_since
         servable_at = self._last_servable.get(request.job.model, request.queued_since)
         unservable_s = now - max(servable_at, request.queued_since)
-        if unservable_s > self._config.unavailable_after_s:
+        patience_s = self._patience_s(request)
+        if unservable_s > patience_s:
             self._endings.fail(
                 request,
                 UnavailableError(
@@ -99,7 +100,7 @@ class Admission:
                     metadata={"model": request.job.model},
                 ),
             )
-        elif waited_s > self._config.unavailable_after_s and not self._could_hold(request):
+        elif waited_s > patience_s and not self._could_hold(request):
             self._endings.fail(
                 request,
                 UnavailableError(
@@ -119,6 +120,13 @@ class Admission:
                     ),
                 ),
             )
+
+    def _patience_s(self, request: Request) -> float:
+        """How long the request waits while no workers could serve it. Where some have worked on it
+        already, their successors are probably starting."""
+        config = self._config
+        lost_workers = request.n_attempts > 0
+        return config.lost_workers_wait_s if lost_workers else config.unavailable_after_s
 
     def next_look(self, request: Request, now: float) -> float:
         """When `tick` may have something to do for a waiting request. Whether workers that could

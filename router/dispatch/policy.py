@@ -3,7 +3,9 @@
 The prefill worker is the one that would be through with the prompt first: least backlog plus what
 it would have to compute, where a prefix that it had lately counts as computed. Of equals it is the
 one that was given work longest ago. The decode worker is
-one with room for the row and its growth: most free pages, then fewest rows. Both have the same
+one with room for the row and its growth: most free pages, then fewest rows. One on the prefill
+worker's host goes before it if that costs nothing: if of its pages no more are in use than of the
+other's, but for this row's own and an eighth. Both have the same
 model fingerprint, and the pages of the first can become pages of the second. If every prefill
 worker of a fingerprint decodes too, the cluster is colocated, and one worker takes both sides, so
 that nothing moves.
@@ -17,7 +19,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from twolane.router.members.model import pages_for
 from twolane.router.members.worker_view import Need, PageOrigin, WorkerView
+
+_NEAR_SHARE = 1 / 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +44,12 @@ def place(need: Need, workers: Sequence[WorkerView]) -> Placement | None:
     return best[1] if best else None
 
 
-def place_decode(need: Need, workers: Iterable[WorkerView], giver: PageOrigin) -> WorkerView | None:
-    """A decode worker for pages that a prefill worker already holds."""
+def place_decode(
+    need: Need, workers: Iterable[WorkerView], giver: PageOrigin, host: str = ""
+) -> WorkerView | None:
+    """A decode worker for pages that a prefill worker on that host already holds."""
     group = [w for w in workers if w.decodes and giver.can_feed(w)]
-    return _best_decode(need, [w for w in group if w.epoch not in need.avoid])
+    return _best_decode(need, [w for w in group if w.epoch not in need.avoid], host)
 
 
 def _place_within(need: Need, group: Sequence[WorkerView]) -> Placement | None:
@@ -55,13 +62,14 @@ def _place_within(need: Need, group: Sequence[WorkerView]) -> Placement | None:
         ready = [worker for worker in ready if worker in decodes and worker.has_room(n_tokens)]
         both = min(ready, key=lambda worker: _colocated_cost(need, worker), default=None)
         return Placement(both, both) if both is not None else None
-    best: dict[PageOrigin, WorkerView | None] = {}  # of equal prefill workers, the same one
+    best: dict[tuple[PageOrigin, str], WorkerView | None] = {}  # of equal prefill workers, the same
     for prefill in sorted(ready, key=lambda worker: _prefill_cost(need, worker)):
         giver = prefill.giver
-        if giver not in best:
+        key = giver, prefill.host
+        if key not in best:
             fed = _without_avoided(need, [d for d in decodes if giver.can_feed(d)])
-            best[giver] = _best_decode(need, fed)
-        decode = best[giver]
+            best[key] = _best_decode(need, fed, prefill.host)
+        decode = best[key]
         if decode is not None:
             return Placement(prefill, decode)
     return None
@@ -71,9 +79,21 @@ def _without_avoided(need: Need, workers: list[WorkerView]) -> list[WorkerView]:
     return [worker for worker in workers if worker.epoch not in need.avoid] or workers
 
 
-def _best_decode(need: Need, workers: Sequence[WorkerView]) -> WorkerView | None:
-    ready = [worker for worker in workers if worker.has_room(need.n_tokens + need.growth_tokens)]
-    return min(ready, key=_decode_cost, default=None)
+def _best_decode(need: Need, workers: Sequence[WorkerView], host: str) -> WorkerView | None:
+    """For pages that come from that host."""
+    n_tokens = need.n_tokens + need.growth_tokens
+    ready = [worker for worker in workers if worker.has_room(n_tokens)]
+    best = min(ready, key=_decode_cost, default=None)
+    if best is None or not host or best.host == host:
+        return best
+    near = min((w for w in ready if w.host == host), key=_decode_cost, default=None)
+    return near if near is not None and _costs_nothing(near, best, n_tokens) else best
+
+
+def _costs_nothing(near: WorkerView, best: WorkerView, n_tokens: int) -> bool:
+    """Whether steps of `near` take about as long as those of `best`: they read what is in use."""
+    own = pages_for(n_tokens, near.page_tokens) / near.n_pages
+    return near.used_share <= best.used_share * (1 + _NEAR_SHARE) + own
 
 
 def _prefill_cost(need: Need, worker: WorkerView) -> tuple[int, int, int, str]:

@@ -127,8 +127,9 @@ class Recovery:
             growth_tokens=attempt.growth_tokens,
             avoid=request.avoid | {attempt.decode_epoch, attempt.prefill_epoch},
         )
-        roster = self._board.roster
-        view = place_decode(need, roster.shortlist(need, request.job.model), prefill.giver)
+        roster, host = self._board.roster, prefill.announce.host_identity
+        views = roster.shortlist(need, request.job.model, host)
+        view = place_decode(need, views, prefill.giver, host)
         if view is None:
             view = _that_keeps(attempt, roster.view(attempt.prefill_epoch))
         decode = self._board.members.get(view.epoch) if view is not None else None

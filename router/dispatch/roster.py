@@ -2,8 +2,9 @@
 
 A worker whose report, state or share of our work changed is marked; its view is made anew when the
 next placement asks. The policy is not shown all workers but a shortlist that has its choice in it:
-of each kind of worker the first in every order by which the policy chooses, and those that know the
-prompt. So a placement looks at a handful of views, however many workers there are.
+of each kind of worker the first in every order by which the policy chooses, those that know the
+prompt, and the first decode worker on the host of each prefill worker among these. So a
+placement looks at a handful of views, however many workers there are.
 
     kind    what decides whom a worker can be paired with: fingerprint, layout, roles
     orders  prefill: least backlog; decode: most free pages, in share of the pool; both: both
@@ -45,9 +46,9 @@ class _Facts(NamedTuple):
     kind: KindKey
 
     @property
-    def place(self) -> tuple[str, KindKey]:
+    def place(self) -> tuple[str, KindKey, str]:
         """Among whom it is."""
-        return self.model, self.kind
+        return self.model, self.kind, self.announce.host_identity
 
 
 class Roster:
@@ -73,8 +74,9 @@ class Roster:
         self.refresh()
         return self._views.get(epoch)
 
-    def shortlist(self, need: Need, model: str) -> list[WorkerView]:
-        """`place` and `place_decode` choose of these as they would of all."""
+    def shortlist(self, need: Need, model: str, host: str = "") -> list[WorkerView]:
+        """`place` and `place_decode` choose of these as they would of all; the second for pages
+        that come from `host`."""
         self.refresh()
         kinds, n_tokens = self._kinds.get(model, {}).values(), need.n_tokens + need.growth_tokens
         if not any(kind.has_room(n_tokens) for kind in kinds):
@@ -87,6 +89,11 @@ class Roster:
             facts = self._facts.get(epoch)
             if facts is not None and facts.model == model:
                 chosen[epoch] = self._views[epoch]
+        hosts = {view.host for view in chosen.values() if view.prefills} | {host}
+        for host in hosts - {""}:
+            for kind in kinds:
+                for view in kind.near(host, need):
+                    chosen[view.epoch] = view
         self.n_looks += len(chosen)
         return list(chosen.values())
 
@@ -188,6 +195,7 @@ class Roster:
             backlog_tokens=max(share.backlog_tokens, load.prefill_queue_tokens),
             max_backlog_tokens=self._config.max_prefill_backlog_tokens,
             last_given=member.last_given,
+            host=told.host_identity,
         )
 
 
@@ -209,6 +217,7 @@ class _Kind:
         self._views = views
         self._by_backlog = Order()
         self._by_free = Order()
+        self._by_free_at: dict[str, Order] = {}  # the same, by host
         self._by_both = Order()
         self._by_room = Order()  # the most free pages ahead, of those that take rows
 
@@ -221,7 +230,10 @@ class _Kind:
         if view.prefills:
             self._by_backlog.put(epoch, (view.backlog_tokens, view.last_given, name))
         if view.decodes:
-            self._by_free.put(epoch, (is_full, free, view.rows, name))
+            by_free = (is_full, free, view.rows, name)
+            self._by_free.put(epoch, by_free)
+            if view.host:
+                self._by_free_at.setdefault(view.host, Order()).put(epoch, by_free)
         if view.prefills and view.decodes:
             self._by_both.put(epoch, (view.backlog_tokens, free, view.rows, name))
         self._by_room.put(epoch, 0 if is_full or not view.decodes else -view.free_pages)
@@ -233,6 +245,8 @@ class _Kind:
             self._by_backlog.remove(view.epoch)
         if view.decodes:
             self._by_free.remove(view.epoch)
+            if view.host:
+                self._by_free_at[view.host].remove(view.epoch)
         if view.prefills and view.decodes:
             self._by_both.remove(view.epoch)
 
@@ -253,6 +267,13 @@ class _Kind:
             )
         else:  # they are there all the same: it is not avoided ones that must do
             yield from self._first(self._by_free, need, lambda view: True)
+
+    def near(self, host: str, need: Need) -> Iterator[WorkerView]:
+        """Decode workers on that host."""
+        n_tokens = need.n_tokens + need.growth_tokens
+        order = self._by_free_at.get(host)
+        if order is not None:
+            yield from self._first(order, need, lambda view: view.has_room(n_tokens))
 
     def has_room(self, n_tokens: int) -> bool:
         """Whether a worker takes a row of so many tokens, avoided or not."""

@@ -24,7 +24,8 @@ _FAMILIES = {
     "resumes": ("reason", "Attempts that failed and were made again"),
     "dropped": ("reason", "Messages of workers that were not used"),
     "refused": ("reason", "Requests refused, or turned away from the queue, with this error"),
-    "unauthenticated": ("method", "Calls at inner ports without the cluster's secret"),
+    "unauthenticated": ("method", "Calls by nobody: no credentials, or none that count"),
+    "denied": ("method", "Calls that the caller's role may not make"),
     "failed": ("reason", "Requests that ended with an error"),
 }
 _PLAIN = {

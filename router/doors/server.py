@@ -8,8 +8,9 @@ served; a load balancer that reads it sends clients elsewhere meanwhile.
 from __future__ import annotations
 
 import asyncio
-import errno
+import ssl
 from contextlib import AsyncExitStack
+from functools import partial
 from types import TracebackType
 
 import grpc
@@ -17,7 +18,8 @@ from grpc_health.v1 import health_pb2
 
 from twolane.router.background import Background
 from twolane.router.config import RouterConfig, ServerConfig
-from twolane.router.doors.admin_door import AdminDoor, listen_at
+from twolane.router.doors.admin_door import ADMIN, AdminDoor, listen_at
+from twolane.router.doors.gates import Gates
 from twolane.router.doors.grpc_door import INFERENCE, Door
 from twolane.router.doors.http.app import make_app
 from twolane.router.doors.http.server import HttpServer
@@ -28,12 +30,13 @@ from twolane.router.members.session import WorkerDialer
 from twolane.router.router import Router
 from twolane.router.text.codec import TextCodec
 from twolane.rpc.call_gate import CallGate
-from twolane.rpc.listen import ListenError, bare, join, listening
+from twolane.rpc.listen import IN_USE, ListenError, bare, bind_port, join, try_listen
 from twolane.rpc.metrics_http import Headers, MetricsEndpoint
 from twolane.rpc.options import INTERNAL_SERVER_OPTIONS
-from twolane.rpc.secret import SecretGate
 from twolane.rpc.shared_port import SharedPort
 from twolane.rpc.standard_services import Health, standard_handlers
+from twolane.security.access import METRICS_ROLES
+from twolane.security.gate import KeyCheck
 from twolane.v1 import cluster_pb2
 
 PUBLISH_S = 0.5  # health and metrics lag behind by this much
@@ -56,7 +59,11 @@ class RouterServer:
         server_config: ServerConfig,
         dialer: WorkerDialer,
         text: TextCodec | None = None,
+        *,
+        keys: KeyCheck | None = None,
     ) -> None:
+        """`keys` finds out whose an API key is. Without it, clients beyond this machine show
+        certificates. Raises `ListenError` for a listener that must not be opened."""
         self.metrics = RouterMetrics()
         self.router = Router(config, dialer, text, observer=self.metrics)
         self.port = 0
@@ -64,7 +71,7 @@ class RouterServer:
         self.metrics_port = 0
         self.http_port = 0
         self._config = server_config
-        self.gate = SecretGate(server_config.secret)
+        self.gates = Gates(server_config, keys)
         self._health = Health()
         self._stop_wanted = asyncio.Event()
         self._calls = CallGate(server_config.grpc.calls)
@@ -78,7 +85,7 @@ class RouterServer:
     @property
     def worker_address(self) -> str:
         """host:port of the door for workers and the launcher."""
-        return join(self._config.worker_host, self.worker_port)
+        return join(self._config.advertise_host or self._config.bind_host, self.worker_port)
 
     @property
     def http_address(self) -> str:
@@ -98,9 +105,15 @@ class RouterServer:
     async def __aenter__(self) -> RouterServer:
         async with AsyncExitStack() as stack:
             if self._config.metrics_port is not None:
-                metrics = MetricsEndpoint(self.metrics.registry, pages={TARGETS: self._targets})
+                metrics = MetricsEndpoint(
+                    self.metrics.registry,
+                    pages={TARGETS: self._targets},
+                    admit=partial(self.gates.metrics.admit_http, "metrics", METRICS_ROLES),
+                    tls=self._config.credentials.ssl_context(self._config.host, "--host"),
+                )
                 stack.push_async_callback(metrics.close)
-                self.metrics_port = await _start(metrics, self._config)
+                self.metrics_port = _bind(metrics, self._config)
+                await metrics.start()
             await stack.enter_async_context(self.router)
             await self._open_worker_door(stack)
             server = self._make_door()
@@ -109,9 +122,15 @@ class RouterServer:
             gate = self._calls
             server.add_handlers(Door(self.router).handlers(gate))
             server.add_handlers(standard_handlers(self._health, (INFERENCE,), gate))
-            host, port = self._config.host, self._config.port
-            with listening(host, port, "--port"):
-                self.port = server.bind(host, port)
+            config = self._config
+            self.port = config.credentials.bind(
+                server,
+                config.host,
+                config.port,
+                "--port",
+                ports=config.ports,
+                asks_for_certificates=not self.gates.has_keys,
+            )
             await self._open_admin_door(stack)
             await self._publish()
             await server.start()
@@ -142,27 +161,32 @@ class RouterServer:
             message_bytes=self.router.config.limits.message_bytes,
             connections=self._config.grpc.connections,
             idle_s=self._config.grpc.idle_s,
+            interceptors=[self.gates.clients],
         )
 
     async def _open_worker_door(self, stack: AsyncExitStack) -> None:
-        server = grpc.aio.server(interceptors=[self.gate], options=INTERNAL_SERVER_OPTIONS)
+        gate, config = self.gates.workers, self._config
+        server = grpc.aio.server(interceptors=[gate], options=INTERNAL_SERVER_OPTIONS)
         stack.push_async_callback(server.stop, None)
-        server.add_generic_rpc_handlers((WorkerDoor(self.router).handler(),))
-        host, port = self._config.worker_host, self._config.worker_port
-        with listening(host, port, "--worker-port"):
-            self.worker_port = server.add_insecure_port(join(host, port))
+        server.add_generic_rpc_handlers((WorkerDoor(self.router, gate).handler(),))
+        self.worker_port = config.credentials.bind(
+            server, config.bind_host, config.worker_port, "--worker-port", ports=config.ports
+        )
         await server.start()
 
     async def _open_admin_door(self, stack: AsyncExitStack) -> None:
         path = self._config.admin_socket
         if not path:
             return
-        server = grpc.aio.server(options=INTERNAL_SERVER_OPTIONS)
+        server = grpc.aio.server(
+            interceptors=[self.gates.operators], options=INTERNAL_SERVER_OPTIONS
+        )
         stack.push_async_callback(server.stop, None)
         door = AdminDoor(
             self.router, http_endpoint=self.http_address, metrics_endpoint=self.metrics_address
         )
         server.add_generic_rpc_handlers((door.handler(),))
+        server.add_generic_rpc_handlers(standard_handlers(self._health, (ADMIN,), self._calls))
         try:
             listen_at(server, path)
         except (RuntimeError, OSError) as error:
@@ -175,9 +199,13 @@ class RouterServer:
             return None
         app = make_app(self.router, config.http)
         max_bytes = self.router.config.limits.message_bytes
-        http = HttpServer(app, config.http, max_bytes=max_bytes)
-        with listening(config.host, config.http.port, "--http-port"):
-            self.http_port = http.open(bare(config.host))
+        may = ssl.CERT_OPTIONAL  # a client may show a key instead
+        tls = config.credentials.ssl_context(config.host, "--host", certificate=may)
+        http = HttpServer(app, config.http, self.gates.clients, max_bytes=max_bytes, tls=tls)
+        self.http_port = bind_port(
+            lambda port: http.open(bare(config.host), port),
+            config.host, config.http.port, "--http-port", config.ports,
+        )  # fmt: skip
         return http
 
     async def _stop_doors(self, server: SharedPort, http: HttpServer | None) -> None:
@@ -193,8 +221,8 @@ class RouterServer:
         """For the metrics: everything but single requests."""
         status = self.router.status(with_requests=False)
         status.metrics_endpoint = self.metrics_address
-        for method, n in self.gate.refused.items():
-            status.counters[f"unauthenticated.{method}"] = n
+        for reason, n in self.gates.refused().items():
+            status.counters[reason] += n
         for reason, n in self._calls.refused.items():
             status.counters[f"refused.{reason}"] += n
         return status
@@ -216,14 +244,13 @@ class RouterServer:
             await self._health.set(name, serving if self.router.can_serve() else not_serving)
 
 
-async def _start(metrics: MetricsEndpoint, config: ServerConfig) -> int:
-    """Returns the port: the one asked for, or another if somebody has that one. It is told to all
-    who scrape, and a router that serves is worth more than its page's place."""
+def _bind(metrics: MetricsEndpoint, config: ServerConfig) -> int:
+    """Returns the port: the one asked for, or another if that is in use. Scrapers find it by the
+    router's targets and its status, and a router that serves is worth more than its page's port."""
     assert config.metrics_port is not None
-    with listening(config.host, config.metrics_port, "--metrics-port"):
-        try:
-            return await metrics.start(bare(config.host), config.metrics_port)
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise
-            return await metrics.start(bare(config.host), 0)
+    host = bare(config.host)
+    is_taken = config.metrics_port and try_listen(host, config.metrics_port) == IN_USE
+    return bind_port(
+        lambda port: metrics.bind(host, port),
+        host, 0 if is_taken else config.metrics_port, "--metrics-port", config.ports,
+    )  # fmt: skip

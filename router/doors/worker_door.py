@@ -1,18 +1,22 @@
-"""The gRPC service for workers and the launcher, at a listener where they show the secret."""
+"""The gRPC service for workers, agents and the launcher, at a listener of its own."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from urllib.parse import unquote
 
 import grpc
 
-from twolane.errors import InvalidRequestError
+from twolane.errors import InvalidRequestError, PermissionDeniedError
 from twolane.router.members.membership import NameTakenError, RetiredEpochError
 from twolane.router.router import Router
 from twolane.rpc.call_gate import Context
 from twolane.rpc.handlers import unary
+from twolane.rpc.listen import host_of, is_loopback, is_unspecified
 from twolane.rpc.log_rate import LogRate
+from twolane.security.gate import Gate
+from twolane.security.identity import Identity, Role
 from twolane.v1 import cluster_pb2
 
 log = logging.getLogger(__name__)
@@ -22,11 +26,12 @@ CODE = grpc.StatusCode
 
 
 class WorkerDoor:
-    """Who comes in here is believed: a worker gets requests, a proof of death frees pages. So its
-    server has a `SecretGate`."""
+    """Callers here are believed: a worker gets requests, a proof of death frees pages. `gate` is
+    that of its server."""
 
-    def __init__(self, router: Router) -> None:
+    def __init__(self, router: Router, gate: Gate) -> None:
         self._router = router
+        self._gate = gate
         self._log_rate = LogRate()
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -40,6 +45,8 @@ class WorkerDoor:
         self, request: cluster_pb2.AnnounceRequest, context: Context
     ) -> cluster_pb2.AnnounceResponse:
         _check_announce(request)
+        check_endpoint(request.worker.endpoint, context.peer())
+        _check_name(request, self._gate.identity(context))
         try:
             return self._router.announce(request)
         except (NameTakenError, RetiredEpochError) as error:
@@ -61,6 +68,30 @@ class WorkerDoor:
         n = self._log_rate.take(epoch, asyncio.get_running_loop().time())
         if n:
             log.warning("refused %d announces: %s", n, error)
+
+
+def check_endpoint(endpoint: str, caller: str) -> None:
+    """Refuse a worker of another host that we could not dial: `caller` is its address as gRPC
+    writes it (ipv4:10.0.0.7:4711)."""
+    kind, _, address = unquote(caller).partition(":")
+    if not kind.startswith("ip") or is_loopback(host_of(address)):
+        return
+    if is_loopback(host_of(endpoint)) or is_unspecified(host_of(endpoint)):
+        raise InvalidRequestError(
+            f"the worker announces itself at {endpoint} and calls from {host_of(address)}: set its "
+            "advertise_host (--advertise-host) to an address of its host",
+            field="worker.endpoint",
+        )
+
+
+def _check_name(request: cluster_pb2.AnnounceRequest, caller: Identity) -> None:
+    """A worker speaks for itself alone."""
+    worker_id = request.worker.worker_id
+    if caller.role is Role.WORKER and caller.name != worker_id:  # guard: worker name
+        raise PermissionDeniedError(
+            f"{caller} may not announce {worker_id}: the certificate is for another worker",
+            metadata={"caller": str(caller), "worker_id": worker_id},
+        )
 
 
 def _check_announce(request: cluster_pb2.AnnounceRequest) -> None:

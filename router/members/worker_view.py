@@ -42,10 +42,16 @@ class WorkerView:
     backlog_tokens: int = 0  # prompts assigned and not yet through
     max_backlog_tokens: int = 1
     last_given: int = 0  # the number of the latest prompt that it was given
+    host: str = ""  # its host's identity; empty: not told
 
     @property
     def free_pages(self) -> int:
         return self.n_pages - self.occupied_pages
+
+    @property
+    def used_share(self) -> float:
+        """Of its pages."""
+        return self.occupied_pages / self.n_pages
 
     def has_room(self, n_tokens: int) -> bool:
         return self.rows < self.max_rows and self.free_pages >= pages_for(

@@ -7,15 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from twolane.deploy.spec.options import settings
-from twolane.deploy.spec.specs import (
-    DECODE,
-    PREFILL,
-    ClusterSpec,
-    ModelSpec,
-    PoolSpec,
-    RouterSettings,
-    WorkerSettings,
-)
+from twolane.deploy.spec.settings import DECODE, PREFILL, RouterSettings, WorkerSettings
+from twolane.deploy.spec.specs import ClusterSpec, ModelSpec, PoolSpec
 from twolane.engine.config import EngineConfig
 
 

@@ -65,13 +65,14 @@ def test_logs_tell_of_start_join_refusal_loss_and_restart_and_metrics_are_where_
         assert died["text"] == "killed by SIGKILL"
         cluster.wait_for("started", "decode-0", after=n_events)
     router = (tmp_path / "router-0.log").read_text()
+    members = r"twolane\.router\.members\.membership"
     for part in (
-        r"I deploy\.child: router-0 serves at 127\.0\.0\.1:\d+",
-        r"I router\.membership: worker decode-0 announces itself: decode, epoch",
-        r"I router\.membership: worker prefill-0 \(\w+\) is alive: its session is open",
-        r"I router\.router: refused 1 requests \(\w+\); the last: ",
-        r"W router\.membership: worker decode-0 \(\w+\) is suspect: ",
-        r"W router\.membership: worker decode-0 \(\w+\) is gone: ",
+        r"I twolane\.deploy\.process\.child: router-0 serves at 127\.0\.0\.1:\d+",
+        rf"I {members}: worker decode-0 announces itself: decode, epoch",
+        rf"I {members}: worker prefill-0 \(\w+\) is alive: its session is open",
+        r"I twolane\.router\.router: refused 1 requests \(\w+\); the last: ",
+        rf"W {members}: worker decode-0 \(\w+\) is suspect: ",
+        rf"W {members}: worker decode-0 \(\w+\) is gone: ",
     ):
         assert re.search(part, router), f"{part} is not in\n{router}"
     launcher = (tmp_path / "launcher.log").read_text()

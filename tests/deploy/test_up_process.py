@@ -325,7 +325,7 @@ def test_a_port_in_use_is_named() -> None:
 
 
 def test_a_worker_that_cannot_listen_says_so(tmp_path: Path) -> None:
-    arguments = ["worker", "--engine", "fake", "--host", "192.0.2.1"]
+    arguments = ["worker", "--engine", "fake", "--bind-host", "192.0.2.1"]
     done = subprocess.run(
         [sys.executable, "-m", "twolane.deploy", *arguments],
         env={**os.environ, "HOME": str(tmp_path)},

@@ -10,7 +10,7 @@ from twolane.decode_worker.config import DecodeConfig
 from twolane.deploy.launch.restart import RestartConfig
 from twolane.deploy.launch.supervisor import SupervisorConfig
 from twolane.deploy.process.compose_worker import GPU_STEP_LIMITS, sender_config, step_watch_config
-from twolane.deploy.spec.specs import TimingSpec
+from twolane.deploy.spec.settings import TimingSpec
 from twolane.kvtransfer.config import LeaseConfig, ReceiverConfig, SenderConfig
 from twolane.prefill_worker.batching import BatchingConfig
 from twolane.prefill_worker.config import PrefillConfig
@@ -93,6 +93,9 @@ SECTIONS = (
                 "queue_timeout_s": Row("wait of a queued request", "", OVERLOADED),
                 "unavailable_after_s": Row(
                     "time without a worker that could serve it", "", "UnavailableError"
+                ),
+                "lost_workers_wait_s": Row(
+                    "the same for a request whose workers were lost", "", "UnavailableError"
                 ),
                 "retry_after_min_s": Row("shortest RetryInfo", "", ""),
                 "retry_after_max_s": Row("longest RetryInfo", "", ""),

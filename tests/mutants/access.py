@@ -8,14 +8,41 @@ _MEMBERS = "tests/router/members/test_membership.py::"
 
 ACCESS = (
     Mutant(
-        "secret",
-        "twolane/rpc/secret.py",
-        "if not details.method.startswith(_OURS) or self._knows(details):",
-        "if True:",
+        "API key",
+        "twolane/security/keys.py",
+        "is_right = hmac.compare_digest(digest(secret), known)",
+        "is_right = True",
         (
-            "tests/twolane/rpc/test_secret.py::"
+            "tests/twolane/security/test_keys.py::"
+            "test_wrong_keys_are_refused_and_the_answer_does_not_tell_a_known_id_from_another",
+        ),
+    ),
+    Mutant(
+        "secret",
+        "twolane/security/gate.py",
+        "if not hmac.compare_digest(secret.encode(), self._secret):",
+        "if False:",
+        (
+            "tests/twolane/security/test_gate.py::"
             "test_without_the_secret_a_call_is_unauthenticated_at_once",
         ),
+    ),
+    Mutant(
+        "roles",
+        "twolane/security/gate.py",
+        "if caller.role not in roles:",
+        "if False:",
+        (
+            "tests/twolane/security/test_gate.py::"
+            "test_a_method_that_is_not_in_the_table_is_for_nobody",
+        ),
+    ),
+    Mutant(
+        "worker name",
+        "router/doors/worker_door.py",
+        "if caller.role is Role.WORKER and caller.name != worker_id:",
+        "if False:",
+        ("tests/deploy/test_walk.py::test_a_worker_announces_itself_alone",),
     ),
     Mutant(
         "live name",

@@ -237,7 +237,7 @@ def test_fault_in_the_row_itself_is_told_and_not_tried_again() -> None:
     play(script, TWO_BY_TWO)
 
 
-def test_nobody_left_is_unavailable_after_the_bound_and_a_new_worker_in_time_saves_it() -> None:
+def test_request_whose_workers_are_lost_waits_for_their_restart_longer_than_a_new_one() -> None:
     async def script(router: Router, cluster: ScriptedCluster) -> None:
         first = asyncio.create_task(ask(router, message(PROMPT, max_tokens=N)))
         await asyncio.sleep(0.1)
@@ -245,13 +245,20 @@ def test_nobody_left_is_unavailable_after_the_bound_and_a_new_worker_in_time_sav
         await asyncio.sleep(1.0)
         cluster.start_worker("d1")
         assert (await first).tokens == expected_answer(PROMPT, N)
+        accepted = asyncio.create_task(ask(router, message(PROMPT, max_tokens=N)))
+        await asyncio.sleep(0.1)
         cluster.workers["d1"].kill()
-        started = asyncio.get_running_loop().time()
-        outcome = await ask(router, message(PROMPT, max_tokens=N))
-        assert isinstance(outcome.error, UnavailableError)
-        assert 2.0 < outcome.ended_at - started < 2.5
+        killed_at = asyncio.get_running_loop().time()
+        await asyncio.sleep(0.1)
+        new = await ask(router, message(PROMPT, max_tokens=N))
+        assert isinstance(new.error, UnavailableError)
+        assert 2.0 < new.ended_at - killed_at < 2.7
+        lost = await accepted
+        assert isinstance(lost.error, UnavailableError)
+        assert 5.0 < lost.ended_at - killed_at < 5.5
 
-    config = RouterConfig(admission=AdmissionConfig(unavailable_after_s=2.0))
+    admission = AdmissionConfig(unavailable_after_s=2.0, lost_workers_wait_s=5.0)
+    config = RouterConfig(admission=admission)
     play(script, ("p0", "d0"), config=config)
 
 

@@ -14,6 +14,7 @@ Usage: twolane COMMAND [ARGUMENTS]
   status    Show workers, pages by state and requests.
   models    List the models that the cluster serves.
   drain     Let WORKER finish what it runs, and give it nothing new.
+  auth      Make, list and revoke API keys.
 """
 
 

@@ -12,6 +12,7 @@ import click
 
 from twolane import __version__
 from twolane.cli.admin import drain, models
+from twolane.cli.auth import auth
 from twolane.cli.chat import chat
 from twolane.cli.generate import generate
 from twolane.cli.status import status
@@ -23,6 +24,7 @@ from twolane.errors import (
     OverloadedError,
     PermissionDeniedError,
     TwolaneError,
+    UnauthenticatedError,
     UnavailableError,
     UnknownModelError,
 )
@@ -30,6 +32,7 @@ from twolane.errors import (
 EXIT_CODES: list[tuple[type[TwolaneError], int]] = [
     (InvalidRequestError, 2),
     (UnknownModelError, 2),
+    (UnauthenticatedError, 2),
     (PermissionDeniedError, 2),
     (UnavailableError, 3),
     (OverloadedError, 3),
@@ -72,7 +75,7 @@ def app() -> None:
     """Serve large language models on two pools of workers, and talk to them."""
 
 
-for command in (up, generate, chat, status, models, drain):
+for command in (up, generate, chat, status, models, drain, auth):
     app.add_command(command)
 
 

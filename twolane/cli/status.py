@@ -120,9 +120,9 @@ def _state(worker: WorkerInfo) -> str:
 
 
 def _places(workers: Sequence[WorkerInfo]) -> Rows:
-    table = Rows(("worker", "pool", "devices"), ())
+    table = Rows(("worker", "pool", "host", "devices"), ())
     for worker in workers:
-        table.add_row(worker.worker_id, worker.pool, _devices(worker.devices))
+        table.add_row(worker.worker_id, worker.pool, worker.host, _devices(worker.devices))
     return table
 
 

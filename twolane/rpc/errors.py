@@ -23,10 +23,12 @@ DOMAIN = "twolane"
 _CODE_OF: dict[type[errors.TwolaneError], int] = {
     errors.InvalidRequestError: code_pb2.INVALID_ARGUMENT,
     errors.InvalidParameterError: code_pb2.INVALID_ARGUMENT,
+    errors.UnauthenticatedError: code_pb2.UNAUTHENTICATED,
     errors.PermissionDeniedError: code_pb2.PERMISSION_DENIED,
     errors.DuplicateRequestError: code_pb2.ALREADY_EXISTS,
     errors.UnknownModelError: code_pb2.NOT_FOUND,
     errors.OverloadedError: code_pb2.RESOURCE_EXHAUSTED,
+    errors.QuotaError: code_pb2.RESOURCE_EXHAUSTED,
     errors.DeadlineError: code_pb2.DEADLINE_EXCEEDED,
     errors.CancelledError: code_pb2.CANCELLED,
     errors.UnavailableError: code_pb2.UNAVAILABLE,
@@ -82,7 +84,9 @@ def from_rpc_error(error: grpc.RpcError) -> errors.TwolaneError:
     metadata = dict(info.metadata)
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         retry_after_s = retry.retry_delay.ToMilliseconds() / 1000
-        return errors.OverloadedError(text, retry_after_s=retry_after_s, metadata=metadata)
+        is_quota = info.reason == errors.QuotaError.reason
+        kind = errors.QuotaError if is_quota else errors.OverloadedError
+        return kind(text, retry_after_s=retry_after_s, metadata=metadata)
     if code is grpc.StatusCode.INVALID_ARGUMENT:
         field = bad_request.field_violations[0].field if bad_request.field_violations else ""
         return errors.InvalidRequestError(text, field=field, metadata=metadata)
@@ -103,7 +107,7 @@ def _details(call: grpc.Call) -> Sequence[any_pb2.Any]:
 # call can have. Those that no process of ours sends come from gRPC itself, or from a proxy.
 _ERROR_OF: dict[grpc.StatusCode, type[errors.TwolaneError]] = {
     grpc.StatusCode.PERMISSION_DENIED: errors.PermissionDeniedError,
-    grpc.StatusCode.UNAUTHENTICATED: errors.PermissionDeniedError,
+    grpc.StatusCode.UNAUTHENTICATED: errors.UnauthenticatedError,
     grpc.StatusCode.ALREADY_EXISTS: errors.DuplicateRequestError,
     grpc.StatusCode.NOT_FOUND: errors.UnknownModelError,
     grpc.StatusCode.DEADLINE_EXCEEDED: errors.DeadlineError,

@@ -1,15 +1,23 @@
-"""host:port in every spelling, and what keeps a server from listening there."""
+"""Addresses to listen at: host:port in every spelling, port ranges, what keeps a server from
+listening there, and whether others could dial it."""
 
 from __future__ import annotations
 
 import errno
+import ipaddress
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
+
+BoundT = TypeVar("BoundT")
+
+MAX_PORT = 65535
+IN_USE = "it is in use"
 
 
 class ListenError(Exception):
-    """Names the place, the option that set it, and why it cannot be had."""
+    """Names the address, the option that set it, and why it cannot be listened at."""
 
 
 def bare(host: str) -> str:
@@ -23,9 +31,85 @@ def join(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def host_of(endpoint: str) -> str:
+    """127.0.0.1 of 127.0.0.1:80, ::1 of [::1]:80"""
+    return bare(endpoint.rpartition(":")[0])
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only processes of the same host can dial it. A name is looked up; one that is not
+    found is not the loopback."""
+    return _are(host, lambda address: address.is_loopback)
+
+
+def is_unspecified(host: str) -> bool:
+    """0.0.0.0 or ::, at which a server listens everywhere, and which cannot be dialled."""
+    return _are(host, lambda address: address.is_unspecified)
+
+
+def unreachable(bind_host: str, advertise_host: str, dialled_by: Iterable[str]) -> str:
+    """Why others could not dial a server that listens at `bind_host` and advertises
+    `advertise_host` (empty: `bind_host`); empty if they can. `dialled_by` are endpoints of those
+    others: one beyond the loopback may be on another host."""
+    host = advertise_host or bind_host
+    if is_unspecified(host):
+        return (
+            f"bind_host is {bind_host} and advertise_host is {advertise_host or 'not set'}: others "
+            "cannot dial that; set advertise_host (--advertise-host) to an address of this host"
+        )
+    far = next((other for other in dialled_by if not is_loopback(host_of(other))), None)
+    if far is None or not is_loopback(host):
+        return ""
+    field = "advertise_host" if advertise_host else "bind_host"
+    return (
+        f"{field} is {host}, and {far} may be on another host, from where it cannot be dialled: "
+        f"set bind_host (--bind-host), or advertise_host, to an address of this host"
+    )
+
+
+def port_range(text: str) -> range:
+    """7300-7399, both included. Raises ValueError for what is none."""
+    first, dash, last = text.partition("-")
+    if not (dash and first.strip().isdecimal() and last.strip().isdecimal()):
+        raise ValueError(f"ports is {text!r}; it must name the first and the last, like 7300-7399")
+    ports = range(int(first), int(last) + 1)
+    if not ports or not ports.start or ports[-1] > MAX_PORT:
+        raise ValueError(
+            f"ports is {text!r}; the first is at least 1, the last not before it and at most "
+            f"{MAX_PORT}"
+        )
+    return ports
+
+
+def bind_port(
+    bind: Callable[[int], BoundT], host: str, port: int, option: str, ports: str = ""
+) -> BoundT:
+    """Call `bind`, which opens a listener at a port of `host`, and return what it returns.
+
+    It is called with `port`, which `option` sets; if that is 0 and there is a range `ports`, with
+    the first port of the range that is free. Raises `ListenError`, also if none is.
+    """
+    if port or not ports:
+        with listening(host, port, option):
+            return bind(port)
+    for candidate in port_range(ports):
+        with listening(host, candidate, "--ports"):
+            if try_listen(host, candidate) == IN_USE:
+                continue
+            try:
+                return bind(candidate)
+            except (RuntimeError, OSError):
+                if try_listen(host, candidate) != IN_USE:  # else another process was quicker
+                    raise
+    raise ListenError(
+        f"cannot listen on {bare(host)}: every port of {ports} (--ports) is in use; give this host "
+        "a larger range"
+    )
+
+
 @contextmanager
 def listening(host: str, port: int, option: str) -> Iterator[None]:
-    """Around what binds a socket: gRPC's RuntimeError and OSErrors become a `ListenError`."""
+    """Around code that binds a socket: gRPC's RuntimeError and OSErrors become a `ListenError`."""
     try:
         yield
     except (RuntimeError, OSError) as error:
@@ -34,7 +118,7 @@ def listening(host: str, port: int, option: str) -> Iterator[None]:
 
 
 def try_listen(host: str, port: int) -> str:
-    """Why nobody could listen there now; empty: it can be done."""
+    """Why no server could listen there now; empty: it can be done."""
     try:
         found = socket.getaddrinfo(bare(host), port, type=socket.SOCK_STREAM)
         for family, kind, protocol, _, address in found:
@@ -46,8 +130,23 @@ def try_listen(host: str, port: int) -> str:
         return f"{bare(host)} is no address: {error.strerror}"
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            return "it is in use"
+            return IN_USE
         if error.errno == errno.EADDRNOTAVAIL:
             return f"{bare(host)} is no address of this machine"
         return error.strerror or str(error)
     return ""
+
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+def _are(host: str, test: Callable[[Address], bool]) -> bool:
+    """Whether all addresses of that host pass, and there is one."""
+    if not host:  # which getaddrinfo takes for the loopback
+        return False
+    try:
+        found = socket.getaddrinfo(bare(host), None, type=socket.SOCK_STREAM)
+    except (socket.gaierror, UnicodeError):
+        return False
+    addresses = (str(at[4][0]).partition("%")[0] for at in found)
+    return bool(found) and all(test(ipaddress.ip_address(address)) for address in addresses)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
+
+_TRUST = "spiffe://twolane/"
+_PART = re.compile(r"[A-Za-z0-9._-]{1,100}")  # what SPIFFE takes, and file names do
 
 
 class Role(StrEnum):
@@ -38,3 +42,26 @@ class Identity:
     def __str__(self) -> str:
         """For logs and audit events: `worker/decode-0`, `client/acme/key-1`."""
         return "/".join(part for part in (self.role.value, self.tenant, self.name) if part)
+
+    @property
+    def uri(self) -> str:
+        """As a certificate carries it: `spiffe://twolane/worker/decode-0`."""
+        return _TRUST + str(self)
+
+
+def parse_identity(text: str) -> Identity:
+    """Of `worker/decode-0` or `client/acme/alice`, with or without `spiffe://twolane/`.
+
+    Raises ValueError for anything else. `LOCAL` is no role of certificates.
+    """
+    role, *names = text.removeprefix(_TRUST).split("/")
+    roles = [each.value for each in Role if each is not Role.LOCAL]
+    if role not in roles:
+        raise ValueError(f"{role!r} is no role; the roles are {', '.join(roles)}")
+    wanted = ["TENANT", "NAME"] if role == Role.CLIENT else ["NAME"]
+    if len(names) != len(wanted) or not all(map(_PART.fullmatch, names)):
+        raise ValueError(
+            f"{text!r} is no identity; it must be {'/'.join([role, *wanted])}, of letters, digits "
+            "and ._-"
+        )
+    return Identity(Role(role), names[-1], names[0] if len(names) > 1 else "")

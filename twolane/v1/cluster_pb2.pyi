@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class AnnounceRequest(_message.Message):
-    __slots__ = ("worker", "roles", "model", "fingerprint", "n_pages", "page_tokens", "max_context_tokens", "vocab_size", "eos_token_ids", "decode_rows", "metrics_endpoint", "leaving", "layout", "makes_dtypes", "pool", "devices")
+    __slots__ = ("worker", "roles", "model", "fingerprint", "n_pages", "page_tokens", "max_context_tokens", "vocab_size", "eos_token_ids", "decode_rows", "metrics_endpoint", "leaving", "layout", "makes_dtypes", "pool", "devices", "host", "host_identity")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     ROLES_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -24,6 +24,8 @@ class AnnounceRequest(_message.Message):
     MAKES_DTYPES_FIELD_NUMBER: _ClassVar[int]
     POOL_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    HOST_IDENTITY_FIELD_NUMBER: _ClassVar[int]
     worker: _worker_pb2.WorkerAddress
     roles: _containers.RepeatedScalarFieldContainer[_worker_pb2.Role]
     model: str
@@ -40,7 +42,9 @@ class AnnounceRequest(_message.Message):
     makes_dtypes: _containers.RepeatedScalarFieldContainer[str]
     pool: str
     devices: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, worker: _Optional[_Union[_worker_pb2.WorkerAddress, _Mapping]] = ..., roles: _Optional[_Iterable[_Union[_worker_pb2.Role, str]]] = ..., model: _Optional[str] = ..., fingerprint: _Optional[str] = ..., n_pages: _Optional[int] = ..., page_tokens: _Optional[int] = ..., max_context_tokens: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., decode_rows: _Optional[int] = ..., metrics_endpoint: _Optional[str] = ..., leaving: bool = ..., layout: _Optional[str] = ..., makes_dtypes: _Optional[_Iterable[str]] = ..., pool: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ...) -> None: ...
+    host: str
+    host_identity: str
+    def __init__(self, worker: _Optional[_Union[_worker_pb2.WorkerAddress, _Mapping]] = ..., roles: _Optional[_Iterable[_Union[_worker_pb2.Role, str]]] = ..., model: _Optional[str] = ..., fingerprint: _Optional[str] = ..., n_pages: _Optional[int] = ..., page_tokens: _Optional[int] = ..., max_context_tokens: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., decode_rows: _Optional[int] = ..., metrics_endpoint: _Optional[str] = ..., leaving: bool = ..., layout: _Optional[str] = ..., makes_dtypes: _Optional[_Iterable[str]] = ..., pool: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., host: _Optional[str] = ..., host_identity: _Optional[str] = ...) -> None: ...
 
 class AnnounceResponse(_message.Message):
     __slots__ = ("interval_ms",)
@@ -87,7 +91,7 @@ class GetClusterStatusResponse(_message.Message):
     def __init__(self, router_id: _Optional[str] = ..., uptime_s: _Optional[float] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., requests: _Optional[_Iterable[_Union[RequestStatus, _Mapping]]] = ..., requests_by_state: _Optional[_Mapping[str, int]] = ..., counters: _Optional[_Mapping[str, int]] = ..., http_endpoint: _Optional[str] = ..., metrics_endpoint: _Optional[str] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
-    __slots__ = ("worker", "roles", "state", "model", "fingerprint", "load", "last_heard_s", "requests", "pool", "devices", "metrics_endpoint")
+    __slots__ = ("worker", "roles", "state", "model", "fingerprint", "load", "last_heard_s", "requests", "pool", "devices", "metrics_endpoint", "host")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     ROLES_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -99,6 +103,7 @@ class WorkerStatus(_message.Message):
     POOL_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
     METRICS_ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
     worker: _worker_pb2.WorkerAddress
     roles: _containers.RepeatedScalarFieldContainer[_worker_pb2.Role]
     state: str
@@ -110,7 +115,8 @@ class WorkerStatus(_message.Message):
     pool: str
     devices: _containers.RepeatedScalarFieldContainer[str]
     metrics_endpoint: str
-    def __init__(self, worker: _Optional[_Union[_worker_pb2.WorkerAddress, _Mapping]] = ..., roles: _Optional[_Iterable[_Union[_worker_pb2.Role, str]]] = ..., state: _Optional[str] = ..., model: _Optional[str] = ..., fingerprint: _Optional[str] = ..., load: _Optional[_Union[_worker_pb2.LoadReport, _Mapping]] = ..., last_heard_s: _Optional[float] = ..., requests: _Optional[int] = ..., pool: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., metrics_endpoint: _Optional[str] = ...) -> None: ...
+    host: str
+    def __init__(self, worker: _Optional[_Union[_worker_pb2.WorkerAddress, _Mapping]] = ..., roles: _Optional[_Iterable[_Union[_worker_pb2.Role, str]]] = ..., state: _Optional[str] = ..., model: _Optional[str] = ..., fingerprint: _Optional[str] = ..., load: _Optional[_Union[_worker_pb2.LoadReport, _Mapping]] = ..., last_heard_s: _Optional[float] = ..., requests: _Optional[int] = ..., pool: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., metrics_endpoint: _Optional[str] = ..., host: _Optional[str] = ...) -> None: ...
 
 class RequestStatus(_message.Message):
     __slots__ = ("request_id", "state", "attempt", "prefill_worker", "decode_worker", "prompt_tokens", "output_tokens", "age_s", "priority", "submission_id")
@@ -149,10 +155,14 @@ class DrainWorkerResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class ReportGoneRequest(_message.Message):
-    __slots__ = ("epoch",)
+    __slots__ = ("epoch", "host", "proof_class")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PROOF_CLASS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
-    def __init__(self, epoch: _Optional[int] = ...) -> None: ...
+    host: str
+    proof_class: str
+    def __init__(self, epoch: _Optional[int] = ..., host: _Optional[str] = ..., proof_class: _Optional[str] = ...) -> None: ...
 
 class ReportGoneResponse(_message.Message):
     __slots__ = ()

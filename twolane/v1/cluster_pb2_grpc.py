@@ -63,7 +63,8 @@ class MembershipServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ReportGone(self, request, context):
-        """The launcher's proof that no process of `epoch` runs any more: quarantined pages are freed.
+        """The proof that no process of `epoch` runs any more: quarantined pages are freed. An agent may
+        report what its own host has announced; a controller, that a host was switched off (class C).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

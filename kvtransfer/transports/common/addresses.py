@@ -11,16 +11,25 @@ import secrets
 import socket
 import struct
 
+from twolane.rpc.listen import bind_port
+
 BUFFER_BYTES = 4 * 1024 * 1024
 
 
-def listen_tcp(bind_host: str, advertise_host: str) -> tuple[socket.socket, str]:
-    """A listening socket and the address that senders are told."""
-    infos = socket.getaddrinfo(bind_host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    family, _, _, _, bind_address = infos[0]
-    listener = socket.create_server(bind_address[:2], family=family)
+def listen_tcp(bind_host: str, advertise_host: str, ports: str = "") -> tuple[socket.socket, str]:
+    """A listening socket, and the address that senders dial. Its port is one of `ports`
+    ("7300-7399"; empty: any). Raises `ListenError`."""
+    listener = bind_port(
+        lambda port: _listen_at(bind_host, port), bind_host, 0, "--bind-host", ports
+    )
     port = listener.getsockname()[1]
     return listener, f"{advertise_host or bind_host}:{port}"
+
+
+def _listen_at(host: str, port: int) -> socket.socket:
+    infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, _, _, _, address = infos[0]
+    return socket.create_server(address[:2], family=family)
 
 
 def listen_unix() -> tuple[socket.socket, str]:

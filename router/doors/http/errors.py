@@ -20,17 +20,23 @@ _STATUS_OF: dict[type[errors.TwolaneError], int] = {
     errors.InvalidRequestError: 400,
     errors.InvalidParameterError: 400,
     errors.UnimplementedError: 400,
+    errors.UnauthenticatedError: 401,
     errors.PermissionDeniedError: 403,
     errors.UnknownModelError: 404,
     errors.DuplicateRequestError: 409,
     errors.OverloadedError: 429,
+    errors.QuotaError: 429,
     errors.CancelledError: CLIENT_LEFT,
     errors.InternalError: 500,
     errors.UnavailableError: 503,
     errors.DeadlineError: 504,
 }
 _TYPE_OF = {403: "permission_error", 429: "rate_limit_error"}
-_CODE_OF = {errors.UnknownModelError.reason: "model_not_found"}
+_CODE_OF = {
+    errors.UnknownModelError.reason: "model_not_found",
+    errors.UnauthenticatedError.reason: "invalid_api_key",
+    errors.QuotaError.reason: "rate_limit_exceeded",
+}
 
 
 def error_body(error: errors.TwolaneError) -> dict[str, Any]:
@@ -49,6 +55,8 @@ async def on_twolane_error(request: Request, error: Exception) -> Response:
     headers = call_id_header(request)
     if isinstance(error, errors.OverloadedError):
         headers |= retry_after(error.retry_after_s)
+    if isinstance(error, errors.UnauthenticatedError):
+        headers |= {"WWW-Authenticate": "Bearer"}
     return JSONResponse(error_body(error), _STATUS_OF[type(error)], headers)
 
 

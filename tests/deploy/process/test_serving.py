@@ -11,14 +11,18 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.deploy.clusters import changed, model_with
+from tests.ports import free_range
 from twolane.deploy.bundled import model_path
 from twolane.deploy.errors import StartError
 from twolane.deploy.process.descriptors import MOST
 from twolane.deploy.process.serving import serving
-from twolane.deploy.spec.specs import ProcessSpec, RouterSettings, RouterSpec, WorkerSpec
+from twolane.deploy.spec.settings import RouterSettings
+from twolane.deploy.spec.specs import ProcessSpec, RouterSpec, WorkerSpec
+from twolane.rpc.listen import port_range
 
 MODEL = model_with(model_dir=str(model_path()), name="m", engine="fake", n_pages=8)
 ROUTER = RouterSpec(router_id="r", model=MODEL, settings=RouterSettings(port=0))
@@ -57,7 +61,7 @@ async def test_what_serves_may_open_as_many_descriptors_as_the_system_allows(
 
 async def test_a_process_that_cannot_start_freezes_nothing() -> None:
     nowhere = WorkerSpec(
-        worker_id="w", epoch=1, roles=("prefill",), model=MODEL, routers=(), host="192.0.2.1"
+        worker_id="w", epoch=1, roles=("prefill",), model=MODEL, routers=(), bind_host="192.0.2.1"
     )
     with pytest.raises(StartError):
         async with serving(nowhere):
@@ -72,3 +76,45 @@ async def test_a_router_whose_tokenizer_is_damaged_says_so_in_a_line(tmp_path: P
         async with serving(replace(ROUTER, model=model)):
             pass
     assert "\n" not in str(caught.value)
+
+
+async def test_a_worker_that_routers_of_another_host_could_not_dial_is_refused() -> None:
+    far = replace(WORKER, routers=("127.0.0.1:1", "10.77.0.11:7201"))
+    with pytest.raises(StartError, match=r"^bind_host is 127\.0\.0\.1, and 10\.77\.0\.11:7201"):
+        async with serving(far):
+            pass
+
+
+@pytest.mark.parametrize("spec", [ROUTER, WORKER], ids=["router", "worker"])
+async def test_a_process_that_listens_everywhere_must_say_what_others_dial(
+    spec: ProcessSpec,
+) -> None:
+    with pytest.raises(StartError, match="advertise_host is not set"):
+        async with serving(replace(spec, bind_host="0.0.0.0")):
+            pass
+    async with serving(replace(spec, bind_host="0.0.0.0", advertise_host="127.0.0.1")) as where:
+        assert (where.worker_endpoint or where.endpoint).startswith("127.0.0.1:")
+
+
+@pytest.mark.parametrize("spec", [ROUTER, WORKER], ids=["router", "worker"])
+async def test_every_port_of_a_process_comes_from_the_range(spec: ProcessSpec) -> None:
+    ports = free_range(8)
+    if isinstance(spec, WorkerSpec):
+        settings = replace(spec.settings, transports=("tcp",))
+        spec = replace(spec, roles=("decode",), settings=settings)
+    async with serving(replace(spec, ports=ports)) as where:
+        said = {where.endpoint, where.metrics_endpoint, where.worker_endpoint, where.http_endpoint}
+        assert {int(each.rpartition(":")[2]) for each in said if each} <= {*port_range(ports)}
+        listening = {
+            each.laddr.port
+            for each in psutil.Process().net_connections("tcp")
+            if each.status == psutil.CONN_LISTEN
+        }
+        assert len(listening & {*port_range(ports)}) == (4 if isinstance(spec, RouterSpec) else 3)
+
+
+async def test_a_range_that_is_used_up_is_an_error_that_names_it() -> None:
+    ports = free_range(1)
+    with pytest.raises(StartError, match=rf"every port of {ports} \(--ports\) is in use"):
+        async with serving(replace(WORKER, ports=ports)):
+            pass

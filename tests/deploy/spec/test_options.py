@@ -22,17 +22,9 @@ from twolane.deploy.process.compose_worker import on_device, ready_limits
 from twolane.deploy.process.engine_host import open_engine
 from twolane.deploy.spec.options import Declared, declared
 from twolane.deploy.spec.resolve import resolve
+from twolane.deploy.spec.settings import ClusterSettings, RouterSettings, TimingSpec, WorkerSettings
 from twolane.deploy.spec.spec_json import from_json, to_json
-from twolane.deploy.spec.specs import (
-    ClusterSettings,
-    ClusterSpec,
-    ModelSpec,
-    RouterSettings,
-    RouterSpec,
-    TimingSpec,
-    WorkerSettings,
-    WorkerSpec,
-)
+from twolane.deploy.spec.specs import ClusterSpec, ModelSpec, RouterSpec, WorkerSpec
 from twolane.deploy.spec.topology import Topology
 from twolane.deploy.spec.topology_file import write_topology
 from twolane.engine.config import EngineConfig
@@ -48,7 +40,12 @@ PARTS: dict[type, str] = {
 }
 OPTIONS = [pytest.param(kind, it, id=it.key) for kind in PARTS for it in declared(kind)]
 PAGES_OF_FP8 = ["page_tokens", "kv_dtype"]
-PARTICULAR = {"model": str(model_path()), "kv_bytes": 1 << 26, "generation_config": "none"}
+PARTICULAR = {
+    "model": str(model_path()),
+    "kv_bytes": 1 << 26,
+    "generation_config": "none",
+    "ports": "7300-7399",
+}
 
 
 def another(each: Declared) -> Any:

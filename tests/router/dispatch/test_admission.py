@@ -331,4 +331,4 @@ def test_request_whose_only_fitting_worker_is_gone_fails_and_does_not_wait_for_t
         assert "has pages for 460 tokens" in outcome.error.message
         assert 2 < outcome.ended_at < 10
 
-    play(script, (), config=limited(unavailable_after_s=2.0))
+    play(script, (), config=limited(unavailable_after_s=1.0, lost_workers_wait_s=2.0))

@@ -172,6 +172,48 @@ def test_place(workers: Any, need: Any, pair: Any) -> None:
         assert found == pair
 
 
+FAR_IS_AS_GOOD = [
+    ("both are empty", {}, {}, "d-near"),
+    ("this row's own pages cost nothing", {"occupied_pages": 2}, {}, "d-near"),
+    ("more rows than that do", {"occupied_pages": 3}, {}, "d-far"),
+    ("an eighth more is as good", {"occupied_pages": 47}, {"occupied_pages": 40}, "d-near"),
+    ("more than an eighth is not", {"occupied_pages": 48}, {"occupied_pages": 40}, "d-far"),
+    ("no row is free there", {"rows": 8}, {}, "d-far"),
+    ("no page is free there", {"occupied_pages": 100}, {"occupied_pages": 90}, "d-far"),
+    ("the far one has no room", {"occupied_pages": 60}, {"occupied_pages": 99}, "d-near"),
+]
+
+
+@pytest.mark.parametrize(
+    ("near", "far", "chosen"),
+    [row[1:] for row in FAR_IS_AS_GOOD],
+    ids=[r[0] for r in FAR_IS_AS_GOOD],
+)
+def test_a_decode_worker_on_the_prefill_workers_host_is_taken_if_that_costs_nothing(
+    near: Any, far: Any, chosen: str
+) -> None:
+    workers = [
+        worker("p0", host="A"),
+        worker("d-far", host="B", **far),
+        worker("d-near", host="A", **near),
+    ]
+    need = Need(**SMALL)
+    placement = place(need, workers)
+    assert placement is not None
+    assert placement.decode.worker_id == chosen
+    giver = workers[0].giver
+    held = place_decode(need, workers, giver, "A")
+    assert held is not None
+    assert held.worker_id == chosen
+
+
+def test_hosts_that_nobody_has_told_are_not_near_each_other() -> None:
+    workers = [worker("p0"), worker("d0", occupied_pages=1), worker("d1")]
+    placement = place(Need(**SMALL), workers)
+    assert placement is not None
+    assert placement.decode.worker_id == "d1"
+
+
 def test_decode_worker_for_held_pages_is_never_an_avoided_one() -> None:
     need = Need(**SMALL, avoid=frozenset({epoch("d0")}))
     giver = worker("p0").giver

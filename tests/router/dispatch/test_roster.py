@@ -72,6 +72,7 @@ def random_cluster(rng: random.Random) -> Cluster:
             fingerprint=rng.choice("ffg"),
             n_pages=rng.choice([4, 50, 100]),
             page_tokens=rng.choice([16, 16, 32]),
+            host_identity=rng.choice(["", "A", "A", "B"]),
         )
     return cluster
 
@@ -119,9 +120,10 @@ def test_choice_of_the_shortlist_is_the_choice_of_all(seed: int) -> None:
             everyone = cluster.roster.all(model)
             shortlist = cluster.roster.shortlist(need, model)
             assert place(need, shortlist) == place(need, everyone)
-            for giver in {view.giver for view in everyone}:
-                expected = place_decode(need, everyone, giver)
-                assert place_decode(need, shortlist, giver) == expected
+            for giver, host in {(view.giver, view.host) for view in everyone}:
+                expected = place_decode(need, everyone, giver, host)
+                shortlist = cluster.roster.shortlist(need, model, host)
+                assert place_decode(need, shortlist, giver, host) == expected
 
 
 @pytest.mark.parametrize("seed", range(80))

@@ -18,7 +18,9 @@ async def port() -> AsyncIterator[int]:
     endpoint = MetricsEndpoint(
         registry, pages={"/who": lambda headers: (headers["host"].encode(), "text/plain")}
     )
-    yield await endpoint.start("127.0.0.1", 0)
+    port = endpoint.bind("127.0.0.1", 0)
+    await endpoint.start()
+    yield port
     await endpoint.close()
 
 

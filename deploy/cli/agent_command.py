@@ -1,0 +1,100 @@
+"""`python -m twolane.deploy agent`: the process that starts, ends and proves dead what runs on a
+host."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+from pathlib import Path
+
+import click
+
+from twolane.deploy.agent.config import AgentConfig
+from twolane.deploy.agent.server import AgentServer
+from twolane.deploy.errors import StartError
+from twolane.deploy.process.child import log_to_stderr
+from twolane.deploy.process.descriptors import TooFewDescriptorsError, raise_limit
+from twolane.deploy.spec.devices import visible_devices
+from twolane.deploy.spec.secret import secret_by_hand, secret_option
+from twolane.rpc.listen import ListenError, bare
+
+AGENT_PORT = 7210
+log = logging.getLogger(__name__)
+
+
+@click.command()
+@click.option(
+    "--host-name", help="This host's name, unique in the cluster.  [default: its hostname]"
+)
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    default=f"127.0.0.1:{AGENT_PORT}",
+    show_default=True,
+    help="Where controllers come in.",
+)
+@click.option(
+    "--state-dir",
+    type=click.Path(path_type=Path),
+    help="What outlives the agent: evidence of its processes.  [default: ~/.twolane/HOST_NAME]",
+)
+@click.option(
+    "--log-dir",
+    type=click.Path(path_type=Path),
+    help="Where the output of its processes goes.  [default: logs, in the state folder]",
+)
+@click.option(
+    "--gpus",
+    metavar="NAMES",
+    help="GPUs to give away, as CUDA_VISIBLE_DEVICES names them.  [default: all that it sees]",
+)
+@secret_option("~/.twolane/secret, made where there is none")
+def agent(
+    *,
+    host_name: str | None,
+    listen: str,
+    state_dir: Path | None,
+    log_dir: Path | None,
+    gpus: str | None,
+    secret_file: Path | None,
+) -> None:
+    """Run this host's agent until SIGTERM. What it has started goes on without it."""
+    host, _, port = listen.rpartition(":")
+    if not (host and port.isdigit()):
+        raise click.UsageError(f"--listen is {listen}; it must be HOST:PORT")
+    name = host_name or socket.gethostname()
+    state = (state_dir or Path.home() / ".twolane" / name).absolute()
+    try:
+        raise_limit()
+        config = AgentConfig(
+            host_name=name,
+            bind_host=bare(host),
+            port=int(port),
+            state_dir=state,
+            log_dir=(log_dir or state / "logs").absolute(),
+            secret=secret_by_hand(secret_file),
+            gpus=visible_devices() if gpus is None else tuple(filter(None, gpus.split(","))),
+        )
+        log_to_stderr()
+        asyncio.run(_serve(config))
+    except (StartError, ListenError, TooFewDescriptorsError, OSError, ValueError) as error:
+        raise click.ClickException(f"agent {name}: {error}") from error
+
+
+async def _serve(config: AgentConfig) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with AgentServer(config) as server:
+        print(f"agent {config.host_name} serves at {server.endpoint}", flush=True)
+        log.info("agent %s (pid %d) serves at %s", config.host_name, os.getpid(), server.endpoint)
+        broken = asyncio.create_task(server.wait())
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait({broken, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if broken.done():
+            await broken
+        broken.cancel()

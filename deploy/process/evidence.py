@@ -1,0 +1,118 @@
+"""What a process leaves on its host's disk, so that whoever comes after its agent can watch it and
+prove its end: written before it opens any transport, again when it serves, and never removed by it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+from twolane.deploy.process.handshake import Handle, Ready
+from twolane.deploy.spec.spec_json import to_json
+from twolane.deploy.spec.specs import ProcessSpec, RouterSpec
+from twolane.kvtransfer.link.process_identity import start_ticks
+
+log = logging.getLogger(__name__)
+
+# What may differ between two specs of a process that need not be replaced
+_OF_ONE_START = frozenset(
+    {"epoch", "routers", "state_dir", "port", "worker_port", "metrics_port", "http_port"}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """One incarnation. `ready` is None until it serves. The pid counts in `pid_namespace`."""
+
+    name: str
+    epoch: int  # 0: a router
+    pid: int
+    start_ticks: int
+    boot_id: str
+    pid_namespace: str
+    digest: str
+    routers: tuple[str, ...] = ()  # whom a worker announces itself to
+    devices: tuple[str, ...] = ()
+    ready: Ready | None = None
+
+    @classmethod
+    def of_this_process(cls, spec: ProcessSpec) -> Self:
+        worker = None if isinstance(spec, RouterSpec) else spec
+        return cls(
+            name=spec.name,
+            epoch=spec.epoch,
+            pid=os.getpid(),
+            start_ticks=start_ticks(os.getpid()),
+            boot_id=boot_id(),
+            pid_namespace=pid_namespace(),
+            digest=digest(spec),
+            routers=() if worker is None else worker.routers,
+            devices=() if worker is None else worker.devices,
+        )
+
+    def serving(self, ready: Ready) -> Self:
+        return replace(self, ready=ready)
+
+    def handle(self, host_name: str) -> Handle:
+        """Of one that serves."""
+        assert self.ready is not None
+        return Handle(name=self.name, epoch=self.epoch, host_name=host_name, **asdict(self.ready))
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.epoch:016x}.json" if self.epoch else f"{self.name}-{self.pid}.json"
+
+    def write(self, state_dir: Path) -> None:
+        """It is on disk on return. Raises OSError."""
+        write_json(state_dir / self.file_name, asdict(self))
+
+
+def read_evidence(state_dir: Path) -> Iterator[Evidence]:
+    """All that is there. A file that is none is logged and left out."""
+    for path in sorted(state_dir.glob("*.json")):
+        try:
+            yield _parsed(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError) as error:
+            log.error("%s is no evidence of a process: %s", path, error)
+
+
+def write_json(path: Path, value: object) -> None:
+    """Replace the file; the new one is on disk on return. Raises OSError."""
+    draft = path.with_name(f"{path.name}.draft-{os.getpid()}")
+    with draft.open("w", encoding="utf-8") as file:
+        json.dump(value, file)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+
+
+def digest(spec: ProcessSpec) -> str:
+    """Equal for specs of which one need not replace the other."""
+    text = json.dumps(_lasting(json.loads(to_json(spec))), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def pid_namespace() -> str:
+    return os.readlink("/proc/self/ns/pid")
+
+
+def _lasting(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _lasting(part) for key, part in value.items() if key not in _OF_ONE_START}
+    return [_lasting(part) for part in value] if isinstance(value, list) else value
+
+
+def _parsed(value: dict[str, Any]) -> Evidence:
+    ready = None if value["ready"] is None else Ready(**value["ready"])
+    lists = {name: tuple(value[name]) for name in ("routers", "devices")}
+    return Evidence(**{**value, **lists, "ready": ready})

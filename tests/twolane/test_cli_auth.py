@@ -1,0 +1,69 @@
+"""`twolane auth` on files of keys."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from twolane.cli.app import app
+from twolane.security.key_file import KeyFile
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "keys.yaml"
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["auth", *arguments], catch_exceptions=False)
+
+
+def test_key_is_printed_alone_on_standard_output_and_never_again(path: Path) -> None:
+    result = run("create-key", "--tenant", "acme", "--keys", str(path))
+    (shown,) = result.stdout.splitlines()
+    assert KeyFile(path).identity(shown).tenant == "acme"
+    secret = shown.split("_", 2)[2]
+    assert secret not in result.stderr
+    assert secret not in run("list", "--keys", str(path), "--json").output
+
+
+def test_list_shows_keys_and_quotas(path: Path) -> None:
+    options = ("--weight", "2", "--tokens-per-min", "60000", "--expires-in", "30d")
+    run("create-key", "--tenant", "acme", "--keys", str(path), *options)
+    made = json.loads(run("create-key", "--tenant", "b", "--keys", str(path), "--json").stdout)
+    assert run("revoke", made["id"], "--keys", str(path)).stdout.endswith("is revoked\n")
+    value = json.loads(run("list", "--keys", str(path), "--json").stdout)
+    assert [(key["tenant"], key["state"]) for key in value["keys"]] == [
+        ("acme", "active"),
+        ("b", "revoked"),
+    ]
+    assert value["tenants"] == {
+        "acme": {
+            "weight": 2.0, "requests_per_s": None, "tokens_per_min": 60000, "concurrent": None
+        }
+    }  # fmt: skip
+    table = run("list", "--keys", str(path)).stdout
+    assert "revoked" in table
+    assert "60000" in table
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said", "code"),
+    [
+        (("create-key", "--tenant", "a b"), "tenant", 2),
+        (("create-key", "--tenant", "a", "--weight", "0"), "weight", 2),
+        (("create-key", "--tenant", "a", "--expires-in", "soon"), "expires_in is 'soon'", 2),
+        (("revoke", "x"), "No such file", 1),
+        (("list",), "No such file", 1),
+    ],
+)
+def test_what_is_wrong_is_one_clear_line(
+    path: Path, arguments: tuple[str, ...], said: str, code: int
+) -> None:
+    result = run(*arguments, "--keys", str(path))
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert said in result.stderr
+    assert len(result.stderr.splitlines()) == 1

@@ -1,0 +1,155 @@
+"""`twolane auth`: API keys, and who a server takes the caller for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from twolane.cli.common import console, json_option, print_json
+from twolane.cli.rows import Rows
+from twolane.errors import InvalidParameterError, InvalidRequestError, TwolaneError
+
+if TYPE_CHECKING:
+    from twolane.security.keys import ApiKey, TenantLimits
+
+_UNITS = {"m": "minutes", "h": "hours", "d": "days"}
+
+keys_option = click.option(
+    "--keys",
+    "path",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("keys.yaml"),
+    show_default=True,
+    help="The file that `twolane up --keys` reads.",
+)
+
+
+@click.group()
+def auth() -> None:
+    """Make, list and revoke API keys."""
+
+
+@auth.command("create-key")
+@click.option("--tenant", required=True, help="Whose requests the key's are.")
+@click.option("--expires-in", metavar="30d", help="Days, hours (12h) or minutes (90m).")
+@click.option("--weight", type=float, help="The tenant's share beside others'.  [default: 1]")
+@click.option("--requests-per-s", type=float, help="Quota of the tenant.")
+@click.option("--tokens-per-min", type=int, help="Quota of the tenant: prompts and answers.")
+@click.option("--concurrent", type=int, help="Quota of the tenant: requests at once.")
+@keys_option
+@json_option
+def create_key(
+    *, tenant: str, expires_in: str | None, path: Path, as_json: bool, **limits: float | None
+) -> None:
+    """Make a key. It is shown once: the file has its hash alone."""
+    from twolane.security.key_edit import create_key
+
+    given = {name: value for name, value in limits.items() if value is not None}
+    with _naming_faults():
+        shown, key = create_key(
+            path, tenant, expires_in=_duration(expires_in) if expires_in else None, limits=given
+        )
+    if as_json:
+        print_json({"key": shown, **_fields(key)})
+        return
+    click.echo(shown)
+    click.echo(
+        f"key {key.id} of {tenant} is in {path}; this is the only time it is shown", err=True
+    )
+
+
+@auth.command("list")
+@keys_option
+@json_option
+def list_keys(*, path: Path, as_json: bool) -> None:
+    """List the keys of a file, and the quotas of their tenants."""
+    from twolane.security.keys import TenantLimits, read_keys
+
+    with _naming_faults():
+        ring = read_keys(path)
+    if as_json:
+        tenants = {name: _limits(limits) for name, limits in ring.tenants.items()}
+        print_json({"keys": [_fields(key) for key in ring.keys], "tenants": tenants})
+        return
+    rows = Rows(("key", "tenant", "state", "expires"), ())
+    for key in ring.keys:
+        rows.add_row(key.id, key.tenant, key.state(datetime.now(UTC)), _day(key.expires))
+    console().print(rows)
+    names = sorted({key.tenant for key in ring.keys} | set(ring.tenants))
+    if names:
+        click.echo()
+        quotas = Rows(("tenant",), ("weight", "requests/s", "tokens/min", "concurrent"))
+        for name in names:
+            limits = _limits(ring.tenants.get(name, TenantLimits()))
+            quotas.add_row(name, *("-" if n is None else f"{n:g}" for n in limits.values()))
+        console().print(quotas)
+
+
+@auth.command()
+@click.argument("key_id", metavar="ID")
+@keys_option
+@json_option
+def revoke(key_id: str, *, path: Path, as_json: bool) -> None:
+    """Make key ID worth nothing. Servers that read FILE follow within a second."""
+    from twolane.security.key_edit import revoke_key
+
+    with _naming_faults():
+        key = revoke_key(path, key_id)
+    if as_json:
+        print_json(_fields(key))
+    else:
+        click.echo(f"key {key.id} of {key.tenant} is revoked")
+
+
+@contextmanager
+def _naming_faults() -> Iterator[None]:
+    """What is wrong with a file or a value becomes an error of our tree."""
+    import msgspec
+
+    from twolane.security.keys import KeyFileError
+
+    try:
+        yield
+    except (KeyFileError, OSError) as error:
+        raise TwolaneError(str(error)) from error
+    except msgspec.ValidationError as error:
+        raise InvalidRequestError(str(error)) from error
+
+
+def _duration(text: str) -> timedelta:
+    found = re.fullmatch(r"(\d{1,6})([mhd])", text)
+    if found is None or not int(found[1]):
+        raise InvalidParameterError("expires_in", text, "like 30d, 12h or 90m")
+    return timedelta(**{_UNITS[found[2]]: int(found[1])})
+
+
+def _fields(key: ApiKey) -> dict[str, Any]:
+    """What may be shown to whoever may read the file."""
+    return {
+        "id": key.id,
+        "tenant": key.tenant,
+        "roles": [str(role) for role in key.roles],
+        "state": key.state(datetime.now(UTC)),
+        "created": key.created and key.created.isoformat(),
+        "expires": key.expires and key.expires.isoformat(),
+    }
+
+
+def _limits(limits: TenantLimits) -> dict[str, float | None]:
+    return {
+        "weight": limits.weight,
+        "requests_per_s": limits.requests_per_s,
+        "tokens_per_min": limits.tokens_per_min,
+        "concurrent": limits.concurrent,
+    }
+
+
+def _day(moment: datetime | None) -> str:
+    return "never" if moment is None else moment.strftime("%Y-%m-%d %H:%M")

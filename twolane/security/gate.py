@@ -1,0 +1,232 @@
+"""The gate of each listener: who calls, and may he?
+
+    call ──> identity ──> roles of the method ──> handler
+              │             └─ PERMISSION_DENIED
+              └─ UNAUTHENTICATED
+
+    gate = Gate("worker door", is_private=True, secret=secret)
+    server = grpc.aio.server(interceptors=[gate])
+    identity = gate.identity(context)           in a handler
+
+Nothing of a refused call's messages is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Any
+
+import grpc
+
+from twolane.errors import PermissionDeniedError, TwolaneError, UnauthenticatedError
+from twolane.rpc import errors as rpc_errors
+from twolane.rpc.log_rate import LogRate
+from twolane.rpc.secret import METADATA_KEY, MIN_SECRET_CHARS
+from twolane.security.access import GRPC_LOCAL, GRPC_OPEN, GRPC_ROLES
+from twolane.security.identity import Identity, Role, parse_identity
+from twolane.security.tls import spiffe_uri
+
+log = logging.getLogger(__name__)
+
+AUTHORIZATION = "authorization"
+_BEARER = "bearer "
+
+Context = Any  # grpc.aio.ServicerContext; the stubs leave half of it out
+Handler = Any  # grpc.RpcMethodHandler; generic in the stubs alone
+KeyCheck = Callable[[str], Identity]  # an API key's caller; raises UnauthenticatedError
+
+
+class Gate(grpc.aio.ServerInterceptor):
+    """Finds out who calls at one listener and refuses what `GRPC_ROLES` does not allow.
+
+    A caller is who his certificate names; else who his API key belongs to, where there are `keys`;
+    else `Role.LOCAL` if he shows the cluster's `secret`; else `anonymous`. The last two count only
+    at a listener that `is_private`: that no other machine reaches, or that the operator has
+    declared `--insecure`. `refused` counts calls as `unauthenticated.Announce`, `denied.Announce`.
+    """
+
+    def __init__(
+        self,
+        listener: str,
+        *,
+        is_private: bool,
+        secret: str = "",
+        anonymous: Identity | None = None,
+        keys: KeyCheck | None = None,
+    ) -> None:
+        assert not secret or len(secret) >= MIN_SECRET_CHARS
+        self.listener = listener
+        self.refused: Counter[str] = Counter()
+        self._is_private = is_private
+        self._secret = secret.encode()
+        self._anonymous = anonymous
+        self._keys = keys
+        self._guarded: dict[str, Handler] = {}  # by method
+        self._log_rate = LogRate()
+
+    def identity(self, context: Context) -> Identity:
+        """Who calls. Raises `UnauthenticatedError` for a caller who is nobody here."""
+        uris = context.auth_context().get("peer_spiffe_id")
+        shown = _metadata(context)
+        return self.identify(
+            uri=uris[0].decode() if uris else None,
+            has_certificate=bool(context.auth_context().get("x509_pem_cert")),
+            authorization=shown.get(AUTHORIZATION),
+            secret=shown.get(METADATA_KEY),
+        )
+
+    def identify(
+        self,
+        *,
+        uri: str | None = None,
+        has_certificate: bool = False,
+        authorization: str | None = None,
+        secret: str | None = None,
+    ) -> Identity:
+        """Who shows these: the identity in a certificate, an authorization header, the secret.
+
+        Raises `UnauthenticatedError` for what does not count here. What is shown must count: a
+        caller with a wrong key is not let in as one without.
+        """
+        if uri is not None or has_certificate:
+            return _of_certificate(uri or "")
+        if authorization is not None and self._keys is not None:
+            return self._keys(_bearer(authorization))
+        if secret is not None and self._secret and self._is_private:
+            if not hmac.compare_digest(secret.encode(), self._secret):  # guard: secret
+                raise UnauthenticatedError("this is the secret of another cluster (--secret-file)")
+            return Identity(Role.LOCAL)
+        if self._anonymous is not None and self._is_private:
+            return self._anonymous
+        raise UnauthenticatedError(f"{self.listener}: {self._wanted()}")
+
+    def check(self, method: str, identify: Callable[[], Identity]) -> None:
+        """Of the gRPC method `/service/name`: see `admit`."""
+        if method in GRPC_OPEN or (self._is_private and method in GRPC_LOCAL):
+            return
+        roles = GRPC_ROLES.get(method, frozenset())
+        self.admit(method.rpartition("/")[2], roles, identify)
+
+    def admit(
+        self, name: str, roles: Collection[Role], identify: Callable[[], Identity]
+    ) -> Identity:
+        """The caller that `identify` returns, if he has one of these roles.
+
+        Raises `UnauthenticatedError` or `PermissionDeniedError`, and counts it under `name`.
+        """
+        try:
+            caller = identify()
+        except UnauthenticatedError:
+            self.refused[f"unauthenticated.{name}"] += 1
+            raise
+        if caller.role not in roles:  # guard: roles
+            self.refused[f"denied.{name}"] += 1
+            allowed = ", ".join(sorted(role for role in roles if role is not Role.LOCAL))
+            raise PermissionDeniedError(
+                f"{caller} may not call {name}; that is for: {allowed or 'nobody'}",
+                metadata={"caller": str(caller), "method": name},
+            )
+        return caller
+
+    def admit_http(
+        self,
+        name: str,
+        roles: Collection[Role],
+        certificate: Mapping[str, Any] | None,
+        headers: Mapping[str, str],
+    ) -> Identity:
+        """See `admit`. `certificate` is the caller's, as `ssl` decodes it; None: he showed none."""
+
+        def identify() -> Identity:
+            return self.identify(
+                uri=spiffe_uri(certificate),
+                has_certificate=certificate is not None,
+                authorization=headers.get(AUTHORIZATION),
+            )
+
+        return self.admit(name, roles, identify)
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
+        details: grpc.HandlerCallDetails,
+    ) -> Handler:
+        method = details.method
+        guarded = self._guarded.get(method)
+        if guarded is None:
+            handler = await continuation(details)
+            if handler is None:  # callers choose these names: they are not kept
+                return self._guard(method, _NO_METHOD)
+            guarded = self._guarded[method] = self._guard(method, handler)
+        return guarded
+
+    def _guard(self, method: str, handler: Handler) -> Handler:
+        """`handler` behind the check. Handlers are streams of messages whatever their method is, so
+        that none is read before (`twolane.rpc.handlers`)."""
+        assert handler.stream_stream is not None, f"{method} is not of twolane.rpc.handlers"
+        serve = handler.stream_stream
+
+        async def guarded(requests: object, context: Context) -> None:
+            try:
+                if handler is _NO_METHOD:
+                    self.identity(context)
+                else:
+                    self.check(method, lambda: self.identity(context))
+            except TwolaneError as error:
+                self._log(method, context.peer(), error)
+                await rpc_errors.abort(context, error)
+            await serve(requests, context)
+
+        return grpc.stream_stream_rpc_method_handler(
+            guarded, handler.request_deserializer, handler.response_serializer
+        )
+
+    def _wanted(self) -> str:
+        """What would count here."""
+        if not self._is_private:
+            return "show a certificate" + (" or an API key" if self._keys else "")
+        if self._keys is not None:
+            return "show an API key"
+        return "this is for processes that show the cluster's secret (--secret-file)"
+
+    def _log(self, method: str, peer: str, error: TwolaneError) -> None:
+        n = self._log_rate.take(error.reason, asyncio.get_running_loop().time())
+        if n:
+            text = "%s refused %d calls; the last: %s from %s: %s"
+            log.warning(text, self.listener, n, method, peer, error.message)
+
+
+async def _abort_no_method(requests: object, context: Context) -> None:
+    await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")  # as gRPC does
+
+
+_NO_METHOD: Handler = grpc.stream_stream_rpc_method_handler(_abort_no_method)
+
+
+def _of_certificate(uri: str) -> Identity:
+    """Raises `UnauthenticatedError` where a certificate names no role of ours."""
+    try:
+        return parse_identity(uri)
+    except ValueError as error:
+        raise UnauthenticatedError(
+            f"the certificate names no role ({error}); `twolane certs issue` makes one that does"
+        ) from None
+
+
+def _bearer(authorization: str) -> str:
+    if not authorization.lower().startswith(_BEARER):
+        raise UnauthenticatedError("authorization must be: Bearer KEY")
+    return authorization[len(_BEARER) :].strip()
+
+
+def _metadata(context: Context) -> dict[str, str]:
+    """What callers show in metadata; of a key that comes twice, the first."""
+    shown: dict[str, str] = {}
+    for key, value in context.invocation_metadata() or ():
+        if key in (AUTHORIZATION, METADATA_KEY) and isinstance(value, str):
+            shown.setdefault(key, value)
+    return shown

@@ -1,0 +1,105 @@
+"""Changes to a file of keys: a key more, a key revoked. The file is replaced whole, readable by its
+owner alone; two who change it at once wait for each other."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from twolane.errors import InvalidRequestError
+from twolane.security.identity import Role
+from twolane.security.keys import KEY_PREFIX, ApiKey, KeyRing, TenantLimits, digest, read_keys
+
+_HEAD = "# API keys of a twolane cluster, as hashes; `twolane auth` rewrites this file.\n"
+
+
+def create_key(
+    path: Path,
+    tenant: str,
+    *,
+    roles: tuple[Role, ...] = (Role.CLIENT,),
+    expires_in: timedelta | None = None,
+    limits: dict[str, Any] | None = None,
+) -> tuple[str, ApiKey]:
+    """Add a key, and the file if there is none. Returns the key as its client shows it, which is
+    nowhere else, and what the file holds of it. `limits` are fields of `TenantLimits` to set for
+    the tenant; others stay. Raises `KeyFileError`, and `msgspec.ValidationError` for a value out of
+    its bound."""
+    now = datetime.now(UTC).replace(microsecond=0)
+    key_id, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
+    key = _checked(
+        ApiKey(
+            id=key_id,
+            tenant=tenant,
+            sha256=digest(secret),
+            roles=roles,
+            created=now,
+            expires=None if expires_in is None else now + expires_in,
+        )
+    )
+    with _changing(path) as write:
+        ring = read_keys(path) if path.exists() else KeyRing()
+        tenants = dict(ring.tenants)
+        if limits:
+            before = tenants.get(tenant, TenantLimits())
+            tenants[tenant] = _checked(msgspec.structs.replace(before, **limits))
+        write(KeyRing(keys=(*ring.keys, key), tenants=tenants))
+    return f"{KEY_PREFIX}_{key_id}_{secret}", key
+
+
+def revoke_key(path: Path, key_id: str) -> ApiKey:
+    """Returns the key as it is now. Raises `KeyFileError`, and `InvalidRequestError` if it is not
+    there."""
+    with _changing(path) as write:
+        ring = read_keys(path)
+        key = ring.by_id().get(key_id)
+        if key is None:
+            raise InvalidRequestError(f"{path} has no key {key_id!r}", field="id")
+        revoked = msgspec.structs.replace(key, revoked=True)
+        keys = tuple(revoked if other.id == key_id else other for other in ring.keys)
+        write(KeyRing(keys=keys, tenants=ring.tenants))
+    return revoked
+
+
+class _Writer:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __call__(self, ring: KeyRing) -> None:
+        text = yaml.safe_dump(msgspec.to_builtins(ring), sort_keys=False, allow_unicode=True)
+        handle, name = tempfile.mkstemp(dir=self._path.parent, prefix=f".{self._path.name}.")
+        try:
+            with open(handle, "w", encoding="utf-8") as file:  # of mode 0600
+                file.write(_HEAD + text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(name, self._path)
+        except BaseException:
+            os.unlink(name)
+            raise
+
+
+@contextmanager
+def _changing(path: Path) -> Iterator[_Writer]:
+    """Hold the folder's lock: the file itself is replaced."""
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield _Writer(path)
+    finally:
+        os.close(folder)
+
+
+def _checked(value: Any) -> Any:
+    """A struct's constructor checks nothing; reading one does."""
+    return msgspec.convert(msgspec.to_builtins(value), type(value))

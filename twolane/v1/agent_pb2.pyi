@@ -1,0 +1,165 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Controller(_message.Message):
+    __slots__ = ("term", "id")
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    term: int
+    id: str
+    def __init__(self, term: _Optional[int] = ..., id: _Optional[str] = ...) -> None: ...
+
+class DescribeRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DescribeResponse(_message.Message):
+    __slots__ = ("host", "boot_id", "gpus", "cores", "controller")
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    BOOT_ID_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    CORES_FIELD_NUMBER: _ClassVar[int]
+    CONTROLLER_FIELD_NUMBER: _ClassVar[int]
+    host: str
+    boot_id: str
+    gpus: _containers.RepeatedScalarFieldContainer[str]
+    cores: int
+    controller: Controller
+    def __init__(self, host: _Optional[str] = ..., boot_id: _Optional[str] = ..., gpus: _Optional[_Iterable[str]] = ..., cores: _Optional[int] = ..., controller: _Optional[_Union[Controller, _Mapping]] = ...) -> None: ...
+
+class StartRequest(_message.Message):
+    __slots__ = ("controller", "worker", "router")
+    CONTROLLER_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    ROUTER_FIELD_NUMBER: _ClassVar[int]
+    controller: Controller
+    worker: str
+    router: str
+    def __init__(self, controller: _Optional[_Union[Controller, _Mapping]] = ..., worker: _Optional[str] = ..., router: _Optional[str] = ...) -> None: ...
+
+class StartResponse(_message.Message):
+    __slots__ = ("process", "error")
+    PROCESS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    process: HostProcess
+    error: str
+    def __init__(self, process: _Optional[_Union[HostProcess, _Mapping]] = ..., error: _Optional[str] = ...) -> None: ...
+
+class Listeners(_message.Message):
+    __slots__ = ("grpc", "metrics", "workers", "http", "admin")
+    GRPC_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    HTTP_FIELD_NUMBER: _ClassVar[int]
+    ADMIN_FIELD_NUMBER: _ClassVar[int]
+    grpc: str
+    metrics: str
+    workers: str
+    http: str
+    admin: str
+    def __init__(self, grpc: _Optional[str] = ..., metrics: _Optional[str] = ..., workers: _Optional[str] = ..., http: _Optional[str] = ..., admin: _Optional[str] = ...) -> None: ...
+
+class HostProcess(_message.Message):
+    __slots__ = ("name", "epoch", "pid", "start_ticks", "listeners", "runs_on", "digest")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    START_TICKS_FIELD_NUMBER: _ClassVar[int]
+    LISTENERS_FIELD_NUMBER: _ClassVar[int]
+    RUNS_ON_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    epoch: int
+    pid: int
+    start_ticks: int
+    listeners: Listeners
+    runs_on: str
+    digest: str
+    def __init__(self, name: _Optional[str] = ..., epoch: _Optional[int] = ..., pid: _Optional[int] = ..., start_ticks: _Optional[int] = ..., listeners: _Optional[_Union[Listeners, _Mapping]] = ..., runs_on: _Optional[str] = ..., digest: _Optional[str] = ...) -> None: ...
+
+class StopRequest(_message.Message):
+    __slots__ = ("controller", "name", "pid", "grace_s")
+    CONTROLLER_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    GRACE_S_FIELD_NUMBER: _ClassVar[int]
+    controller: Controller
+    name: str
+    pid: int
+    grace_s: float
+    def __init__(self, controller: _Optional[_Union[Controller, _Mapping]] = ..., name: _Optional[str] = ..., pid: _Optional[int] = ..., grace_s: _Optional[float] = ...) -> None: ...
+
+class StopResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class FenceRequest(_message.Message):
+    __slots__ = ("controller", "name", "epoch", "pid", "boot_id")
+    CONTROLLER_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    BOOT_ID_FIELD_NUMBER: _ClassVar[int]
+    controller: Controller
+    name: str
+    epoch: int
+    pid: int
+    boot_id: str
+    def __init__(self, controller: _Optional[_Union[Controller, _Mapping]] = ..., name: _Optional[str] = ..., epoch: _Optional[int] = ..., pid: _Optional[int] = ..., boot_id: _Optional[str] = ...) -> None: ...
+
+class FenceResponse(_message.Message):
+    __slots__ = ("result", "proof_class", "how", "why")
+    class Result(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        RESULT_UNSPECIFIED: _ClassVar[FenceResponse.Result]
+        RESULT_FENCED: _ClassVar[FenceResponse.Result]
+        RESULT_NEVER_HERE: _ClassVar[FenceResponse.Result]
+        RESULT_NOT_PROVEN: _ClassVar[FenceResponse.Result]
+    RESULT_UNSPECIFIED: FenceResponse.Result
+    RESULT_FENCED: FenceResponse.Result
+    RESULT_NEVER_HERE: FenceResponse.Result
+    RESULT_NOT_PROVEN: FenceResponse.Result
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    PROOF_CLASS_FIELD_NUMBER: _ClassVar[int]
+    HOW_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    result: FenceResponse.Result
+    proof_class: str
+    how: str
+    why: str
+    def __init__(self, result: _Optional[_Union[FenceResponse.Result, str]] = ..., proof_class: _Optional[str] = ..., how: _Optional[str] = ..., why: _Optional[str] = ...) -> None: ...
+
+class WatchRequest(_message.Message):
+    __slots__ = ("controller",)
+    CONTROLLER_FIELD_NUMBER: _ClassVar[int]
+    controller: Controller
+    def __init__(self, controller: _Optional[_Union[Controller, _Mapping]] = ...) -> None: ...
+
+class WatchResponse(_message.Message):
+    __slots__ = ("boot_id", "live", "ended")
+    BOOT_ID_FIELD_NUMBER: _ClassVar[int]
+    LIVE_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    boot_id: str
+    live: _containers.RepeatedCompositeFieldContainer[HostProcess]
+    ended: _containers.RepeatedCompositeFieldContainer[EndedProcess]
+    def __init__(self, boot_id: _Optional[str] = ..., live: _Optional[_Iterable[_Union[HostProcess, _Mapping]]] = ..., ended: _Optional[_Iterable[_Union[EndedProcess, _Mapping]]] = ...) -> None: ...
+
+class EndedProcess(_message.Message):
+    __slots__ = ("name", "epoch", "pid", "how", "proof_class")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    HOW_FIELD_NUMBER: _ClassVar[int]
+    PROOF_CLASS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    epoch: int
+    pid: int
+    how: str
+    proof_class: str
+    def __init__(self, name: _Optional[str] = ..., epoch: _Optional[int] = ..., pid: _Optional[int] = ..., how: _Optional[str] = ..., proof_class: _Optional[str] = ...) -> None: ...

@@ -6,6 +6,7 @@
 #   make format     let ruff rewrite the code     make proto      regenerate twolane/v1 from proto/
 #   make bench      measure this machine          make soak       the long tests
 #   make test-gpu   the tests that need a GPU     make mutants    break each guard, expect a red test
+#   make test-hosts the tests on several hosts, which are namespaces of this machine
 #   make docs       write the pages of docs/ that are made from the code
 #   make clean      remove what these made
 
@@ -27,7 +28,7 @@ STUBS_IN = $(PROTO_VENV)/bin/python -m grpc_tools.protoc -Iproto \
 
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check lint format docs proto proto-drift bench test-gpu soak mutants clean
+.PHONY: help install demo test check lint format docs proto proto-drift bench test-gpu test-hosts soak mutants clean
 
 help:
 	@sed -n '/^#   make/s/^#  //p' Makefile
@@ -94,6 +95,10 @@ bench: $(INSTALLED)
 # With the Python that is active, whose torch fits the card: nothing is installed here.
 test-gpu:
 	$(PYTHON) -m pytest -c tests/gpu/pytest.ini --rootdir . tests/gpu
+
+# Needs Debian's nftables and iproute2, and root or user namespaces.
+test-hosts: $(INSTALLED)
+	$(BIN)/python -m tests.hosts
 
 soak: $(INSTALLED)
 	$(BIN)/pytest -m soak

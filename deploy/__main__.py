@@ -24,18 +24,16 @@ from twolane.deploy.process.child import run_process
 from twolane.deploy.process.parent_death import die_with_parent
 from twolane.deploy.spec.cluster_spec import ClusterSpec
 from twolane.deploy.spec.secret import secret_by_hand, secret_option
-from twolane.deploy.spec.spec_json import from_json
-from twolane.deploy.spec.specs import (
+from twolane.deploy.spec.settings import (
     DECODE,
     PREFILL,
     ClusterSettings,
-    ModelSpec,
     RouterSettings,
-    RouterSpec,
     TimingSpec,
     WorkerSettings,
-    WorkerSpec,
 )
+from twolane.deploy.spec.spec_json import from_json
+from twolane.deploy.spec.specs import ModelSpec, RouterSpec, WorkerSpec
 from twolane.engine.config import EngineConfig
 from twolane.rpc.listen import MAX_PORT
 

@@ -1,1 +1,2 @@
-"""The model side of a worker: pool, pages, layers, runner, sampler. Knows no network and no Ray."""
+"""The model side of a worker: pool, pages, layers, sampler. Imports no network library and no
+Ray."""

@@ -1,11 +1,11 @@
-"""Who holds which page of the pool: references, pins, the prefix index, quarantine.
+"""The page allocator of a pool: references, pins, the prefix index, quarantine.
 
 Each page is in one state, the first that applies:
 
-    quarantined   its owner gave up while a writer may still write it
-    used          somebody holds a reference
-    pinned        nobody does, but a send still reads it
-    cached        idle, with content that the prefix index can find
+    quarantined   its owner gave it up while a writer may still write to it
+    used          it has references
+    pinned        it has no reference, but a send still reads it
+    cached        idle, and its content is in the prefix index
     free
 
             try_take                    release, not indexed
@@ -15,8 +15,8 @@ Each page is in one state, the first that applies:
       |                 v                  |
       `--- absolve -- quarantined          `--- evicted by try_take (oldest first)
 
-`assert` guards the caller's side of the contract: a double release is a bug of ours, and going on
-would hand one page to two rows. Not thread-safe; no clock, no device.
+`assert` guards the caller's side of the contract: a double release is a bug, and continuing would
+hand one page to two rows. Not thread-safe; uses no clock and no device.
 """
 
 from __future__ import annotations
@@ -44,41 +44,42 @@ class PageCounts:
 
 
 class PageAllocator:
-    """The books of one pool. Pages are handles: callers hold and compare them, no more."""
+    """The bookkeeping of one pool. Pages are opaque handles: callers only hold and compare them."""
 
     def __init__(self, n_pages: int) -> None:
         assert n_pages >= 1, f"a pool needs at least one page, not {n_pages}"
         self.n_pages = n_pages
         self._refs = [0] * n_pages
-        self._pins: dict[Page, int] = {}  # pages with at least one pin: few, so counted fast
-        self._free = [Page(i) for i in reversed(range(n_pages))]  # a stack: reuse what is warm
+        self._pins: dict[Page, int] = {}  # pages with at least one pin: few, so fast to count
+        self._free = [Page(i) for i in reversed(range(n_pages))]  # a stack: reuses warm pages
         self._cached: OrderedDict[Page, None] = OrderedDict()  # least recently used first
         self._quarantined: set[Page] = set()
         self._page_of: dict[bytes, Page] = {}
         self._hash_of: dict[Page, bytes] = {}
 
-    # -- taking and giving back -------------------------------------------------------------
+    # -- taking and releasing ---------------------------------------------------------------
 
     @property
     def n_available(self) -> int:
-        """How many pages `try_take` could hand out now: free, and cached ones to evict."""
+        """How many pages `try_take` could return now: free ones, and cached ones to evict."""
         return len(self._free) + len(self._cached)
 
     def try_take(self, n: int) -> list[Page] | None:
-        """n pages with one reference each, or None and no change. Evicts the oldest cached."""
+        """n pages with one reference each, or None and no change. Evicts the oldest cached
+        pages."""
         assert n >= 0, f"cannot take {n} pages"
         if n > self.n_available:
             return None
         return [self._take_one() for _ in range(n)]
 
     def share(self, pages: Sequence[Page]) -> None:
-        """One more reference to each of pages that somebody already holds."""
+        """Add a reference to each page; each must have one already."""
         self._assert_used(pages, "share")
         for page in pages:
             self._refs[page] += 1
 
     def release(self, pages: Sequence[Page]) -> None:
-        """Drop one reference to each. The last one makes a page pinned, cached or free.
+        """Drop one reference to each page. After the last one the page is pinned, cached or free.
 
         Later pages of the sequence are evicted sooner: a prefix is worth more than its tail.
         """
@@ -89,7 +90,8 @@ class PageAllocator:
             self._settle(page)
 
     def pin(self, pages: Sequence[Page]) -> None:
-        """Keep the content of used or cached pages in place, counted, whatever is released."""
+        """Keep the content of used or cached pages in place, even if they are released. Pins are
+        counted."""
         for page in pages:
             self._assert_ours(page)
             held = self._refs[page] or page in self._pins or page in self._cached
@@ -111,10 +113,10 @@ class PageAllocator:
     # -- quarantine -------------------------------------------------------------------------
 
     def quarantine(self, pages: Sequence[Page]) -> None:
-        """Drop the caller's sole reference to pages that a writer may still write.
+        """Drop the caller's only reference to pages that a writer may still write.
 
-        They leave circulation and the index until `absolve`. Shared or pinned pages are nobody's
-        to write, so they cannot be quarantined: release those.
+        They leave circulation and the index until `absolve`. Nobody writes to shared or pinned
+        pages, so they cannot be quarantined: release those.
         """
         self._assert_used(pages, "quarantine")
         for page in pages:
@@ -125,18 +127,19 @@ class PageAllocator:
             self._quarantined.add(page)
 
     def absolve(self, pages: Sequence[Page]) -> None:
-        """Free quarantined pages: there is proof that nobody writes them any more."""
+        """Free quarantined pages: there is proof that no writer can write them any more."""
         for page in pages:
-            assert page in self._quarantined, f"page {page} is {self.state_of(page)}, no suspect"
+            assert page in self._quarantined, f"page {page} is {self.state_of(page)}"
             self._quarantined.remove(page)
             self._free.append(page)
 
     # -- the prefix index -------------------------------------------------------------------
 
     def publish(self, page: Page, chain_hash: bytes) -> bool:
-        """Enter a used page, full and of proven content, under the hash of all tokens so far.
+        """Index a used page under the hash of all tokens up to its end. It is full, its content
+        verified.
 
-        False when another page already holds that content; this one then stays private.
+        False if another page is already indexed under that hash; this one then stays private.
         """
         self._assert_used([page], "publish")
         known = self._hash_of.get(page)
@@ -151,17 +154,17 @@ class PageAllocator:
         return len(self._find(chain_hashes))
 
     def match(self, chain_hashes: Iterable[bytes]) -> list[Page]:
-        """The pages of the longest indexed prefix, one reference to each now the caller's."""
+        """The pages of the longest indexed prefix, with one reference each for the caller."""
         pages = self._find(chain_hashes)
         for page in pages:
             self._cached.pop(page, None)
             self._refs[page] += 1
         return pages
 
-    # -- audit ------------------------------------------------------------------------------
+    # -- inspection -------------------------------------------------------------------------
 
     def state_of(self, page: Page) -> str:
-        """The name of the state that the page counts under."""
+        """The name of the page's state."""
         if page in self._quarantined:
             return "quarantined"
         if self._refs[page]:
@@ -171,18 +174,18 @@ class PageAllocator:
         return "cached" if page in self._cached else "free"
 
     def refs_of(self, page: Page) -> int:
-        """How many references to the page are out."""
+        """How many references the page has."""
         return self._refs[page]
 
     def counts(self) -> PageCounts:
-        """A snapshot, derived from the books; its work grows with the pinned pages only."""
+        """A snapshot of the counts; its cost grows only with the number of pinned pages."""
         quarantined, cached, free = len(self._quarantined), len(self._cached), len(self._free)
         pinned = sum(1 for page in self._pins if not self._refs[page])
         used = self.n_pages - quarantined - pinned - cached - free
         return PageCounts(quarantined, used, pinned, cached, free)
 
     def check_integrity(self) -> None:
-        """Assert every law of the books, page by page. Cheap enough for every idle moment."""
+        """Assert every invariant, page by page. Cheap enough for every idle moment."""
         free = set(self._free)
         assert len(free) == len(self._free), "a page is on the free list twice"
         for i in range(self.n_pages):
@@ -197,7 +200,7 @@ class PageAllocator:
             assert indexed or page not in self._cached, f"page {page} is cached but not indexed"
             idle = page in free or page in self._quarantined
             assert not (indexed and idle), f"page {page} is indexed but {self.state_of(page)}"
-        assert {h: p for p, h in self._hash_of.items()} == self._page_of, "the index disagrees"
+        assert {h: p for p, h in self._hash_of.items()} == self._page_of, "index mismatch"
         used = sum(1 for refs in self._refs if refs)
         assert self.counts().used == used, f"{self.counts()}, but {used} pages have references"
 
@@ -236,7 +239,7 @@ class PageAllocator:
         return pages
 
     def _assert_ours(self, page: Page) -> None:
-        assert 0 <= page < self.n_pages, f"page {page} is not of this pool of {self.n_pages}"
+        assert 0 <= page < self.n_pages, f"page {page} is not in this pool of {self.n_pages}"
         assert page not in self._quarantined, f"page {page} is quarantined"
 
     def _assert_used(self, pages: Sequence[Page], verb: str) -> None:

@@ -1,4 +1,4 @@
-"""What an engine is started with: `EngineConfig`, checked where it is made."""
+"""The configuration of an engine: `EngineConfig`, checked on construction."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from twolane.engine.errors import EngineConfigError
 from twolane.options import option
 
 DTYPES = ("float32", "bfloat16")
-PAGE_TOKENS_STEP = 16  # a page holds a multiple of so many
-CPU_PAGE_TOKENS = 16  # where none are given
-GPU_PAGE_TOKENS = 64  # always: kernels are built and tested for pages of so many
+PAGE_TOKENS_STEP = 16  # a page holds a multiple of this
+CPU_PAGE_TOKENS = 16  # the default
+GPU_PAGE_TOKENS = 64  # fixed: kernels are built and tested for this size
 DEFAULT_KV_BYTES = 256 << 20
 MAX_THREADS = 256
 MAX_RANKS = 8
@@ -20,35 +20,35 @@ NOT_EXACT = "products of FP8 weights depend on the batch: exact mode needs weigh
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """Options of one engine. Give `n_pages` or `kv_bytes`, or neither: 256 MiB of pages on a CPU,
-    most of the memory that is free on a GPU.
+    """Options of one engine. Set `n_pages` or `kv_bytes`, or neither: 256 MiB of pages on a CPU,
+    most of the free memory on a GPU.
 
-    `exact` makes a row's tokens and log-probabilities independent of its company and its path; it
+    `exact` makes a row's tokens and log-probabilities independent of its batch and its path; it
     holds among engines of equal dtype, threads and build. On a CPU it costs a few percent, at batch
     1 in float32 a quarter (benchmarks/engine/cpu.py); on a GPU a third at batch 1, less at larger
     ones (benchmarks.engine.steps --exact). `threads` is the process's number of compute threads:
-    engines that share a process should agree on it.
-    `device` auto is cuda where there is one; `dtype` auto is bfloat16 there, float32 on a CPU:
-    `twolane.engine.load` settles both. `page_tokens` None is 16 on a CPU; on a GPU it is 64.
-    `max_context_tokens` None means the model's own limit. `seed` is that of random weights.
+    engines that share a process should agree on it. `device` auto is cuda if there is a GPU;
+    `dtype` auto is bfloat16 there, float32 on a CPU: `twolane.engine.load` resolves both.
+    `page_tokens` None is 16 on a CPU; on a GPU it is 64. `max_context_tokens` None means the
+    model's own limit. `seed` is for random weights.
 
-    `weights` fp8 rounds the layers' matrices to FP8 as they are loaded; auto takes them as they are
+    `weights` fp8 rounds the layers' matrices to FP8 as they are loaded; auto keeps them as they are
     stored. `kv_dtype` fp8 keeps keys and values in FP8; auto in `dtype`. Either needs a GPU (a CPU
     reads FP8 checkpoints into `dtype`), and products of FP8 weights are not exact.
 
-    `tensor_parallel` ranks share the model, each with `threads`, or a GPU, and a pool of `n_pages`
-    or `kv_bytes` of its own (see `twolane.engine.ranks`); exactness holds for equal numbers of
-    ranks. On GPUs, `peer_sums` lets them add up small tensors through each other's memory; else
-    NCCL does. With `share_gpus`, ranks for which there are too few share them: slowly, as sums then
-    go by way of the host, and each takes the pages that it is told to.
+    `tensor_parallel` ranks share the model, each with its own `threads`, or GPU, and its own pool
+    of `n_pages` or `kv_bytes` (see `twolane.engine.ranks`); exactness holds for equal numbers of
+    ranks. On GPUs, `peer_all_reduce` lets them all-reduce small tensors through each other's
+    memory; otherwise NCCL does. With `share_gpus`, ranks share GPUs if there are too few: slowly,
+    since all-reduce then goes through the host, and the number of pages must be set.
 
-    On GPUs, steps of up to `ready_rows` decode rows and `ready_tokens` positions are made ready for
-    before the engine is there: none of them then waits for a compiler or for the capture of a
-    graph. Larger ones do, once each; with zeros, all do.
+    On GPUs, the engine is warmed up for steps of up to `ready_rows` decode rows and `ready_tokens`
+    positions before it is returned: none of them then waits for a compiler or a graph capture.
+    Larger steps do, once each; with zeros, all do.
     """
 
     model_dir: Path
-    model_name: str = ""  # shown to users; the directory's name where empty
+    model_name: str = ""  # shown to users; empty: the directory's name
     device: str = option(
         "cpu",
         "Where the model runs; auto: on a GPU where there is one.",
@@ -99,7 +99,7 @@ class EngineConfig:
         most=MAX_THREADS,
     )
     seed: int = 0
-    peer_sums: bool = True
+    peer_all_reduce: bool = True
     ready_rows: int = 0
     ready_tokens: int = 0
     share_gpus: bool = False
@@ -133,7 +133,7 @@ class EngineConfig:
         return budget // page_bytes
 
     def context_for(self, model_limit: int) -> int:
-        """Positions that a row may have, given those of the model."""
+        """How many positions a row may have; at most `model_limit`."""
         context = self.max_context_tokens or model_limit
         if context > model_limit:
             raise EngineConfigError(

@@ -1,4 +1,4 @@
-"""Typed fields of a config.json. What is wrong is a CheckpointError with field and value."""
+"""Typed fields of a config.json. Errors are CheckpointErrors that name field and value."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def size_of(raw: Raw, key: str, default: int | None = None) -> int:
-    """A positive integer; `default` where it is absent or null."""
+    """A positive integer; `default` if it is absent or null."""
     value = raw.get(key)
     value = default if value is None else value
     if type(value) is not int or value < 1:
@@ -39,7 +39,7 @@ def size_of(raw: Raw, key: str, default: int | None = None) -> int:
 
 
 def count_of(raw: Raw, key: str, default: int) -> int:
-    """An integer from 0; `default` where it is absent, 0 where it is null."""
+    """An integer from 0; `default` if it is absent, 0 if it is null."""
     value = raw.get(key, default)
     value = 0 if value is None else value
     if type(value) is not int or value < 0:
@@ -48,7 +48,7 @@ def count_of(raw: Raw, key: str, default: int) -> int:
 
 
 def number_of(raw: Raw, key: str, default: float | None = None) -> float:
-    """A positive finite number; `default` where it is absent."""
+    """A positive finite number; `default` if it is absent."""
     value = raw.get(key, default)
     if type(value) not in (int, float) or not math.isfinite(value) or value <= 0:
         refuse(key, value, "a positive number")
@@ -56,7 +56,7 @@ def number_of(raw: Raw, key: str, default: float | None = None) -> float:
 
 
 def flag_of(raw: Raw, key: str) -> bool:
-    """False where it is absent or null."""
+    """False if it is absent or null."""
     value = raw.get(key)
     if value is not None and not isinstance(value, bool):
         refuse(key, value, "true or false")
@@ -64,7 +64,7 @@ def flag_of(raw: Raw, key: str) -> bool:
 
 
 def names_of(raw: Raw, key: str) -> list[str] | None:
-    """None where it is absent or null."""
+    """None if it is absent or null."""
     value = raw.get(key)
     if value is None:
         return None
@@ -74,7 +74,7 @@ def names_of(raw: Raw, key: str) -> list[str] | None:
 
 
 def object_of(raw: Raw, key: str) -> dict[str, Any]:
-    """Empty where it is absent or null."""
+    """Empty if it is absent or null."""
     value = raw.get(key)
     if value is not None and not isinstance(value, dict):
         refuse(key, value, "an object")
@@ -82,7 +82,7 @@ def object_of(raw: Raw, key: str) -> dict[str, Any]:
 
 
 def token_ids_of(raw: Raw, key: str, vocab_size: int, file: str) -> tuple[int, ...]:
-    """One id, or a list; sorted. Empty where it is absent or null."""
+    """One id, or a list; returned sorted. Empty if it is absent or null."""
     value = raw.get(key)
     ids = value if isinstance(value, list) else [] if value is None else [value]
     if not all(type(token) is int and 0 <= token < vocab_size for token in ids):

@@ -1,20 +1,20 @@
-"""What an engine refuses, as a tree.
+"""The errors of an engine, as a tree.
 
     EngineError
-    ├── EngineConfigError          an option that makes no sense, or does not fit the model
+    ├── EngineConfigError          an option that is invalid, or does not fit the model
     ├── ModelLoadError             the model directory cannot be served
-    │   ├── UnsupportedModelError  a sound model of a kind that this engine does not implement
+    │   ├── UnsupportedModelError  a valid model of a kind that this engine does not implement
     │   └── CheckpointError        missing, extra, misshapen or damaged files and tensors
-    └── RankLostError              a rank of a group died, broke or went silent: so has the group
+    └── RankLostError              a rank of a group died, failed or went silent: the group is lost
 
-A fault of one row of a step is none of these: it is that row's `RowResult.error`.
+An error of one row of a step is none of these: it is that row's `RowResult.error`.
 """
 
 from __future__ import annotations
 
 
 class EngineError(Exception):
-    """Root of the tree: the message says what is wrong and what would be accepted."""
+    """Root of the tree: the message names the problem and what would be accepted."""
 
 
 class EngineConfigError(EngineError):
@@ -34,12 +34,12 @@ class CheckpointError(ModelLoadError):
 
 
 class RankLostError(EngineError):
-    """A rank of a group died, failed, stopped answering or disagreed with the others. The others
-    have been killed: nothing that the group was computing will come, nor anything new.
+    """A rank of a group died, failed, stopped answering or disagreed with the others. The other
+    ranks have been killed: results in flight are lost, and no step can follow.
 
-    `rank` is the first that was seen to be wrong.
+    `rank` is the first that failed.
     """
 
     def __init__(self, rank: int, what: str) -> None:
-        super().__init__(f"rank {rank} {what}; its group is gone: start the engine again")
+        super().__init__(f"rank {rank} {what}; its group is lost: start the engine again")
         self.rank = rank

@@ -1,14 +1,15 @@
-"""A double of the engine for tests of what stands above it: no model, no torch, sees wrong pages.
+"""An engine double for tests of the layers above it: no model, no torch, but it detects wrong
+pages.
 
-Every position of a row leaves a mark in its page: a hash of all tokens up to and including it. Each
+Every position of a row writes a mark to its page: a hash of all tokens up to and including it. Each
 run first reads back the marks of all positions before `start`; a stale, foreign, torn or lost page
 fails that row with an error that names the first wrong position. The next token is a hash of all
-tokens so far, the seed and the sample index: `expected_answer` knows it without an engine.
+tokens so far, the seed and the sample index: `expected_answer` computes it without an engine.
 
     page   | words 0 of all positions | words 1 of all positions |     a mark: two 64-bit words
 
-Their place is that of keys and values of one layer and head, as its layout says: pages made of
-pages of another size are right, or seen to be wrong.
+Marks are placed like the keys and values of one layer and head of the layout, so errors in
+converting pages to another page size are detected as well.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ Marks = npt.NDArray[np.uint64]
 
 MARK_BYTES = 16
 _MASK = (1 << 64) - 1
-_STEP = 0x9E3779B97F4A7C15  # odd: position enters the hash by a walk through all 64-bit values
+_STEP = 0x9E3779B97F4A7C15  # odd, so that positions map to distinct 64-bit values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FakeEngineConfig:
-    """The model that the fake pretends to be, and what a step of it would cost."""
+    """The model that the fake imitates, and the simulated cost of its steps."""
 
     model: str = "fake"
     n_pages: int = 1024
@@ -54,13 +55,13 @@ class FakeEngineConfig:
     first_token: int = 0  # answers use ids from here to vocab_size
     max_context_tokens: int = 4096
     eos_token_ids: tuple[int, ...] = ()
-    echoes: bool = False  # the answer is the prompt again, not hashes
-    eos_every_tokens: int = 0  # about one token in this many is the first eos id; 0: never one
+    echoes: bool = False  # the answer repeats the prompt, instead of hashes
+    eos_every_tokens: int = 0  # about one token in this many is the first eos id; 0: none
     step_overhead_s: float = 0.002
     prefill_token_s: float = 20e-6
     decode_row_s: float = 50e-6
     context_token_s: float = 0.05e-6
-    # A fault for tests: no step ends in the process whose id this file holds. Empty: no such file.
+    # A fault for tests: no step ends in the process whose id is in this file. Empty: no file.
     hangs_by_file: str = ""
 
     def __post_init__(self) -> None:
@@ -69,9 +70,9 @@ class FakeEngineConfig:
         assert self.page_tokens % 16 == 0
         assert 0 <= self.first_token < self.vocab_size
         assert all(0 <= token < self.vocab_size for token in self.eos_token_ids)
-        assert not self.eos_every_tokens or self.eos_token_ids, "which id would end an answer?"
+        assert not self.eos_every_tokens or self.eos_token_ids, "needs eos_token_ids"
         ordinary = set(range(self.first_token, self.vocab_size)) - set(self.eos_token_ids)
-        assert ordinary, "no id is left for ordinary tokens"
+        assert ordinary, "no id remains for ordinary tokens"
 
     @property
     def page_bytes(self) -> int:
@@ -80,7 +81,7 @@ class FakeEngineConfig:
 
 class FakeEngine:
     """Implements `twolane.engine.step.Engine`. `memory`: a writable buffer to use as the pool, or
-    none."""
+    None."""
 
     def __init__(
         self, config: FakeEngineConfig | None = None, *, memory: memoryview | None = None
@@ -117,21 +118,21 @@ class FakeEngine:
         )
 
     def submit(self, work: Sequence[RowWork]) -> Step:
-        """Computes before it returns: no row can follow."""
+        """Computes before it returns, so no step is pipelined."""
         return DoneStep(self.run(work))
 
     def run(self, work: Sequence[RowWork]) -> list[RowResult]:
-        """Verify, mark and sample each row; quick where `token_ids` is an array, not a list."""
+        """Verify, mark and sample each row; faster if `token_ids` is an array, not a list."""
         while self.config.hangs_by_file and _is_named_by(Path(self.config.hangs_by_file)):
             time.sleep(0.02)
         self.steps += 1
         return [self._run_row(row) for row in work]
 
     def close(self) -> None:
-        """Nothing to give back that the garbage collector does not."""
+        """Does nothing."""
 
     def step_time_s(self, work: Sequence[RowWork]) -> float:
-        """What a machine might take for this step: a cost model for tests in virtual time."""
+        """The simulated duration of this step: a cost model for tests in virtual time."""
         config = self.config
         cost_s = config.step_overhead_s
         for row in work:
@@ -154,7 +155,7 @@ class FakeEngine:
         if row.start:
             found = self._marks[held].swapaxes(1, 2).reshape(-1, 2)[: row.start]
             if not np.array_equal(found, marks[: row.start]):
-                return RowResult(row.row, error=self._complaint(found, marks, held))
+                return RowResult(row.row, error=self._page_error(found, marks, held))
         positions = np.arange(row.start, end)
         pages, slots = held[positions // config.page_tokens], positions % config.page_tokens
         self._marks[pages, :, slots] = marks[row.start : end]
@@ -166,7 +167,7 @@ class FakeEngine:
             token = int(tokens[end % row.n_prompt])
         return RowResult(row.row, (_with_logprobs(token, draw, row.params, config),))
 
-    def _complaint(self, found: Marks, marks: Marks, held: npt.NDArray[np.int64]) -> str:
+    def _page_error(self, found: Marks, marks: Marks, held: npt.NDArray[np.int64]) -> str:
         at = int(np.flatnonzero((found != marks[: len(found)]).any(axis=1))[0])
         page = Page(int(held[at // self.config.page_tokens]))
         what = "was never written" if not found[at].any() else "holds something else"
@@ -181,9 +182,10 @@ def expected_answer(
     config: FakeEngineConfig | None = None,
     sample_index: int = 0,
 ) -> list[int]:
-    """The n tokens that a FakeEngine of this config answers, cut after its first eos id.
+    """The n tokens that a FakeEngine of this config answers, ending with its first eos id.
 
-    Of the params only `seed` (None counts as 0) and `ignore_eos` (then nothing is cut) matter.
+    Of the params only `seed` (None counts as 0) and `ignore_eos` (the answer is then not cut)
+    matter.
     """
     config = config or FakeEngineConfig()
     tokens = [int(token) for token in prompt]
@@ -199,9 +201,10 @@ def expected_answer(
 
 
 def prefix_marks(tokens: npt.NDArray[np.int64]) -> Marks:
-    """The marks of all positions: `[len(tokens), 2]`, words depending on every token up to there.
+    """The marks of all positions: `[len(tokens), 2]` words that depend on every token up to the
+    position.
 
-    A running sum of mixed (token, position) pairs, so that numpy computes all positions at once.
+    A cumulative sum of mixed (token, position) pairs, so that numpy computes all positions at once.
     """
     with np.errstate(over="ignore"):
         place = np.arange(1, len(tokens) + 1, dtype=np.uint64) * np.uint64(_STEP)
@@ -211,7 +214,7 @@ def prefix_marks(tokens: npt.NDArray[np.int64]) -> Marks:
         mixed ^= mixed >> np.uint64(31)
         marks = np.empty((len(tokens), 2), np.uint64)
         np.cumsum(mixed, out=marks[:, 0])
-        # The second word tells apart two sums that collide, and is never zero: zero is "unwritten".
+        # The second word distinguishes colliding sums, and is never zero: zero is "unwritten".
         np.bitwise_or(marks[:, 0] ^ place, np.uint64(1), out=marks[:, 1])
     return marks
 
@@ -221,7 +224,7 @@ def _is_named_by(file: Path) -> bool:
 
 
 def _mix(value: int) -> int:
-    """The splitmix64 finaliser, as `prefix_marks` has it, of one Python integer."""
+    """The splitmix64 finaliser of one Python integer, as in `prefix_marks`."""
     value &= _MASK
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
@@ -231,7 +234,7 @@ def _mix(value: int) -> int:
 def _next_token(
     state: int, seed: int, sample_index: int, config: FakeEngineConfig
 ) -> tuple[int, int]:
-    """The token after the prefix whose first mark word is `state`, and the draw behind it."""
+    """The token after the prefix whose first mark word is `state`, and the random draw used."""
     draw = _mix(state ^ _mix(seed + _STEP * (sample_index + 1)))
     if config.eos_every_tokens and (draw >> 40) % config.eos_every_tokens == 0:
         return config.eos_token_ids[0], draw
@@ -245,7 +248,7 @@ def _next_token(
 def _with_logprobs(
     token: int, draw: int, params: SamplingParams, config: FakeEngineConfig
 ) -> SampledToken:
-    """Made-up log-probabilities, a function of the draw: the chosen token is the likeliest."""
+    """Invented log-probabilities, a function of the draw: the chosen token is the likeliest."""
     if params.top_logprobs is None:
         return SampledToken(token)
     likeliest = -((draw & 1023) / 1024.0) - 0.125

@@ -1,4 +1,4 @@
-"""An engine for a config, on the device that it names. Torch's GPU parts load only where used."""
+"""Loads an engine on the device that its config names. Imports GPU modules only if used."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from twolane.engine.step import Engine
 
 log = logging.getLogger(__name__)
 
-LEAST_CAPABILITY = (9, 0)  # Hopper's
+LEAST_CAPABILITY = (9, 0)  # Hopper
 
 
 def pick_device(device: str) -> str:
-    """`cpu` or `cuda`. Raises EngineConfigError where a GPU is asked for and cannot be used: the
-    kernels are written for Hopper, and an older one cannot run all of them. `auto` then takes the
-    CPU, and the log says why if there is a GPU."""
+    """`cpu` or `cuda`. Raises EngineConfigError if a GPU is requested but cannot be used: the
+    kernels need Hopper or newer. `auto` then picks the CPU, and logs why if there is a GPU."""
     if device == "cpu":
         return device
     missing = ""
@@ -35,15 +34,15 @@ def pick_device(device: str) -> str:
     if missing and device == "cuda":
         raise EngineConfigError(f"device is 'cuda'; {missing} here")
     if missing and has_card:
-        log.warning("%s: the model runs on the CPU, and the GPU is left alone", missing)
+        log.warning("%s: the model runs on the CPU, and the GPU is not used", missing)
     return "cpu" if missing else "cuda"
 
 
 def pick_dtype(dtype: str, device: str) -> str:
-    """What `auto` means on a `cpu` or on `cuda`; other names stay.
+    """The meaning of `auto` on `cpu` or on `cuda`; other names are returned unchanged.
 
-    bfloat16 on a GPU: checkpoints come in it, and float32 has no tensor cores and twice the bytes.
-    float32 on a CPU, as many have no arithmetic for less.
+    bfloat16 on a GPU: checkpoints use it, and float32 has no tensor cores and twice the bytes.
+    float32 on a CPU, since many CPUs have no arithmetic for less.
     """
     if dtype != "auto":
         return dtype
@@ -51,7 +50,7 @@ def pick_dtype(dtype: str, device: str) -> str:
 
 
 def settle(config: EngineConfig) -> EngineConfig:
-    """With the device and the dtype that `auto` means here. Raises EngineConfigError."""
+    """Resolve the `auto` device and dtype. Raises EngineConfigError."""
     device = pick_device(config.device)
     return replace(config, device=device, dtype=pick_dtype(config.dtype, device))
 
@@ -64,16 +63,16 @@ def load_engine(
     progress: Progress | None = None,
 ) -> Engine:
     """`twolane.engine.cpu.engine.load_engine` or
-    `twolane.engine.cuda.startup.load.load_cuda_engine`, or a group of such.
+    `twolane.engine.cuda.startup.load.load_cuda_engine`, or a group of ranks.
 
-    On a CPU pages are in `pool_memory`, where given; ranks need the file `pool_fd` that it maps.
+    On a CPU, pages are in `pool_memory`, if given; ranks also need the file `pool_fd` that it maps.
     """
     config = settle(config)
     if pool_memory is not None and config.device != "cpu":
-        raise EngineConfigError("a GPU's pool lies in its own memory, not in pool_memory")
+        raise EngineConfigError("a GPU's pool is in its own memory, not in pool_memory")
     if config.tensor_parallel > 1:
         if (pool_memory is None) != (pool_fd is None):
-            raise EngineConfigError("ranks map the pool too: pool_memory needs its pool_fd")
+            raise EngineConfigError("ranks also map the pool: pool_memory needs its pool_fd")
         if config.device == "cuda":
             _check_cards(config)
         from twolane.engine.ranks.start import start_ranks
@@ -93,6 +92,6 @@ def _check_cards(config: EngineConfig) -> None:
     if found >= ranks:
         return
     if not config.share_gpus:
-        raise EngineConfigError(f"tensor_parallel is {ranks}; {found} GPUs can be seen here")
+        raise EngineConfigError(f"tensor_parallel is {ranks}; {found} GPUs are visible here")
     if config.n_pages is None and config.kv_bytes is None:
-        raise EngineConfigError("ranks that share a GPU must be told n_pages or kv_bytes")
+        raise EngineConfigError("ranks that share a GPU need n_pages or kv_bytes")

@@ -1,12 +1,12 @@
-"""Names for prompt prefixes: one hash a full page, equal wherever the same tokens came before.
+"""Names for prompt prefixes: one hash per full page, equal if all tokens up to its end are equal.
 
     root --> unit 0 --> unit 1 --> unit 2 --> unit 3        unit = 16 tokens, whatever the page size
                           |                     |
                     page 0 (32 tokens)    page 1            a page's name is the chain at its end
 
-Pools with other page sizes therefore agree on the name of every position that both end a page at.
-Routers hash prompts by a quicker rule (`twolane.router.dispatch.affinity`), as theirs is a hint;
-pages are shared by these names, so equal names must mean equal content.
+So pools with different page sizes agree on the name of every position where both end a page.
+Routers use a faster hash (`twolane.router.dispatch.affinity`), since theirs is only a hint; pages
+are shared by these names, so equal names must mean equal content.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ def chain_hashes(
     adapter: str = "",
     tenant_salt: str = "",
 ) -> list[bytes]:
-    """SHA-256 chain over model fingerprint, adapter, tenant salt and tokens: 32 bytes a full page.
+    """SHA-256 chain over model fingerprint, adapter, tenant salt and tokens: 32 bytes per full
+    page.
 
-    A trailing part of a page has no name. `page_tokens` is a multiple of 16; ids fit 32 bits.
-    Equal hashes mean equal everything: the root separates its fields by their lengths.
+    A partial last page has no name. `page_tokens` is a multiple of 16; ids fit 32 bits. Equal
+    hashes mean equal inputs: the root encodes its fields with their lengths.
     """
     assert page_tokens >= UNIT_TOKENS, f"{page_tokens} tokens a page"
     assert page_tokens % UNIT_TOKENS == 0, f"{page_tokens} tokens a page"

@@ -1,4 +1,4 @@
-"""How far the start of an engine has come: first it is loaded, then made ready."""
+"""Progress of starting an engine: first it is loaded, then warmed up."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ PASSES = "passes"
 
 
 class Loaded(NamedTuple):
-    """Of one rank. Bytes are those of the parameters in memory, whatever their files take."""
+    """Of one rank. Bytes count the parameters in memory, whatever the size of their files."""
 
     tensors: int
     of_tensors: int
@@ -22,7 +22,7 @@ class Loaded(NamedTuple):
 
 
 class Readied(NamedTuple):
-    """Of one rank, once it is loaded: "kernels" that are compiled, then "passes" made."""
+    """Of one rank, after loading: compiled "kernels", then warm-up "passes"."""
 
     what: str
     done: int

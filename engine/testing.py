@@ -1,9 +1,9 @@
-"""Doubles for tests: small random models of every family, in the format of Hugging Face.
+"""Test doubles: small random models of every family, in Hugging Face format.
 
     write_random_model(tmp_path, "qwen3", seed=1)     what `load_engine` and a router serve
 
-Made by transformers itself, so that it is a reference for what is read back. Random initialisation
-leaves biases zero and norms one, which would hide whole parts of a model: here all of them differ.
+Created by transformers itself, so that it is a reference for what is read back. Its random
+initialisation leaves biases zero and norms one, which would hide parts of a model: here all differ.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}<s>{{ message.role }}: {{ message.content }}</s>{% endfor %}"
     "{% if add_generation_prompt %}<s>assistant: {% endif %}"
 )
-# Windows and rotary scaling begin to matter within short test prompts.
+# Windows and rotary scaling take effect within short test prompts.
 SLIDING_WINDOW = 128
 LLAMA3_ROPE = {
     "rope_type": "llama3",
@@ -60,8 +60,8 @@ def write_random_model(
 ) -> Path:
     """Write config, weights, and a byte-level tokenizer with a chat template; returns `model_dir`.
 
-    `options` go to the family's transformers configuration; `max_shard_bytes` cuts the weights
-    into shards. The same arguments write the same weights.
+    `options` are passed to the family's transformers configuration; `max_shard_bytes` splits the
+    weights into shards. The same arguments write the same weights.
     """
     config_class, model_class = _CLASSES[family]
     settings = {
@@ -95,7 +95,7 @@ def _randomise(model: torch.nn.Module, seed: int) -> None:
             if "norm" in name:
                 drawn = 1 + 0.3 * drawn
             elif parameter.dim() == 2:
-                # Logits of a few units: answers wander over the vocabulary, without many near-ties.
+                # Logits of a few units: answers vary over the vocabulary, without many near-ties.
                 drawn *= 1.5 * parameter.shape[1] ** -0.5
             elif parameter.dim() == 1:
                 drawn *= 0.5
@@ -103,7 +103,7 @@ def _randomise(model: torch.nn.Module, seed: int) -> None:
 
 
 def _write_tokenizer(model_dir: Path, vocab_size: int) -> None:
-    """One token a byte, after the special ones; ids up to vocab_size that are left mean nothing."""
+    """One token per byte, after the special ones; other ids up to vocab_size have no meaning."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     assert vocab_size >= 3 + 256, "a byte-level tokenizer needs 259 ids"

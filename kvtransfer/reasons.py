@@ -25,4 +25,5 @@ EPOCH = "epoch"
 GENERATION = "generation"
 DUPLICATE = "duplicate"
 MALFORMED = "malformed"
+UNPROVEN = "unproven"  # a connection did not prove the key of its page lane
 STATE = "state"

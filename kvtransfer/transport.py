@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from twolane.kvtransfer.copy_plan import CopyPlan
+from twolane.kvtransfer.page_lane import ReceiverLane
 
 Checksums = npt.NDArray[np.uint64]
 PageIds = npt.NDArray[np.int64]
@@ -97,6 +98,7 @@ class Landing(Protocol):
     """Receiver's end of all senders that use this transport."""
 
     sender_writes: bool  # the sender writes into our memory: only its word, or its end, is proof
+    lane: ReceiverLane  # what protects its connections; `plain` where pages never leave the host
     digests: tuple[str, ...]  # that its `Checked` may bring, best first; none: chunks need no sums
 
     @property

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from twolane.params import MAX_STOP_STRINGS
 from twolane.router.text.model_defaults import ModelDefaults
 from twolane.rpc.call_gate import CallGateConfig
-from twolane.rpc.secret import new_secret
+from twolane.security.credentials import Credentials
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,9 +132,9 @@ class ServerConfig:
     """Where a router listens. Port 0 takes any free one; no metrics port: no endpoint; no `http`:
     no such door, else it is at `host`, too; no `admin_socket`, a path: no door for operators.
 
-    `host` is for clients. Workers and the launcher come to `bind_host`, where they are believed
-    who show the cluster's `secret`; workers dial it as `advertise_host` (empty: `bind_host`). Ports
-    that are 0 are taken from the range `ports`, like 7300-7399; empty: any.
+    `host` is for clients. Workers and the launcher come to `bind_host`; workers dial it as
+    `advertise_host` (empty: `bind_host`). Ports that are 0 are taken from the range `ports`, like
+    7300-7399; empty: any.
     """
 
     host: str = "127.0.0.1"
@@ -148,4 +148,4 @@ class ServerConfig:
     grpc: GrpcDoorConfig = field(default_factory=GrpcDoorConfig)
     http: HttpConfig | None = field(default_factory=HttpConfig)
     stop_grace_s: float = 5.0  # running answers get this long when the router stops
-    secret: str = field(default_factory=new_secret, repr=False)
+    credentials: Credentials = field(default_factory=Credentials)

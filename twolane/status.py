@@ -114,9 +114,28 @@ class RequestInfo:
     output_tokens: int
     age_s: float
     priority: int
+    tenant: str = ""
 
     @classmethod
     def from_proto(cls, message: cluster_pb2.RequestStatus) -> RequestInfo:
+        return cls(**{f.name: getattr(message, f.name) for f in fields(cls)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantInfo:
+    """One tenant that has asked for something since the router started."""
+
+    tenant: str  # empty: clients without a key or certificate
+    label: str  # what metrics call it
+    weight: float
+    live: int  # requests that wait or run
+    requests: int
+    refused: int  # by its quotas
+    prompt_tokens: int
+    output_tokens: int
+
+    @classmethod
+    def from_proto(cls, message: cluster_pb2.TenantStatus) -> TenantInfo:
         return cls(**{f.name: getattr(message, f.name) for f in fields(cls)})
 
 
@@ -156,6 +175,7 @@ class ClusterStatus:
     counters: Mapping[str, int]
     http_endpoint: str = ""  # host:port of the router's HTTP door, if it has one
     metrics_endpoint: str = ""  # host:port of its Prometheus page, if it has one
+    tenants: tuple[TenantInfo, ...] = ()
     hosts: tuple[HostInfo, ...] = ()  # where agents run the processes
 
     @classmethod
@@ -169,5 +189,6 @@ class ClusterStatus:
             counters=MappingProxyType(dict(message.counters)),
             http_endpoint=message.http_endpoint,
             metrics_endpoint=message.metrics_endpoint,
+            tenants=tuple(TenantInfo.from_proto(tenant) for tenant in message.tenants),
             hosts=tuple(HostInfo.from_proto(host) for host in message.hosts),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from twolane.rpc.secret import new_secret
+from twolane.security.credentials import Credentials
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ class WorkerConfig:
     limits: StepLimits = field(default_factory=StepLimits)
     step_watch: StepWatchConfig = field(default_factory=StepWatchConfig)
     sessions: SessionConfig = field(default_factory=SessionConfig)
-    secret: str = field(default_factory=new_secret, repr=False)  # the cluster's
+    credentials: Credentials = field(default_factory=Credentials)
 
     def __post_init__(self) -> None:
         assert self.worker_id, "a worker needs a name"

@@ -15,6 +15,10 @@ from twolane.v1 import worker_pb2
 from twolane.worker.worker import Worker
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+_REFUSED = {
+    "unauthenticated": "Calls by nobody: no credentials, or none that count",
+    "denied": "Calls that the caller's role may not make",
+}
 _Kind = worker_pb2.RowEvent
 
 
@@ -39,9 +43,9 @@ class WorkerMetrics:
         self._bytes = count("twolane_transfer_bytes", "Bytes moved out")
         self._cached = count("twolane_cached_tokens", "Prompt tokens not computed")
 
-    def watch(self, worker: Worker, unauthenticated: Mapping[str, int] | None = None) -> None:
-        """Also export this worker's gauges, and refused calls by method. Call once."""
-        self.registry.register(_Gauges(worker, unauthenticated or {}))
+    def watch(self, worker: Worker, refused: Mapping[str, int] | None = None) -> None:
+        """Also export this worker's gauges, and the calls that its `Gate` refused. Call once."""
+        self.registry.register(_Gauges(worker, refused or {}))
 
     def on_step(self, seconds: float, positions: int) -> None:
         self._steps.observe(seconds)
@@ -68,9 +72,9 @@ class WorkerMetrics:
 class _Gauges(Collector):
     """Read from the worker at each scrape, on its event loop."""
 
-    def __init__(self, worker: Worker, unauthenticated: Mapping[str, int]) -> None:
+    def __init__(self, worker: Worker, refused: Mapping[str, int]) -> None:
         self._worker = worker
-        self._unauthenticated = unauthenticated
+        self._refused = refused
 
     def collect(self) -> Iterator[Metric]:
         load = self._worker.load()
@@ -112,12 +116,12 @@ class _Gauges(Collector):
         for reason, n in self._worker.dropped().items():
             dropped.add_metric([reason], n)
         yield dropped
-        refused_calls = CounterMetricFamily(
-            "twolane_unauthenticated", "Calls without the cluster's secret", labels=["method"]
-        )
-        for method, n in self._unauthenticated.items():
-            refused_calls.add_metric([method], n)
-        yield refused_calls
+        for kind, text in _REFUSED.items():
+            refused = CounterMetricFamily(f"twolane_{kind}", text, labels=["method"])
+            for name, n in self._refused.items():
+                if name.startswith(f"{kind}."):
+                    refused.add_metric([name.removeprefix(f"{kind}.")], n)
+            yield refused
 
     def _info(self) -> Metric:
         """Identifies the worker, to join other metrics with."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -10,10 +11,12 @@ import click
 from twolane.deploy.agent.launcher import AgentLauncher
 from twolane.deploy.errors import NotProvenError, StartError
 from twolane.deploy.spec.cluster_spec import HostSpec
+from twolane.deploy.spec.resolve import resolve
 from twolane.deploy.spec.secret import secret_by_hand, secret_option
-from twolane.deploy.spec.specs import TimingSpec
+from twolane.deploy.spec.settings import TimingSpec
 from twolane.deploy.spec.topology import TimingOptions
 from twolane.deploy.spec.topology_file import find_topology, read_topology
+from twolane.security.credentials import Credentials
 
 _NOT_PROVEN = 5  # an exit code: see `twolane.cli.app`
 
@@ -28,7 +31,8 @@ def down(*, topology: str, secret_file: Path | None) -> None:
         hosts = [host.spec() for host in given.hosts]
         if not hosts:
             raise StartError(f"{topology} names no hosts")
-        asyncio.run(_end_all(hosts, secret_by_hand(secret_file), _grace_s(given.timing)))
+        credentials = replace(resolve(given).credentials, secret=secret_by_hand(secret_file))
+        asyncio.run(_end_all(hosts, credentials, _grace_s(given.timing)))
     except StartError as error:
         raise click.ClickException(str(error)) from error
     except NotProvenError as error:
@@ -37,10 +41,10 @@ def down(*, topology: str, secret_file: Path | None) -> None:
     click.echo("stopped")
 
 
-async def _end_all(hosts: list[HostSpec], secret: str, grace_s: float) -> None:
+async def _end_all(hosts: list[HostSpec], credentials: Credentials, grace_s: float) -> None:
     """Any launcher that is there learns that its term is over, and ends. Raises `NotProvenError`
     naming the hosts that are silent."""
-    launcher = await AgentLauncher.connected(hosts, secret)
+    launcher = await AgentLauncher.connected(hosts, credentials)
     try:
         await launcher.end_others((), grace_s)
         silent = [host.name for host in launcher.hosts() if host.state != "up"]

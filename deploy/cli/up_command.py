@@ -33,13 +33,14 @@ from twolane.deploy.launch.process_launcher import ProcessLauncher
 from twolane.deploy.spec.cluster_spec import ClusterSpec
 from twolane.deploy.spec.devices import settled
 from twolane.deploy.spec.secret import read_secret, secret_by_hand, secret_option
-from twolane.deploy.spec.specs import (
+from twolane.deploy.spec.settings import (
     ClusterSettings,
-    ModelSpec,
+    RaySettings,
     RouterSettings,
     TimingSpec,
     WorkerSettings,
 )
+from twolane.deploy.spec.specs import ModelSpec
 from twolane.engine.config import EngineConfig
 from twolane.rpc.listen import join, try_listen
 from twolane.testing.extras import missing_for_serving
@@ -61,7 +62,15 @@ _COUNT = click.IntRange(min=0)
 @click.option("--prefill", type=_COUNT, help="Workers that read prompts.  [default: 1]")
 @click.option("--decode", type=_COUNT, help="Workers that write answers.  [default: 1]")
 @click.option("--colocated", type=_COUNT, default=0, help="Workers that do both.")
-@flags(ClusterSettings, RouterSettings, ModelSpec, EngineConfig, WorkerSettings, TimingSpec)
+@flags(
+    ClusterSettings,
+    RaySettings,
+    RouterSettings,
+    ModelSpec,
+    EngineConfig,
+    WorkerSettings,
+    TimingSpec,
+)
 @secret_option("drawn, so that nobody else can join")
 @click.option("--log-dir", type=click.Path(path_type=Path), help="Keep the processes' output here.")
 @click.option("--json", "as_json", is_flag=True, help="Print events as lines of JSON.")
@@ -74,6 +83,7 @@ def up(context: click.Context, /, **given: Any) -> None:
     Without --colocated, there is one prefill and one decode worker unless you say otherwise.
     """
     from twolane.deploy.cli.over_agents import up_over_agents
+    from twolane.deploy.cli.over_ray import up_over_ray
     from twolane.deploy.cli.topology_options import read_options
     from twolane.deploy.launch.supervisor import Supervisor
     from twolane.deploy.spec.topology_file import write_topology
@@ -87,7 +97,7 @@ def up(context: click.Context, /, **given: Any) -> None:
             print(write_topology(topology), end="")
             return
         cluster = _cluster(topology, given["secret_file"], scratch)
-        if topology.launcher != "agents":
+        if topology.launcher != "agents" and not _is_on_another_ray(topology):
             _check_ports(cluster)
         _make(log_dir)
         with _prints_to(log_dir / "launcher.log") as own_log:
@@ -105,6 +115,9 @@ def up(context: click.Context, /, **given: Any) -> None:
                     until_eof=given["until_stdin_closes"],
                 )
                 return
+            if _is_on_another_ray(topology):
+                up_over_ray(topology, cluster, tell, scratch)
+                return
             launcher = _launcher(topology.launcher, cluster, log_dir, scratch)
             supervisor = Supervisor(cluster, launcher, tell, log_dir=log_dir)
             last_words = None if given["as_json"] else scratch / LAST_WORDS
@@ -115,6 +128,11 @@ def up(context: click.Context, /, **given: Any) -> None:
             _print_json(out, Event(kind=Kind.FAILED, text=str(error)))
             raise SystemExit(1) from error
         raise click.ClickException(str(error)) from error
+
+
+def _is_on_another_ray(topology: Topology) -> bool:
+    """Than one of our own on this machine."""
+    return bool(topology.launcher == "ray" and topology.ray.address != "local")
 
 
 def _check_ports(cluster: ClusterSpec) -> None:
@@ -148,9 +166,11 @@ def _cluster(topology: Topology, secret_file: Path | None, scratch: Path) -> Clu
     cluster = resolve(topology)
     if topology.launcher == "agents":  # they know what GPUs there are
         return cluster
-    cluster = settled(cluster, share=topology.share_gpus)
     if secret_file is not None:
         cluster = replace(cluster, secret=read_secret(secret_file))
+    if _is_on_another_ray(topology):  # which knows, too
+        return cluster
+    cluster = settled(cluster, share=topology.share_gpus)
     # in the folder of this run, which is its user's alone, and where the client looks for it
     return replace(cluster, admin_socket=str(scratch / SOCKET_NAME))
 

@@ -80,7 +80,7 @@ class Supervisor:
         """
         try:
             router = await self._start(self._cluster.router())
-            async with RouterClient(router, self._cluster.secret) as client:
+            async with RouterClient(router, self._cluster.credentials) as client:
                 workers = self._cluster.workers(router.worker_endpoint)
                 if not self._attaches:
                     await self._unless_exit(self._start_workers(workers))

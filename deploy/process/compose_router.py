@@ -8,7 +8,8 @@ from pathlib import Path
 
 from twolane.deploy.process.descriptors import Shares
 from twolane.deploy.process.overrides import with_given
-from twolane.deploy.spec.specs import AUTO, NONE, RouterSpec
+from twolane.deploy.spec.settings import AUTO, NONE
+from twolane.deploy.spec.specs import RouterSpec
 from twolane.router.config import (
     AdmissionConfig,
     GrpcDoorConfig,

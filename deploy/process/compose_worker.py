@@ -12,14 +12,9 @@ from twolane.deploy.errors import StartError
 from twolane.deploy.process.engine_host import OpenedEngine
 from twolane.deploy.process.overrides import with_given
 from twolane.deploy.process.page_converters import page_converters_of
-from twolane.deploy.spec.specs import (
-    DECODE,
-    PREFILL,
-    ModelSpec,
-    TimingSpec,
-    WorkerSettings,
-    WorkerSpec,
-)
+from twolane.deploy.spec.page_rules import page_lane_of, unprotected
+from twolane.deploy.spec.settings import DECODE, PREFILL, TimingSpec, WorkerSettings
+from twolane.deploy.spec.specs import ModelSpec, WorkerSpec
 from twolane.engine.step import EngineSpec
 from twolane.kvtransfer.config import MIB, LeaseConfig, ReceiverConfig, SenderConfig
 from twolane.kvtransfer.transport import Landing
@@ -85,6 +80,8 @@ def build_worker(
         transports=transports,
         makes_dtypes=opener.makes_dtypes,
         memory=opener.memory,
+        page_lane=opener.page_lane,
+        trusted_fabric=spec.settings.trusted_fabric,
     )
     runner = ThreadStepRunner(power.engine)
     return Worker(config, context, Roles(decode, prefill), runner, wire, observer=metrics)
@@ -126,7 +123,7 @@ def worker_config(spec: WorkerSpec, *, on_gpu: bool = False) -> WorkerConfig:
         metrics_host=spec.metrics_host,
         metrics_port=spec.metrics_port,
         routers=spec.routers,
-        secret=spec.secret,
+        credentials=spec.credentials,
         announce_every_s=timing.heartbeat_s,
         drain_for_s=timing.stop_grace_s,
         limits=step_limits(spec.settings, GPU_STEP_LIMITS if on_gpu else StepLimits()),
@@ -217,11 +214,28 @@ def lease_config(timing: TimingSpec) -> LeaseConfig:
 
 
 def transport_config(spec: WorkerSpec) -> TransportConfig:
+    """Raises `StartError` where others could read pages, or write them."""
     settings = spec.settings
+    _, why = unprotected(
+        settings.transports,
+        settings.page_lane,
+        bare(spec.bind_host),
+        trusted_fabric=settings.trusted_fabric,
+        insecure=spec.insecure,
+    )
+    if why:
+        raise StartError(why)
     config = TransportConfig(
         transports=settings.transports,
         bind_host=bare(spec.bind_host),
         advertise_host=bare(spec.advertise_host),
         ports=spec.ports,
+        page_lane=page_lane_of(
+            settings.page_lane,
+            bare(spec.bind_host),
+            has_tls=spec.tls is not None,
+            insecure=spec.insecure,
+        ),
+        trusted_fabric=settings.trusted_fabric,
     )
     return with_given(config, checksums=settings.checksums, sockets=settings.sockets)

@@ -13,6 +13,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from twolane.deploy.errors import StartError, first_error
@@ -23,7 +24,8 @@ from twolane.deploy.process.descriptors import (
     share,
 )
 from twolane.deploy.process.orphan import end_as_orphan
-from twolane.deploy.spec.specs import DECODE, ProcessSpec, RouterSpec, WorkerSpec
+from twolane.deploy.spec.settings import DECODE
+from twolane.deploy.spec.specs import ProcessSpec, RouterSpec, WorkerSpec
 from twolane.rpc.listen import ListenError, unreachable
 
 if TYPE_CHECKING:
@@ -82,6 +84,8 @@ async def _serving_router(spec: RouterSpec, limit: int) -> AsyncIterator[Where]:
     from twolane.router.members.dialer import GrpcDialer
     from twolane.router.text.codec import TextCodec
     from twolane.router.text.model_files import ModelFilesError
+    from twolane.security.key_file import KeyFile
+    from twolane.security.keys import KeyFileError
 
     if why := unreachable(spec.bind_host, spec.advertise_host, ()):
         raise StartError(why)
@@ -98,16 +102,17 @@ async def _serving_router(spec: RouterSpec, limit: int) -> AsyncIterator[Where]:
         grpc=grpc_door_config(shares),
         http=http_config(spec, shares),
         stop_grace_s=spec.timing.stop_grace_s,
-        secret=spec.secret,
+        credentials=spec.credentials,
     )
     async with AsyncExitStack() as stack:
-        dialer = await stack.enter_async_context(GrpcDialer(spec.secret))
+        dialer = await stack.enter_async_context(GrpcDialer(spec.credentials))
         try:
             config, text = router_config(spec), TextCodec.load(spec.model.model_dir)
-        except ModelFilesError as error:
+            keys = KeyFile(Path(settings.keys)) if settings.keys else None
+        except (KeyFileError, ModelFilesError) as error:
             raise StartError(str(error)) from error
-        server = RouterServer(config, place, dialer, text)
         try:
+            server = RouterServer(config, place, dialer, text, keys=keys)
             await stack.enter_async_context(server)
         except ListenError as error:
             raise StartError(str(error)) from error
@@ -157,7 +162,7 @@ async def _serving_worker(spec: WorkerSpec) -> AsyncIterator[Where]:
             except OSError as error:
                 text = f"cannot listen on {spec.bind_host} (--bind-host): {error}"
                 raise StartError(text) from error
-        dialer, metrics = PeerDialer(spec.secret), WorkerMetrics()
+        dialer, metrics = PeerDialer(spec.credentials), WorkerMetrics()
         worker = build_worker(spec, power, pages, dialer, landings, metrics)
         server = WorkerServer(worker, metrics)
         try:

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from twolane.deploy.spec.specs import (
-    ModelSpec,
-    RouterSettings,
-    RouterSpec,
-    TimingSpec,
-    WorkerSettings,
-    WorkerSpec,
-    new_epoch,
-)
+from twolane.deploy.spec.settings import LAUNCHER, RouterSettings, TimingSpec, WorkerSettings
+from twolane.deploy.spec.specs import ModelSpec, RouterSpec, WorkerSpec, new_epoch
 from twolane.rpc.listen import is_loopback
 from twolane.rpc.secret import new_secret
+from twolane.security.credentials import Credentials
 from twolane.security.tls import TlsFiles
 
 
@@ -79,6 +73,11 @@ class ClusterSpec:
     def tls_of(self, name: str) -> TlsFiles | None:
         """The files of the process with that name."""
         return None if self.tls is None else self.tls.of(name)
+
+    @property
+    def credentials(self) -> Credentials:
+        """The launcher's."""
+        return Credentials(secret=self.secret, tls=self.tls_of(LAUNCHER), insecure=self.insecure)
 
     @property
     def n_workers(self) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from twolane.deploy.bundled import model_path
 from twolane.deploy.errors import StartError
-from twolane.deploy.spec.specs import BUNDLED
+from twolane.deploy.spec.settings import BUNDLED
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _FILES = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model"]

@@ -1,7 +1,7 @@
 """The options that dataclasses declare. Each is declared once, as a field of what it sets:
 
     twolane.engine.config.EngineConfig                 an engine
-    twolane.deploy.spec.specs
+    twolane.deploy.spec.settings
         ModelSpec, WorkerSettings                      a worker beside it: its steps and transports
         RouterSettings                                 a router
         TimingSpec, ClusterSettings                    all of a cluster

@@ -12,7 +12,7 @@ from twolane.deploy.errors import StartError
 from twolane.deploy.spec.cluster_spec import ClusterSpec, PoolSpec
 from twolane.deploy.spec.hub import find_model
 from twolane.deploy.spec.options import settings
-from twolane.deploy.spec.specs import RouterSettings, TimingSpec, WorkerSettings
+from twolane.deploy.spec.settings import RouterSettings, TimingSpec, WorkerSettings
 from twolane.deploy.spec.topology import ROLES, Topology, given
 from twolane.security.tls import TlsFiles
 
@@ -48,7 +48,7 @@ def resolve(topology: Topology, *, cores: int | None = None) -> ClusterSpec:
     return ClusterSpec(
         model=pools[0].model,
         pools=tuple(_metrics_side_by_side(pools, topology)),
-        settings=RouterSettings(**settings(RouterSettings, given(topology.router))),
+        settings=_router_settings(topology),
         bind_host=topology.bind_host,
         advertise_host=topology.advertise_host,
         ports=topology.ports,
@@ -58,6 +58,14 @@ def resolve(topology: Topology, *, cores: int | None = None) -> ClusterSpec:
         tls=_tls(topology),
         insecure=topology.insecure,
     )
+
+
+def _router_settings(topology: Topology) -> RouterSettings:
+    """With absolute paths, as the router is started in another directory."""
+    said = RouterSettings(**settings(RouterSettings, given(topology.router)))
+    if said.keys is None:
+        return said
+    return replace(said, keys=str(Path(said.keys).expanduser().absolute()))
 
 
 def _tls(topology: Topology) -> TlsFiles | None:

@@ -23,16 +23,17 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from twolane.deploy.spec.cluster_spec import HostSpec
 from twolane.deploy.spec.options import Declared, declared, settings
-from twolane.deploy.spec.specs import (
+from twolane.deploy.spec.page_rules import unprotected, unsummed
+from twolane.deploy.spec.settings import (
     DECODE,
     PREFILL,
     ClusterSettings,
-    ModelSpec,
+    RaySettings,
     RouterSettings,
     TimingSpec,
     WorkerSettings,
-    unsummed,
 )
+from twolane.deploy.spec.specs import ModelSpec
 from twolane.engine.config import EngineConfig
 from twolane.engine.errors import EngineConfigError
 from twolane.rpc.listen import bare
@@ -43,7 +44,7 @@ NAMES = {"prefill": "prefill", "decode": "decode", "both": "colocated"}  # of po
 WORKER_KINDS = (ModelSpec, EngineConfig, WorkerSettings)
 OPTIONS = {  # by field and by key
     name: each
-    for each in declared(ClusterSettings, RouterSettings, TimingSpec, *WORKER_KINDS)
+    for each in declared(ClusterSettings, RaySettings, RouterSettings, TimingSpec, *WORKER_KINDS)
     for name in (each.field, each.key)
 }
 
@@ -156,6 +157,11 @@ class TimingOptions(_Part):
     """Times of the failure rules, and of a clean end."""
 
 
+@_with_options(RaySettings, is_final=True)
+class RayOptions(_Part):
+    """Which Ray has the cluster."""
+
+
 @_with_options(ClusterSettings, is_final=True)
 class _ClusterOptions(_Part):
     """What holds for all of a cluster."""
@@ -164,6 +170,7 @@ class _ClusterOptions(_Part):
 class Topology(_ClusterOptions):
     """One cluster."""
 
+    ray: RayOptions = RayOptions()
     router: RouterOptions = RouterOptions()
     timing: TimingOptions = TimingOptions()
     workers: WorkerOptions = WorkerOptions()
@@ -226,6 +233,7 @@ def _contradictions(topology: Topology, *, is_whole: bool) -> Iterator[Problem]:
             "take at least one of each, or one that does both (colocated)",
         )
     yield from _unsummed(topology)
+    yield from _unprotected(topology)
     yield from _misplaced_hosts(topology)
     if not refused and any(pool.role != "both" for pool in topology.pools):
         yield from _strangers(topology)
@@ -301,6 +309,26 @@ def _unsummed(topology: Topology) -> Iterator[Problem]:
         yield Problem(place, refusal)
 
 
+def _unprotected(topology: Topology) -> Iterator[Problem]:
+    """Each option once, where it was given."""
+    found: dict[Place, str] = {}
+    for i, pool in enumerate(topology.pools):
+        its = WorkerSettings(**settings(WorkerSettings, given(topology.options_of(pool))))
+        field, why = unprotected(
+            its.transports,
+            its.page_lane,
+            topology.bind_host,
+            trusted_fabric=its.trusted_fabric,
+            insecure=topology.insecure,
+        )
+        if field:
+            is_own = pool.transports is not None or getattr(pool, field) is not None
+            whose: Place = ("pools", i) if is_own else ("workers",)
+            found.setdefault((*whose, field), why)
+    for place, why in found.items():
+        yield Problem(place, why)
+
+
 def _strangers(topology: Topology) -> Iterator[Problem]:
     """Pools whose workers the router would never pair: their models' numbers differ, or pages of
     one cannot be made of those of the other."""
@@ -359,8 +387,8 @@ def _problem(detail: Mapping[str, Any]) -> Problem:
 
 def _did_you_mean(place: Place) -> str:
     parts: dict[str | int, type[BaseModel]] = {
-        "router": RouterOptions, "timing": TimingOptions, "workers": WorkerOptions, "pools": Pool,
-        "hosts": HostOptions,
+        "ray": RayOptions, "router": RouterOptions, "timing": TimingOptions,
+        "workers": WorkerOptions, "pools": Pool, "hosts": HostOptions,
     }  # fmt: skip
     part = parts.get(place[0], Topology) if len(place) > 1 else Topology
     if place[-1] in part.model_fields:  # it stands where an object of its own would

@@ -1,1 +1,1 @@
-"""The engine on a CPU, in torch: the reference for every other."""
+"""The engine on a CPU, in torch: the reference for every other engine."""

@@ -1,16 +1,16 @@
-"""Attention over the paged cache, the same arithmetic for a prompt's chunk and for one new token.
+"""Attention over the paged cache: the same arithmetic for a prompt's chunk and for one new token.
 
-Per pair of a query tile and a key tile (see `attention_plan`), all pairs of all rows at once:
+For each pair of a query tile and a key tile (see `attention_plan`), all pairs of all rows at once:
 
-    scores  = queries @ keys.T + bias           [t * group, 64] a pair and kv head
+    scores  = queries @ keys.T + bias           [t * group, 64] per pair and kv head
     highest = max over the query's pairs        a maximum is exact in any order
     weights = 2 ** (scores - highest)
-    sums    = weights @ values, weights summed  a pair's own
+    sums    = weights @ values, sum of weights  per pair
     answer  = sums added up in key order, / weights added up in key order
 
-Whatever else is in the batch, a query's bits come from products of one height-independent kind
-(probed), from sums over 64 keys, and from additions in key order. Reads each pair's keys and values
-once (64 * head_dim * 2 elements a kv head), and writes as much again as it gathers them.
+A query's bits do not depend on the rest of the batch: they come from products that do not depend on
+the tile height (probed), from sums over 64 keys, and from additions in key order. Reads each pair's
+keys and values once (64 * head_dim * 2 elements per kv head), and writes as much when gathering.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ _LOG2_E = 1 / math.log(2)
 class Attention:
     """The arithmetic, for one model's head shape. Holds no state of rows.
 
-    `heights` are the tokens of a low and a tall query tile; in exact mode both give a query the
-    same bits (probed), or are the same.
+    `heights` are the tokens of a low and of a tall query tile; in exact mode both give a query the
+    same bits (probed), or are equal.
     """
 
     def __init__(self, *, group: int, head_dim: int, exact: bool, threads: int) -> None:
         self.group = group
         self.heights = _probe_heights(group, head_dim) if exact else _plain_heights(group)
-        # exp2 is quicker, but torch computes the ends of a thread's share of it differently.
+        # exp2 is faster, but torch computes it differently at the ends of each thread's share.
         self._base_2 = threads == 1 or not exact
         self.scale = head_dim**-0.5 * (_LOG2_E if self._base_2 else 1.0)
 
     @property
     def name(self) -> str:
-        """What of this may differ between builds: part of an exact fingerprint."""
+        """What may differ between builds: part of the fingerprint in exact mode."""
         return f"tiles of {TILE_TOKENS}, heights {self.heights}, base 2: {self._base_2}"
 
     def __call__(
@@ -51,7 +51,7 @@ class Attention:
     ) -> torch.Tensor:
         """queries `[n, heads, head_dim]` float32 -> `[n, heads * head_dim]` float32, new.
 
-        The keys and values of all n tokens are in the pool already.
+        The keys and values of all n tokens are already in the pool.
         """
         out = torch.empty(len(queries), queries.shape[1] * queries.shape[2])
         queries = queries * self.scale
@@ -101,7 +101,7 @@ class Attention:
         out.index_copy_(0, block.tokens, sums.reshape(tiles * t, -1))
 
     def _highest(self, own: torch.Tensor, tile_of: torch.Tensor, tiles: int) -> torch.Tensor:
-        """[p, kv_heads, rows]: the maximum over all pairs of the same query tile, for each pair."""
+        """[p, kv_heads, rows]: for each pair, the maximum over all pairs of its query tile."""
         if len(own) == tiles:
             return own
         index = tile_of[:, None, None].expand_as(own)
@@ -130,6 +130,6 @@ def _probe_heights(group: int, head_dim: int) -> tuple[int, int]:
         return torch.bmm(scores, values)[0]
 
     agreed = [height // group for height in agreeing_heights(both, x, heights)]
-    if not agreed:  # no height agrees with 16 rows: then one height for all
+    if not agreed:  # no height agrees with 16 rows: use one height for all
         return tallest, tallest
     return min(agreed), max(agreed)

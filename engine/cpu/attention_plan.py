@@ -1,11 +1,11 @@
-"""Which query tiles meet which key tiles in a step: worked out once, used by every layer.
+"""Which query tiles are paired with which key tiles: planned once a step, used by every layer.
 
     keys        0        64       128      192
     row's pages |--------|--------|--------|-- end        a key tile: 64 positions, absolute
-    query tile      [ t tokens x group heads ]            meets the tiles that it may see any of
+    query tile      [ t tokens x group heads ]            paired with the tiles that it may see
 
-A pair is one query tile and one key tile. Only such pairs are computed, so no row pays for the
-length of another. A query's pairs, and their order, follow from its position alone.
+Only these pairs are computed, so no row pays for the length of another. A query's pairs, and their
+order, depend only on its position.
 """
 
 from __future__ import annotations
@@ -19,21 +19,19 @@ import torch
 from twolane.engine.cpu.batch import IndexArray, PackedRows
 from twolane.engine.cpu.pool import TILE_TOKENS, KVPool
 
-BLOCK_BYTES = 4 << 20  # keys, values and scores handled at a time: what a core's cache can hold
+BLOCK_BYTES = 4 << 20  # keys, values and scores processed at a time: fits a core's cache
 
 
 @dataclass(frozen=True, slots=True)
 class PairBlock:
-    """Some query tiles with all of their pairs. q tiles, t tokens each, p pairs."""
+    """Some query tiles with all of their pairs: q tiles of t tokens each, p pairs."""
 
-    tokens: torch.Tensor  # [q * t] which packed token; a short tile repeats its last
+    tokens: torch.Tensor  # [q * t] index of the packed token; a short tile repeats its last
     tile_of: torch.Tensor  # [p] the query tile of each pair, ascending
     units: (
         torch.Tensor
     )  # [2, p, kv_heads, units a tile] rows of `pool.units` in layer 0: keys, values
-    edges: (
-        torch.Tensor
-    )  # [e] the pairs that are not seen whole: at a row's end, at a window's start
+    edges: torch.Tensor  # [e] the pairs seen only in part: at a row's end, at a window's start
     bias: torch.Tensor  # [e, 1, t, 1, TILE_TOKENS]: 0 where the query sees the key, else -inf
     tile_tokens: int
 
@@ -133,7 +131,7 @@ def _block(
 def _units(packed: PackedRows, pool: KVPool, row: IndexArray, key_tile: IndexArray) -> IndexArray:
     """`[2, p, kv_heads, units a tile]`: where layer 0 keeps each pair's keys and values.
 
-    Units past the row's last page repeat its last unit: finite values that get the weight 0.
+    Units past the row's last page repeat its last unit: finite values, which get the weight 0.
     """
     shape, units_a_page = pool.shape, pool.units_a_page
     units_a_tile = TILE_TOKENS // pool.unit_tokens

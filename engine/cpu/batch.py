@@ -1,4 +1,4 @@
-"""A step's rows, packed side by side without padding: the arrays that a forward pass indexes by."""
+"""A step's rows, packed without padding: the index arrays of a forward pass."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ IndexArray = npt.NDArray[np.int64]
 class PackedRows:
     """n tokens of r rows; row i has the tokens `offsets[i] : offsets[i] + lengths[i]`.
 
-    Pages of all rows lie behind each other in `pages`; row i's begin at `page_offsets[i]`.
+    `pages` concatenates the pages of all rows; row i's begin at `page_offsets[i]`.
     """
 
     token_ids: IndexArray  # [n]
@@ -27,8 +27,8 @@ class PackedRows:
     lengths: IndexArray  # [r]
     pages: IndexArray
     page_offsets: IndexArray  # [r]
-    token_pages: IndexArray  # [n] the page that takes each token
-    token_slots: IndexArray  # [n] and the slot in it
+    token_pages: IndexArray  # [n] the page of each token
+    token_slots: IndexArray  # [n] the token's slot in its page
 
     @property
     def ends(self) -> IndexArray:
@@ -43,7 +43,7 @@ def pack(work: Sequence[RowWork], page_tokens: int) -> PackedRows:
     offsets = np.cumsum(lengths) - lengths
     row_of = np.repeat(np.arange(len(work)), lengths)
     positions = np.arange(int(lengths.sum())) - offsets[row_of] + starts[row_of]
-    # Pages past a row's end may be reserved already; they are no part of this step.
+    # Pages past a row's end may be reserved already; this step does not use them.
     needed = -(-(starts + lengths) // page_tokens)
     page_offsets = np.cumsum(needed) - needed
     pages = np.concatenate(

@@ -1,4 +1,4 @@
-"""The engine on a CPU: a model directory in, tokens out, a step at a time."""
+"""The engine on a CPU: loads a model directory, and computes steps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from twolane.engine.model_files.checkpoint import Checkpoint, weights_revision
 from twolane.engine.model_files.fingerprint import model_fingerprint
 from twolane.engine.model_files.shard import Shard
 from twolane.engine.model_files.weights import load_weights, random_weights
-from twolane.engine.parallel.collective import Alone, Collective
+from twolane.engine.parallel.collective import Collective, SingleRank
 from twolane.engine.parallel.pool_file import map_pool
 from twolane.engine.progress import Progress
 from twolane.engine.step import (
@@ -36,7 +36,7 @@ from twolane.engine.step import (
 
 
 class CpuEngine:
-    """Implements `twolane.engine.step.Engine`. Made by `load_engine`."""
+    """Implements `twolane.engine.step.Engine`. Created by `load_engine`."""
 
     def __init__(self, spec: EngineSpec, model: Model, pool: KVPool, *, threads: int) -> None:
         self.spec = spec
@@ -49,17 +49,15 @@ class CpuEngine:
         self._sampler = Sampler(spec.vocab_size, spec.eos_token_ids)
 
     def submit(self, work: Sequence[RowWork]) -> Step:
-        """Computes before it returns: no row can follow."""
+        """Computes before it returns, so no step is pipelined."""
         return DoneStep(self.run(work))
 
     def run(self, work: Sequence[RowWork]) -> list[RowResult]:
         """See `twolane.engine.step.Engine.run`. An empty batch gives an empty list."""
         assert self._kv is not None, "the engine is closed"
-        complaints = [row_error(row, self.spec) for row in work]
-        results = [
-            RowResult(row.row, error=text) for row, text in zip(work, complaints, strict=True)
-        ]
-        sound = [i for i, text in enumerate(complaints) if not text]
+        errors = [row_error(row, self.spec) for row in work]
+        results = [RowResult(row.row, error=text) for row, text in zip(work, errors, strict=True)]
+        sound = [i for i, text in enumerate(errors) if not text]
         if sound:
             use_threads(self._threads)
             with torch.inference_mode():
@@ -69,14 +67,15 @@ class CpuEngine:
         return results
 
     def close(self) -> None:
-        """Drop the pool; memory that was handed in stays its owner's. May be called twice."""
+        """Drop the pool; memory passed to `load_engine` still belongs to its owner. May be called
+        twice."""
         self._kv = None
         self.pool = np.zeros((0, self.spec.page_bytes), np.uint8)
 
     def _run_sound(self, work: list[RowWork], kv: KVPool) -> list[RowResult]:
         packed = pack(work, self.spec.page_tokens)
         last = packed.offsets + packed.lengths - 1
-        kv.wipe_tail(packed.token_pages[last].tolist(), (packed.token_slots[last] + 1).tolist())
+        kv.zero_tail(packed.token_pages[last].tolist(), (packed.token_slots[last] + 1).tolist())
         hidden = self._model.forward(packed, kv, torch.from_numpy(last))
         finite = torch.isfinite(hidden).all(dim=-1).tolist()
         sampled = [i for i, row in enumerate(work) if row.sample and finite[i]]
@@ -104,21 +103,20 @@ def load_engine(
     ranks: Collective | None = None,
     pool_fd: int | None = None,
 ) -> CpuEngine:
-    """Read a model and make an engine of it; with `ranks`, of one rank's part of it, and with
-    `pool_fd` in the file that all of them have their pages in
-    (`twolane.engine.parallel.pool_file`).
+    """Read a model and return an engine for it; with `ranks`, for one rank's part of it, and with
+    `pool_fd` in the file that holds the pages of all ranks (`twolane.engine.parallel.pool_file`).
 
     `pool_memory`: a writable buffer of at least n_pages * page_bytes to use as the pool (it must
-    outlive the engine); `progress` is called along the way. Sets the
-    process's thread count. Raises ModelLoadError or EngineConfigError.
+    outlive the engine); `progress` is called during loading. Sets the process's thread count.
+    Raises ModelLoadError or EngineConfigError.
     """
     if config.weights == "fp8" or config.kv_dtype == "fp8":
-        raise EngineConfigError("weights and kv_dtype fp8 need a GPU; here they must be auto")
+        raise EngineConfigError("weights and kv_dtype fp8 need a GPU; on a CPU they must be auto")
     arch = read_architecture(config.model_dir)
     context = config.context_for(arch.max_position)
     page_tokens = config.page_tokens or CPU_PAGE_TOKENS
     dtype: torch.dtype = getattr(torch, config.dtype)
-    ranks = ranks or Alone()
+    ranks = ranks or SingleRank()
     shard = Shard(ranks.rank, ranks.ranks)
     local = shard.local(arch)
     use_threads(config.threads)
@@ -160,7 +158,7 @@ def load_engine(
     if pool_fd is None:
         pool = KVPool(shape, n_pages, memory=pool_memory)
     else:
-        assert pool_memory is None, "in that file, or in that memory"
+        assert pool_memory is None, "pool_fd and pool_memory exclude each other"
         file = map_pool(pool_fd, n_pages * shape.page_bytes * ranks.ranks)
         pool = KVPool(shape, n_pages, memory=file, rank=ranks.rank)
     spec = EngineSpec(
@@ -186,6 +184,6 @@ def load_engine(
 
 
 def use_threads(threads: int) -> None:
-    """Make torch compute with that many threads, on this thread of the process too."""
+    """Set torch's number of compute threads, for this thread of the process too."""
     if torch.get_num_threads() != threads:
         torch.set_num_threads(threads)

@@ -1,8 +1,8 @@
-"""Matrix products whose rows do not depend on their company.
+"""Matrix products whose rows do not depend on the rest of the batch.
 
-A library's product of `[m, k]` by `[k, n]` may add up in another order for another m, so a row's
-bits can depend on how many rows came along. A kernel chooses by shape, dtype and thread count, not
-by value: heights that give one row the same bits once give it always. Each weight's heights are
+A library's product of `[m, k]` by `[k, n]` may sum in a different order for a different m, so a
+row's bits can depend on the number of rows. The library chooses a kernel by shape, dtype and thread
+count, not by value: heights that agree once for a row always agree. Each weight's heights are
 therefore probed when it is loaded, and only those that agree with a reference are used.
 
     37 rows, heights {4, 8, 16, 32}:   |---- 32 ----|-- 8 (5 rows, 3 of padding) --|
@@ -26,14 +26,14 @@ class Product(Protocol):
 
 
 def plain_product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """The library's own product: quickest, and its rows may depend on m."""
+    """The library's own product: fastest, but its rows may depend on m."""
     return torch.mm(x, weight.t())
 
 
 class TiledProduct:
-    """Products in tiles of probed heights: the bits of a row depend on that row alone.
+    """Products in tiles of probed heights: the bits of a row depend only on that row.
 
-    Holds for the thread count and build that the probe ran under.
+    Valid for the thread count and build that the probe ran under.
     """
 
     def __init__(
@@ -44,7 +44,8 @@ class TiledProduct:
         self._heights: dict[tuple[int, ...], tuple[int, ...]] = {}  # by weight shape, tallest first
 
     def probe(self, weight: torch.Tensor) -> None:
-        """Find the heights that agree for weights of this shape and dtype; of `meta`, none."""
+        """Find the heights that agree for weights of this shape and dtype; does nothing on
+        `meta`."""
         shape = tuple(weight.shape)
         if shape in self._heights or weight.is_meta:
             return
@@ -82,10 +83,10 @@ def agreeing_heights(
     heights: tuple[int, ...],
     reference_rows: int = REFERENCE_ROWS,
 ) -> list[int]:
-    """Which of heights make `function` treat rows `[len(x), …]` bit for bit as reference_rows at a
-    time do.
+    """The heights for which `function`, applied to `x` in slices of that height, gives every row
+    bit for bit what it gives with slices of `reference_rows`.
 
-    A height that does not divide len(x) is tried on the rows it covers.
+    A height that does not divide len(x) is tested on the rows it covers.
     """
     reference = _by(function, x, reference_rows)
     agreed = []

@@ -1,12 +1,12 @@
-"""Wide KV pages into FP8 ones: what the FP8 pool's own writer would have stored of the same values.
+"""Quantises KV pages to FP8, exactly as an FP8 pool's own writer would have stored the same values.
 
     [layers, 2, kv_heads, page_tokens, head_dim] of float32, bfloat16 or float16
-    -> keys as they lie, values turned, a float32 scale a token and head
+    -> keys as they are, values transposed, one float32 scale per token and head
        (see twolane.engine.kernels.pages.kv_view)
 
-For a sender whose receiver keeps its pages in FP8: half the bytes of bfloat16 travel. What is
-rounded away does not come back, so answers over such pages are not bit for bit those over wide
-ones, nor those of an engine that had read FP8 pages from the first token on.
+For a sender whose receiver keeps its pages in FP8: half the bytes of bfloat16 are sent. Rounding
+loses information, so answers over such pages differ in bits from those over unquantised pages, and
+from those of an engine that used FP8 pages from the first token on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from twolane.engine.step import ByteArray
 def quantise_pages(
     pages: ByteArray, out: ByteArray, *, dtype: str, kv_heads: int, page_tokens: int, head_dim: int
 ) -> None:
-    """`quantise_tensors` of pages in host memory."""
+    """`quantise_tensors` for pages in host memory."""
     shape = {"kv_heads": kv_heads, "page_tokens": page_tokens, "head_dim": head_dim}
     quantise_tensors(torch.from_numpy(pages), torch.from_numpy(out), dtype=dtype, **shape)
 
@@ -37,13 +37,13 @@ def quantise_tensors(
     """Fill `out` [n, bytes of an FP8 page] from `pages` [n, bytes of a page of dtype]: both uint8,
     dense, on one device.
 
-    A row of a head that is not all finite becomes zeros under a scale that is NaN.
+    A row of a head with a non-finite value becomes zeros with a scale of NaN.
     """
     plane = page_tokens * head_dim
     wide = pages.view(getattr(torch, dtype)).view(-1, 2, kv_heads, page_tokens, head_dim).float()
     largest = wide.abs().amax(-1)
     is_sound = largest < torch.inf
-    # By a tensor: a card divides by a number as it multiplies by its reciprocal.
+    # Divide by a tensor: on a GPU, division by a number multiplies by its reciprocal.
     in_units = largest.clamp(min=SMALLEST_SCALE) / torch.full_like(largest, LARGEST)
     scales = torch.where(is_sound, in_units, torch.nan)
     held = torch.where(is_sound[..., None], wide / scales[..., None], 0.0).to(FP8)

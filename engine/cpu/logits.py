@@ -1,12 +1,12 @@
-"""What happens to a row's logits before one token is chosen. The order is vLLM's:
+"""Processing of a row's logits before one token is chosen. The order is vLLM's:
 
     raw logits -> (log-probabilities are read here)
       -> logit bias -> ban of stop tokens (min_tokens)
       -> repetition, then frequency, then presence penalty
       -> greedy ends here -> temperature -> min_p -> top_k -> top_p -> draw
 
-Where values tie, the lower token id counts as the likelier. All functions work on one row, an array
-`[vocab]` of its own, so that nothing depends on other rows.
+If values tie, the lower token id counts as more likely. All functions work on the array `[vocab]`
+of one row, so that nothing depends on other rows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from twolane.params import SamplingParams
 
 FloatRow = npt.NDArray[np.float32]
 BoolRow = npt.NDArray[np.bool_]
-_HEAD_DEPTH = np.float32(8)  # e**-8: a tail of 128k tokens below holds little beside a clear head
+_HEAD_DEPTH = np.float32(8)  # e**-8: 128k tokens below it have little mass beside a clear head
 
 
 def leaves_logits_alone(params: SamplingParams, n_generated: int) -> bool:
@@ -43,7 +43,7 @@ def adjust(
 ) -> None:
     """Apply bias, ban and penalties in place.
 
-    Ids in `token_ids` and in the bias lie in the vocabulary; stop ids beyond it ban nothing.
+    Ids in `token_ids` and in the bias are in the vocabulary; stop ids outside it are ignored.
     """
     for token, bias in params.logit_bias.items():
         logits[token] += np.float32(bias)
@@ -63,14 +63,15 @@ def adjust(
 
 
 def temper(logits: FloatRow, temperature: float) -> FloatRow:
-    """Logits over temperature, shifted so that the highest is 0: a new array."""
-    with np.errstate(over="ignore"):  # a tiny temperature sends the others to -inf, rightly
+    """Logits divided by temperature, shifted so that the highest is 0: a new array."""
+    with np.errstate(over="ignore"):  # a tiny temperature correctly sends the others to -inf
         scaled: FloatRow = (logits - logits.max()) / np.float32(max(temperature, 1e-30))
     return scaled
 
 
 def kept(scaled: FloatRow, params: SamplingParams) -> BoolRow:
-    """Which tokens min_p, top_k and top_p leave; at least the likeliest. `scaled`: highest is 0."""
+    """The tokens that min_p, top_k and top_p keep; at least the likeliest. `scaled`: highest is
+    0."""
     keep = np.isfinite(scaled)
     if params.min_p > 0:
         keep &= scaled >= np.float32(np.log(params.min_p))
@@ -99,8 +100,8 @@ def _keep_top_p(scaled: FloatRow, keep: BoolRow, p: float) -> None:
     values = scaled[candidates]
     mass = np.exp(values)
     wanted = p * mass.sum(dtype=np.float64)
-    # Sort no more than the head of the distribution, if that holds the wanted mass; with a margin,
-    # for sums in another order are rounded otherwise.
+    # Sort only the head of the distribution if it holds the wanted mass; with a margin, since sums
+    # in a different order round differently.
     is_head = values >= -_HEAD_DEPTH
     if mass[is_head].sum(dtype=np.float64) > wanted * (1 + 1e-9):
         candidates, values, mass = candidates[is_head], values[is_head], mass[is_head]
@@ -115,8 +116,8 @@ def _keep_top_p(scaled: FloatRow, keep: BoolRow, p: float) -> None:
 def _likeliest_first(values: FloatRow) -> npt.NDArray[np.int64]:
     """`argsort(-values, kind="stable")` of finite values up to 0.
 
-    Their sign taken off, such floats are in order as integers, and numpy sorts whole integers about
-    twenty times as fast as it finds a stable order: value and place go into one.
+    Without their sign, such floats sort like integers, and numpy sorts integers about twenty times
+    as fast as it finds a stable order: value and index are packed into one integer.
     """
     assert not (values > 0).any()
     keys = (np.float32(0) - values).view(np.uint32).astype(np.uint64) << np.uint64(32)
@@ -126,7 +127,7 @@ def _likeliest_first(values: FloatRow) -> npt.NDArray[np.int64]:
 
 
 def log_softmax(logits: FloatRow) -> FloatRow:
-    """Log-probabilities `[vocab]`, a new float32 array; the sum is taken in float64."""
+    """Log-probabilities `[vocab]`, a new float32 array; the sum is computed in float64."""
     shifted = logits - logits.max()
     total = np.exp(shifted).sum(dtype=np.float64)
     result: FloatRow = (shifted - np.float32(np.log(total))).astype(np.float32, copy=False)

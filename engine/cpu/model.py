@@ -1,8 +1,8 @@
 """The forward pass of Llama-like models over packed rows, with torch operations.
 
 Between matrix products everything is float32, whatever the weights' dtype; a product takes and
-gives the weights' dtype. n tokens are packed without padding; a row's page table says where its
-keys and values go and come from.
+returns the weights' dtype. n tokens are packed without padding; a row's page table locates its keys
+and values.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from twolane.engine.model_files.fp8 import Matrix
 from twolane.engine.model_files.weights import LayerWeights, Weights
 from twolane.engine.parallel.collective import Collective
 
-MLP_TOKENS = 256  # at a time: the widest activations stay in a core's cache
+MLP_TOKENS = 256  # at a time, so that the largest activations stay in a core's cache
 
 
 class Model:
-    """Weights, and the ways to multiply and attend that decide whether rows are independent.
+    """The weights, and the product and attention that decide whether rows are independent.
 
-    Of one rank among several, `arch` and `weights` are its part (see
+    With several ranks, `arch` and `weights` are this rank's part (see
     `twolane.engine.model_files.shard`).
     """
 
@@ -88,11 +88,11 @@ class Model:
         return self._ranks.all_gather(part)[:, : self.arch.vocab_size].float()
 
     def _sum(self, part: torch.Tensor) -> torch.Tensor:
-        """What all ranks' heads, or widths, add up to; float32 where there are several."""
+        """The sum over all ranks (all-reduce); float32 if there are several."""
         return part if self._ranks.ranks == 1 else self._ranks.all_reduce(part.float())
 
     def _linear(self, x: torch.Tensor, weight: Matrix, bias: torch.Tensor | None) -> torch.Tensor:
-        assert isinstance(weight, torch.Tensor), "a CPU's weights are wide"
+        assert isinstance(weight, torch.Tensor), "a CPU's weights are not quantised"
         out = self._product(x.to(self._dtype), weight)
         return out if bias is None else out.add_(bias)
 
@@ -102,7 +102,7 @@ class Model:
     def _heads(
         self, qkv: torch.Tensor, layer: LayerWeights, cos: torch.Tensor, sin: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Split `[n, (heads + 2 kv_heads) * dim]`, normalise and rotate queries and keys."""
+        """Split `[n, (heads + 2 kv_heads) * dim]`; normalise and rotate queries and keys."""
         arch = self.arch
         qkv = qkv.view(len(qkv), -1, arch.head_dim)
         rotated = qkv[:, : arch.heads + arch.kv_heads]
@@ -114,7 +114,7 @@ class Model:
                 ],
                 dim=1,
             )
-        # One rounding an operation (no fused multiply-add): the same bits in every lane.
+        # One rounding per operation (no fused multiply-add): the same bits in every SIMD lane.
         turned = torch.roll(rotated, arch.head_dim // 2, dims=-1).mul_(sin)
         turned.add_(rotated * cos)
         return (
@@ -136,7 +136,7 @@ class Model:
 
 
 def matrices(weights: Weights) -> Iterator[torch.Tensor]:
-    """Every weight that a product takes: what a probe must see. None of them is FP8."""
+    """Every weight that a product uses, for a probe. None of them is FP8."""
     for layer in weights.layers:
         for matrix in (layer.qkv, layer.out, layer.gate_up, layer.down):
             assert isinstance(matrix, torch.Tensor)

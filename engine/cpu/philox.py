@@ -1,8 +1,8 @@
 """Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
 
-A counter-based generator: 128 bits of counter and 64 of key give 128 random bits, in integers only,
-so that every kind of device draws the same. Nothing is drawn in sequence; any worker can draw for
-any place of any answer.
+A counter-based generator: 128 bits of counter and 64 of key give 128 random bits, using integers
+only, so that all devices draw the same. There is no sequential state: any worker can draw for any
+position of any answer.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ _32 = np.uint64(32)
 
 
 def philox(counter: tuple[Words, Words, Words, Words], key: int) -> Words:
-    """Four random 32-bit words for each counter: `[4, n]` for four arrays `[n]`; key of 64 bits."""
-    # Both halves of a round at once, [2, n] each: few numpy calls, as vocabularies may be small.
+    """Four random 32-bit words for each counter: `[4, n]` for four arrays `[n]`; `key` has 64
+    bits."""
+    # Both halves of a round at once, [2, n] each: few numpy calls, since vocabularies may be small.
     even, odd = np.stack(counter[::2]), np.stack(counter[1::2])
     for i in range(ROUNDS):
         products = even * _MULTIPLIERS
@@ -40,10 +41,10 @@ def _round_key(key: int, i: int) -> Words:
 def token_bits(
     groups: npt.NDArray[np.int64], *, seed: int, sample_index: int, position: int
 ) -> npt.NDArray[np.uint32]:
-    """`[len(groups), 4]` words: row i has those of the token ids `4 * groups[i]` to `+ 3`.
+    """`[len(groups), 4]` words: row i is for the token ids `4 * groups[i]` to `+ 3`.
 
     The counter is (group, position, sample index, 0), the key is the seed. The last word is
-    kept for draws of another purpose.
+    reserved for other kinds of draws.
     """
     first = groups.astype(np.uint64)
     words = philox(
@@ -59,5 +60,5 @@ def token_bits(
 
 
 def uniform(bits: npt.NDArray[np.uint32]) -> npt.NDArray[np.float32]:
-    """The middle of one of 2**23 equal parts of (0, 1): exact in float32, never 0 or 1."""
+    """The midpoint of one of 2**23 equal parts of (0, 1): exact in float32, never 0 or 1."""
     return ((bits >> np.uint32(9)).astype(np.float32) + np.float32(0.5)) * np.float32(2.0**-23)

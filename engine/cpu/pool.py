@@ -1,4 +1,5 @@
-"""The paged KV cache: one raw allocation, seen as bytes by transfers and as rows by attention."""
+"""The paged KV cache: one raw allocation, with a byte view for transfers and a row view for
+attention."""
 
 from __future__ import annotations
 
@@ -15,16 +16,16 @@ from twolane.engine.model_files.fp8 import FP8
 from twolane.engine.step import ByteArray
 from twolane.layout import Layout
 
-TILE_TOKENS = 64  # attention adds up keys in tiles of this many positions, whatever the page size
+TILE_TOKENS = 64  # attention sums over tiles of this many keys, whatever the page size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolShape:
     """A page is `[layers, 2, kv_heads, page_tokens, head_dim]`: one contiguous run of bytes.
 
-    Of FP8, each `[page_tokens, head_dim]` has its `[page_tokens]` float32 scales behind it.
-    `ranks` have such a pool each, with their own heads; all counts here are one rank's, but
-    `whole_kv_heads`, the model's (0: as many as the ranks have together).
+    In FP8, each `[page_tokens, head_dim]` is followed by its `[page_tokens]` float32 scales. Each
+    of `ranks` has such a pool with its own heads; all counts here are for one rank, except
+    `whole_kv_heads`, the KV heads of the model (0: the sum over the ranks).
     """
 
     layers: int
@@ -55,15 +56,15 @@ class PoolShape:
 
 
 class KVPool:
-    """Pages of keys and values. `memory` is used where given (and stays the caller's to unmap);
-    otherwise the pool allocates. All views below share the one memory.
+    """Pages of keys and values. Uses `memory` if given (the caller unmaps it); otherwise the pool
+    allocates. All views below share this memory.
 
-    With `rank`, memory is that of all `shape.ranks`: a page of theirs is the pages of each, side by
-    side, and this pool reads and writes that rank's alone.
+    With `rank`, memory holds the pages of all `shape.ranks`: a page is the concatenation of each
+    rank's page, and this pool reads and writes only the part of `rank`.
 
     `bytes_view`  [n_pages, bytes of a page in memory] uint8: what transfers read and write
     `units`       [n_pages * layers * 2 * kv_heads * units_a_page, unit_tokens * head_dim]: what
-                  attention gathers. A unit is the largest run that both page and tile consist of
+                  attention gathers. A unit is the largest run that divides both page and tile
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class KVPool:
         self.units_a_page = shape.page_tokens // self.unit_tokens
         values = torch.from_numpy(self.bytes_view.reshape(-1)).view(shape.dtype)
         self.units = values.view(-1, self.unit_tokens * shape.head_dim)
-        # numpy has no bfloat16: positions are moved as bits, by memcpy.
+        # numpy has no bfloat16: values are copied as bits.
         bits = np.dtype(f"i{shape.dtype.itemsize}")
         self._slots: npt.NDArray[np.signedinteger] = self.bytes_view.view(bits).reshape(
             -1, shape.head_dim
@@ -104,7 +105,7 @@ class KVPool:
         self._bits = {2: torch.int16, 4: torch.int32}[shape.dtype.itemsize]
 
     def places(self, pages: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Where in memory these pages are, counted in pages of one rank."""
+        """The index of these pages in memory, counted in pages of one rank."""
         return pages * self._parts + self._part
 
     def write(
@@ -114,7 +115,7 @@ class KVPool:
         keys: torch.Tensor,
         values: torch.Tensor,
     ) -> None:
-        """Put keys and values `[n, kv_heads, head_dim]` of one layer at their slots.
+        """Write keys and values `[n, kv_heads, head_dim]` of one layer to their slots.
 
         `first_slots` [n, kv_heads]: where layer 0 keeps each position's key (see `key_slots`).
         """
@@ -133,11 +134,11 @@ class KVPool:
         heads = np.arange(shape.kv_heads) * shape.page_tokens
         return (self.places(pages) * (2 * shape.layers * plane) + slots)[:, None] + heads
 
-    def wipe_tail(self, pages: Sequence[int], used: Sequence[int]) -> None:
+    def zero_tail(self, pages: Sequence[int], used: Sequence[int]) -> None:
         """Zero the positions from `used[i]` on of each page, in all layers.
 
-        Attention reads whole tiles and gives what lies past a row's end the weight 0; left-over
-        bytes there may spell NaN, and 0 * NaN would reach the row.
+        Attention reads whole tiles, and gives positions past a row's end the weight 0; stale bytes
+        there may be NaN, and 0 * NaN would reach the row.
         """
         places = self.places(np.asarray(pages, dtype=np.int64))
         for place, n in zip(places.tolist(), used, strict=True):

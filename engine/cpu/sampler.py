@@ -1,8 +1,8 @@
-"""Choosing tokens: one for each row of a step's logits, each row on its own.
+"""Chooses a token for each row of a step's logits, each row independently.
 
-A draw is a maximum of logits plus Gumbel noise: no sort, no running sum. The noise of token t is a
-function of (seed, sample index, index in the answer, t), so that any worker that holds the tokens
-so far draws the same next token.
+A draw is the maximum of logits plus Gumbel noise: no sort, no cumulative sum. The noise of token t
+is a function of (seed, sample index, index in the answer, t), so that any worker that has the
+tokens so far draws the same next token.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from twolane.engine.cpu.logits import (
 from twolane.engine.cpu.philox import token_bits, uniform
 from twolane.engine.step import RowWork, SampledToken
 
-# Noise of 23 bits lies in (-2.82, 16.64): a token further below the highest never wins.
+# Noise of 23 bits is in (-2.82, 16.64): a token further below the highest is never drawn.
 NOISE_SPAN = np.float32(19.5)
 
 
 class Sampler:
-    """Samples rows of a vocabulary; holds no state of requests."""
+    """Samples rows of one vocabulary; holds no state of requests."""
 
     def __init__(self, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
         self.vocab_size = vocab_size
@@ -39,11 +39,11 @@ class Sampler:
     def sample(self, logits: torch.Tensor, rows: Sequence[RowWork]) -> list[SampledToken | str]:
         """One token, or one error text, for each row of logits `[len(rows), vocab]` float32.
 
-        An error (logits that are not finite, a bias or token beyond the vocabulary) is its row's.
+        An error (non-finite logits, a bias or token outside the vocabulary) concerns its row only.
         """
-        # One quick pass: a sum is finite only if all that it adds up is.
+        # One fast pass: a sum is finite only if all its terms are.
         finite = torch.isfinite(logits.sum(dim=-1)).tolist()
-        highest = torch.argmax(logits, dim=-1).tolist()  # of equal ones the first: the lowest id
+        highest = torch.argmax(logits, dim=-1).tolist()  # among equals the first: the lowest id
         return [
             self._sample_row(logits[i].numpy(), highest[i], row)
             if finite[i]
@@ -55,9 +55,9 @@ class Sampler:
         params, n_generated = row.params, len(row.token_ids) - row.n_prompt
         logits = raw
         if not leaves_logits_alone(params, n_generated):
-            complaint = self._check_ids(row)
-            if complaint:
-                return complaint
+            error = self._check_ids(row)
+            if error:
+                return error
             logits = raw.copy()
             adjust(logits, params, row.token_ids, row.n_prompt, self._eos_token_ids)
             highest = int(np.argmax(logits))
@@ -82,7 +82,7 @@ class Sampler:
 
 
 def _draw(logits: FloatRow, row: RowWork, n_generated: int) -> int:
-    """The token with the highest sum of tempered logit and noise; of equal ones the lowest id."""
+    """The token with the highest sum of tempered logit and noise; among equals, the lowest id."""
     scaled = temper(logits, row.params.temperature)
     keep = kept(scaled, row.params) & (scaled > -NOISE_SPAN)
     candidates = np.flatnonzero(keep)
@@ -93,7 +93,7 @@ def _draw(logits: FloatRow, row: RowWork, n_generated: int) -> int:
 
 
 def _gumbel(keep: BoolRow, row: RowWork, n_generated: int) -> FloatRow:
-    """Noise for the tokens in `keep`, in order of id; drawn in fours, only where one is kept."""
+    """Noise for the tokens in `keep`, in order of id; drawn in groups of four that contain one."""
     fours = np.zeros(-(-len(keep) // 4) * 4, np.bool_)
     fours[: len(keep)] = keep
     by_group = fours.reshape(-1, 4)

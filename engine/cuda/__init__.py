@@ -1,4 +1,4 @@
-"""The engine on a GPU: Triton kernels, cuBLAS products, CUDA graphs. Imported only where asked for.
+"""The engine on a GPU: Triton kernels, cuBLAS products, CUDA graphs. Imported only when needed.
 
-Everything takes a `torch.device`; on `cpu`, in Triton's interpreter, the same code runs in tests.
+Everything takes a `torch.device`; tests run the same code on `cpu`, in Triton's interpreter.
 """

@@ -1,11 +1,11 @@
-"""Attention of a pass's chunks: over the pool itself, or over FP8 pages that were widened first.
+"""Attention of a pass's chunks: over the pool itself, or over FP8 pages dequantised first.
 
     pool of the model's dtype    chunk -> prefill attention over the pool
-    FP8 pool, long chunks        a layer's pages, widened into scratch -> the same over the scratch
-    FP8 pool, short chunks       over the pool, each page unpacked as it is read
+    FP8 pool, long chunks        a layer's pages, dequantised to scratch -> the same over scratch
+    FP8 pool, short chunks       over the pool, each page dequantised as it is read
 
-Widening costs 3 bytes a value once; unpacking costs instructions for each 128 queries and head. In
-exact mode pages are never widened: whether a chunk is long depends on the batch.
+Dequantising first costs 3 bytes per value once; dequantising on read costs instructions for each
+128 queries and head. Exact mode never uses scratch: whether a chunk is long depends on the batch.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from twolane.engine.kernels.launch import card_of
 from twolane.engine.kernels.pages.dequantise import dequantise_pages
 from twolane.engine.kernels.pages.kv_view import KVView
 
-LONG_TOKENS = 32  # new tokens a row from which on pages are widened
-SCRATCH_BYTES = 1 << 30  # at most, else pages are unpacked as they are read
+LONG_TOKENS = 32  # new tokens per row from which pages are dequantised first
+SCRATCH_BYTES = 1 << 30  # at most; otherwise pages are dequantised as they are read
 
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
-    """Wide pages of one layer at a time, for one pass; row r has those of `tables[r]`."""
+    """Dequantised pages of one layer at a time, for one pass; row r has the pages `tables[r]`."""
 
     view: KVView
     tables: torch.Tensor
 
 
 class ChunkAttention:
-    """For one pool. `config` says what tiles a plan must have, for either way."""
+    """For one pool. `config` has the tile size that plans must use, for either way."""
 
     def __init__(self, view: KVView, dtype: torch.dtype, *, exact: bool) -> None:
         self._view = view
@@ -51,7 +51,8 @@ class ChunkAttention:
                 self.config = replace(self.config, block_tokens=wide.block_tokens)
 
     def scratch(self, inputs: DeviceInputs, n_decode: int) -> Scratch | None:
-        """Room for the wide pages of the pass's chunks; None where they are not to be widened."""
+        """Room for the dequantised pages of the pass's chunks; None if they are dequantised on
+        read."""
         rows, pages = inputs.shape.rows - n_decode, inputs.shape.chunk_pages
         long = inputs.shape.tokens - n_decode >= LONG_TOKENS * rows
         if self._wide_config is None or not rows or not long:

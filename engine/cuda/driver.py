@@ -1,5 +1,5 @@
-"""The few calls of CUDA's driver that torch has none for: contexts of threads, memory of peers,
-pinned memory that is not torch's, copies by the card's copy engines. By ctypes, nothing to install.
+"""The few CUDA driver calls that torch does not offer: contexts of threads, memory of peers, pinned
+memory that is not torch's, copies by the card's copy engines. Uses ctypes, so nothing to install.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ import numpy as np
 import numpy.typing as npt
 
 _HANDLE_BYTES = 64
-EXPORT_BYTES = _HANDLE_BYTES + 8  # and the offset
+EXPORT_BYTES = _HANDLE_BYTES + 8  # handle and offset
 _LAZY_PEER_ACCESS = 1
 _PORTABLE, _MAPPED = 1, 2
 _ALREADY_ENABLED = 704
 _UUID_BYTES = 16
 _NOT_READY = 600
-_NO_TIMING = 2  # of an event
-_STREAM_ORDER = 1  # when a batch's sources may be read
-_LEAST_SHARE = 2  # copies that another stream is worth
+_NO_TIMING = 2  # event flag
+_STREAM_ORDER = 1  # a batch's sources are read in stream order
+_LEAST_SHARE = 2  # copies that justify another stream
 
 Addresses = npt.NDArray[np.int64]
 
 
 class CudaError(Exception):
-    """A call was refused: names it, and CUDA's error."""
+    """A call was refused: names the call and CUDA's error."""
 
 
 class _Handle(ctypes.Structure):
@@ -38,7 +38,7 @@ class _Uuid(ctypes.Structure):
 
 
 class Context:
-    """The context that torch uses too, of one device by its ordinal in this process."""
+    """The primary context of one device (by its ordinal in this process), which torch uses too."""
 
     def __init__(self, device: int) -> None:
         self.device = device
@@ -47,7 +47,7 @@ class Context:
         self._raw = self._primary(device)
 
     def enter(self) -> None:
-        """Driver calls of this thread are for it from now on."""
+        """Make it current on this thread."""
         _check(self._driver.cuCtxSetCurrent(self._raw), "cuCtxSetCurrent")
 
     @property
@@ -55,7 +55,7 @@ class Context:
         return self._uuid(self.device)
 
     def reach(self, uuid: str) -> None:
-        """Make that device's memory of this process writable from here. Raises `CudaError`."""
+        """Make that device's memory in this process writable from here. Raises `CudaError`."""
         peer = next((i for i in range(self._n_devices()) if self._uuid(i) == uuid), None)
         if peer is None or peer == self.device:
             return
@@ -88,7 +88,7 @@ class Context:
 
 
 def export_memory(address: int) -> bytes:
-    """The handle of the allocation that holds the address, and how far in it lies."""
+    """The handle of the allocation that contains the address, and the offset in it."""
     driver = _driver()
     base, size = ctypes.c_uint64(), ctypes.c_size_t()
     _check(
@@ -103,7 +103,7 @@ def export_memory(address: int) -> bytes:
 
 
 def open_memory(exported: bytes) -> int:
-    """The address here of what another process exported; twice gives the same address."""
+    """The address here of what another process exported; a second call returns the same address."""
     handle = _Handle.from_buffer_copy(exported[:_HANDLE_BYTES])
     pointer = ctypes.c_uint64()
     _check(
@@ -116,13 +116,13 @@ def open_memory(exported: bytes) -> int:
 
 
 def close_memory(exported: bytes, address: int) -> None:
-    """Once for each `open_memory`; nothing of this process uses it any more."""
+    """Call once for each `open_memory`, when nothing in this process uses it any more."""
     base = address - int.from_bytes(exported[_HANDLE_BYTES:], "little")
     _check(_driver().cuIpcCloseMemHandle(ctypes.c_uint64(base)), "cuIpcCloseMemHandle")
 
 
 def pin(address: int, n_bytes: int) -> None:
-    """Host memory that copies may go to and from while nobody waits."""
+    """Pin host memory, so that copies to and from it are asynchronous."""
     flags = ctypes.c_uint(_PORTABLE | _MAPPED)
     status = _driver().cuMemHostRegister_v2(
         ctypes.c_void_p(address), ctypes.c_size_t(n_bytes), flags
@@ -131,12 +131,13 @@ def pin(address: int, n_bytes: int) -> None:
 
 
 def unpin(address: int) -> None:
-    """No copy uses it any more."""
+    """Call when no copy uses it any more."""
     _check(_driver().cuMemHostUnregister(ctypes.c_void_p(address)), "cuMemHostUnregister")
 
 
-def is_past(event: int) -> bool:
-    """Of an event by its handle. Raises `CudaError` if what was before it failed."""
+def is_event_done(event: int) -> bool:
+    """Whether the event with that handle has happened. Raises `CudaError` if work before it
+    failed."""
     status = _driver().cuEventQuery(ctypes.c_void_p(event))
     if status == _NOT_READY:
         return False
@@ -158,15 +159,15 @@ class _BatchAttributes(ctypes.Structure):
 
 
 class Copies:
-    """Copies by the copy engines, in the order of one stream, between any two addresses of host and
+    """Copies by the copy engines, in the order of one stream, between any addresses of host and
     devices.
 
-    Many are given by one call, and run on a few streams side by side: what one copy's start costs
-    passes while others move (measured over NVLink, 1,024 pages of 768 KiB: 344 GB/s; one after the
-    other 151, of 390). `side_streams` begin after what the stream was given, and it waits for them.
-    A driver older than 13.0 takes them one by one.
+    One call submits many, which run on a few streams in parallel: the launch cost of one copy
+    overlaps with other copies (measured over NVLink, 1,024 pages of 768 KiB: 344 GB/s; sequentially
+    151, of 390). `side_streams` start after the earlier work of the stream, which waits for them. A
+    driver older than 13.0 gets the copies one by one.
 
-    Not for the default stream, which takes no batches: CUDA calls it an invalid value.
+    Not for the default stream: CUDA refuses batches there as an invalid value.
     """
 
     def __init__(self, stream: int, side_streams: Sequence[int] = ()) -> None:
@@ -179,8 +180,9 @@ class Copies:
         self._one = driver.cuMemcpyAsync
         self._one.argtypes = [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p]
 
-    def give(self, targets: Addresses, sources: Addresses, sizes: Addresses) -> None:
-        """Returns at once. The stream waits for what was given though `CudaError` is raised."""
+    def submit(self, targets: Addresses, sources: Addresses, sizes: Addresses) -> None:
+        """Submit copies; returns at once. Even if `CudaError` is raised, the stream waits for those
+        submitted."""
         n_streams = min(len(self._streams), -(-len(sizes) // _LEAST_SHARE))
         shares = [slice(i, None, n_streams) for i in range(n_streams)]
         used = self._streams[:n_streams]
@@ -190,11 +192,11 @@ class Copies:
                 self._wait(stream, 0)  # guard: side by side
         try:
             for share, stream in zip(shares, used, strict=True):
-                self._give(targets[share], sources[share], sizes[share], stream)
+                self._submit(targets[share], sources[share], sizes[share], stream)
         finally:
             self._join(n_streams)
 
-    def _give(
+    def _submit(
         self, targets: Addresses, sources: Addresses, sizes: Addresses, stream: ctypes.c_void_p
     ) -> None:
         if self._batch is None:
@@ -215,7 +217,7 @@ class Copies:
         _check(status, "cuMemcpyBatchAsync")
 
     def close(self) -> None:
-        """Nothing of it is under way. Twice is fine."""
+        """No copy may be in flight. May be called twice."""
         events, self._events = self._events, []
         for event in events:
             _check(self._driver.cuEventDestroy_v2(event), "cuEventDestroy")
@@ -227,7 +229,7 @@ class Copies:
         return event
 
     def _join(self, n_streams: int) -> None:
-        """The stream waits for the side streams, also for the others of one that it cannot."""
+        """Make the stream wait for every side stream, even if waiting for one of them fails."""
         with ExitStack() as every:
             for i in range(1, n_streams):
                 every.callback(self._wait, self._streams[0], i)  # guard: side by side

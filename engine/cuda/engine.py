@@ -1,10 +1,10 @@
-"""The engine on a GPU: steps are launched without waiting, so that one can follow another.
+"""The engine on a GPU: steps are launched without waiting, so that they can be pipelined.
 
     submit k       pack -> copy in -> forward, sample -> copy out -> event k
-    submit k + 1        pack -> copy in -> ...               rows that follow read k's samples
-    result of k                                     wait for event k     on the device
+    submit k + 1        pack -> copy in -> ...               reads k's samples on the device
+    result of k                                     wait for event k
 
-Everything runs on one stream of the engine's own, in the order of submission.
+Everything runs on the engine's own stream, in the order of submission.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 
 class CudaEngine:
-    """Implements `twolane.engine.step.Engine`. Made by
+    """Implements `twolane.engine.step.Engine`. Created by
     `twolane.engine.cuda.startup.load.load_cuda_engine`."""
 
     steps_ahead = 1
@@ -58,7 +58,7 @@ class CudaEngine:
         latest: torch.Tensor,
         table_pages: int,
         exact: bool,
-        sums: AllReduce | None = None,
+        all_reduce: AllReduce | None = None,
     ) -> None:
         device = memory.device
         self.spec = spec
@@ -77,33 +77,33 @@ class CudaEngine:
             spec.vocab_size,
             spec.eos_token_ids,
             exact=exact,
-            agreed=None if sums is None else sums.agreed,
+            agreed=None if all_reduce is None else all_reduce.agreed,
         )
         self._latest = latest  # [2, rows]: tokens, bits of log-probabilities
         fresh = torch.zeros_like(latest)
         self._fresh_bits = fresh
         self._fresh = Fresh(fresh[0], fresh[1].view(torch.float32))
-        has_graphs = self._pinned and (sums is None or not sums.waits)
+        has_graphs = self._pinned and (all_reduce is None or not all_reduce.waits)
         self._graphs = DecodeGraphs(self._decode, device, has_graphs=has_graphs)
-        self._places: dict[int, int] = {}  # by row: where the last step left its sample
+        self._places: dict[int, int] = {}  # by row: the index of the last step's sample
 
     def run(self, work: Sequence[RowWork]) -> list[RowResult]:
         """See `twolane.engine.step.Engine.run`. An empty batch gives an empty list."""
         return self.submit(work).result()
 
     def submit(self, work: Sequence[RowWork]) -> Step:
-        """See `twolane.engine.step.Engine.submit`. Returns once all is launched: a first step of a
-        kind that the engine was not made ready for compiles kernels, which takes seconds."""
+        """See `twolane.engine.step.Engine.submit`. Returns when everything is launched: a step of a
+        kind that was not warmed up compiles kernels first, which takes seconds."""
         return self._submit(work)
 
-    def try_out(self, work: Sequence[RowWork]) -> list[RowResult]:
-        """As `run`, but through few layers: all that such a step loads is there then. Answers mean
-        nothing."""
+    def run_few_layers(self, work: Sequence[RowWork]) -> list[RowResult]:
+        """Like `run`, but with few layers: loads everything that such a step needs. The results are
+        meaningless."""
         return self._submit(work, few_layers=True).result()
 
     def _submit(self, work: Sequence[RowWork], *, few_layers: bool = False) -> Step:
         assert self._memory is not None, "the engine is closed"
-        errors = [self._complaint(row) for row in work]
+        errors = [self._error_of(row) for row in work]
         sound = [(nth, row) for nth, row in enumerate(work) if not errors[nth]]
         if not sound:
             self._places = {}
@@ -114,12 +114,12 @@ class CudaEngine:
             return self._launch(sound, outcomes, few_layers)
 
     def capture(self, bucket: int) -> None:
-        """Make a decode step of so many rows, none of which writes: its graph is there then."""
+        """Capture the graph of a decode step with `bucket` rows, none of which writes."""
         with torch.inference_mode(), self._on_stream():
             self._graphs.run(self._pack_decode([], bucket))
 
-    def wipe(self) -> None:
-        """Make the pool zeros, as it was at first. No row may have pages in it."""
+    def zero_pool(self) -> None:
+        """Zero the pool, as it was at first. No row may have pages in it."""
         assert self._memory is not None, "the engine is closed"
         with torch.inference_mode(), self._on_stream():
             self._memory.tensor.zero_()
@@ -128,18 +128,17 @@ class CudaEngine:
             self._stream.synchronize()
 
     def export_pool(self) -> None:
-        """From now on `device_pool` tells how other processes map it; where they cannot, a warning
-        does."""
+        """Make `device_pool` describe how other processes map it; logs a warning if they cannot."""
         assert self.device_pool is not None
         try:
             exports = tuple(export_memory(address) for address in self.device_pool.addresses)
         except CudaError as error:
-            log.warning("the pool cannot be mapped by others: %s", error)
+            log.warning("other processes cannot map the pool: %s", error)
         else:
             self.device_pool = replace(self.device_pool, exports=exports)
 
     def close(self) -> None:
-        """Wait for what runs, give the pool back. May be called twice."""
+        """Wait for running steps, free the pool. May be called twice."""
         memory, self._memory = self._memory, None
         if memory is not None:
             if self._stream is not None:
@@ -164,7 +163,7 @@ class CudaEngine:
             if n:
                 self._collect(sampled, n_sampled)
             listed = [row for row in sampled if row.work.params.top_logprobs]
-            # The library's softmax of a row can depend on how many rows come along.
+            # The library's softmax of a row can depend on the number of rows.
             groups = [[row] for row in listed] if self._exact else [listed] * bool(listed)
             tops += [self._likeliest(logits, group) for group in groups]
             for i, (row, nth) in enumerate(zip(sampled, nths, strict=True)):
@@ -186,7 +185,8 @@ class CudaEngine:
     def _run_pass(
         self, what: Pass, few_layers: bool
     ) -> tuple[DeviceInputs, torch.Tensor, list[Sampled], list[int]]:
-        """Launch one pass: its inputs, logits, sampled rows, and their places in the step."""
+        """Launch one pass; returns its inputs, logits, sampled rows, and their places in the
+        step."""
         page_tokens, n_decode = self.spec.page_tokens, len(what.decode)
         if not what.chunks:
             with stage("pack", self._device):
@@ -226,7 +226,7 @@ class CudaEngine:
         return logits
 
     def _collect(self, sampled: list[Sampled], at: int) -> None:
-        """Put what a pass sampled behind that of the passes before it."""
+        """Append what a pass sampled to that of the passes before it."""
         n = len(sampled)
         target = self._latest[:, at : at + n]
         if sampled[-1].row == n - 1:
@@ -259,10 +259,12 @@ class CudaEngine:
         host = torch.empty(source.shape, dtype=source.dtype, pin_memory=self._pinned)
         return host.copy_(source, non_blocking=True)
 
-    def _complaint(self, row: RowWork) -> str:
+    def _error_of(self, row: RowWork) -> str:
         if row.follows and row.row not in self._places:
-            return "the row follows a share that failed"
-        return row_error(row, self.spec) or (self._sampler.complaint(row) if row.sample else "")
+            return "the row's previous step failed"
+        return row_error(row, self.spec) or (
+            self._sampler.parameter_error(row) if row.sample else ""
+        )
 
     @contextmanager
     def _on_stream(self) -> Iterator[None]:

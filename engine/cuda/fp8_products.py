@@ -1,9 +1,9 @@
-"""Products of FP8 weights and FP8 rows: cuBLAS or CUTLASS by way of torch.
+"""Products of FP8 weights and FP8 rows: cuBLAS or CUTLASS through torch.
 
     out[i, j] = sum over k of x[i, k] * weight[j, k]    * x.scales[i] * weight.scales[j]
 
-Rows come as FP8 from the kernel that made them (norm, silu), or are rounded here. For a row or two
-`Products` has another kernel: weights are all that moves then, and rows stay wide, losing nothing.
+Rows come as FP8 from the kernel that computed them (norm, silu), or are rounded here. For one or
+two rows `Products` uses another kernel: only weights cost time then, and rows stay unquantised.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from twolane.engine.kernels.rows.quantise import quantise_rows
 from twolane.engine.model_files.fp8 import Fp8Rows
 
-FAST = True  # sums inside the tensor cores, not lifted to float32 registers every 128 terms
+FAST = True  # accumulate in the tensor cores, without float32 registers every 128 terms
 
 
 def fp8_product(
@@ -27,7 +27,7 @@ def fp8_product(
     if x.values.is_meta:
         return x.values.new_empty(len(x), len(weight), dtype=dtype)
     if x.values.device.type != "cuda":
-        return torch.mm(x.wide(), weight.wide().t()).to(dtype)
+        return torch.mm(x.dequantise(), weight.dequantise().t()).to(dtype)
     return torch._scaled_mm(
         x.values,
         weight.values.t(),

@@ -1,16 +1,16 @@
-"""Decode steps as CUDA graphs: one a bucket, captured when the bucket is first met.
+"""Decode steps as CUDA graphs: one per bucket, captured when the bucket is first used.
 
-    first time   load inputs -> forward of few layers, kernel by kernel -> capture -> replay
+    first time   load inputs -> forward of few layers, without a graph -> capture -> replay
     afterwards   load inputs -> replay
 
-What a capture cannot hold, such as compiling a kernel, or loading one, is done by the few layers.
+The few layers do what a capture cannot contain, such as compiling or loading a kernel.
 
-Captures are recorded on a stream of their own. Whoever drops a pinned block, on any thread, makes
-torch record an event on the stream that had used it: amid a capture of that stream, such an event
-would become part of the graph, and the next pinned block fail with "invalid argument".
+Captures are recorded on a stream of their own. When any thread frees a pinned block, torch records
+an event on the stream that used it: during a capture of that stream, the event would become part of
+the graph, and the next pinned allocation would fail with "invalid argument".
 
-A graph reads its inputs at one place and leaves its logits at one place; all share one arena, so
-logits hold until the next replay of any of them.
+A graph reads its inputs and writes its logits at fixed addresses; all graphs share one memory pool,
+so logits are valid until the next replay of any graph.
 """
 
 from __future__ import annotations
@@ -25,20 +25,21 @@ from twolane.engine.cuda.inputs import DeviceInputs, HostInputs
 
 class Forward(Protocol):
     def __call__(self, inputs: DeviceInputs, *, few_layers: bool = False) -> torch.Tensor:
-        """A whole step of decode rows: the logits, which mean nothing if `few_layers`."""
+        """A whole step of decode rows: returns the logits, which are meaningless with
+        `few_layers`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Captured:
     inputs: DeviceInputs
-    graph: torch.cuda.CUDAGraph | None  # None where there are none
+    graph: torch.cuda.CUDAGraph | None  # None if graphs are disabled
     logits: torch.Tensor
 
 
 class DecodeGraphs:
     """`forward` must do the same work whenever it is called with inputs of one shape; without
-    `has_graphs`, it is called each time."""
+    `has_graphs` it is called each time."""
 
     def __init__(self, forward: Forward, device: torch.device, *, has_graphs: bool) -> None:
         self._forward = forward
@@ -61,7 +62,7 @@ class DecodeGraphs:
         return found.inputs, found.logits
 
     def close(self) -> None:
-        """Forget the graphs, and what they hold on the device."""
+        """Drop the graphs, and their memory on the device."""
         self._captured.clear()
 
     def _first(self, bucket: int, host: HostInputs) -> tuple[DeviceInputs, torch.Tensor]:
@@ -74,8 +75,8 @@ class DecodeGraphs:
         self._forward(inputs, few_layers=True)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(self._captures):
-            # Other threads may use the device meanwhile: only this one must keep to what a graph
-            # can hold.
+            # Other threads may use the device meanwhile: only this one is limited to what a graph
+            # can contain.
             graph.capture_begin(pool=self._arena, capture_error_mode="thread_local")
             try:
                 logits = self._forward(inputs)

@@ -1,11 +1,11 @@
-"""What a forward pass is told: one block of bytes, staged on the host and copied in one go.
+"""The inputs of a forward pass: one block of bytes, staged on the host and copied at once.
 
     token    ids, follow, positions, slots                [n]   decode rows first, then chunks
-    row      lengths, tables                              [r]   one decode row a token, then chunks
+    row      lengths, tables                              [r]   decode rows, then chunks
     sampled  wanted, temperatures, seeds, samples, index  [s]
-    tiles    one table a window                           [t]   of the chunks
+    tiles    one table per window                         [t]   of the chunks
 
-A CUDA graph reads one fixed block; what a step fills is copied into it.
+A CUDA graph reads one fixed block; each step's inputs are copied into it.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class InputShape:
-    """Counts of tokens, rows, sampled rows and of each window's tiles; pages that a table holds,
-    and the most that a chunk's row has."""
+    """Numbers of tokens, rows, sampled rows and of each window's tiles; pages per table row, and
+    the most pages of a chunk's row."""
 
     tokens: int
     rows: int
@@ -57,7 +57,7 @@ class InputShape:
 
 
 class HostInputs:
-    """The block on the host, in memory that the device can fetch from: numpy views by name."""
+    """The block in (pinned) host memory: numpy views by name."""
 
     def __init__(self, shape: InputShape, *, pinned: bool) -> None:
         self.shape = shape
@@ -98,7 +98,7 @@ class DeviceInputs:
         self.tiles = [views[f"tiles{i}"] for i in range(len(shape.tiles))]
 
     def load(self, host: HostInputs) -> None:
-        """Copy, in the order of the current stream; the host's block may be dropped at once."""
+        """Copy, in the order of the current stream; the host block may be dropped at once."""
         assert host.shape == self.shape
         self.block.copy_(host.block, non_blocking=True)
 
@@ -107,7 +107,7 @@ _Place = tuple[int, int, str, Sequence[int]]
 
 
 def _places(shape: InputShape) -> tuple[dict[str, _Place], int]:
-    """Of each field: its offset, bytes, dtype and shape; and the bytes of all."""
+    """The offset, bytes, dtype and shape of each field; and the total bytes."""
     places: dict[str, _Place] = {}
     at = 0
     for name, dtype, dims in shape.fields:

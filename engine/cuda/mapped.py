@@ -1,4 +1,4 @@
-"""Pools of ranks, which are processes of their own, mapped in the process of their worker."""
+"""The pools of ranks (separate processes), mapped into their worker's process."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from twolane.engine.step import DevicePool
 
 
 class MappedPools:
-    """One part a rank, in their order, within reach of the first device that is seen here: that of
-    rank 0. Raises `CudaError` where a card cannot reach another's memory; then nothing is mapped.
+    """One part per rank, in rank order, mapped for the first visible device, which is rank 0's.
+    Raises `CudaError` if a card cannot access another's memory; then nothing is mapped.
 
-    They are the ranks' to free, once `close` has been called.
+    The ranks free them, after `close` has been called.
     """
 
     def __init__(self, exports: Sequence[bytes], n_bytes: int) -> None:
@@ -29,7 +29,7 @@ class MappedPools:
         self.pool = DevicePool(0, tuple(self._addresses), n_bytes, self._exports)
 
     def close(self) -> None:
-        """No copy may be under way. Twice is fine."""
+        """No copy may be in flight. May be called twice."""
         mapped, self._addresses = self._addresses, []
         self._context.enter()
         for exported, address in zip(self._exports, mapped, strict=False):

@@ -1,6 +1,6 @@
-"""Raw memory of a GPU: one allocation that CUDA IPC can export, seen as a tensor of bytes.
+"""Raw memory of a GPU: one allocation that CUDA IPC can export, with a byte tensor view.
 
-Torch's own allocator hands out parts of segments, which may be virtual memory that no peer can map.
+Torch's allocator returns parts of segments, which may be virtual memory that no peer can map.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from twolane.engine.step import DevicePool
 
 
 class RawMemory:
-    """`n_bytes` on `device`, zeroed; on `cpu` (tests) plain memory. `close` frees it: by then no
-    kernel may use it, and no tensor of it may be touched afterwards."""
+    """`n_bytes` on `device`, zeroed; on `cpu` (tests) plain memory. `close` frees it: no kernel may
+    use it then, and no tensor of it may be used afterwards."""
 
     def __init__(self, n_bytes: int, device: torch.device) -> None:
         self.n_bytes = n_bytes
@@ -25,7 +25,7 @@ class RawMemory:
             self.address = self.tensor.data_ptr()
             return
         torch.cuda.init()  # type: ignore[no-untyped-call]
-        torch.empty(1, device=device)  # makes the device's context current on this thread
+        torch.empty(1, device=device)  # make the device's context current on this thread
         self._driver = ctypes.CDLL("libcuda.so.1")
         pointer = ctypes.c_uint64()
         status = self._driver.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(n_bytes))
@@ -34,7 +34,7 @@ class RawMemory:
             raise MemoryError(
                 f"a pool of {n_bytes / 2**30:.1f} GiB; {free / 2**30:.1f} of "
                 f"{total / 2**30:.1f} GiB are free on {device} (CUDA error {status}): "
-                "give fewer --pages or --kv-bytes"
+                "set fewer --pages or --kv-bytes"
             )
         self.address = pointer.value
         self.tensor = tensor_of(DevicePool(device.index or 0, (self.address,), n_bytes))
@@ -53,14 +53,14 @@ class RawMemory:
 
 
 def tensor_of(pool: DevicePool) -> torch.Tensor:
-    """The bytes of a pool of one part, flat; valid as long as the pool is."""
+    """The bytes of a pool with one part, flat; valid as long as the pool is."""
     (address,) = pool.addresses
     device = torch.device("cuda", pool.device)
     return torch.as_tensor(_Exposed(address, pool.n_bytes), device=device)
 
 
 class _Exposed:
-    """The CUDA array interface: how torch takes memory that is not its own, without a copy."""
+    """The CUDA array interface, by which torch wraps foreign memory without a copy."""
 
     def __init__(self, address: int, n_bytes: int) -> None:
         self.__cuda_array_interface__ = {

@@ -1,4 +1,4 @@
-"""The forward pass of Llama-like models on a GPU: from token ids to logits, in kernels of ours.
+"""The forward pass of Llama-like models on a GPU: from token ids to logits, in our own kernels.
 
 A layer, over n packed tokens of which the first d are decode rows:
 
@@ -6,8 +6,8 @@ A layer, over n packed tokens of which the first d are decode rows:
         `-----------------------------------------------------------------------------> +
              -> norm -> gate, up product with silu * -> down product -> + (in the next norm)
 
-The residual stream has the weights' dtype; what is computed between its roundings is float32.
-Nothing here waits for the device, so a CUDA graph can hold all of it.
+The residual stream has the weights' dtype; between its roundings everything is float32. Nothing
+here waits for the device, so a CUDA graph can contain all of it.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from twolane.engine.model_files.weights import LayerWeights, Weights
 
 
 class CudaModel:
-    """Weights and pool of one device; `latest` [any] int32 holds what the last step sampled.
+    """Weights and pool of one device; `latest` [any] int32 holds the last step's samples.
 
-    With `sums`, of one rank among several: `arch` and `weights` are its part.
+    With `all_reduce`, this is one rank of several: `arch` and `weights` are its part.
     """
 
     def __init__(
@@ -50,13 +50,13 @@ class CudaModel:
         max_context_tokens: int,
         exact: bool,
         overlap: int,
-        sums: AllReduce | None = None,
+        all_reduce: AllReduce | None = None,
     ) -> None:
-        """`overlap`: how launches of a decode step follow each other
-        (`twolane.engine.kernels.pdl`); in exact mode, apart."""
+        """`overlap`: how the launches of a decode step overlap (`twolane.engine.kernels.pdl`); not
+        at all in exact mode."""
         self.arch = arch
         self.weights = weights
-        self._sums = sums
+        self._all_reduce = all_reduce
         self.view = view
         self.windows = tuple(sorted(set(arch.windows)))
         self._n_few = n_few_layers(arch.windows)
@@ -72,9 +72,10 @@ class CudaModel:
         self, inputs: DeviceInputs, n_decode: int, *, few_layers: bool = False
     ) -> torch.Tensor:
         """Write keys and values of all tokens into the pool; return the logits `[s, vocab]` of the
-        tokens that `inputs.wanted` names (all of them in a step of decode rows only).
+        tokens in `inputs.wanted` (all tokens if there are only decode rows).
 
-        With `few_layers` the logits mean nothing: all kernels are launched, but for some layers.
+        With `few_layers`, all kernels are launched, but for some layers only; the logits are
+        meaningless.
         """
         arch, n = self.arch, inputs.shape.tokens
         pdl = self._overlap if n == n_decode else APART
@@ -85,7 +86,7 @@ class CudaModel:
         embed(inputs.ids, inputs.follow, self._latest, weights.embedding, out=residual, pdl=pdl)
         fp8 = isinstance(weights.layers[0].qkv, Fp8Rows)
         normed = self._products.rows_like(residual, arch.hidden_size, fp8=fp8)
-        out: torch.Tensor | None = None  # of the part before, not yet added
+        out: torch.Tensor | None = None  # of the previous part, not added yet
         for i, layer in enumerate(weights.layers[: self._n_few if few_layers else None]):
             self._add_norm(out, residual, layer.input_norm, normed, pdl)
             seen = self._attention(i, layer, normed, inputs, n_decode, plans, scratch, pdl)
@@ -102,7 +103,9 @@ class CudaModel:
         normed = residual.new_empty(residual.shape)
         self._add_norm(out, residual, weights.norm, normed, pdl)
         logits = self._products(normed, weights.head, None, pdl=pdl)
-        return logits if self._sums is None else self._sums.logits(logits, arch.vocab_size)
+        return (
+            logits if self._all_reduce is None else self._all_reduce.logits(logits, arch.vocab_size)
+        )
 
     def _plan(self, inputs: DeviceInputs, n_decode: int) -> dict[int, DecodePlan]:
         if not n_decode:
@@ -126,12 +129,12 @@ class CudaModel:
         normed: Matrix,
         pdl: int,
     ) -> None:
-        """residual += out, of all ranks; normed = its norm."""
+        """residual += out, summed over all ranks; normed = its norm."""
         eps = self.arch.norm_eps
         if out is None:
             rms_norm(residual, weight, out=normed, epsilon=eps, pdl=pdl)
-        elif self._sums is not None:
-            self._sums.add_norm(out, residual, weight, out=normed, epsilon=eps, pdl=pdl)
+        elif self._all_reduce is not None:
+            self._all_reduce.add_norm(out, residual, weight, out=normed, epsilon=eps, pdl=pdl)
         else:
             rms_norm(out, weight, out=normed, epsilon=eps, residual=residual, pdl=pdl)
 
@@ -146,7 +149,7 @@ class CudaModel:
         scratch: Scratch | None,
         pdl: int,
     ) -> torch.Tensor:
-        """`[n, heads * head_dim]`: what each token saw in layer i."""
+        """`[n, heads * head_dim]`: the attention output of each token in layer i."""
         arch, view, window = self.arch, self.view, self.arch.windows[i]
         n, scale = len(normed), self.arch.head_dim**-0.5
         qkv = self._products(normed, layer.qkv, None, pdl=pdl)
@@ -173,15 +176,16 @@ class CudaModel:
 
 
 def n_few_layers(windows: tuple[int, ...]) -> int:
-    """The first that are of every kind: with each window, and one that adds what was before."""
+    """The first layers that include every kind: each window, and one that adds a previous
+    output."""
     return max(2, 1 + max(windows.index(window) for window in windows))
 
 
 def _rope_tables(
     arch: Architecture, positions: int, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As `Rope.tables` has them, but computed by the device: 131,072 positions take a host a
-    second."""
+    """As from `Rope.tables`, but computed on the device: 131,072 positions take a second on the
+    host."""
     if device.type == "meta":
         shape = (positions, arch.head_dim)
         return torch.empty(shape, device=device), torch.empty(shape, device=device)

@@ -1,4 +1,4 @@
-"""A pass's rows, written into the block that the device will read."""
+"""Writes a pass's rows into the input block that the device reads."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from twolane.engine.cuda.inputs import HostInputs, InputShape
 from twolane.engine.cuda.shares import Pass, Share
 from twolane.engine.kernels.attention.prefill_plan import plan_prefill
 
-NO_SOURCE = -1  # a token that is known
-NO_SLOT = -1  # a row of padding writes no keys
+NO_SOURCE = -1  # the token is known
+NO_SLOT = -1  # padding rows write no keys
 
 
 def pack_decode(
@@ -24,9 +24,9 @@ def pack_decode(
     page_tokens: int,
     pinned: bool,
 ) -> HostInputs:
-    """One token a row, padded to `bucket` rows that write nowhere; every row is sampled.
+    """One token per row, padded to `bucket` rows that write nothing; every row is sampled.
 
-    `latest`: by row, where the step before left what it sampled.
+    `latest`: by row, the index of its sample in the previous step.
     """
     host = HostInputs(InputShape(bucket, bucket, bucket, table_pages), pinned=pinned)
     n = len(rows)
@@ -50,7 +50,7 @@ def pack_mixed(
     page_tokens: int,
     pinned: bool,
 ) -> HostInputs:
-    """Decode rows, then chunks; sampled are those that `what.all` says, in that order."""
+    """Decode rows, then chunks; the rows that sample are those of `what.all`, in that order."""
     rows, chunks, n_decode = what.all, what.chunks, len(what.decode)
     starts, lengths = [s.start for s in chunks], [s.n_new for s in chunks]
     tiles = [plan_prefill(starts, lengths, block_tokens=block_tokens, window=w) for w in windows]

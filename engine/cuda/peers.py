@@ -1,7 +1,7 @@
-"""Memory that every rank has on its card, mapped by all others: CUDA IPC between processes.
+"""Memory of every rank's card, mapped by all other ranks: CUDA IPC between processes.
 
-Each exports one raw allocation and opens those of its peers; what is exchanged is 72 bytes a rank.
-The memory lives as long as the process: to free what a peer has mapped would be undefined.
+Each rank exports one raw allocation and opens those of its peers; 72 bytes per rank are exchanged.
+The memory lives as long as the process: freeing what a peer has mapped is undefined.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ log = logging.getLogger(__name__)
 def share_buffers(
     ranks: Collective, *, width: int, dtype: torch.dtype, device: torch.device
 ) -> PeerBuffers | None:
-    """Buffers for sums of rows of that width and dtype. All ranks call this at once.
+    """Buffers for all-reducing rows of that width and dtype. All ranks call this together.
 
-    None, on every rank, where one of the cards cannot map another's memory.
+    None, on every rank, if one of the cards cannot map another's memory.
     """
     n_bytes = PeerBuffers.bytes_for(ranks.ranks, MAX_ROWS, width, dtype.itemsize)
     memory = RawMemory(n_bytes, device)  # zeroed
@@ -36,14 +36,14 @@ def share_buffers(
     except CudaError as error:
         log.warning("%s", error)
         ours = bytes(EXPORT_BYTES)
-    told = _exchange(ranks, ours, device)
+    gathered = _exchange(ranks, ours, device)
     try:
-        for rank, text in enumerate(told):
+        for rank, text in enumerate(gathered):
             addresses.append(memory.address if rank == ranks.rank else open_memory(text))
     except CudaError as error:
         log.warning("%s", error)
     if not least(ranks, int(len(addresses) == ranks.ranks), device):
-        log.warning("cards cannot reach each other's memory: all sums are taken by the library")
+        log.warning("the GPUs cannot map each other's memory: NCCL does every all-reduce")
         return None
     return PeerBuffers(
         rank=ranks.rank,
@@ -56,5 +56,5 @@ def share_buffers(
 
 def _exchange(ranks: Collective, ours: bytes, device: torch.device) -> list[bytes]:
     held = torch.from_numpy(np.frombuffer(ours, np.uint8).copy()).to(device)
-    told: bytes = ranks.all_gather(held).cpu().numpy().tobytes()
-    return [told[at : at + len(ours)] for at in range(0, len(told), len(ours))]
+    gathered: bytes = ranks.all_gather(held).cpu().numpy().tobytes()
+    return [gathered[at : at + len(ours)] for at in range(0, len(gathered), len(ours))]

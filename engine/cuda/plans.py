@@ -1,4 +1,4 @@
-"""Buckets of decode rows, and the split-key plans that each has room for."""
+"""Buckets of decode rows, and the split-key plans allocated for each."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from twolane.engine.kernels.attention.decode_plan import DecodePlan, allocate_pl
 from twolane.engine.kernels.launch import card_of
 from twolane.engine.model_files.architecture import Architecture
 
-# Dense where padding would cost most; a bucket is never more than a quarter too large.
+# Dense where padding costs most; a bucket is at most a quarter too large.
 BUCKETS: tuple[int, ...] = (
     *range(1, 17), *range(20, 33, 4), *range(40, 65, 8), *range(80, 129, 16), *range(160, 257, 32),
     *range(320, 513, 64), *range(640, 1025, 128),
 )  # fmt: skip
-MAX_ROWS = BUCKETS[-1]  # of one pass
-STEP_ROWS = 4 * MAX_ROWS  # of a step, in as many passes as that takes
-EXACT_ITEM_TOKENS = 1024  # keys of an item in exact mode, whatever the batch
+MAX_ROWS = BUCKETS[-1]  # per pass
+STEP_ROWS = 4 * MAX_ROWS  # per step, in as many passes as needed
+EXACT_ITEM_TOKENS = 1024  # keys per item in exact mode, whatever the batch
 
 
 def bucket_for(rows: int) -> int:
-    """The smallest bucket that holds so many rows, at most MAX_ROWS."""
+    """The smallest bucket for that many rows, at most MAX_ROWS."""
     return BUCKETS[bisect_left(BUCKETS, rows)]
 
 
 class DecodePlans:
-    """One plan a bucket and window, allocated when first asked for and kept."""
+    """One plan per bucket and window, allocated on first use and kept."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class DecodePlans:
         card = card_of(device)
         self._cores = 1 if card is None else card.cores
         self._fixed_pages = max(1, EXACT_ITEM_TOKENS // page_tokens) if exact else 0
-        # Exact mode has an item for every EXACT_ITEM_TOKENS that there might be: few programs walk.
+        # Exact mode has an item for every possible EXACT_ITEM_TOKENS: few programs loop over them.
         self.programs = 2 * self._cores if exact else 0
 
     def plan(self, rows: int, window: int) -> DecodePlan:

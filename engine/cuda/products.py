@@ -1,4 +1,4 @@
-"""Products with weights: by kernels of our own for few rows, by the library, or in exact tiles."""
+"""Products with weights: by our own kernels for few rows, by the library, or in exact tiles."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 
 from twolane.engine.cpu.exact_products import TiledProduct
 from twolane.engine.cuda.fp8_products import fp8_product
-from twolane.engine.cuda.tuning import USUAL, Tuning
+from twolane.engine.cuda.tuning import DEFAULT_TUNING, Tuning
 from twolane.engine.kernels.launch import card_of
 from twolane.engine.kernels.products.few_rows import PartialSums, can_stream, few_rows_product
 from twolane.engine.kernels.products.few_rows_plan import FewRowsConfig, config_for, pad_rows
@@ -19,10 +19,10 @@ from twolane.engine.kernels.products.gemv import gemv
 from twolane.engine.kernels.rows.silu import silu_mul
 from twolane.engine.model_files.fp8 import Fp8Rows, Matrix
 
-STREAMED_ROWS = 128  # up to here our own is quicker than cuBLAS
-TALL_ROWS = 512  # from here on our own gated one is no slower, where it keeps the card busy
-# Measured on an H200 where `config_for` is off by more than 3 %: by rows padded, outputs (units,
-# where gated), inputs, gated. None: cuBLAS is quicker.
+STREAMED_ROWS = 128  # up to here our own kernel is faster than cuBLAS
+MANY_ROWS = 512  # from here our own gated kernel is as fast, if it fills the card
+# Measured on an H200 where `config_for` is off by more than 3 %. Key: padded rows, outputs (units,
+# if gated), inputs, gated. None: cuBLAS is faster.
 MEASURED: dict[tuple[int, int, int, bool], FewRowsConfig | None] = {
     (128, 6144, 4096, False): None,
     (128, 128_256, 4096, False): None,
@@ -32,7 +32,7 @@ MEASURED: dict[tuple[int, int, int, bool], FewRowsConfig | None] = {
         half=64, pair=False, block_in=128, stages=4, split=True, programs=112
     ),
 }
-# Rows of a tile in exact mode: 128 is the reference, as cuBLAS splits no sums there.
+# Rows per tile in exact mode: 128 is the reference, since cuBLAS does not split K there.
 EXACT_HEIGHTS = (16, 32, 64, 128, 256, 512, 1024, 2048)
 EXACT_REFERENCE = 128
 
@@ -40,19 +40,21 @@ EXACT_REFERENCE = 128
 class Products:
     """x `[n, in]` times a weight `[out, in]` transposed, plus a bias: a new `[n, out]`.
 
-    With `exact`, a row's bits do not depend on n. Weights must be probed first then, and wide.
-    FP8 weights take FP8 rows, too; what they give is of `dtype`. Calls must be on one stream.
+    With `exact`, a row's bits do not depend on n; weights must then be unquantised and probed
+    first. FP8 weights also take FP8 rows; their results have `dtype`. All calls must be on one
+    stream.
 
         rows      1 to 2               to 128                          beyond
-        wide      gemv                 streamed (`few_rows_product`)   cuBLAS
-        gated     gemv; silu           streamed, silu in it            cuBLAS; silu. 512 and more of
-                                                                       bf16, no bias: `tall`
-        FP8       gemv, rows wide      torch's scaled product, of rows in FP8
-        exact     tiles of the library's, whatever the rows
+        plain     gemv                 streamed (`few_rows_product`)   cuBLAS
+        gated     gemv; silu           streamed, with silu             cuBLAS; silu (*)
+        FP8       gemv, plain rows     torch's scaled product, FP8 rows
+        exact     tiles of the library's product, for any number of rows
+
+    (*) From 512 rows of bfloat16 without a bias: `gated_many_rows`.
     """
 
     def __init__(
-        self, *, exact: bool, dtype: torch.dtype = torch.bfloat16, tuning: Tuning = USUAL
+        self, *, exact: bool, dtype: torch.dtype = torch.bfloat16, tuning: Tuning = DEFAULT_TUNING
     ) -> None:
         self._dtype = dtype
         self._tiled = TiledProduct(EXACT_HEIGHTS, EXACT_REFERENCE) if exact else None
@@ -61,14 +63,14 @@ class Products:
         self._configs: dict[tuple[int, int, int, bool], FewRowsConfig | None] = {}
 
     def probe(self, weight: torch.Tensor) -> None:
-        """Exact mode: find out which tiles treat rows alike."""
+        """Exact mode: find the tile heights that treat all rows alike."""
         if self._tiled is not None:
             self._tiled.probe(weight)
 
     def __call__(
         self, x: Matrix, weight: Matrix, bias: torch.Tensor | None, *, pdl: int
     ) -> torch.Tensor:
-        """`pdl`: the launch may overlap the end of the one before, where the kernel is ours."""
+        """`pdl`: the launch may overlap the end of the previous one, if the kernel is ours."""
         if isinstance(x, torch.Tensor) and self._is_for_gemv(x):
             out = x.new_empty(len(x), len(weight))
             gemv(x, weight, out=out, bias=bias, pdl=pdl)
@@ -76,7 +78,7 @@ class Products:
         if isinstance(weight, Fp8Rows):
             out = fp8_product(x, weight, dtype=self._dtype, pdl=pdl)
             return out if bias is None else out.add_(bias)
-        assert isinstance(x, torch.Tensor), "FP8 rows are for FP8 weights"
+        assert isinstance(x, torch.Tensor), "FP8 rows need FP8 weights"
         if self._tiled is not None:
             out = self._tiled(x, weight)
             return out if bias is None else out.add_(bias)
@@ -84,30 +86,30 @@ class Products:
         if config is not None:
             return self._stream(x, weight, bias, config, gated=False, pdl=pdl)
         if x.is_meta:
-            return x.new_empty(len(x), len(weight))  # torch's own rules import sympy first
+            return x.new_empty(len(x), len(weight))  # torch's own meta product would import sympy
         if bias is None:
             return torch.mm(x, weight.t())
         return torch.addmm(bias, x, weight.t())
 
     def gated(self, x: Matrix, weight: Matrix, bias: torch.Tensor | None, *, pdl: int) -> Matrix:
-        """silu(gate) * up of weight `[2 * units, in]` (gates, ups): new rows `[n, units]`, FP8
-        where the next product of such weights takes them."""
+        """silu(gate) * up of weight `[2 * units, in]` (gates, ups): new rows `[n, units]`, in FP8
+        if the next product takes FP8."""
         units = len(weight) // 2
         if isinstance(x, torch.Tensor) and isinstance(weight, torch.Tensor):
             config = None if self._is_for_gemv(x) else self._config(x, units, gated=True)
             if config is not None:
                 return self._stream(x, weight, bias, config, gated=True, pdl=pdl)
-            plan = self._tall_plan(x, units) if bias is None else None
+            plan = self._many_rows_plan(x, units) if bias is None else None
             if plan is not None:
-                return _gated_tall(x, weight, plan)
+                return _gated_many_rows(x, weight, plan)
         wide = self(x, weight, bias, pdl=pdl)
         thin = self.rows_like(wide, units, fp8=isinstance(weight, Fp8Rows))
         silu_mul(wide, out=thin, pdl=pdl)
         return thin
 
     def rows_like(self, x: torch.Tensor, width: int, *, fp8: bool) -> Matrix:
-        """As many rows as x, not initialised, as products of weights (FP8 ones or wide) take them
-        best: whoever makes the rows can round them on the way."""
+        """As many rows as x, uninitialised, in the form (FP8 or not) that products take best: the
+        kernel that fills them can round on the way."""
         if fp8 and not self._is_for_gemv(x):
             return Fp8Rows.empty(len(x), width, device=x.device)
         return x.new_empty(len(x), width)
@@ -118,10 +120,10 @@ class Products:
             return False
         return len(x) <= tuning.gemv_rows
 
-    def _tall_plan(self, x: torch.Tensor, units: int) -> GatedManyRowsPlan | None:
-        """How our own gated kernel of many rows takes it; None where it does not."""
+    def _many_rows_plan(self, x: torch.Tensor, units: int) -> GatedManyRowsPlan | None:
+        """The plan of our own gated kernel for many rows; None if it does not apply."""
         rows, inner = x.shape
-        if self._tiled is not None or self._tuning.library_products or rows < TALL_ROWS:
+        if self._tiled is not None or self._tuning.library_products or rows < MANY_ROWS:
             return None
         if inner % 8 or units % 8 or inner <= CHUNK:
             return None
@@ -131,7 +133,7 @@ class Products:
         return plan if plan.fills(_cores(x.device)) else None
 
     def _config(self, x: torch.Tensor, n_out: int, *, gated: bool) -> FewRowsConfig | None:
-        """How our own kernel takes it; None where it does not, or is not the quicker one."""
+        """The configuration of our own kernel; None if it does not apply, or is slower."""
         rows, inner = x.shape
         if self._tiled is not None or self._tuning.library_products or rows > STREAMED_ROWS:
             return None
@@ -168,7 +170,9 @@ class Products:
         return out
 
 
-def _gated_tall(x: torch.Tensor, weight: torch.Tensor, plan: GatedManyRowsPlan) -> torch.Tensor:
+def _gated_many_rows(
+    x: torch.Tensor, weight: torch.Tensor, plan: GatedManyRowsPlan
+) -> torch.Tensor:
     from twolane.engine.kernels.products.gated_many_rows import (
         gated_many_rows,  # in Gluon, which a card may do without
     )
@@ -179,6 +183,6 @@ def _gated_tall(x: torch.Tensor, weight: torch.Tensor, plan: GatedManyRowsPlan) 
 
 
 def _cores(device: torch.device) -> int:
-    """Multiprocessors of the card; 1 where there is none."""
+    """SMs of the card; 1 without a card."""
     card = card_of(device)
     return 1 if card is None else card.cores

@@ -1,8 +1,9 @@
-"""Choosing tokens on the device, without the host waiting: see `twolane.engine.cpu.logits` for the
-order.
+"""Chooses tokens on the device, without waiting on the host: see `twolane.engine.cpu.logits` for
+the order.
 
-Greedy rows and plain temperature are the sampler kernel's alone. Rows with more are done again
-afterwards, with torch operations on copies of their logits, and overwrite what the kernel chose.
+The sampler kernel alone handles greedy rows and plain temperature. Rows with other parameters are
+sampled again afterwards, with torch operations on copies of their logits, and replace the kernel's
+choice.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from twolane.engine.kernels.pdl import APART, OVERLAP
 from twolane.engine.kernels.rows.sample import NOT_FINITE, sample
 from twolane.engine.step import RowWork
 
-NOT_DRAWN = "no token can be drawn: the logits are not finite, or every token is banned"
+NOT_DRAWN = "no token can be sampled: the logits are not finite, or every token is banned"
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """One row to sample: its work, its row of the logits, and the place of its newest token."""
+    """One row to sample: its work, its row in the logits, and the position of its newest token."""
 
     work: RowWork
     row: int
@@ -34,7 +35,7 @@ class Sampled:
 
     @property
     def is_plain(self) -> bool:
-        """The kernel alone chooses."""
+        """Whether the kernel alone chooses."""
         params = self.work.params
         n_generated = self.work.n_tokens - self.work.n_prompt
         if not leaves_logits_alone(params, n_generated):
@@ -44,17 +45,16 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """What a pass samples, in order of its logits' rows: [any] int32 and [any] float32."""
+    """What a pass samples, in the order of its logits' rows: [any] int32 and [any] float32."""
 
     tokens: torch.Tensor
     logprobs: torch.Tensor
 
 
 class DeviceSampler:
-    """Samples rows of one vocabulary. `exact`: a row's bits depend on that row alone.
+    """Samples rows of one vocabulary. `exact`: a row's bits depend only on that row.
 
-    Ranks of a model sample alike, each for itself; `agreed` makes sure of it where library sums
-    decided.
+    The ranks of a model each sample the same; `agreed` ensures it if NCCL's sums decide.
     """
 
     def __init__(
@@ -70,8 +70,8 @@ class DeviceSampler:
         self._exact = exact
         self._agreed = agreed
 
-    def complaint(self, work: RowWork) -> str:
-        """Why the row's parameters do not fit the vocabulary, or nothing."""
+    def parameter_error(self, work: RowWork) -> str:
+        """Why the row's parameters do not fit the vocabulary, or an empty string."""
         for token in work.params.logit_bias:
             if token >= self._vocab_size:
                 return f"logit_bias names token {token}; the vocabulary has {self._vocab_size}"
@@ -82,19 +82,20 @@ class DeviceSampler:
         return ""
 
     def draw(self, logits: torch.Tensor, inputs: DeviceInputs, fresh: Fresh) -> None:
-        """All rows of logits `[s, vocab]`, by temperature only; can be part of a CUDA graph."""
+        """Sample all rows of logits `[s, vocab]` by temperature only; may be part of a CUDA
+        graph."""
         n, on_card = len(logits), card_of(logits.device) is not None
         sample(
             logits, inputs.temperatures, inputs.seeds, inputs.samples, inputs.index,
             tokens=fresh.tokens[:n], logprobs=fresh.logprobs[:n],
-            # A library puts ranks' logits side by side on a stream of its own.
+            # The library gathers the ranks' logits on a stream of its own.
             pdl=OVERLAP if on_card and self._agreed is None and not self._exact else APART,
         )  # fmt: skip
 
     def refine(
         self, logits: torch.Tensor, inputs: DeviceInputs, fresh: Fresh, rows: Sequence[Sampled]
     ) -> None:
-        """Do the rows that are not plain again, after `draw`."""
+        """Sample the rows that are not plain again, after `draw`."""
         special = [row for row in rows if not row.is_plain]
         groups = [[row] for row in special] if self._exact else [special] * bool(special)
         for group in groups:
@@ -147,19 +148,19 @@ class DeviceSampler:
         return logits
 
     def _counts(self, row: Sampled, inputs: DeviceInputs, first: int) -> torch.Tensor:
-        """`[vocab]` float32: how often each token occurs in the row from `first` on; the newest
-        may be known to the device alone."""
+        """`[vocab]` float32: how often each token occurs in the row from `first` on; the newest may
+        be known only to the device."""
         work, device = row.work, inputs.ids.device
         known = upload(list(work.token_ids[first : work.n_known]), np.int64, device)
         if work.follows:
             newest = inputs.ids[row.place : row.place + 1].long()
             known = torch.cat([known, newest])
-        # Whole numbers: the order in which they are added does not matter.
+        # Integers: the order of addition does not matter.
         counts = torch.zeros(self._vocab_size, dtype=torch.float32, device=device)
         return counts.index_add_(0, known, torch.ones_like(known, dtype=torch.float32))
 
     def _keep_likely(self, logits: torch.Tensor, rows: list[Sampled]) -> None:
-        """Give tokens that min_p, top_k and top_p drop the logit -inf, in place."""
+        """Set the logits of tokens that min_p, top_k and top_p drop to -inf, in place."""
         device, n = logits.device, len(rows)
         params = [row.work.params for row in rows]
         if all(p.is_greedy or not (p.top_k or p.top_p < 1 or p.min_p) for p in params):

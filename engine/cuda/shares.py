@@ -1,10 +1,10 @@
-"""Which positions of a step are computed by which kind of attention, and in how many passes.
+"""Splits a step into passes, and its positions between the two kinds of attention.
 
-Usually one pass: rows with one new position by decode attention, the others as chunks.
+Usually there is one pass: rows with one new position use decode attention, the others are chunks.
 
 In exact mode a position's bits must not depend on the step that computes it, and the two kinds of
-attention do not add up alike. So prompts are always read in chunks, and tokens of an answer always
-one by one, also where an answer is resumed:
+attention sum in different orders. So prompts are always computed in chunks, and tokens of an answer
+always one by one, even if an answer is resumed:
 
     0            n_prompt             n_tokens
     |-- pass 0 ---|- 1 -|- 2 -|- 3 ----|
@@ -49,7 +49,7 @@ class Pass:
 
 
 def split_passes(rows: Sequence[tuple[int, RowWork]], *, exact: bool, most_rows: int) -> list[Pass]:
-    """The passes of a step, in order, each of at most most_rows rows; `rows` are (place in the
+    """The passes of a step, in order, each with at most most_rows rows; `rows` are (place in the
     step, work)."""
     passes: list[Pass] = []
 
@@ -74,7 +74,7 @@ def split_passes(rows: Sequence[tuple[int, RowWork]], *, exact: bool, most_rows:
 
 
 def _cut(whole: Pass, most_rows: int) -> list[Pass]:
-    """Rows of one pass do not depend on each other: they can come one after the other."""
+    """Rows of one pass do not depend on each other, so they can be computed one after the other."""
     rows, n_decode = whole.all, len(whole.decode)
     return [
         Pass(rows[at : min(at + most_rows, n_decode)], rows[max(at, n_decode) : at + most_rows])

@@ -1,4 +1,4 @@
-"""Names for the stages of a step, shown by profilers (NVTX): pack, decode or mixed, refine."""
+"""NVTX ranges for the stages of a step: pack, decode or mixed, refine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @contextmanager
 def stage(name: str, device: torch.device) -> Iterator[None]:
-    """Costs about a microsecond while nobody profiles. Nothing at all without a GPU."""
+    """Costs about a microsecond without a profiler, and nothing without a GPU."""
     if device.type != "cuda":
         yield
         return

@@ -1,4 +1,4 @@
-"""A step on its way: where its results will be, and the event that says that they are."""
+"""A step in flight: where its results will be, and the event that completes them."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from twolane.engine.step import Mark, RowResult, SampledToken
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What is known of one row when its step is submitted."""
+    """What is known about one row when its step is submitted."""
 
     row: int
     error: str = ""
-    place: int | None = None  # where its token will be; None: it is not sampled
+    place: int | None = None  # index of its token; None: not sampled
     wants_logprob: bool = False
     top: tuple[int, int] | None = None  # (row of the tables of likeliest tokens, how many of them)
 
 
 @dataclass(frozen=True, slots=True)
 class TopTables:
-    """The likeliest tokens of some rows, `[n, most]` on the host once the event has passed."""
+    """The likeliest tokens of some rows, `[n, most]` on the host; valid after the event."""
 
     tokens: torch.Tensor
     logprobs: torch.Tensor
@@ -33,7 +33,7 @@ class TopTables:
 
 class CudaStep:
     """Implements `twolane.engine.step.Step`. `latest` [2, sampled rows] int32 on the host: tokens,
-    and log-probabilities (their bits)."""
+    and the bits of their log-probabilities."""
 
     def __init__(
         self,

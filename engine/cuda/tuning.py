@@ -1,4 +1,4 @@
-"""What the quick paths are set to; a benchmark sets them otherwise, to compare."""
+"""Settings of the fast paths; benchmarks change them to compare."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from twolane.engine.kernels.products.few_rows_plan import RING_BYTES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """The same answers, by other ways.
+    """Alternatives that give the same answers.
 
-    `library_products`: no products of our own. `gemv_rows`: most rows that are multiplied without
-    tensor cores. `ring_bytes`: of a multiprocessor, for weights on their way. `overlap`: how the
-    launches of a decode step follow each other (`twolane.engine.kernels.pdl`).
+    `library_products`: use no products of our own. `gemv_rows`: most rows that are multiplied
+    without tensor cores. `ring_bytes`: shared memory per SM for weights in flight. `overlap`: how
+    the launches of a decode step overlap (`twolane.engine.kernels.pdl`).
     """
 
     library_products: bool = False
@@ -23,4 +23,4 @@ class Tuning:
     overlap: int = OVERLAP
 
 
-USUAL = Tuning()
+DEFAULT_TUNING = Tuning()

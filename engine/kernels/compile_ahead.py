@@ -1,12 +1,12 @@
-"""Kernels compiled and loaded before their first launch, on threads of their own.
+"""Compiles and loads kernels before their first launch, on separate threads.
 
-Threads do as well as processes (measured: 78 kernels of an 8B model take 14 s on one core, 8.7 s by
-two threads on two; 2 s are Python's own): the compilers run outside of the interpreter's lock, and
-what is compiled is in this process at once. Triton's cache on disk gets it, too: what is launched,
-and not the stages before it.
+Threads do as well as processes (measured: 78 kernels of an 8B model take 14 s on one core, 8.7 s
+with two threads on two; 2 s are Python's own): the compilers run without the interpreter lock, and
+the compiled kernels are in this process at once. Triton's disk cache gets them too, as binaries
+only, without the intermediate stages.
 
-Compiling begins when all kernels are known: the thread that tells of them has half a second of
-Python to go through, and beside sixteen that compile it took ten, while most of those were idle.
+Compiling begins when all kernels are known: the dry run takes half a second of Python, but took ten
+beside sixteen compiling threads, most of which were idle.
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -25,22 +25,22 @@ from triton import AsyncCompileMode, knobs
 
 from twolane.engine.kernels.launch import Take
 
-Rehearse = Callable[[Take], None]
+DryRun = Callable[[Take], None]
 Context = Callable[[], AbstractContextManager[Any]]
-MAX_THREADS = 16  # more would wait for each other's Python
+MAX_THREADS = 16  # more would only wait for the interpreter lock
 _LOOK_EVERY_S = 0.02
 
 
 class CompileAhead:
-    """Compiles what `rehearse`, called on another thread, tells of. From `with` on; leaving it
-    waits, and after an exception drops what has not begun.
+    """Compiles the kernels that `dry_run`, called on another thread, finds. Starts at `with`;
+    leaving it waits, and after an exception drops what has not begun.
 
-    On any thread, kernels may be launched meanwhile: one that is on its way is waited for.
-    `around`: what each of the threads works in, such as a device.
+    Any thread may launch kernels meanwhile; one that is being compiled is waited for. `around`: a
+    context in which each thread works, such as a device.
     """
 
-    def __init__(self, rehearse: Rehearse, *, threads: int, around: Context = nullcontext) -> None:
-        self._rehearse = rehearse
+    def __init__(self, dry_run: DryRun, *, threads: int, around: Context = nullcontext) -> None:
+        self._dry_run = dry_run
         self._around = around
         self._pool = ThreadPoolExecutor(threads, "compile")
         self._all_known = threading.Event()
@@ -69,12 +69,13 @@ class CompileAhead:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Kernels compiled, of how many so far."""
+        """How many kernels are compiled, and how many are known."""
         futures = list(self._mode.raw_futures)
         return sum(future.done() for future in futures), len(futures)
 
     def wait(self, tell: Callable[[int, int], None]) -> None:
-        """Until all are compiled, telling `counts` now and then. Raises what one failed with."""
+        """Wait until all are compiled, calling `tell` with `counts` now and then. Raises a
+        compiler's error."""
         assert self._all is not None, "compiling begins with `with`"
         while not self._all.done():
             wait([self._all], _LOOK_EVERY_S)
@@ -82,15 +83,16 @@ class CompileAhead:
         self._all.result()
 
     def _run(self) -> None:
-        with self._around(), self._mode:  # leaving the mode waits for all
+        with self._around(), self._mode:  # leaving the mode waits for all kernels
             try:
-                self._rehearse(_compile)
+                self._dry_run(_compile)
             finally:
                 self._all_known.set()
 
 
 class _Loading(Executor):
-    """Has a kernel loaded where it is compiled: some versions call a C compiler only then."""
+    """Also loads a kernel on the thread that compiles it: some versions call a C compiler only
+    then."""
 
     def __init__(self, pool: Executor, around: Context, begin: threading.Event) -> None:
         self._pool = pool
@@ -113,6 +115,7 @@ def _compile(kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any
 
 
 def threads_here(*, shared_by: int) -> int:
-    """As many as there are cores for each of so many processes, less one that reads the weights."""
+    """As many threads as there are cores for each of `shared_by` processes, less one that reads
+    weights."""
     cores = len(os.sched_getaffinity(0)) // shared_by
     return max(1, min(cores - 1, MAX_THREADS))

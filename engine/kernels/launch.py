@@ -1,11 +1,11 @@
-"""Going through the launches of a step without making them: which kernels would it take?
+"""Kernel launches, and dry runs that find the kernels of a step without launching them.
 
-    usually       launch(kernel, grid)(...)    the kernel runs
-    rehearsing    launch(kernel, grid)(...)    `take` is told; tensors are on `meta`, and stand for
-                                               those of a card
+    normally      launch(kernel, grid)(...)    the kernel runs
+    in a dry run  launch(kernel, grid)(...)    `take` is called; tensors are on `meta`, in place of
+                                               those on a card
 
-What a kernel is compiled for follows from the types of its arguments, from which of them are
-multiples of 16, and from its constants: tensors on `meta`, which have no memory, have all that.
+A kernel's variant depends on the types of its arguments, on which of them are multiples of 16, and
+on its constants: tensors on `meta`, which have no memory, provide all of these.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from typing import Any
 
 import torch
 
-Take = Callable[..., None]  # of (kernel, grid, *arguments, **options)
+Take = Callable[..., None]  # called with (kernel, grid, *arguments, **options)
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What decides how kernels are built and cut for a GPU."""
+    """The properties of a GPU that decide how kernels are built and split."""
 
-    cores: int  # multiprocessors
+    cores: int  # SMs
     is_hopper: bool
 
 
 @dataclass(frozen=True, slots=True)
-class _Rehearsal:
+class _DryRun:
     card: Card
     take: Take
 
 
-_current: ContextVar[_Rehearsal | None] = ContextVar("rehearsal", default=None)
+_current: ContextVar[_DryRun | None] = ContextVar("dry_run", default=None)
 
 
 @contextmanager
-def rehearsing(card: Card, take: Take) -> Iterator[None]:
-    """On this thread, until the end, nothing is launched and `meta` is such a card."""
-    token = _current.set(_Rehearsal(card, take))
+def dry_running(card: Card, take: Take) -> Iterator[None]:
+    """On this thread, within `with`, nothing is launched and `meta` stands for such a card."""
+    token = _current.set(_DryRun(card, take))
     try:
         yield
     finally:
@@ -50,20 +50,20 @@ def rehearsing(card: Card, take: Take) -> Iterator[None]:
 
 
 def launch(kernel: Any, grid: tuple[int, ...]) -> Callable[..., None]:
-    """How every kernel of the engine is launched: `kernel[grid]`, or `take` in a rehearsal."""
-    rehearsal = _current.get()
-    if rehearsal is None:
+    """Every kernel of the engine is launched by this: `kernel[grid]`, or `take` in a dry run."""
+    dry_run = _current.get()
+    if dry_run is None:
         launched: Callable[..., None] = kernel[grid]
         return launched
-    return partial(rehearsal.take, kernel, grid)
+    return partial(dry_run.take, kernel, grid)
 
 
 def card_of(device: torch.device) -> Card | None:
-    """What tensors of that device are computed on; None for a CPU."""
+    """The card that tensors of that device are on; None for a CPU."""
     if device.type == "cuda":
         return _real(device)
-    rehearsal = _current.get()
-    return rehearsal.card if rehearsal is not None and device.type == "meta" else None
+    dry_run = _current.get()
+    return dry_run.card if dry_run is not None and device.type == "meta" else None
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Attention over pages as it is defined: one row at a time, in float64, with plain torch."""
+"""Reference attention over pages: one row at a time, in float64, in plain torch."""
 
 import torch
 

@@ -15,14 +15,14 @@ from twolane.engine.kernels.pages.kv_view import KVView, allocate_view
 from twolane.engine.kernels.reference import reference_attention
 
 LAYER = 1
-NO_PAGE = 10**6  # far outside of any pool here: reading it would fault
+NO_PAGE = 10**6  # far outside of any pool used here: reading it would fault
 
 
 class PagedRows:
     """Row i has `starts[i]` cached and `lengths[i]` new tokens, in scattered pages.
 
-    Slots past a row's end hold NaN (of an FP8 pool: their scales do, and the values are the
-    largest), table entries past its pages NO_PAGE.
+    Slots past a row's end hold NaN (in an FP8 pool their scales do, and the values are the
+    largest); table entries past its pages hold NO_PAGE.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class PagedRows:
         seed: int = 0,
         value_scales: tuple[float, float] = (-1.0, 0.6),
     ) -> None:
-        """`value_scales`: of an FP8 pool, as powers of 2."""
+        """`value_scales`: the range of an FP8 pool's scales, as powers of 2."""
         source = torch.Generator(device).manual_seed(seed)
         self.starts, self.lengths = starts, lengths
         counts = [-(-end // 64) for end in self.ends]
@@ -55,7 +55,7 @@ class PagedRows:
             device=device,
         )
         for part in self.view.parts():
-            for page in part:  # page by page: a card's pool is larger than its room
+            for page in part:  # page by page: a GPU's pool may be larger than its free memory
                 page.copy_(torch.randn(page.shape, generator=source, device=device))
         if self.view.has_scales:
             scales = self.view.plane_scales()
@@ -121,7 +121,7 @@ class PagedRows:
             programs=programs,
             config=config,
         )
-        assert not plan.counters.any(), "a merge left its counter behind"
+        assert not plan.counters.any(), "a merge did not reset its counter"
         return out
 
     def prefill(
@@ -147,7 +147,7 @@ class PagedRows:
         return out
 
     def expected(self, *, window: int = 0) -> torch.Tensor:
-        """In float64, row by row."""
+        """The reference in float64, row by row."""
         parts = [
             reference_attention(
                 queries, self.view, LAYER, pages, start=start, scale=self.scale, window=window
@@ -160,13 +160,13 @@ class PagedRows:
 
 
 def relative_error(got: torch.Tensor, expected: torch.Tensor) -> float:
-    """|got - expected| / |expected| over the whole; NaN where anything is."""
+    """|got - expected| / |expected| over all elements; NaN if any element is."""
     return float((got.double() - expected.double()).norm() / expected.double().norm())
 
 
 def worst_row_error(got: torch.Tensor, expected: torch.Tensor) -> float:
-    """The relative error of the worst token: a whole hides those whose answers are small, as the
-    means of many values are."""
+    """The relative error of the worst token: the error over all elements hides tokens with small
+    answers, such as means of many values."""
     apart = (got.double() - expected.double()).flatten(1).norm(dim=1)
     worst = (apart / expected.double().flatten(1).norm(dim=1)).max()
     return float(worst) if not apart.isnan().any() else float("nan")

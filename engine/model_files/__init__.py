@@ -1,1 +1,1 @@
-"""What a model's files say: configuration, tensors, quantisation, and a rank's part of them."""
+"""Reads a model's files: configuration, tensors, quantisation, and a rank's part of them."""

@@ -1,4 +1,4 @@
-"""A model's shape, read strictly from its config.json: what the layers need, and nothing else."""
+"""A model's shape, read strictly from its config.json: only what the layers need."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from twolane.engine.errors import CheckpointError, UnsupportedModelError
 from twolane.engine.model_files.quantisation import stores_fp8
 from twolane.engine.model_files.rope import Rope, read_rope
 
-# Per family, as transformers has them: whose biases are fixed, and what an absent key means.
+# Families follow transformers: which biases are fixed, and what an absent key means.
 FAMILIES: Mapping[str, str] = {
     "LlamaForCausalLM": "llama",
     "MistralForCausalLM": "mistral",
@@ -33,7 +33,7 @@ _SLIDING, _FULL = "sliding_attention", "full_attention"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """The facts that decide a forward pass. Equal facts and weights give equal answers."""
+    """Everything that decides a forward pass. Equal architecture and weights give equal answers."""
 
     family: str
     vocab_size: int
@@ -45,7 +45,7 @@ class Architecture:
     head_dim: int
     norm_eps: float
     rope: Rope
-    windows: tuple[int, ...]  # per layer: how many positions a query sees, itself included; 0: all
+    windows: tuple[int, ...]  # per layer: positions a query sees, including its own; 0: all
     qkv_bias: bool
     out_bias: bool
     mlp_bias: bool
@@ -53,7 +53,7 @@ class Architecture:
     tied_embeddings: bool
     max_position: int
     eos_token_ids: tuple[int, ...]
-    stores_fp8: bool = False  # the checkpoint's layers have FP8 matrices, each with its scales
+    stores_fp8: bool = False  # whether the checkpoint's layers have FP8 matrices with scales
 
     @property
     def group(self) -> int:
@@ -64,9 +64,9 @@ class Architecture:
 def read_architecture(model_dir: Path) -> Architecture:
     """Parse `model_dir/config.json`, and the end-of-sequence ids of generation_config.json.
 
-    Raises CheckpointError where a file or a field is missing or wrong, UnsupportedModelError where
-    the model is sound but of another kind. Knows both spellings of the rotary options: that of
-    transformers 5 (`rope_parameters`) and the older (`rope_theta`, `rope_scaling`).
+    Raises CheckpointError if a file or a field is missing or wrong, UnsupportedModelError if the
+    model is valid but of another kind. Accepts both spellings of the rotary options: transformers
+    5's (`rope_parameters`) and the older one (`rope_theta`, `rope_scaling`).
     """
     raw = read_config(model_dir / "config.json")
     family = _family(raw)
@@ -109,8 +109,8 @@ def _family(raw: Mapping[str, Any]) -> str:
     supported = ", ".join(FAMILIES)
     if not names:
         raise UnsupportedModelError(
-            f"config.json names no architectures (its model_type is {raw.get('model_type')}); one "
-            f"of {supported} must stand there"
+            f"config.json names no architectures (its model_type is {raw.get('model_type')}); it "
+            f"must name one of {supported}"
         )
     if names[0] not in FAMILIES:
         raise UnsupportedModelError(f"{names[0]} is not supported; {supported} are")
@@ -118,8 +118,8 @@ def _family(raw: Mapping[str, Any]) -> str:
 
 
 def _windows(raw: Mapping[str, Any], family: str) -> tuple[int, ...]:
-    """Mistral: one for all layers (absent means 4,096). Qwen: by `layer_types`, if at all. Others
-    have none. What `layer_types` say beyond that is refused."""
+    """Mistral: one window for all layers (absent means 4,096). Qwen: by `layer_types`, if enabled.
+    Others have none. Any other use of `layer_types` is refused."""
     layers = size_of(raw, "num_hidden_layers")
     window = 0 if family == "llama" else count_of(raw, "sliding_window", 4096)
     if family.startswith("qwen") and not flag_of(raw, "use_sliding_window"):
@@ -131,14 +131,15 @@ def _windows(raw: Mapping[str, Any], family: str) -> tuple[int, ...]:
         refuse("layer_types", types, f"{layers} times {_FULL} or {_SLIDING}")
     if types != usual and not (window and family.startswith("qwen")):
         raise UnsupportedModelError(
-            f"config.json: layer_types are {sorted(set(types))} where sliding_window and the "
-            f"family {family} say {sorted(set(usual))}; windows by layer are Qwen's alone"
+            f"config.json: layer_types are {sorted(set(types))}, but sliding_window and the "
+            f"family {family} imply {sorted(set(usual))}; only Qwen supports windows by layer"
         )
     return tuple(window if kind == _SLIDING else 0 for kind in types)
 
 
 def _eos_token_ids(raw: Mapping[str, Any], model_dir: Path, vocab_size: int) -> tuple[int, ...]:
-    """Those of generation_config.json, as in transformers; of config.json where it has none."""
+    """The ids in generation_config.json, as in transformers; those in config.json if it has
+    none."""
     path = model_dir / "generation_config.json"
     generation = read_config(path) if path.exists() else {}
     ids = token_ids_of(generation, "eos_token_id", vocab_size, path.name)

@@ -1,4 +1,4 @@
-"""A directory of safetensors shards, read tensor by tensor, with every surprise made an error."""
+"""Reads a directory of safetensors shards tensor by tensor; anything unexpected is an error."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from twolane.engine.model_files.fp8 import FP8, Fp8Rows, Matrix
 from twolane.engine.model_files.shard import Cut
 from twolane.lfs import is_lfs_pointer, lfs_complaint
 
-# Left in some checkpoints by older tools; nothing is lost by not reading them.
+# Written to some checkpoints by older tools; not needed.
 IGNORED_SUFFIX = ".rotary_emb.inv_freq"
 SAMPLE_BYTES = 1 << 20
 FULL_HASH_BYTES = 64 << 20
-COMPARED_ROWS = 4096  # of two matrices at a time
-# What GPTQ, AWQ, MLX and bitsandbytes keep beside or instead of a weight. FP8's is `weight_scale`.
+COMPARED_ROWS = 4096  # rows of two matrices compared at a time
+# Suffixes that GPTQ, AWQ, MLX and bitsandbytes use for weights. FP8 uses `weight_scale`.
 QUANTISED = (
     ".qweight", ".qzeros", ".scales", ".g_idx", ".absmax", ".quant_map", ".quant_state", ".SCB"
 )  # fmt: skip
 
 
 class Checkpoint:
-    """The tensors of a model directory: one `model.safetensors`, or those an index names.
+    """The tensors of a model directory: one `model.safetensors`, or the shards of an index.
 
-    Raises CheckpointError for missing or damaged files. Use as a context manager: files stay
-    mapped until it ends.
+    Raises CheckpointError for missing or damaged files. Use as a context manager: files stay mapped
+    until it exits.
     """
 
     def __init__(self, model_dir: Path) -> None:
@@ -41,11 +41,11 @@ class Checkpoint:
         for path in self.files:
             try:
                 handle = safe_open(str(path), framework="pt")
-                names: list[str] = handle.keys()  # type: ignore[no-untyped-call]  # its stub has none
+                names: list[str] = handle.keys()  # type: ignore[no-untyped-call]  # no stub
             except (SafetensorError, OSError) as error:
                 if is_lfs_pointer(path):
                     raise CheckpointError(lfs_complaint(path)) from error
-                raise CheckpointError(f"{path} is not a sound safetensors file: {error}") from error
+                raise CheckpointError(f"{path} is not a valid safetensors file: {error}") from error
             for name in names:
                 if name in self._open:
                     raise CheckpointError(f"tensor {name} is in more than one shard")
@@ -62,8 +62,8 @@ class Checkpoint:
 
     def copy_into(self, name: str, target: Matrix, cut: Cut | None = None) -> None:
         """Copy one tensor, cast to the target's dtype; its shape must be the target's. With `cut`,
-        only that part of it is read. An FP8 matrix comes with its scales, or as what they stand for
-        where the target is not FP8."""
+        reads only that part. An FP8 matrix is copied with its scales, or dequantised if the target
+        is not FP8."""
         handle = self._open.get(name)
         if handle is None:
             raise CheckpointError(f"tensor {name} is missing from {self._where()}")
@@ -72,7 +72,7 @@ class Checkpoint:
         if cut is not None:
             wanted = list(cut.whole_shape(tuple(wanted)))
         if shape != wanted:
-            raise CheckpointError(f"tensor {name} has shape {shape}; config.json asks for {wanted}")
+            raise CheckpointError(f"tensor {name} has shape {shape}; config.json requires {wanted}")
         if cut is None:
             source = handle.get_tensor(name)
         else:
@@ -84,14 +84,15 @@ class Checkpoint:
             if isinstance(target, Fp8Rows):
                 target.copy_(rows)
             else:
-                target.copy_(rows.wide())
+                target.copy_(rows.dequantise())
             return
         if not source.is_floating_point() or source.dtype.itemsize < 2:
             raise CheckpointError(f"tensor {name} is {source.dtype}; float weights are supported")
         target.copy_(source)
 
     def _scales(self, name: str, rows: int) -> torch.Tensor:
-        """`[rows]` float32: those of an FP8 matrix, which the checkpoint has by row or once."""
+        """`[rows]` float32: the scales of an FP8 matrix; the checkpoint has one per row, or one for
+        all."""
         scale = f"{name}_scale"
         handle = self._open.get(scale)
         if handle is None:
@@ -99,13 +100,13 @@ class Checkpoint:
         held: torch.Tensor = handle.get_tensor(scale)
         if held.numel() not in (1, rows) or not held.is_floating_point():
             raise CheckpointError(
-                f"tensor {scale} has shape {list(held.shape)}; 1 or {rows} scales belong to {name}"
+                f"tensor {scale} has shape {list(held.shape)}; {name} needs 1 or {rows} scales"
             )
         self._scales_read.add(scale)
         return held.float().reshape(-1).expand(rows)
 
     def refuse_quantised(self) -> None:
-        """Raise where tensors are of a quantisation that config.json says nothing of."""
+        """Raise if tensors use a quantisation that config.json does not mention."""
         for name in self._open:
             if name.endswith(QUANTISED):
                 raise UnsupportedModelError(
@@ -122,17 +123,17 @@ class Checkpoint:
             rows = slice(start, min(start + COMPARED_ROWS, cut.start + cut.size))
             if not torch.equal(*(held[rows].float() for held in pair)):
                 raise CheckpointError(
-                    f"tie_word_embeddings is true, but {name} is not {other}: say false in "
-                    "config.json if it is to be used, or take it out of the checkpoint"
+                    f"tie_word_embeddings is true, but {name} differs from {other}: set it false "
+                    "in config.json to use the tensor, or remove the tensor from the checkpoint"
                 )
 
     def refuse_extras(self, used: Iterable[str]) -> None:
-        """Raise for tensors that nobody read: the model has parts that would be left out."""
+        """Raise for tensors that were not read: the model has parts that would be ignored."""
         extra = sorted(set(self._open) - set(used) - self._scales_read)
         extra = [name for name in extra if not name.endswith(IGNORED_SUFFIX)]
         if extra:
             shown = ", ".join(extra[:4])
-            raise CheckpointError(f"{len(extra)} tensors have no place in this model: {shown}")
+            raise CheckpointError(f"{len(extra)} tensors are not part of this model: {shown}")
 
     def _where(self) -> str:
         return ", ".join(str(path) for path in self.files[:2]) + (", …" * (len(self.files) > 2))
@@ -157,11 +158,11 @@ def shard_files(model_dir: Path) -> list[Path]:
 
 
 def weights_revision(files: Iterable[Path]) -> str:
-    """SHA-256 (hex) over the shards: which weights these are.
+    """SHA-256 (hex) over the shards: identifies the weights.
 
-    A shard of up to 64 MiB counts whole. Of a larger one: its size, its header with every tensor's
-    name, shape and place, and 16 chunks of 1 MiB spread over it, the last bytes among them. Two
-    revisions of a model that differ in none of those would pass for equal.
+    A shard of up to 64 MiB is hashed whole. For a larger one: its size, its header with every
+    tensor's name, shape and offset, and 16 chunks of 1 MiB spread over it, including the last
+    bytes. Two revisions of a model that differ in none of these are treated as equal.
     """
     digest = hashlib.sha256()
     for path in files:

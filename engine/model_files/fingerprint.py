@@ -27,9 +27,10 @@ def model_fingerprint(
     """SHA-256 (hex) over the canonical architecture, the weights' revision, the dtype, and whether
     the weights are FP8.
 
-    In exact mode also over what exactness holds per: kind of device, thread count, torch build,
-    the attention's way to add up, the dtype of keys and values, number of ranks. Outside it those
-    may differ between two sides: how pages are laid out is the layout's business.
+    In exact mode also over everything that exactness depends on: kind of device, thread count,
+    torch build, the attention's order of summation, the dtype of keys and values, the number of
+    ranks. Otherwise these may differ between two sides: the layout describes how pages are laid
+    out.
     """
     facts: dict[str, object] = {
         "architecture": asdict(arch),

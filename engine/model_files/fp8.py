@@ -1,6 +1,6 @@
-"""FP8 (e4m3) rows with a float32 scale each: weights by output, activations by token.
+"""FP8 (e4m3) rows with one float32 scale each: weights per output, activations per token.
 
-row = values * scale        scale = the row's largest / 448, so that nothing overflows
+row = values * scale        scale = the row's maximum / 448, so that nothing overflows
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 
 FP8 = torch.float8_e4m3fn
 LARGEST = 448.0  # of e4m3
-SMALLEST_SCALE = 1e-12  # of a row of zeros, whose scale must not be 0
+SMALLEST_SCALE = 1e-12  # for a row of zeros, whose scale must not be 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Fp8Rows:
 
     @classmethod
     def empty(cls, rows: int, width: int, *, device: torch.device | None = None) -> Fp8Rows:
-        """Not initialised; on torch's default device where none is named."""
+        """Uninitialised; on torch's default device if none is given."""
         values = torch.empty(rows, width, dtype=FP8, device=device)
         return cls(values, torch.empty(rows, dtype=torch.float32, device=device))
 
@@ -43,7 +43,7 @@ class Fp8Rows:
         return 2
 
     def split(self, sizes: Sequence[int]) -> list[Fp8Rows]:
-        """Runs of rows, views."""
+        """Views of runs of rows."""
         parts = zip(
             torch.split(self.values, list(sizes)),
             torch.split(self.scales, list(sizes)),
@@ -52,18 +52,18 @@ class Fp8Rows:
         return [Fp8Rows(values, scales) for values, scales in parts]
 
     def copy_(self, source: torch.Tensor | Fp8Rows) -> None:
-        """Take in rows of the same shape; those that are not FP8 yet are rounded to it."""
+        """Copy rows of the same shape; rows that are not FP8 are quantised."""
         if isinstance(source, Fp8Rows):
             self.values.copy_(source.values)
             self.scales.copy_(source.scales)
             return
-        wide = source.to(self.values.device).float()
-        scales = (wide.abs().amax(-1) / LARGEST).clamp(min=SMALLEST_SCALE)
+        values = source.to(self.values.device).float()
+        scales = (values.abs().amax(-1) / LARGEST).clamp(min=SMALLEST_SCALE)
         self.scales.copy_(scales)
-        self.values.copy_((wide / scales[:, None]).to(FP8))
+        self.values.copy_((values / scales[:, None]).to(FP8))
 
-    def wide(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """What they stand for, a new `[rows, width]`."""
+    def dequantise(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """The dequantised rows, a new `[rows, width]`."""
         return (self.values.float() * self.scales[:, None]).to(dtype)
 
 

@@ -1,12 +1,12 @@
-"""What a config.json says of FP8 weights, read strictly: another scheme would give nonsense.
+"""Reads the FP8 options of a config.json strictly: any other scheme would give wrong weights.
 
-Two dialects are known, each with one FP8 matrix and its `weight_scale`, one for all or one a row:
+Two formats are known, each with FP8 matrices and a `weight_scale`, one per matrix or one per row:
 
     {"quant_method": "fp8", "activation_scheme": "dynamic", "ignored_layers": ["lm_head"]}
     {"quant_method": "compressed-tensors", "format": "float-quantized", "ignore": ["lm_head"],
      "config_groups": {"group_0": {"targets": ["Linear"], "weights": {...}, ...}}}
 
-Activations get their scales when they are computed, a row at a time, which is what `dynamic` means.
+Activation scales are computed at run time per row, which is what `dynamic` means.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from twolane.engine.errors import UnsupportedModelError
 
-_KEPT = {"lm_head", "re:.*lm_head", "re:.*lm_head.*", "model.embed_tokens"}  # these stay wide
+_KEPT = {"lm_head", "re:.*lm_head", "re:.*lm_head.*", "model.embed_tokens"}  # unquantised
 
 
 def stores_fp8(raw: Mapping[str, Any]) -> bool:
@@ -29,7 +29,7 @@ def stores_fp8(raw: Mapping[str, Any]) -> bool:
         raise UnsupportedModelError("quantization_config is not an object")
     method = found.get("quant_method")
     if method is None and any(name.startswith("load_in_") for name in found):
-        method = "bitsandbytes"  # before it wrote its name
+        method = "bitsandbytes"  # from before it wrote quant_method
     if method is None:
         raise UnsupportedModelError(f"quantization_config names no quant_method: {found}")
     if method == "fp8":
@@ -46,7 +46,7 @@ def stores_fp8(raw: Mapping[str, Any]) -> bool:
 
 def _check_fp8(found: Mapping[str, Any]) -> None:
     if found.get("weight_block_size") is not None:
-        _refuse("weight_block_size", found["weight_block_size"], "one scale a matrix or a row")
+        _refuse("weight_block_size", found["weight_block_size"], "one scale per matrix or row")
     if found.get("activation_scheme", "dynamic") != "dynamic":
         _refuse("activation_scheme", found["activation_scheme"], "dynamic")
     if found.get("fmt", "e4m3") != "e4m3":
@@ -85,10 +85,10 @@ def _check_compressed(found: Mapping[str, Any]) -> None:
 
 
 def _check_kept(names: list[str]) -> None:
-    """Layers are FP8 throughout: matrices that are multiplied together share a dtype."""
+    """All layers must be FP8: matrices that are multiplied together share a dtype."""
     others = sorted(set(names) - _KEPT)
     if others:
-        _refuse("layers kept wide", others[:4], "lm_head alone")
+        _refuse("unquantised layers", others[:4], "lm_head only")
 
 
 def _refuse(what: str, found: object, supported: str) -> NoReturn:

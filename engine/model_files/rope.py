@@ -18,7 +18,7 @@ FloatArray = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """Base and scaling. `factor` 1 is plain; otherwise Llama 3's rule with its four numbers."""
+    """Base and scaling. `factor` 1: no scaling; otherwise Llama 3's rule with its four numbers."""
 
     theta: float
     factor: float = 1.0
@@ -29,9 +29,9 @@ class Rope:
     def tables(self, positions: int, head_dim: int) -> tuple[FloatArray, FloatArray]:
         """cos and signed sin, each `[positions, head_dim]` in float32.
 
-        For `x * cos + roll(x, head_dim / 2) * sin`: the first half of sin carries the minus sign.
-        Angles are rounded to float32 as transformers has them; cos and sin of them are computed in
-        float64, so that a table's values do not depend on its length.
+        For `x * cos + roll(x, head_dim / 2) * sin`: the first half of sin is negated. Angles are
+        rounded to float32 as in transformers; their cos and sin are computed in float64, so that a
+        table's values do not depend on its length.
         """
         angles = self.angles(positions, head_dim)
         cos, sin = np.cos(angles, dtype=np.float64), np.sin(angles, dtype=np.float64)
@@ -41,7 +41,7 @@ class Rope:
         )
 
     def angles(self, positions: int, head_dim: int) -> FloatArray:
-        """What `tables` is the cos and sin of: `[positions, head_dim / 2]` in float32."""
+        """The angles of `tables`: `[positions, head_dim / 2]` in float32."""
         rows = np.arange(positions, dtype=np.float32)[:, None]
         found: FloatArray = rows * self._frequencies(head_dim)
         return found
@@ -51,7 +51,7 @@ class Rope:
         plain: FloatArray = np.float32(1) / np.power(np.float32(self.theta), exponents)
         if self.factor == 1.0:
             return plain
-        # Long waves are stretched by the factor, short ones kept, those between blended.
+        # Long wavelengths are stretched by the factor, short ones kept, those between blended.
         turns = self.original_positions * plain / (2 * math.pi)
         smooth = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
         smooth = np.clip(smooth, 0.0, 1.0)
@@ -63,7 +63,7 @@ class Rope:
 
 def read_rope(raw: Mapping[str, Any], max_position: int) -> Rope:
     """The rotary options of a config.json, in transformers' new spelling (`rope_parameters`), its
-    old one (`rope_theta`, `rope_scaling`), or both where they say the same.
+    old one (`rope_theta`, `rope_scaling`), or both if they agree.
 
     Raises UnsupportedModelError for another kind of scaling, CheckpointError for wrong numbers.
     """
@@ -74,7 +74,7 @@ def read_rope(raw: Mapping[str, Any], max_position: int) -> Rope:
     if both[0] != both[1]:
         raise CheckpointError(
             f"config.json: rope_parameters are {new} and rope_scaling is {old}, which disagree: "
-            "put into rope_parameters what is meant, and take rope_scaling out"
+            "set rope_parameters, and remove rope_scaling"
         )
     return both[0]
 

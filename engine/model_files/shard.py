@@ -1,11 +1,11 @@
-"""What each rank holds of a model. Pure decisions; rank 0 of 1 holds all of it.
+"""Which part of a model each rank holds. Pure functions; rank 0 of 1 holds all of it.
 
 queries, gate, up     rows of the matrix: a rank's heads, a rank's part of the width
-keys, values          rows: a rank's heads; fewer heads than ranks are held by several
-out, down             columns: what meets a rank's heads and width; the results are added up
-head                  rows: a part of the vocabulary, padded where it does not divide
-embedding, norms      whole: looking up reads next to nothing
-biases of out, down   rank 0 alone: they are added once
+keys, values          rows: a rank's heads; with fewer heads than ranks, several ranks hold one
+out, down             columns: for a rank's heads and width; the results are all-reduced
+head                  rows: a part of the vocabulary, padded if it does not divide
+embedding, norms      whole: a lookup reads next to nothing
+biases of out, down   rank 0 only: they are added once
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from twolane.engine.model_files.architecture import Architecture
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Indices start .. start + size of the `whole` ones along dimension `dim`."""
+    """Indices [start, start + size) of `whole` along dimension `dim`."""
 
     dim: int
     start: int
@@ -28,11 +28,11 @@ class Cut:
     whole: int
 
     def whole_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Of the tensor that a part of that shape is cut from."""
+        """The shape of the tensor that a part of that shape is cut from."""
         return (*shape[: self.dim], self.whole, *shape[self.dim + 1 :])
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The part, a view."""
+        """The part, as a view."""
         return tensor.narrow(self.dim, self.start, self.size)
 
 
@@ -56,7 +56,7 @@ class Shard:
             raise EngineConfigError(f"{kv_heads} key-value heads do not divide over {n} ranks")
 
     def local(self, arch: Architecture) -> Architecture:
-        """The model as this rank's layers see it: fewer heads, a narrower middle."""
+        """The model as this rank's layers see it: fewer heads, a smaller intermediate size."""
         self.check(arch)
         return replace(
             arch,
@@ -66,23 +66,23 @@ class Shard:
         )
 
     def part(self, whole: int, *, dim: int = 0) -> Cut:
-        """An equal part; `whole` divides."""
+        """An equal part; `whole` must be divisible."""
         size = whole // self.ranks
         return Cut(dim, self.rank * size, size, whole)
 
     def kv_part(self, arch: Architecture) -> Cut:
-        """Of the rows of keys, or of values."""
+        """The rank's rows of keys, or of values."""
         held = max(1, arch.kv_heads // self.ranks)
         first = self.rank * arch.kv_heads // self.ranks
         dim = arch.head_dim
         return Cut(0, first * dim, held * dim, arch.kv_heads * dim)
 
     def vocab_rows(self, vocab_size: int) -> int:
-        """Rows of every rank's part of the head, padding among them."""
+        """Rows of every rank's part of the head, padding included."""
         return -(-vocab_size // self.ranks)
 
     def vocab_part(self, vocab_size: int) -> Cut:
-        """Tokens whose logits this rank computes: the last ranks may have fewer, or none."""
+        """The tokens whose logits this rank computes: the last ranks may have fewer, or none."""
         rows = self.vocab_rows(vocab_size)
         start = min(self.rank * rows, vocab_size)
         return Cut(0, start, min(rows, vocab_size - start), vocab_size)

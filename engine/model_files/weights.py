@@ -1,4 +1,4 @@
-"""A model's parameters, fused as the forward pass wants them, and where they come from."""
+"""A model's parameters, fused for the forward pass, and how they are loaded."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from twolane.engine.progress import Loaded, Progress
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """One layer. Matrices are `[out, in]`, as checkpoints have them; absent parts are None.
+    """One layer. Matrices are `[out, in]`, as in checkpoints; absent parts are None.
 
-    Norms are float32, all else of the model's dtype, but for matrices in FP8. Of a rank among
-    several, sizes are those of its part (see `twolane.engine.model_files.shard`).
+    Norms are float32, everything else has the model's dtype, except FP8 matrices. With several
+    ranks, sizes are those of a rank's part (see `twolane.engine.model_files.shard`).
     """
 
     input_norm: torch.Tensor
@@ -38,17 +38,17 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """All parameters. With tied embeddings, `head` is the embedding's own memory, if it can be."""
+    """All parameters. With tied embeddings, `head` shares the embedding's memory if possible."""
 
     embedding: torch.Tensor  # [vocab, hidden]
     layers: tuple[LayerWeights, ...]
     norm: torch.Tensor
-    head: torch.Tensor  # [vocab, hidden], or a rank's rows of it
+    head: torch.Tensor  # [vocab, hidden], or this rank's rows
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Where one tensor of a checkpoint, or a cut of it, goes: a slice of a fused parameter."""
+    """The target of one checkpoint tensor, or of a cut of it: a slice of a fused parameter."""
 
     name: str
     target: Matrix
@@ -56,7 +56,7 @@ class _Part:
 
 
 class _Builder:
-    """Allocates parameters and remembers which tensor of the checkpoint fills which slice."""
+    """Allocates parameters and records which checkpoint tensor fills which slice."""
 
     def __init__(self, dtype: torch.dtype, shard: Shard, *, fp8: bool) -> None:
         self.dtype = dtype
@@ -67,28 +67,28 @@ class _Builder:
     def param(
         self, names: list[str], sizes: list[int], *tail: int, dtype: torch.dtype | None = None
     ) -> torch.Tensor:
-        """Of whole tensors, one behind the other."""
+        """Concatenates whole tensors."""
         whole = torch.empty(sum(sizes), *tail, dtype=dtype or self.dtype)
         slices = torch.split(whole, sizes)
         self.parts += [_Part(name, part) for name, part in zip(names, slices, strict=True)]
         return whole
 
     def rows(self, names: list[str], cuts: list[Cut]) -> torch.Tensor:
-        """Of some elements of each vector, one behind the other."""
+        """Concatenates a cut of each vector."""
         sizes = [cut.size for cut in cuts]
         whole = torch.empty(sum(sizes), dtype=self.dtype)
         self.parts += map(_Part, names, torch.split(whole, sizes), cuts)
         return whole
 
     def matrix(self, names: list[str], cuts: list[Cut], width: int) -> Matrix:
-        """Of some rows of each matrix `[any, width]`, one behind the other."""
+        """Concatenates some rows of each matrix `[any, width]`."""
         sizes = [cut.size for cut in cuts]
         whole = self._empty(sum(sizes), width)
         self.parts += map(_Part, names, whole.split(sizes), cuts)
         return whole
 
     def columns(self, name: str, rows: int, width: int) -> Matrix:
-        """Of this rank's columns of one matrix `[rows, width]`."""
+        """This rank's columns of one matrix `[rows, width]`."""
         cut = self.shard.part(width, dim=1)
         whole = self._empty(rows, cut.size)
         self.parts.append(_Part(name, whole, cut))
@@ -100,7 +100,7 @@ class _Builder:
         return torch.empty(rows, width, dtype=self.dtype)
 
     def added_bias(self, name: str, size: int) -> torch.Tensor | None:
-        """Of what ranks add up: rank 0 alone holds it (others read it, and drop it)."""
+        """The bias of an all-reduced output: only rank 0 uses it (others read and drop it)."""
         whole = self.param([f"{name}.bias"], [size])
         return whole if self.shard.rank == 0 else None
 
@@ -138,7 +138,7 @@ class _Builder:
         )
 
     def head(self, arch: Architecture, embedding: torch.Tensor) -> torch.Tensor:
-        """This rank's rows of the head, zeros where the vocabulary has ended."""
+        """This rank's rows of the head, zeros past the end of the vocabulary."""
         cut, rows = self.shard.vocab_part(arch.vocab_size), self.shard.vocab_rows(arch.vocab_size)
         if arch.tied_embeddings and cut.size == rows:
             return cut.of(embedding)
@@ -163,7 +163,7 @@ def allocate_weights(
 
 
 def _in_turn(parts: Sequence[_Part], progress: Progress | None) -> Iterator[_Part]:
-    """All parts. `progress` is called first, and each time that the caller has filled one."""
+    """Yields all parts. `progress` is called first, and each time the caller has filled one."""
     n_bytes, of_bytes = 0, sum(part.target.nbytes for part in parts)
     for i, part in enumerate(parts):
         if progress is not None:
@@ -183,10 +183,10 @@ def load_weights(
     shard: Shard = WHOLE,
     fp8: bool = False,
 ) -> Weights:
-    """Read a rank's parameters, cast to dtype, to torch's default device: its part of every tensor,
-    and no more; with `fp8`, the layers' matrices as FP8, rounded to it where they are not stored
-    so. `progress` is called first, and after each. Raises CheckpointError for a missing, extra or
-    misshapen tensor, EngineConfigError for a model that does not divide."""
+    """Read a rank's parameters to torch's default device, cast to dtype: only its part of every
+    tensor. With `fp8`, the layers' matrices are FP8, quantised unless stored as such. `progress` is
+    called first, and after each tensor. Raises CheckpointError for a missing, extra or misshapen
+    tensor, EngineConfigError for a model that does not divide."""
     checkpoint.refuse_quantised()
     weights, parts = allocate_weights(arch, dtype, shard, fp8=fp8)
     for part in _in_turn(parts, progress):
@@ -208,17 +208,17 @@ def random_weights(
     fp8: bool = False,
 ) -> Weights:
     """Parameters drawn from a seed on torch's default device: the same on every worker with that
-    kind of device, and a rank's are its part of the same.
+    kind of device; each rank gets its part of them.
 
-    Norms lie around 1, biases and matrices around 0, so that each of them matters and activations
-    keep their size over many layers.
+    Norms are around 1, biases and matrices around 0, so that each of them matters and activations
+    keep their scale over many layers.
     """
     weights, parts = allocate_weights(arch, dtype, shard, fp8=fp8)
     device = weights.embedding.device
     source = torch.Generator(device).manual_seed(seed)
     for part in _in_turn(parts, progress):
         cut, shape = part.cut, tuple(part.target.shape)
-        if part.name == EMBEDDING and cut is not None:  # the head's, of tied ones
+        if part.name == EMBEDDING and cut is not None:  # the head, with tied embeddings
             part.target.copy_(cut.of(weights.embedding))
             continue
         drawn = torch.randn(

@@ -1,1 +1,1 @@
-"""What ranks share: the sum over all of them, and the file of their pages."""
+"""What ranks share: all-reduce, and the file of their pages."""

@@ -1,4 +1,4 @@
-"""What ranks do together while they compute: add up, and put side by side."""
+"""Collective operations of ranks: all-reduce and all-gather."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from typing import Protocol
 import torch
 import torch.distributed as dist
 
-_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # its name from 2.13 on
+_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # from 2.13 on
 
 
 class Collective(Protocol):
     """One rank's end. All ranks call the same methods in the same order, with equal shapes and
-    dtypes; what comes back is the same on every rank, bit for bit."""
+    dtypes; the result is the same on every rank, bit for bit."""
 
     rank: int
     ranks: int
-    waits: bool  # on the host, in each call: then it cannot be part of a CUDA graph
+    waits: bool  # each call waits on the host, so it cannot be part of a CUDA graph
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
-        """The sum over ranks, of x's shape and dtype. x may be overwritten."""
+        """The sum over ranks, with x's shape and dtype. x may be overwritten."""
         ...
 
     def all_gather(self, x: torch.Tensor) -> torch.Tensor:
-        """`[…, w]` of every rank -> `[…, ranks * w]`, in the order of the ranks."""
+        """`[…, w]` of every rank -> `[…, ranks * w]`, in rank order."""
         ...
 
 
-class Alone:
-    """One rank: nothing is to be done."""
+class SingleRank:
+    """A single rank: every operation returns its input."""
 
     rank = 0
     ranks = 1
@@ -43,11 +43,11 @@ class Alone:
 
 
 class LibraryCollective:
-    """Over torch's process group, which this process has joined: gloo or NCCL.
+    """Uses torch's process group, which this process has joined: gloo or NCCL.
 
-    With `in_order`, sums are taken in float32 in the order of the ranks and rounded once, so that
-    an element's bits do not depend on what else is in the tensor. A library's own sum goes round
-    a ring, and begins elsewhere for each part of it.
+    With `in_order`, sums are taken in float32 in rank order and rounded once, so that an element's
+    bits do not depend on the rest of the tensor. A library's own all-reduce uses a ring, which
+    starts at a different rank for each part of the tensor.
     """
 
     waits = False
@@ -73,8 +73,8 @@ class LibraryCollective:
 
 
 class HostCollective(LibraryCollective):
-    """By way of the host, over gloo: for ranks that share a GPU, which NCCL refuses. Sums are in
-    order."""
+    """Goes through the host, over gloo: for ranks that share a GPU, which NCCL refuses. Sums are in
+    rank order."""
 
     waits = True
 
@@ -82,12 +82,12 @@ class HostCollective(LibraryCollective):
         super().__init__(in_order=True)
 
     def _parts(self, x: torch.Tensor) -> list[torch.Tensor]:
-        raw = x.cpu().contiguous().view(torch.uint8)  # gloo need not know the dtype
+        raw = x.cpu().contiguous().view(torch.uint8)  # as bytes, since gloo lacks some dtypes
         return [part.view(x.dtype).to(x.device) for part in super()._parts(raw)]
 
 
 def ordered_sum(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """A new tensor: the parts added up in float32, first to last, and rounded to their dtype."""
+    """A new tensor: the sum of the parts in float32, first to last, rounded to their dtype."""
     total = parts[0].float()
     for part in parts[1:]:
         total = total + part.float()
@@ -95,5 +95,5 @@ def ordered_sum(parts: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def least(ranks: Collective, value: int, device: torch.device | str = "cpu") -> int:
-    """The least of what the ranks give."""
+    """The minimum over the ranks."""
     return int(ranks.all_gather(torch.tensor([value], device=device)).min())

@@ -1,8 +1,8 @@
-"""Frames between a group and one rank, over a socket pair that nobody else holds.
+"""Frames between a group and one rank, over a private socket pair.
 
     kind (1 byte) | length (4 bytes) | body
 
-The end of the stream is the end of the process at the other side, however it came about.
+The stream ends when the process at the other end dies, for whatever reason.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from enum import IntEnum
 from typing import Any
 
 _HEAD = struct.Struct("<BI")
-_BUFFER_BYTES = 4 << 20  # a step's message fits: who sends it does not wait for who reads it
+_BUFFER_BYTES = 4 << 20  # a step's message fits, so that sending it does not wait for the reader
 
 
 class Kind(IntEnum):
     START = 1  # to a rank: what to load (JSON)
-    PROGRESS = 2  # from rank 0: what twolane.engine.progress has, its name first (JSON)
-    READY = 3  # from a rank: its facts (JSON)
+    PROGRESS = 2  # from rank 0: a tuple of twolane.engine.progress, after its name (JSON)
+    READY = 3  # from a rank: spec and exported pool (JSON)
     STEP = 4  # to a rank: see `twolane.engine.ranks.messages`
     RESULT = 5  # from a rank
-    FAILED = 6  # from a rank, its last word: class and text of its error (JSON)
-    CLOSE = 7  # to a rank: finish, and end
+    FAILED = 6  # from a rank, the last frame: class and text of its error (JSON)
+    CLOSE = 7  # to a rank: finish and exit
 
 
 class Channel:
-    """One end. `send` on any thread, `receive` on one."""
+    """One end. `send` may be called on any thread, `receive` on one."""
 
     def __init__(self, sock: socket.socket) -> None:
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
@@ -41,7 +41,7 @@ class Channel:
         return self._sock.fileno()
 
     def send(self, kind: Kind, body: bytes = b"") -> None:
-        """Raises OSError where the other side is gone."""
+        """Raises OSError if the other side is gone."""
         with self._sending:
             self._sock.sendall(_HEAD.pack(kind, len(body)) + body)
 
@@ -49,7 +49,7 @@ class Channel:
         self.send(kind, json.dumps(value).encode())
 
     def receive(self) -> tuple[Kind, bytes] | None:
-        """The next frame; None at the end of the stream, also amid a frame."""
+        """The next frame; None at the end of the stream, even within a frame."""
         head = self._take(_HEAD.size)
         if head is None:
             return None

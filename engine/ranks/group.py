@@ -1,11 +1,11 @@
-"""Several ranks as one engine: every step goes to all of them, the results come from rank 0.
+"""Several ranks as one engine: every step is sent to all of them, results come from rank 0.
 
     loading --> ready --> closed
        |          |
-       `--> lost <'         a rank died, failed, disagreed or is silent: all are killed, at once
+       `--> lost <'         a rank died, failed, disagreed or is silent: all are killed at once
 
-All ranks are children, none lives in this process. One that waits for a dead peer inside NCCL
-never comes back: a process of its own can be killed, a thread of ours would stay, and its device.
+All ranks are child processes. A rank that waits for a dead peer inside NCCL never returns: a
+process can be killed, whereas a thread would remain and block its device.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ log = logging.getLogger(__name__)
 
 CLOSE_GRACE_S = 10.0
 SILENT_AFTER_S = 120.0  # a step may compile kernels first
-_DEATH_S = 5.0  # for a process whose stream has ended to be gone
-_CAUSE_S = 1.0  # so long a rank that failed amid a sum waits for news of one that has died
+_DEATH_S = 5.0  # for a process to exit after its stream has ended
+_CAUSE_S = 1.0  # how long an error of a collective waits for the death that may have caused it
 
 
 @dataclass(slots=True)
@@ -63,8 +63,8 @@ class Member:
 
 
 @dataclass(slots=True)
-class _Flight:
-    """A step on its way: who has answered so far."""
+class _StepInFlight:
+    """A step in flight: which ranks have answered so far."""
 
     digests: dict[int, int] = field(default_factory=dict)
     body: bytes = b""
@@ -72,10 +72,10 @@ class _Flight:
 
 
 class RankGroup:
-    """Implements `twolane.engine.step.Engine`. Made by `twolane.engine.ranks.start.start_ranks`.
+    """Implements `twolane.engine.step.Engine`. Created by `twolane.engine.ranks.start.start_ranks`.
 
     `submit`, `run` and a step's `result` raise RankLostError once a rank is lost, within moments of
-    its death; `on_lost` is called then, too, whether or not a step is on its way.
+    its death; `on_lost` listeners are then called too, whether or not a step is in flight.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class RankGroup:
         self._silent_after_s = silent_after_s
         self._writer = StepWriter()
         self._number = 0
-        self._flying: dict[int, _Flight] = {}
+        self._in_flight: dict[int, _StepInFlight] = {}
         self._facts: dict[int, dict[str, Any]] = {}
         self._lock = threading.Lock()
         self._is_ready = threading.Event()  # or lost
@@ -119,10 +119,10 @@ class RankGroup:
             self._send(member, Kind.START, json.dumps({**what, "place": place}).encode())
 
     def wait_ready(self) -> None:
-        """Until every rank has loaded its part. Raises what kept one from it."""
+        """Wait until every rank has loaded its part. Raises the error that prevented it."""
         self._is_ready.wait()
         if self._losses:
-            self.close()  # all last words are in
+            self.close()  # waits for the final frames of all ranks
             raise next(
                 (error for error in self._losses if not isinstance(error, RankLostError)),
                 self._losses[0],
@@ -130,7 +130,7 @@ class RankGroup:
         facts = [self._facts[m.rank]["engine"] for m in self._members]
         for member, fact in zip(self._members, facts, strict=True):
             if fact != facts[0]:
-                error = RankLostError(member.rank, "made another engine than rank 0")
+                error = RankLostError(member.rank, "loaded another engine than rank 0")
                 self.close()
                 raise error
         spec = dict(facts[0]["spec"])
@@ -147,24 +147,24 @@ class RankGroup:
         assert not self._is_closing, "the engine is closed"
         if not work:
             return DoneStep([])
-        flight = _Flight()
+        step = _StepInFlight()
         with self._lock:
             if self._losses:
                 raise self._losses[0]
             self._number += 1
             number = self._number
-            self._flying[number] = flight
+            self._in_flight[number] = step
         message = self._writer.encode(number, work)
         for member in self._members:
             self._send(member, Kind.STEP, message)
-        return _GroupStep(self, number, flight)
+        return _GroupStep(self, number, step)
 
     def run(self, work: Sequence[RowWork]) -> list[RowResult]:
         """`submit` and wait."""
         return self.submit(work).result()
 
     def on_lost(self, listener: Callable[[Exception], None]) -> None:
-        """Call it, on any thread, when a rank is lost; at once if one is already."""
+        """Call the listener, on any thread, when a rank is lost; at once if one is lost already."""
         with self._lock:
             self._listeners.append(listener)
             losses = self._losses[:1]
@@ -173,19 +173,19 @@ class RankGroup:
 
     @property
     def pids(self) -> list[int]:
-        """Of the ranks' processes, in order."""
+        """The process ids of the ranks, in rank order."""
         return [member.process.pid for member in self._members]
 
     def close(self) -> None:
-        """Let the ranks end, kill those that do not; then none is left, nor their pages. May be
-        called twice."""
+        """Let the ranks exit, and kill those that do not; afterwards no rank is left, nor its
+        pages. May be called twice."""
         self._is_closing = True
         mapped, self._mapped = self._mapped, None
         if mapped is not None:
             self.device_pool = None
             try:
                 mapped.close()
-            except CudaError as error:  # they go with this process, and the ranks must go now
+            except CudaError as error:  # unmapped when this process exits; end the ranks now
                 log.warning("pools of ranks stay mapped: %s", error)
         for member in self._members:
             if member.process.returncode is None:
@@ -207,43 +207,43 @@ class RankGroup:
     # -- inside -----------------------------------------------------------------------------
 
     def _map(self, exports: list[list[str]], part_bytes: int) -> None:
-        """Pools of ranks on GPUs, where each has exported its own. What cannot be mapped cannot be
-        moved, and serves this worker alone."""
+        """Map the pools that ranks on GPUs have exported. If they cannot be mapped, their pages
+        cannot be transferred, and serve this worker only."""
         if not all(exports):
             return
         parts = [bytes.fromhex(part) for each in exports for part in each]
         try:
             self._mapped = MappedPools(parts, self.spec.n_pages * part_bytes)
         except CudaError as error:
-            log.warning("the pages of these ranks stay where they are: %s", error)
+            log.warning("the pages of these ranks cannot be transferred: %s", error)
         else:
             self.device_pool = self._mapped.pool
 
-    def wait_for(self, number: int, flight: _Flight) -> list[RowResult]:
-        """Every rank has answered, each once its own share was over on its device: so what all of
-        them wrote into the step's pages is there, and may be moved."""
-        if not flight.landed.wait(self._silent_after_s):
+    def wait_for(self, number: int, step: _StepInFlight) -> list[RowResult]:
+        """Wait until every rank has answered, each after its part was complete on its device: then
+        everything that they wrote into the step's pages is there, and may be transferred."""
+        if not step.landed.wait(self._silent_after_s):
             text = f"has not answered for {self._silent_after_s:g} s"
             for member in self._members:
-                if member.rank not in flight.digests:
+                if member.rank not in step.digests:
                     self._lose(RankLostError(member.rank, text))
         with self._lock:
-            self._flying.pop(number, None)
-            if len(flight.digests) < len(self._members):
+            self._in_flight.pop(number, None)
+            if len(step.digests) < len(self._members):
                 raise self._losses[0]
-        for rank, found in flight.digests.items():
-            if found != flight.digests[0]:
+        for rank, found in step.digests.items():
+            if found != step.digests[0]:
                 error = RankLostError(rank, f"disagrees with rank 0 about step {number}")
                 self._lose(error)
                 raise error
-        return decode_results(flight.body)
+        return decode_results(step.body)
 
     def _send(self, member: Member, kind: Kind, body: bytes = b"") -> None:
-        with contextlib.suppress(OSError):  # its reader sees the same, and says how it died
+        with contextlib.suppress(OSError):  # its reader notices too, and reports how it died
             member.channel.send(kind, body)
 
     def _read(self, member: Member) -> None:
-        """One rank's frames, until its stream ends."""
+        """Read one rank's frames, until its stream ends."""
         while (frame := member.channel.receive()) is not None:
             kind, body = frame
             if kind is Kind.RESULT:
@@ -260,7 +260,7 @@ class RankGroup:
             else:
                 assert kind is Kind.FAILED, kind
                 error = _error_of(member.rank, *json.loads(body))
-                if isinstance(error, RankLostError):  # perhaps only that another one has gone
+                if isinstance(error, RankLostError):  # perhaps only because another rank died
                     self._is_lost.wait(_CAUSE_S)
                 self._lose(error)
         if not self._is_closing:
@@ -269,28 +269,28 @@ class RankGroup:
     def _land(self, rank: int, body: bytes) -> None:
         number, found = read_head(body)
         with self._lock:
-            flight = self._flying.get(number)
-            if flight is None:
+            step = self._in_flight.get(number)
+            if step is None:
                 return
-            flight.digests[rank] = found
+            step.digests[rank] = found
             if rank == 0:
-                flight.body = body
-            if len(flight.digests) == len(self._members):
-                flight.landed.set()
+                step.body = body
+            if len(step.digests) == len(self._members):
+                step.landed.set()
 
     def _lose(self, error: Exception) -> None:
-        """Kill all ranks and wake whoever waits for them. Later errors are consequences, mostly."""
+        """Kill all ranks and wake all waiters. Later errors are mostly consequences."""
         with self._lock:
             self._losses.append(error)
             if len(self._losses) > 1:
                 return
-            listeners, flights = list(self._listeners), list(self._flying.values())
+            listeners, steps = list(self._listeners), list(self._in_flight.values())
         self._is_lost.set()
         log.error("%s", error)
         for member in self._members:
             member.process.kill()
-        for flight in flights:
-            flight.landed.set()
+        for step in steps:
+            step.landed.set()
         self._is_ready.set()
         for listener in listeners:
             listener(error)
@@ -300,15 +300,15 @@ class RankGroup:
 class _GroupStep:
     group: RankGroup
     number: int
-    flight: _Flight
-    written: Mark | None = None  # each rank writes pages of its own: its answer tells
+    step: _StepInFlight
+    written: Mark | None = None  # each rank writes its own pages: its answer proves it
 
     def result(self) -> list[RowResult]:
-        return self.group.wait_for(self.number, self.flight)
+        return self.group.wait_for(self.number, self.step)
 
 
 def _error_of(rank: int, kind: str, text: str) -> Exception:
-    """What a rank said with its last word. Errors of an engine keep their class."""
+    """The error in a rank's final frame. Errors of an engine keep their class."""
     known = {
         error.__name__: error
         for error in (EngineConfigError, UnsupportedModelError, CheckpointError, MemoryError)

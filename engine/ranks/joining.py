@@ -1,4 +1,4 @@
-"""How a rank's process joins the others, and the engine that it then loads."""
+"""Joins a rank's process to the others, and loads its engine."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ JOIN_TIMEOUT = timedelta(minutes=5)
 def load_rank(config: EngineConfig, place: Place, progress: Progress) -> Engine:
     """Join the ranks that meet in the place's file, over gloo or NCCL, and load a rank's engine.
 
-    Takes this process: the group is torch's default one, the GPU the rank-th that can be seen, or
-    where they are fewer than ranks, one that several of these share. The pool is exported.
+    Takes over this process: the group is torch's default one; the GPU is the rank-th visible one
+    or, if there are fewer than ranks, one that several ranks share. The pool is exported.
     """
     if config.device == "cpu":
         from twolane.engine.cpu.engine import load_engine
@@ -47,9 +47,9 @@ def join(
     backend: str, place: Place, *, in_order: bool, device: torch.device | None = None
 ) -> Collective:
     """Make this process a rank of torch's default group; see `LibraryCollective`."""
-    # Ranks are processes of one machine: gloo need not look for an address of it.
+    # Ranks are processes of one machine: gloo need not search for its address.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    # Whether a rank is alive is seen by its group, sooner than by NCCL's threads.
+    # The group detects a dead rank, sooner than NCCL's threads.
     os.environ.setdefault("TORCH_NCCL_ENABLE_MONITORING", "0")
     dist.init_process_group(
         backend,

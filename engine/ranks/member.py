@@ -1,9 +1,9 @@
-"""A rank's process: loads its part of the model, then computes what it is told.
+"""A rank's process: loads its part of the model, then computes the steps that it receives.
 
     python -m twolane.engine.ranks.member FD
 
-It ends when its group says so, and at once when the group's process is gone; also amid a step, in
-which it may be waiting for another rank that will never come.
+It exits when its group tells it to, and at once when the group's process is gone; even during a
+step, in which it may be waiting for another rank that will never answer.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ Load = Callable[[EngineConfig, Place, Progress], Engine]
 
 
 def main(fd: int, load: Load) -> None:
-    """Does not return: what Python would tidy up takes seconds, and dies with the process."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # meant for the process that we belong to
+    """Does not return: Python's cleanup would take seconds, and the process ends anyway."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # meant for the parent process
         signal.signal(number, signal.SIG_IGN)
     channel = Channel(socket.socket(fileno=fd))
     threading.Thread(target=_end_with_group, args=(fd,), name="watch", daemon=True).start()
@@ -72,26 +72,27 @@ def _read_start(frame: tuple[Kind, bytes]) -> tuple[EngineConfig, Place]:
 
 
 def _progress(place: Place, channel: Channel) -> Progress:
-    told_s = 0.0
+    sent_s = 0.0
 
     def progress(news: Loaded | Readied) -> None:
-        nonlocal told_s
+        nonlocal sent_s
         now = time.monotonic()
-        if place.rank == 0 and (news.is_last or now - told_s > _PROGRESS_EVERY_S):
-            told_s = now
+        if place.rank == 0 and (news.is_last or now - sent_s > _PROGRESS_EVERY_S):
+            sent_s = now
             channel.send_json(Kind.PROGRESS, [type(news).__name__, *news])
 
     return progress
 
 
 def _serve(engine: Engine, place: Place, channel: Channel) -> None:
-    """Submit steps as they come; another thread waits for results, as the engine may be ahead."""
+    """Submit steps as they arrive; another thread waits for results, since the engine may be
+    pipelined."""
     reader = StepReader()
-    flying: queue.SimpleQueue[tuple[int, Step] | None] = queue.SimpleQueue()
+    in_flight: queue.SimpleQueue[tuple[int, Step] | None] = queue.SimpleQueue()
     encode = encode_results if place.rank == 0 else encode_digest
 
     def answer() -> None:
-        while (step := flying.get()) is not None:
+        while (step := in_flight.get()) is not None:
             channel.send(Kind.RESULT, encode(step[0], step[1].result()))
 
     answers = threading.Thread(target=answer, name="answers")
@@ -101,8 +102,8 @@ def _serve(engine: Engine, place: Place, channel: Channel) -> None:
         if frame is None or frame[0] is Kind.CLOSE:
             break
         number, work = reader.decode(frame[1])
-        flying.put((number, engine.submit(work)))
-    flying.put(None)
+        in_flight.put((number, engine.submit(work)))
+    in_flight.put(None)
     answers.join()
 
 
@@ -114,10 +115,10 @@ def _end_with_group(fd: int) -> None:
 
 
 def _report_errors_to(channel: Channel) -> None:
-    """An error on any thread is this rank's last word."""
+    """An error on any thread is reported as this rank's final frame."""
 
     def report(kind: type[BaseException], error: BaseException | None) -> None:
-        with contextlib.suppress(OSError):  # nobody is left to hear it
+        with contextlib.suppress(OSError):  # the group is gone
             channel.send_json(Kind.FAILED, [kind.__name__, str(error)])
         sys.stderr.flush()
         os._exit(1)

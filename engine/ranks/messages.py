@@ -1,10 +1,10 @@
-"""A step and its results as bytes, as small as the ranks can do with.
+"""Encodes a step and its results as bytes, with only what the ranks need.
 
-    step     number, counts | one record a row | token ids | pages | parameters (JSON, a line each)
-    result   number, digest | counts | rows, token counts | tokens | all that is rare (JSON)
+    step     number, counts | one record per row | token ids | pages | parameters (JSON lines)
+    result   number, digest | counts | rows, token counts | tokens | rare fields (JSON)
 
-Of a row's tokens only those travel that this step looks at: the ones that it computes, or all where
-a penalty counts them. `digest` is over rows, tokens and errors: ranks that disagree are found out.
+Only those tokens of a row are sent that this step needs: the ones that it computes, or all if a
+penalty counts them. `digest` covers rows, tokens and errors, to detect ranks that disagree.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _ROW = np.dtype([
     (name, "<i8") for name in ("row", "start", "n_new", "n_known", "n_prompt", "sample_index",
                                "sample", "follows", "first_id", "n_ids", "n_pages", "params")
 ])  # fmt: skip
-_KEPT_PARAMS = 4096  # of rows, until all are forgotten and looked at again
+_KEPT_PARAMS = 4096  # cached parameters; then the cache is cleared
 
 
 class StepWriter:
-    """Encodes steps; remembers how parameters are written, which stay a row's for its life."""
+    """Encodes steps; caches the text of parameters, which a row keeps for its life."""
 
     def __init__(self) -> None:
-        self._texts: dict[int, tuple[SamplingParams, str]] = {}  # by identity, which we hold on to
+        self._texts: dict[int, tuple[SamplingParams, str]] = {}  # by identity; holds a reference
 
     def encode(self, number: int, work: Sequence[RowWork]) -> bytes:
         records = np.empty(len(work), _ROW)
@@ -70,7 +70,7 @@ class StepWriter:
 
 
 class StepReader:
-    """Decodes steps; remembers parameters by their text."""
+    """Decodes steps; caches parameters by their text."""
 
     def __init__(self) -> None:
         self._params: dict[bytes, SamplingParams] = {}
@@ -114,7 +114,8 @@ class StepReader:
 
 
 class PartOfTokens(Sequence[int]):
-    """`n` tokens of which those from `first` on are `held`; the others must not be asked for."""
+    """`n` tokens of which only those from `first` on are `held`; the others must not be
+    accessed."""
 
     __slots__ = ("_first", "_held", "_n")
 
@@ -139,17 +140,17 @@ class PartOfTokens(Sequence[int]):
 
     def _place(self, at: int) -> int:
         place = at - self._first
-        assert 0 <= place < len(self._held), f"token {at} did not travel with this step"
+        assert 0 <= place < len(self._held), f"token {at} was not sent with this step"
         return place
 
 
 def _plain(number: np.generic) -> Any:
-    """Parameters may hold numbers of numpy's."""
+    """Parameters may contain numpy numbers."""
     return number.item()
 
 
 def _shipped(row: RowWork) -> tuple[int, list[int]]:
-    """The tokens that a rank will look at, and where they begin."""
+    """The tokens that a rank needs, and the index of the first."""
     if row.sample and not leaves_logits_alone(row.params, row.n_tokens - row.n_prompt):
         return 0, list(row.token_ids[: row.n_known])
     end = min(row.start + row.n_new, row.n_known)
@@ -157,7 +158,7 @@ def _shipped(row: RowWork) -> tuple[int, list[int]]:
 
 
 def encode_results(number: int, results: Sequence[RowResult]) -> bytes:
-    """What rank 0 answers."""
+    """Rank 0's answer."""
     tokens = [sampled for result in results for sampled in result.tokens]
     rare: dict[str, Any] = {}
     errors = {i: result.error for i, result in enumerate(results) if result.error}
@@ -171,7 +172,7 @@ def encode_results(number: int, results: Sequence[RowResult]) -> bytes:
 
 
 def encode_digest(number: int, results: Sequence[RowResult]) -> bytes:
-    """What the other ranks answer."""
+    """The other ranks' answer."""
     return _RESULT.pack(number, digest(results), 0, 0)
 
 
@@ -202,7 +203,7 @@ def decode_results(body: bytes) -> list[RowResult]:
 
 
 def digest(results: Sequence[RowResult]) -> int:
-    """Of rows, tokens and errors."""
+    """Covers rows, tokens and errors."""
     found = 0
     for part in (*_columns(results), *(result.error.encode() for result in results)):
         found = zlib.crc32(part, found)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Rank `rank` of `ranks`; `store` is the file through which they find each other, `pool_fd` the
-    one that ranks on a CPU have their pages in (`twolane.engine.parallel.pool_file`)."""
+    """Rank `rank` of `ranks`; `store` is the file through which they meet, `pool_fd` the one that
+    holds the pages of ranks on a CPU (`twolane.engine.parallel.pool_file`)."""
 
     rank: int
     ranks: int

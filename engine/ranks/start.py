@@ -1,4 +1,4 @@
-"""Starting the ranks of a group."""
+"""Starts the ranks of a group."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ def start_ranks(
 ) -> RankGroup:
     """Start `config.tensor_parallel` ranks and wait until each has loaded its part of the model.
 
-    `config.device` is settled: `cpu`, or `cuda`, where rank i takes the i-th GPU that this process
-    can see. `pool_memory` and the file `pool_fd` that it maps may be given for pages on a CPU: they
-    stay the caller's. Raises what an engine raises, or RankLostError; nothing is left running then.
+    `config.device` is resolved: `cpu`, or `cuda`, where rank i uses the i-th GPU visible to this
+    process. `pool_memory` and the file `pool_fd` that it maps may be given for pages on a CPU: the
+    caller owns them. Raises what an engine raises, or RankLostError; nothing is left running then.
+
     Another `command` must behave like `twolane.engine.ranks.member`; tests pass doubles.
     """
     folder = Path(tempfile.mkdtemp(prefix=f"twolane-{os.getpid()}-"))
@@ -58,7 +59,7 @@ def start_ranks(
 
 
 def _environment() -> dict[str, str]:
-    """Ours, with what makes the ranks import the code that we run, wherever we found it."""
+    """Our environment, extended so that the ranks import the code that we run, wherever it is."""
     root = str(Path(__file__).parents[3])  # the folder that holds the package twolane
     others = os.environ.get("PYTHONPATH")
     return os.environ | {"PYTHONPATH": f"{root}{os.pathsep}{others}" if others else root}

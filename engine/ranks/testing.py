@@ -1,6 +1,6 @@
-"""Ranks as threads of one process: the double of a process group, for tests of what they compute.
+"""Ranks as threads of one process: the double of a process group, for tests of their results.
 
-with_ranks(2, lambda ranks: load_engine(config, ranks=ranks))     one result a rank, in order
+with_ranks(2, lambda ranks: load_engine(config, ranks=ranks))     one result per rank, in order
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PATIENCE_S = 60.0
 
 
 class _Table:
-    """Where ranks lay what the others take."""
+    """Where ranks put tensors for each other."""
 
     def __init__(self, ranks: int) -> None:
         self.laid: list[torch.Tensor] = [torch.empty(0)] * ranks
@@ -64,7 +64,7 @@ def thread_ranks(ranks: int) -> list[ThreadCollective]:
 def with_ranks(
     ranks: int | list[ThreadCollective], function: Callable[[Collective], ResultT]
 ) -> list[ResultT]:
-    """Call `function` as every rank at once; raises what the first of them raised."""
+    """Call `function` as every rank concurrently; raises the first error."""
     ends = thread_ranks(ranks) if isinstance(ranks, int) else ranks
 
     def run(end: ThreadCollective) -> ResultT:
@@ -77,7 +77,7 @@ def with_ranks(
     with ThreadPoolExecutor(len(ends)) as threads:
         futures = [threads.submit(run, end) for end in ends]
     errors = [e for e in (future.exception() for future in futures) if e is not None]
-    for error in errors:  # a broken barrier is the consequence of another's error
+    for error in errors:  # a broken barrier is the consequence of another error
         if not isinstance(error, threading.BrokenBarrierError):
             raise error
     return [future.result() for future in futures]

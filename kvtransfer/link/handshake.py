@@ -8,13 +8,20 @@ from dataclasses import dataclass
 
 from twolane.kvtransfer.layouts.gather import Paging
 from twolane.kvtransfer.link.process_identity import host_identity, start_ticks
+from twolane.kvtransfer.page_lane import PageLane
 from twolane.kvtransfer.transport import Landing
 from twolane.layout import LayoutError, parse_layout, unfit
 from twolane.v1 import transfer_pb2
 
 ONE_HOST_ONLY = frozenset({"cuda_ipc", "shm", "unix"})
 ONE_KIND_ONLY = frozenset({"cuda_ipc", "shm"})  # pages of both are in the same kind of memory
+PAGE_LANE_ONLY = frozenset({"tcp"})  # both sides must protect its connections alike
+TRUSTED_FABRIC_ONLY = frozenset({"nixl"})  # readable on the way: across hosts by `trusted_fabric`
 HOST = "host"
+_REMEDIES = {
+    "page_lane": "both workers need the same page_lane for tcp",
+    "trusted_fabric": "nixl sends pages unencrypted between hosts; trusted_fabric: true allows it",
+}
 HELLO_S = 5.0  # a link that has said none by then is closed
 
 
@@ -27,8 +34,9 @@ def sender_hello(
     makes_dtypes: Sequence[str] = (),
     *,
     memory: str = HOST,
+    page_lane: PageLane = PageLane.PLAIN,
 ) -> transfer_pb2.SenderHello:
-    """Of this process. `transports` best first."""
+    """This process's hello. `transports` best first."""
     return transfer_pb2.SenderHello(
         worker_id=worker_id,
         epoch=epoch,
@@ -40,6 +48,7 @@ def sender_hello(
         pid_start_ticks=start_ticks(os.getpid()),
         makes_dtypes=makes_dtypes,
         memory=memory,
+        page_lane=page_lane,
     )
 
 
@@ -65,6 +74,7 @@ class ReceiverIdentity:
     host: str  # `host_identity()`
     lease_ms: int
     memory: str = HOST  # where its pages are
+    trusted_fabric: bool = False  # nobody else reads or writes the RDMA network between hosts
 
     def answer(
         self, hello: transfer_pb2.SenderHello, landings: Mapping[str, Landing]
@@ -77,17 +87,23 @@ class ReceiverIdentity:
             layout=self.layout,
         )
         field, message = self._unequal(hello)
-        transport = self._pick(hello, landings)
+        refusals = {name: self._why_not(name, hello, landings) for name in hello.transports}
+        transport = next((name for name, why in refusals.items() if not why), "")
         if field:
             answer.refused_field, answer.refused_message = field, message
         elif not transport:
-            answer.refused_field = "transports"
             offered, ours = ", ".join(hello.transports), ", ".join(landings)
-            answer.refused_message = f"offered: {offered}; here: {ours}; none works between us"
+            why = next((each for each in _REMEDIES if each in refusals.values()), "transports")
+            remedy = _REMEDIES.get(why, "none works between us")
+            answer.refused_field = why
+            answer.refused_message = f"offered: {offered}; here: {ours}; {remedy}"
         else:
+            landing = landings[transport]
             answer.transport = transport
-            answer.transport_address = landings[transport].address
-            answer.checksums.extend(landings[transport].digests)
+            answer.transport_address = landing.address
+            answer.checksums.extend(landing.digests)
+            answer.page_lane = landing.lane.name
+            answer.page_key = landing.lane.key_for(hello.epoch)
         return answer
 
     def _unequal(self, hello: transfer_pb2.SenderHello) -> tuple[str, str]:
@@ -102,12 +118,19 @@ class ReceiverIdentity:
             return f"layout.{field}", f"{hello.layout} does not become {self.layout}"
         return "", ""
 
-    def _pick(self, hello: transfer_pb2.SenderHello, landings: Mapping[str, Landing]) -> str:
+    def _why_not(
+        self, name: str, hello: transfer_pb2.SenderHello, landings: Mapping[str, Landing]
+    ) -> str:
+        """The field that keeps pages from this sender off that transport; empty: none does."""
         is_near = hello.host == self.host
         is_alike = (hello.memory or HOST) == self.memory
-        for name in hello.transports:
-            is_too_far = name in ONE_HOST_ONLY and not is_near
-            is_foreign = name in ONE_KIND_ONLY and not is_alike
-            if name in landings and not is_too_far and not is_foreign:
-                return name
+        is_too_far = name in ONE_HOST_ONLY and not is_near
+        is_foreign = name in ONE_KIND_ONLY and not is_alike
+        if name not in landings or is_too_far or is_foreign:
+            return "transports"
+        if name in TRUSTED_FABRIC_ONLY and not is_near and not self.trusted_fabric:
+            return "trusted_fabric"
+        lane = hello.page_lane or PageLane.PLAIN
+        if name in PAGE_LANE_ONLY and lane != landings[name].lane.name:
+            return "page_lane"
         return ""

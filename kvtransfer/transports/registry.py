@@ -29,7 +29,15 @@ import numpy as np
 from twolane.kvtransfer.device import DeviceError, DeviceMemory, SentMemory, region_of
 from twolane.kvtransfer.digests import DEVICE_DIGESTS, HOST_DIGESTS, Pool, agreed_digest
 from twolane.kvtransfer.layouts.sources import MakeConvert, PageMaker, Source, WholePages
-from twolane.kvtransfer.link.handshake import HOST
+from twolane.kvtransfer.link.handshake import HOST, ONE_HOST_ONLY
+from twolane.kvtransfer.page_lane import (
+    PLAIN_RECEIVER,
+    PLAIN_SENDER,
+    PageLane,
+    PageLaneError,
+    ReceiverLane,
+    SenderLane,
+)
 from twolane.kvtransfer.transport import Landing, Outlet
 from twolane.kvtransfer.transports.common.addresses import listen_tcp, listen_unix
 from twolane.kvtransfer.transports.common.claims import LandingTable
@@ -52,11 +60,12 @@ from twolane.kvtransfer.transports.stream.sink import Destination, HostDestinati
 from twolane.kvtransfer.transports.stream.slot_outlet import SharedOutlet
 from twolane.kvtransfer.transports.stream.source import DeviceSource, HostSource, PageSource
 from twolane.layout import parse_layout
-from twolane.rpc.listen import ListenError
+from twolane.rpc.listen import ListenError, is_loopback
 from twolane.v1 import transfer_pb2
 
 TRANSPORTS = ("cuda_ipc", "shm", "unix", "nixl", "tcp")  # best first
 TRUSTED = frozenset({"cuda_ipc"})  # not summed unless asked: no byte leaves the cards' own wires
+_UNPROVABLE = "no proof that a sender has stopped writing crosses the network"
 AnyPool = Pool | DeviceMemory
 
 _log = logging.getLogger(__name__)
@@ -72,6 +81,8 @@ class TransportConfig:
     ports: str = ""  # 7300-7399: one of these ports; empty: any
     checksums: bool | None = None  # None: on, but for those that are trusted
     sockets: int = 1  # of unix and tcp, from each sender to each receiver
+    page_lane: PageLane = PageLane.PLAIN  # what protects tcp connections
+    trusted_fabric: bool = False  # nixl may be used beyond this host: nobody else is on the fabric
 
     def __post_init__(self) -> None:
         unknown = set(self.transports) - set(TRANSPORTS)
@@ -84,7 +95,8 @@ class TransportConfig:
         is_host = isinstance(pool, np.ndarray)
         left_out = {"cuda_ipc"} if is_host else set[str]()
         is_slower = "tcp" in self.transports and not agent.has_fabric()
-        if is_slower or not agent.is_installed():
+        is_readable = not (self.trusted_fabric or is_loopback(self.bind_host))
+        if is_slower or is_readable or not agent.is_installed():
             left_out.add("nixl")
         return tuple(name for name in self.transports if name not in left_out)
 
@@ -111,6 +123,8 @@ def open_landings(
         for name in config.offered(pool):
             landing = _open_landing(name, receiver_epoch, pool, config, memory)
             if landing is not None:
+                is_near = name in ONE_HOST_ONLY
+                assert is_near or not landing.sender_writes, _UNPROVABLE  # guard: one host
                 landings[name] = landing
     except (OSError, ListenError):
         for landing in landings.values():
@@ -148,7 +162,8 @@ def _open_landing(
     except OSError:
         listener.close()
         raise
-    return StreamLanding(listener, address, receiver_epoch, ground)
+    lane = ReceiverLane.draw(config.page_lane) if name == "tcp" else PLAIN_RECEIVER
+    return StreamLanding(listener, address, receiver_epoch, ground, lane=lane)
 
 
 def _listen_tcp(config: TransportConfig) -> tuple[socket.socket, str]:
@@ -214,6 +229,11 @@ class OutletOpener:
         return memory_kind(self._pool)
 
     @property
+    def page_lane(self) -> PageLane:
+        """Of its tcp connections."""
+        return self._config.page_lane
+
+    @property
     def transports(self) -> tuple[str, ...]:
         """That pages may leave by, best first."""
         return self._config.offered(self._pool)
@@ -236,22 +256,34 @@ class OutletOpener:
         if hello.transport == "nixl":
             source = self._nixl_source(hello, digest)
             return NixlOutlet(address, self._epoch, hello.epoch, source, digest=digest)
+        lane = self._lane_to(hello)
         outlets: list[Outlet] = []
         try:
             for _ in range(self._config.sockets):
-                outlets.append(self._stream_outlet(hello, digest))  # noqa: PERF401  # closed below
+                outlets.append(self._stream_outlet(hello, digest, lane))  # noqa: PERF401
         except OSError:
             for outlet in outlets:
                 outlet.close()
             raise
         return outlets[0] if len(outlets) == 1 else Bundle(outlets)
 
-    def _stream_outlet(self, hello: transfer_pb2.ReceiverHello, digest: str) -> Outlet:
-        """Of one socket."""
+    def _lane_to(self, hello: transfer_pb2.ReceiverHello) -> SenderLane:
+        """Raises `PageLaneError` when it is not ours: no receiver talks us into less protection."""
+        if hello.transport != "tcp":
+            return PLAIN_SENDER
+        theirs, ours = hello.page_lane or PageLane.PLAIN, self._config.page_lane
+        if theirs != ours:  # guard: page lane
+            raise PageLaneError(f"page_lane {theirs} at the receiver, {ours} here")
+        return SenderLane(ours, hello.page_key)
+
+    def _stream_outlet(
+        self, hello: transfer_pb2.ReceiverHello, digest: str, lane: SenderLane
+    ) -> Outlet:
+        """One connection."""
         source = self._stream_of(hello, digest)
         return StreamOutlet(
             hello.transport, hello.transport_address, self._epoch, hello.epoch, source,
-            digest=digest,
+            digest=digest, lane=lane,
         )  # fmt: skip
 
     def _stream_of(self, hello: transfer_pb2.ReceiverHello, digest: str) -> PageSource:

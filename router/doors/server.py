@@ -8,7 +8,9 @@ served; a load balancer that reads it sends clients elsewhere meanwhile.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from contextlib import AsyncExitStack
+from functools import partial
 from types import TracebackType
 
 import grpc
@@ -16,7 +18,8 @@ from grpc_health.v1 import health_pb2
 
 from twolane.router.background import Background
 from twolane.router.config import RouterConfig, ServerConfig
-from twolane.router.doors.admin_door import AdminDoor, listen_at
+from twolane.router.doors.admin_door import ADMIN, AdminDoor, listen_at
+from twolane.router.doors.gates import Gates
 from twolane.router.doors.grpc_door import INFERENCE, Door
 from twolane.router.doors.http.app import make_app
 from twolane.router.doors.http.server import HttpServer
@@ -25,14 +28,16 @@ from twolane.router.doors.scrape_targets import TARGETS, scrape_targets
 from twolane.router.doors.worker_door import WorkerDoor
 from twolane.router.members.session import WorkerDialer
 from twolane.router.router import Router
+from twolane.router.tenants.accounts import no_limits
 from twolane.router.text.codec import TextCodec
 from twolane.rpc.call_gate import CallGate
 from twolane.rpc.listen import IN_USE, ListenError, bare, bind_port, join, try_listen
 from twolane.rpc.metrics_http import Headers, MetricsEndpoint
 from twolane.rpc.options import INTERNAL_SERVER_OPTIONS
-from twolane.rpc.secret import SecretGate
 from twolane.rpc.shared_port import SharedPort
 from twolane.rpc.standard_services import Health, standard_handlers
+from twolane.security.access import METRICS_ROLES
+from twolane.security.key_file import KeyFile
 from twolane.v1 import cluster_pb2
 
 PUBLISH_S = 0.5  # health and metrics lag behind by this much
@@ -42,7 +47,7 @@ class RouterServer:
     """Use as an async context manager: serving inside, stopped with grace at the end.
 
     async with (
-        GrpcDialer(server_config.secret) as dialer,
+        GrpcDialer(server_config.credentials) as dialer,
         RouterServer(config, server_config, dialer, text) as s,
     ):
         print(s.address, s.http_address, s.worker_address, s.metrics_port)
@@ -55,15 +60,22 @@ class RouterServer:
         server_config: ServerConfig,
         dialer: WorkerDialer,
         text: TextCodec | None = None,
+        *,
+        keys: KeyFile | None = None,
     ) -> None:
+        """`keys` tells whose an API key is, and is read again when it changes. Without it, clients
+        beyond this machine show certificates. Raises `ListenError` for a listener that must not be
+        opened."""
         self.metrics = RouterMetrics()
-        self.router = Router(config, dialer, text, observer=self.metrics)
+        limits_of = no_limits if keys is None else keys.limits
+        self.router = Router(config, dialer, text, observer=self.metrics, limits_of=limits_of)
+        self._keys = keys
         self.port = 0
         self.worker_port = 0
         self.metrics_port = 0
         self.http_port = 0
         self._config = server_config
-        self.gate = SecretGate(server_config.secret)
+        self.gates = Gates(server_config, None if keys is None else keys.identity)
         self._health = Health()
         self._stop_wanted = asyncio.Event()
         self._calls = CallGate(server_config.grpc.calls)
@@ -97,7 +109,12 @@ class RouterServer:
     async def __aenter__(self) -> RouterServer:
         async with AsyncExitStack() as stack:
             if self._config.metrics_port is not None:
-                metrics = MetricsEndpoint(self.metrics.registry, pages={TARGETS: self._targets})
+                metrics = MetricsEndpoint(
+                    self.metrics.registry,
+                    pages={TARGETS: self._targets},
+                    admit=partial(self.gates.metrics.admit_http, "metrics", METRICS_ROLES),
+                    tls=self._config.credentials.ssl_context(self._config.host, "--host"),
+                )
                 stack.push_async_callback(metrics.close)
                 self.metrics_port = _bind(metrics, self._config)
                 await metrics.start()
@@ -107,11 +124,16 @@ class RouterServer:
             http = self._open_http()
             stack.push_async_callback(self._stop_doors, server, http)
             gate = self._calls
-            server.add_handlers(Door(self.router).handlers(gate))
+            server.add_handlers(Door(self.router, self.gates.clients).handlers(gate))
             server.add_handlers(standard_handlers(self._health, (INFERENCE,), gate))
-            config, host = self._config, self._config.host
-            self.port = bind_port(
-                lambda port: server.bind(host, port), host, config.port, "--port", config.ports
+            config = self._config
+            self.port = config.credentials.bind(
+                server,
+                config.host,
+                config.port,
+                "--port",
+                ports=config.ports,
+                asks_for_certificates=not self.gates.has_keys,
             )
             await self._open_admin_door(stack)
             await self._publish()
@@ -143,29 +165,32 @@ class RouterServer:
             message_bytes=self.router.config.limits.message_bytes,
             connections=self._config.grpc.connections,
             idle_s=self._config.grpc.idle_s,
+            interceptors=[self.gates.clients],
         )
 
     async def _open_worker_door(self, stack: AsyncExitStack) -> None:
-        server = grpc.aio.server(interceptors=[self.gate], options=INTERNAL_SERVER_OPTIONS)
+        gate, config = self.gates.workers, self._config
+        server = grpc.aio.server(interceptors=[gate], options=INTERNAL_SERVER_OPTIONS)
         stack.push_async_callback(server.stop, None)
-        server.add_generic_rpc_handlers((WorkerDoor(self.router).handler(),))
-        config, host = self._config, self._config.bind_host
-        self.worker_port = bind_port(
-            lambda port: server.add_insecure_port(join(host, port)),
-            host, config.worker_port, "--worker-port", config.ports,
-        )  # fmt: skip
+        server.add_generic_rpc_handlers((WorkerDoor(self.router, gate).handler(),))
+        self.worker_port = config.credentials.bind(
+            server, config.bind_host, config.worker_port, "--worker-port", ports=config.ports
+        )
         await server.start()
 
     async def _open_admin_door(self, stack: AsyncExitStack) -> None:
         path = self._config.admin_socket
         if not path:
             return
-        server = grpc.aio.server(options=INTERNAL_SERVER_OPTIONS)
+        server = grpc.aio.server(
+            interceptors=[self.gates.operators], options=INTERNAL_SERVER_OPTIONS
+        )
         stack.push_async_callback(server.stop, None)
         door = AdminDoor(
             self.router, http_endpoint=self.http_address, metrics_endpoint=self.metrics_address
         )
         server.add_generic_rpc_handlers((door.handler(),))
+        server.add_generic_rpc_handlers(standard_handlers(self._health, (ADMIN,), self._calls))
         try:
             listen_at(server, path)
         except (RuntimeError, OSError) as error:
@@ -178,7 +203,9 @@ class RouterServer:
             return None
         app = make_app(self.router, config.http)
         max_bytes = self.router.config.limits.message_bytes
-        http = HttpServer(app, config.http, max_bytes=max_bytes)
+        may = ssl.CERT_OPTIONAL  # a client may show a key instead
+        tls = config.credentials.ssl_context(config.host, "--host", certificate=may)
+        http = HttpServer(app, config.http, self.gates.clients, max_bytes=max_bytes, tls=tls)
         self.http_port = bind_port(
             lambda port: http.open(bare(config.host), port),
             config.host, config.http.port, "--http-port", config.ports,
@@ -198,8 +225,8 @@ class RouterServer:
         """For the metrics: everything but single requests."""
         status = self.router.status(with_requests=False)
         status.metrics_endpoint = self.metrics_address
-        for method, n in self.gate.refused.items():
-            status.counters[f"unauthenticated.{method}"] = n
+        for reason, n in self.gates.refused().items():
+            status.counters[reason] += n
         for reason, n in self._calls.refused.items():
             status.counters[f"refused.{reason}"] += n
         return status
@@ -210,6 +237,9 @@ class RouterServer:
     async def _publish_forever(self) -> None:
         while True:
             await asyncio.sleep(PUBLISH_S)
+            if self._keys is not None:
+                ended = await asyncio.to_thread(self._keys.refresh)
+                self.router.end_of_keys(ended)
             await self._publish()
 
     async def _publish(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from urllib.parse import unquote
 
 import grpc
@@ -20,6 +19,7 @@ from twolane.rpc.call_gate import Context
 from twolane.rpc.handlers import unary
 from twolane.rpc.listen import host_of, is_loopback, is_unspecified
 from twolane.rpc.log_rate import LogRate
+from twolane.security.gate import Gate
 from twolane.security.identity import Identity, Role
 from twolane.v1 import cluster_pb2
 
@@ -30,20 +30,13 @@ CODE = grpc.StatusCode
 OFF = "C"  # class of proof: the host was switched off
 
 
-def local_identity(context: Context) -> Identity:
-    """Of a caller that has shown the cluster's secret."""
-    return Identity(Role.LOCAL)
-
-
 class WorkerDoor:
-    """Callers are believed: a worker gets requests, a proof of death frees pages. So its server
-    has a gate; `identity` returns the caller that it has let in."""
+    """Callers here are believed: a worker gets requests, a proof of death frees pages. `gate` is
+    that of its server."""
 
-    def __init__(
-        self, router: Router, identity: Callable[[Context], Identity] = local_identity
-    ) -> None:
+    def __init__(self, router: Router, gate: Gate) -> None:
         self._router = router
-        self._identity = identity
+        self._gate = gate
         self._log_rate = LogRate()
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -59,6 +52,7 @@ class WorkerDoor:
     ) -> cluster_pb2.AnnounceResponse:
         _check_announce(request)
         check_endpoint(request.worker.endpoint, context.peer())
+        _check_name(request, self._gate.identity(context))
         try:
             return self._router.announce(request)
         except (NameTakenError, RetiredEpochError) as error:
@@ -73,7 +67,7 @@ class WorkerDoor:
     ) -> cluster_pb2.ReportGoneResponse:
         if not request.epoch:
             raise InvalidRequestError("epoch is 0; name an incarnation", field="epoch")
-        caller = self._identity(context)
+        caller = self._gate.identity(context)
         try:
             self._router.report_gone(request.epoch, host=_host_of_proof(caller, request))
         except ForeignEpochError as error:
@@ -120,6 +114,16 @@ def check_endpoint(endpoint: str, caller: str) -> None:
             f"the worker announces itself at {endpoint} and calls from {host_of(address)}: set its "
             "advertise_host (--advertise-host) to an address of its host",
             field="worker.endpoint",
+        )
+
+
+def _check_name(request: cluster_pb2.AnnounceRequest, caller: Identity) -> None:
+    """A worker speaks for itself alone."""
+    worker_id = request.worker.worker_id
+    if caller.role is Role.WORKER and caller.name != worker_id:  # guard: worker name
+        raise PermissionDeniedError(
+            f"{caller} may not announce {worker_id}: the certificate is for another worker",
+            metadata={"caller": str(caller), "worker_id": worker_id},
         )
 
 

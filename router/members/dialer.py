@@ -8,21 +8,22 @@ import grpc
 
 from twolane.router.background import Background
 from twolane.router.members.session import WorkerLink
-from twolane.rpc.link import GrpcLink
-from twolane.rpc.options import CHANNEL_OPTIONS
-from twolane.rpc.secret import shown
+from twolane.rpc.link import GrpcLink, LinkBrokenError
+from twolane.security.credentials import Credentials
+from twolane.security.identity import Role
+from twolane.security.tls import TlsFilesError
 from twolane.v1 import worker_pb2, worker_pb2_grpc
 
 
 class GrpcDialer:
     """One fresh channel a dial, closed when its link is over: no backoff outlives a worker.
 
-    async with GrpcDialer(secret) as dialer:
+    async with GrpcDialer(credentials) as dialer:
         link = await dialer.dial_worker(address)
     """
 
-    def __init__(self, secret: str) -> None:
-        self._metadata = shown(secret)
+    def __init__(self, credentials: Credentials) -> None:
+        self._credentials = credentials
         self._watchers = Background()
 
     async def __aenter__(self) -> GrpcDialer:
@@ -38,8 +39,12 @@ class GrpcDialer:
         await self._watchers.__aexit__(kind, error, trace)
 
     async def dial_worker(self, address: worker_pb2.WorkerAddress) -> WorkerLink:
-        channel = grpc.aio.insecure_channel(address.endpoint, options=CHANNEL_OPTIONS)
-        call = worker_pb2_grpc.WorkerServiceStub(channel).Session(metadata=self._metadata)
+        try:
+            channel = self._credentials.channel(address.endpoint, Role.WORKER)
+        except TlsFilesError as error:
+            raise LinkBrokenError(str(error)) from error
+        metadata = self._credentials.metadata(address.endpoint)
+        call = worker_pb2_grpc.WorkerServiceStub(channel).Session(metadata=metadata)
         link: GrpcLink[worker_pb2.SessionRequest, worker_pb2.SessionResponse] = GrpcLink(call)
         self._watchers.start(_close_after(link, channel), name="close-channel")
         return link

@@ -16,7 +16,7 @@ from twolane.router.testing.worker import ScriptedWorker
 from twolane.router.text.codec import TextCodec
 from twolane.rpc.link import GrpcLink
 from twolane.rpc.options import INTERNAL_SERVER_OPTIONS
-from twolane.rpc.secret import SecretGate
+from twolane.security.key_file import KeyFile
 from twolane.v1 import worker_pb2, worker_pb2_grpc
 
 
@@ -36,6 +36,7 @@ async def serve_cluster(
     config: RouterConfig | None = None,
     server_config: ServerConfig | None = None,
     text: TextCodec | None = None,
+    keys: KeyFile | None = None,
     **knobs: Any,
 ) -> AsyncIterator[tuple[RouterServer, ScriptedCluster]]:
     """A router and its workers, all on this event loop, each with a port of its own."""
@@ -43,19 +44,19 @@ async def serve_cluster(
     config = config or RouterConfig()
     server_config = server_config or ServerConfig(stop_grace_s=0.2, metrics_port=None)
     async with AsyncExitStack() as stack:
-        dialer = await stack.enter_async_context(GrpcDialer(server_config.secret))
+        dialer = await stack.enter_async_context(GrpcDialer(server_config.credentials))
         router_server = await stack.enter_async_context(
-            RouterServer(config, server_config, dialer, text)
+            RouterServer(config, server_config, dialer, text, keys=keys)
         )
         cluster.router_announce = router_server.router.announce
         for worker_id in worker_ids:
-            server = grpc.aio.server(
-                interceptors=[SecretGate(server_config.secret)], options=INTERNAL_SERVER_OPTIONS
-            )
+            gate = server_config.credentials.gate(worker_id, "127.0.0.1", "--host")
+            server = grpc.aio.server(interceptors=[gate], options=INTERNAL_SERVER_OPTIONS)
             stack.push_async_callback(server.stop, 0.2)
             servicer = _Servicer()
             worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, server)
-            endpoint = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+            port = server_config.credentials.bind(server, "127.0.0.1", 0, "--port")
+            endpoint = f"127.0.0.1:{port}"
             await server.start()
             servicer.worker = cluster.start_worker(worker_id, endpoint=endpoint, **knobs)
             stack.callback(servicer.worker.kill)

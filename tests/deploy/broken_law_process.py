@@ -12,7 +12,8 @@ from unittest import mock
 from tests.deploy.clusters import model_with
 from twolane.deploy.bundled import model_path
 from twolane.deploy.process.child import run_process
-from twolane.deploy.spec.specs import WorkerSettings, WorkerSpec
+from twolane.deploy.spec.settings import WorkerSettings
+from twolane.deploy.spec.specs import WorkerSpec
 from twolane.kvtransfer.receive.receiver import Receiver
 from twolane.kvtransfer.transport import Wake
 from twolane.kvtransfer.transports.stream.landing import StreamLanding

@@ -15,7 +15,8 @@ from twolane.deploy.errors import StartError
 from twolane.deploy.spec.cluster_spec import ClusterSpec
 from twolane.deploy.spec.devices import settled
 from twolane.deploy.spec.resolve import resolve
-from twolane.deploy.spec.specs import ProcessSpec, WorkerSettings
+from twolane.deploy.spec.settings import WorkerSettings
+from twolane.deploy.spec.specs import ProcessSpec
 from twolane.deploy.spec.topology import given, parse_topology
 from twolane.deploy.spec.topology_file import SHIPPED, find_topology, read_topology, write_topology
 

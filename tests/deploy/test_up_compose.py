@@ -28,10 +28,12 @@ from twolane.deploy.process.compose_worker import (
 )
 from twolane.deploy.process.engine_host import OpenedEngine, open_engine
 from twolane.deploy.process.serving import serving
-from twolane.deploy.spec.specs import RouterSettings, TimingSpec, WorkerSettings, WorkerSpec
+from twolane.deploy.spec.settings import RouterSettings, TimingSpec, WorkerSettings
+from twolane.deploy.spec.specs import WorkerSpec
 from twolane.engine.config import EngineConfig
 from twolane.engine.fake import FakeEngine, FakeEngineConfig
 from twolane.kvtransfer.config import ReceiverConfig
+from twolane.security.credentials import Credentials
 from twolane.worker.config import StepLimits, StepWatchConfig
 from twolane.worker.metrics import WorkerMetrics
 from twolane.worker.peers.links import PeerDialer
@@ -238,7 +240,7 @@ async def test_a_worker_whose_ranks_pages_are_out_of_reach_has_both_roles(
 ) -> None:
     monkeypatch.setattr(OpenedEngine, "pages", None)
     power = OpenedEngine(FakeEngine(), on_gpu=True, memory=None)
-    made: tuple[Any, ...] = (None, PeerDialer(""), {}, WorkerMetrics())
+    made: tuple[Any, ...] = (None, PeerDialer(Credentials()), {}, WorkerMetrics())
     with pytest.raises(StartError, match="a decode worker moves pages, and the cards of its ranks"):
         build_worker(worker_on("cuda", "decode"), power, *made)
     assert build_worker(worker_on("cuda", "prefill", "decode"), power, *made)

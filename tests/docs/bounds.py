@@ -12,7 +12,7 @@ from twolane.deploy.launch.fencing import FencingConfig
 from twolane.deploy.launch.restart import RestartConfig
 from twolane.deploy.launch.supervisor import SupervisorConfig
 from twolane.deploy.process.compose_worker import GPU_STEP_LIMITS, sender_config, step_watch_config
-from twolane.deploy.spec.specs import TimingSpec
+from twolane.deploy.spec.settings import TimingSpec
 from twolane.kvtransfer.config import LeaseConfig, ReceiverConfig, SenderConfig
 from twolane.prefill_worker.batching import BatchingConfig
 from twolane.prefill_worker.config import PrefillConfig
@@ -352,4 +352,4 @@ SECTIONS = (
 )
 # Fields that bound nothing: other configs, and switches.
 PARTS = {"lease", "sender", "receiver", "batching", "restart", "fencing", "calls", "port"}
-SWITCHES = {"index_answers", "require_checksums"}
+SWITCHES = {"api_key", "index_answers", "require_checksums"}

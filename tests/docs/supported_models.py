@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 
 from tests.docs.tables import table
 from twolane.deploy.spec.options import declared
-from twolane.deploy.spec.specs import BUNDLED
+from twolane.deploy.spec.settings import BUNDLED
 from twolane.engine import config
 from twolane.engine.cuda.startup.load import FP8_WIDTH, HEAD_DIM_STEP, MOST_HEAD_DIM
 from twolane.engine.errors import EngineError

@@ -12,6 +12,7 @@ import sys
 from dataclasses import replace
 from enum import Enum
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -190,8 +191,8 @@ def test_lifecycle_is_drawn_and_listed_as_its_table_has_it(
 
 
 def identity(**changed: str) -> ReceiverIdentity:
-    fields = {"fingerprint": "f", "layout": TEXT, "host": host_identity(), **changed}
-    return ReceiverIdentity(worker_id="d", epoch=2, lease_ms=6000, **fields)
+    fields: dict[str, Any] = {"fingerprint": "f", "layout": TEXT, "host": host_identity()}
+    return ReceiverIdentity(worker_id="d", epoch=2, lease_ms=6000, **{**fields, **changed})
 
 
 def landings(*names: str) -> dict[str, object]:

@@ -19,14 +19,65 @@ ACCESS = (
         ),
     ),
     Mutant(
-        "secret",
-        "twolane/rpc/secret.py",
-        "if not details.method.startswith(_OURS) or self._knows(details):",
-        "if True:",
+        "tenant",
+        "router/limits.py",
+        "if named and named != caller.tenant:",
+        "if False:",
+        ("tests/router/test_limits.py::test_tenant_may_be_repeated_and_not_chosen",),
+    ),
+    Mutant(
+        "tenant of an id",
+        "router/dispatch/board.py",
+        "if request is None or request.job.tenant != tenant:",
+        "if request is None:",
         (
-            "tests/twolane/rpc/test_secret.py::"
+            "tests/router/test_labels.py::"
+            "test_submission_of_another_tenant_is_as_unknown_as_one_that_never_was",
+        ),
+    ),
+    Mutant(
+        "tenant of a prefix",
+        "router/dispatch/affinity.py",
+        "chain = hashlib.blake2b(tenant.encode(), digest_size=8)",
+        "chain = hashlib.blake2b(digest_size=8)",
+        ("tests/router/dispatch/test_affinity.py::test_tenants_know_no_beginning_of_each_other",),
+    ),
+    Mutant(
+        "longest backlog",
+        "router/dispatch/queue.py",
+        "return theirs > backlog.length(priority, tenant, more=1)",
+        "return True",
+        (
+            "tests/router/test_tenant_queue.py::"
+            "test_full_queue_takes_a_place_from_the_longest_backlog_of_the_least_priority",
+        ),
+    ),
+    Mutant(
+        "secret",
+        "twolane/security/gate.py",
+        "if not hmac.compare_digest(secret.encode(), self._secret):",
+        "if False:",
+        (
+            "tests/twolane/security/test_gate.py::"
             "test_without_the_secret_a_call_is_unauthenticated_at_once",
         ),
+    ),
+    Mutant(
+        "roles",
+        "twolane/security/gate.py",
+        "if caller.role not in roles:",
+        "if False:",
+        (
+            "tests/twolane/security/test_gate.py::"
+            "test_a_method_that_is_not_in_the_table_is_for_nobody",
+        ),
+    ),
+    Mutant(
+        "worker name",
+        "router/doors/worker_door.py",
+        "if caller.role is Role.WORKER and caller.name != worker_id:",
+        "if False:",
+        ("tests/deploy/test_walk.py::test_a_worker_announces_itself_alone",),
     ),
     Mutant(
         "live name",

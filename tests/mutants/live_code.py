@@ -7,8 +7,10 @@ identity, whoever holds it, and runs what the mutated source has in its place.
 from __future__ import annotations
 
 import gc
+import os
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import CodeType, FunctionType
 
@@ -19,9 +21,10 @@ class LiveCode:
     def __init__(self, root: Path) -> None:
         self._of = defaultdict[str, list[FunctionType]](list)
         functions = [one for one in gc.get_objects() if type(one) is FunctionType]
-        for one in functions:
-            if one.__code__.co_filename.startswith(f"{root}/"):
-                self._of[one.__code__.co_filename].append(one)
+        for one in functions:  # twolane/kvtransfer is a link to kvtransfer
+            file = _real(one.__code__.co_filename)
+            if file.startswith(f"{root}/"):
+                self._of[file].append(one)
 
     def change(self, path: Path, source: str) -> None:
         """Let the functions of `path` run `source`, whose lines are where they were.
@@ -37,6 +40,11 @@ class LiveCode:
             function.__code__ = code
         if not n_changed:
             raise ValueError(f"no function of {path} differs, or it is not imported")
+
+
+@cache
+def _real(file: str) -> str:
+    return os.path.realpath(file)
 
 
 def _place(code: CodeType) -> tuple[str, int]:

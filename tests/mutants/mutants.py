@@ -11,6 +11,7 @@ from tests.mutants.access import ACCESS
 from tests.mutants.grants import GRANTS
 from tests.mutants.marks import MARKS
 from tests.mutants.mutant import Mutant
+from tests.mutants.page_lanes import PAGE_LANES
 
 REQUIRED = ("generation", "epoch", "checksum", "drain wait", "pin", "tombstone", "token index")
 _GUARDS = "tests/kvtransfer/test_guards.py::"
@@ -27,6 +28,7 @@ MUTANTS = (
     *ACCESS,
     *GRANTS,
     *MARKS,
+    *PAGE_LANES,
     Mutant(
         "generation",
         "kvtransfer/receive/inbound.py",

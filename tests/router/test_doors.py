@@ -30,7 +30,7 @@ async def test_announce_of_nonsense_is_refused_and_a_good_one_is_told_the_interv
         serve_cluster(server_config=CONFIG) as (server, cluster),
         grpc.aio.insecure_channel(server.worker_address) as worker_channel,
     ):
-        metadata = shown(CONFIG.secret)
+        metadata = shown(CONFIG.credentials.secret)
         membership = cluster_pb2_grpc.MembershipServiceStub(worker_channel)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await membership.Announce(cluster_pb2.AnnounceRequest(model="m"), metadata=metadata)
@@ -93,7 +93,10 @@ async def test_nobody_without_the_secret_brings_workers_frees_pages_or_floods_th
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
                     await call(request, metadata=metadata)
                 assert caught.value.code() is CODE.UNAUTHENTICATED
-        assert server.gate.refused == {"Announce": 2, "ReportGone": 2}
+        assert server.gates.refused() == {
+            "unauthenticated.Announce": 2,
+            "unauthenticated.ReportGone": 2,
+        }
         states = {w.worker.epoch: w.state for w in server.router.status().workers}
         assert 4711 not in states
         assert states[report.epoch] != "gone"
@@ -111,7 +114,7 @@ async def test_a_second_worker_of_one_id_is_already_exists_and_both_logs_say_so(
         second.worker.epoch = 4711
         for _ in range(3):
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await stub.Announce(second, metadata=shown(CONFIG.secret))
+                await stub.Announce(second, metadata=shown(CONFIG.credentials.secret))
             assert caught.value.code() is CODE.ALREADY_EXISTS
             assert "choose another --worker-id" in str(caught.value.details())
         assert caplog.text.count("worker d0 is alive") == 1

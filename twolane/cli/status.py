@@ -15,7 +15,7 @@ from twolane.cli.common import admin_client, console, json_option, operator_opti
 from twolane.cli.rows import Rows
 from twolane.client import Client
 from twolane.service_status import ServiceStatus
-from twolane.status import ClusterStatus, HostInfo, RequestInfo, WorkerInfo
+from twolane.status import ClusterStatus, HostInfo, RequestInfo, TenantInfo, WorkerInfo
 
 WATCH_EVERY_S = 0.5
 MAX_REQUESTS_SHOWN = 20
@@ -89,6 +89,8 @@ def render(status: ClusterStatus, *, with_gone: bool = False) -> RenderableType:
         parts += [Text(lost(host), style="red") for host in status.hosts if host.state != "up"]
     if any(worker.transports for worker in workers):
         parts += ["", _transports(workers)]
+    if any(tenant.tenant for tenant in status.tenants):
+        parts += ["", _tenants(status.tenants)]
     if status.requests:
         parts += ["", _requests(status.requests)]
     if counters:
@@ -174,6 +176,19 @@ def _pages(workers: Sequence[WorkerInfo]) -> Rows:
             Text(str(pages.quarantined), style="red" if pages.quarantined else ""),
             str(pages.total),
         )
+    return table
+
+
+def _tenants(tenants: Sequence[TenantInfo]) -> Rows:
+    table = Rows(
+        ("tenant", "in metrics"),
+        ("weight", "live", "requests", "refused", "prompt tokens", "output tokens"),
+    )
+    for tenant in tenants:
+        figures = (tenant.live, tenant.requests, tenant.refused)
+        tokens = (tenant.prompt_tokens, tenant.output_tokens)
+        numbers = (f"{tenant.weight:g}", *map(str, figures), *map(str, tokens))
+        table.add_row(tenant.tenant or "(none)", tenant.label, *numbers)
     return table
 
 

@@ -12,14 +12,19 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
+from typing import Any
 
 from prometheus_client import CollectorRegistry, disable_created_metrics
 from prometheus_client.exposition import choose_encoder
 
+from twolane.errors import PermissionDeniedError, UnauthenticatedError
+
 METRICS = "/metrics"
 Headers = Mapping[str, str]  # by lower-case name
+Admit = Callable[[Mapping[str, Any] | None, Headers], object]  # the scraper's certificate
 Page = Callable[[Headers], tuple[bytes, str]]  # body and content type
 
 MOST_CONNECTIONS = 64  # at once; more are closed: their descriptors are for others
@@ -37,10 +42,19 @@ class MetricsEndpoint:
     """What it shows is made on the event loop when somebody looks, so gauges need no locks."""
 
     def __init__(
-        self, registry: CollectorRegistry, *, pages: Mapping[str, Page] | None = None
+        self,
+        registry: CollectorRegistry,
+        *,
+        pages: Mapping[str, Page] | None = None,
+        admit: Admit | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
+        """`admit` raises `UnauthenticatedError` or `PermissionDeniedError` for a scraper that may
+        not see the pages. Without `tls` it is plain HTTP."""
         self._registry = registry
         self._pages = {METRICS: self._metrics, **(pages or {})}
+        self._admit = admit
+        self._tls = tls
         self._listener: socket.socket | None = None
         self._server: asyncio.Server | None = None
         self._n_connections = 0
@@ -54,7 +68,12 @@ class MetricsEndpoint:
 
     async def start(self) -> None:
         """Serve at the port that was bound."""
-        self._server = await asyncio.start_server(self._serve, sock=self._listener)
+        self._server = await asyncio.start_server(
+            self._serve,
+            sock=self._listener,
+            ssl=self._tls,
+            ssl_handshake_timeout=None if self._tls is None else _READ_S,
+        )
 
     async def close(self) -> None:
         """May be called twice."""
@@ -75,7 +94,8 @@ class MetricsEndpoint:
                 return
             async with asyncio.timeout(_READ_S):
                 head = await reader.readuntil(b"\r\n\r\n")
-                writer.write(self._answer(head.decode("latin-1")))
+                certificate = writer.get_extra_info("peercert")
+                writer.write(self._answer(head.decode("latin-1"), certificate))
                 await writer.drain()
         except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError):
             writer.transport.abort()  # a scraper that hangs up, or speaks no HTTP, gets nothing
@@ -83,11 +103,18 @@ class MetricsEndpoint:
             self._n_connections -= 1
             writer.close()
 
-    def _answer(self, head: str) -> bytes:
+    def _answer(self, head: str, certificate: Mapping[str, Any] | None) -> bytes:
         status, content_type, body = HTTPStatus.OK, "text/plain; charset=utf-8", b""
         method, _, target = head.partition("\r\n")[0].partition(" ")
+        headers = _headers(head)
         try:
-            body, content_type = self._page(method, target)(_headers(head))
+            if self._admit is not None:
+                self._admit(certificate, headers)
+            body, content_type = self._page(method, target)(headers)
+        except (UnauthenticatedError, PermissionDeniedError) as error:
+            is_known = isinstance(error, PermissionDeniedError)
+            status = HTTPStatus.FORBIDDEN if is_known else HTTPStatus.UNAUTHORIZED
+            body = f"{error.message}\n".encode()
         except _RefusedError as refused:
             status = refused.status
             body = f"{status.phrase}; there are {', '.join(self._pages)}\n".encode()

@@ -34,6 +34,7 @@ _SERVER: list[tuple[str, int]] = [
     ("grpc.server.max_pending_requests", 100_000),
     ("grpc.server.max_pending_requests_hard_limit", 200_000),
     ("grpc.compression_enabled_algorithms_bitset", 1),  # none: a small message cannot inflate
+    ("grpc.server_handshake_timeout_ms", 10_000),  # of TLS
     ("grpc.http2.settings_timeout", 10_000),  # from the first byte to the end of the hellos
     ("grpc.so_reuseport", 0),
 ]

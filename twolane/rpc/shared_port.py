@@ -11,7 +11,7 @@ refuse it. Here a burst on one connection is in the way of its own server alone.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import grpc
 
@@ -25,7 +25,14 @@ FEW_CONNECTIONS = 64  # a server's own; with fewer, how the kernel spreads them 
 class SharedPort:
     """Takes `connections` at once, more or less: each server takes its part of them."""
 
-    def __init__(self, *, message_bytes: int, connections: int, idle_s: float) -> None:
+    def __init__(
+        self,
+        *,
+        message_bytes: int,
+        connections: int,
+        idle_s: float,
+        interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+    ) -> None:
         n = min(SERVERS, max(1, connections // FEW_CONNECTIONS))
         options = door_server_options(
             message_bytes=message_bytes,
@@ -33,19 +40,30 @@ class SharedPort:
             idle_s=idle_s,
             shares_port=True,
         )
-        self._servers = [grpc.aio.server(options=options) for _ in range(n)]
+        self._servers = [
+            grpc.aio.server(options=options, interceptors=interceptors) for _ in range(n)
+        ]
 
     def add_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
         for server in self._servers:
             server.add_generic_rpc_handlers(tuple(handlers))
 
-    def bind(self, host: str, port: int) -> int:
-        """Returns the port. Raises OSError if it is in use: the kernel would share it with another
-        process of this user that shares it too."""
+    def bind(
+        self,
+        host: str,
+        port: int,
+        credentials: Callable[[], grpc.ServerCredentials] | None = None,
+    ) -> int:
+        """Returns the port. `credentials` makes those of one server; without them it is plain.
+        Raises OSError if it is in use: the kernel would share it with another process of this user
+        that shares it too."""
         if port and (why := try_listen(host, port)):
             raise OSError(why)
         for server in self._servers:
-            port = server.add_insecure_port(join(host, port))
+            if credentials is None:
+                port = server.add_insecure_port(join(host, port))
+            else:
+                port = server.add_secure_port(join(host, port), credentials())
         return port
 
     async def start(self) -> None:

@@ -37,6 +37,7 @@ GRPC_ROLES: Mapping[str, frozenset[Role]] = MappingProxyType(
                 "Cancel": _CLIENTS,
                 "ListModels": _CLIENTS,
                 "GetStatus": _CLIENTS,
+                "WhoAmI": _ANYBODY,
             },
         ),
         **_each(
@@ -89,4 +90,6 @@ GRPC_LOCAL = frozenset(
         "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
     }
 )
-METRICS_ROLES = _VIEWERS
+HTTP_OPEN = frozenset({"/health"})  # all other paths of the clients' HTTP door, known or not:
+HTTP_ROLES = _CLIENTS
+METRICS_ROLES = _VIEWERS  # all pages beside the metrics

@@ -4,7 +4,7 @@
               │             └─ PERMISSION_DENIED
               └─ UNAUTHENTICATED
 
-    gate = Gate("worker door", host="10.0.0.5", secret=secret)
+    gate = Gate("worker door", is_private=True, secret=secret)
     server = grpc.aio.server(interceptors=[gate])
     identity = gate.identity(context)           in a handler
 
@@ -17,7 +17,7 @@ import asyncio
 import hmac
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any
 
 import grpc
@@ -28,6 +28,7 @@ from twolane.rpc.log_rate import LogRate
 from twolane.rpc.secret import METADATA_KEY, MIN_SECRET_CHARS
 from twolane.security.access import GRPC_LOCAL, GRPC_OPEN, GRPC_ROLES
 from twolane.security.identity import Identity, Role, parse_identity
+from twolane.security.tls import spiffe_uri
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +97,7 @@ class Gate(grpc.aio.ServerInterceptor):
         if authorization is not None and self._keys is not None:
             return self._keys(_bearer(authorization))
         if secret is not None and self._secret and self._is_private:
-            if not hmac.compare_digest(secret.encode(), self._secret):
+            if not hmac.compare_digest(secret.encode(), self._secret):  # guard: secret
                 raise UnauthenticatedError("this is the secret of another cluster (--secret-file)")
             return Identity(Role.LOCAL)
         if self._anonymous is not None and self._is_private:
@@ -104,17 +105,24 @@ class Gate(grpc.aio.ServerInterceptor):
         raise UnauthenticatedError(f"{self.listener}: {self._wanted()}")
 
     def check(self, method: str, identify: Callable[[], Identity]) -> None:
-        """Raises `UnauthenticatedError` or `PermissionDeniedError`, and counts it, unless the
-        caller that `identify` returns may call `/service/method`."""
-        name = method.rpartition("/")[2]
+        """Of the gRPC method `/service/name`: see `admit`."""
         if method in GRPC_OPEN or (self._is_private and method in GRPC_LOCAL):
             return
+        roles = GRPC_ROLES.get(method, frozenset())
+        self.admit(method.rpartition("/")[2], roles, identify)
+
+    def admit(
+        self, name: str, roles: Collection[Role], identify: Callable[[], Identity]
+    ) -> Identity:
+        """The caller that `identify` returns, if he has one of these roles.
+
+        Raises `UnauthenticatedError` or `PermissionDeniedError`, and counts it under `name`.
+        """
         try:
             caller = identify()
         except UnauthenticatedError:
             self.refused[f"unauthenticated.{name}"] += 1
             raise
-        roles = GRPC_ROLES.get(method, frozenset())
         if caller.role not in roles:  # guard: roles
             self.refused[f"denied.{name}"] += 1
             allowed = ", ".join(sorted(role for role in roles if role is not Role.LOCAL))
@@ -122,6 +130,25 @@ class Gate(grpc.aio.ServerInterceptor):
                 f"{caller} may not call {name}; that is for: {allowed or 'nobody'}",
                 metadata={"caller": str(caller), "method": name},
             )
+        return caller
+
+    def admit_http(
+        self,
+        name: str,
+        roles: Collection[Role],
+        certificate: Mapping[str, Any] | None,
+        headers: Mapping[str, str],
+    ) -> Identity:
+        """See `admit`. `certificate` is the caller's, as `ssl` decodes it; None: he showed none."""
+
+        def identify() -> Identity:
+            return self.identify(
+                uri=spiffe_uri(certificate),
+                has_certificate=certificate is not None,
+                authorization=headers.get(AUTHORIZATION),
+            )
+
+        return self.admit(name, roles, identify)
 
     async def intercept_service(
         self,
@@ -132,8 +159,8 @@ class Gate(grpc.aio.ServerInterceptor):
         guarded = self._guarded.get(method)
         if guarded is None:
             handler = await continuation(details)
-            if handler is None:  # there is no such method at this server
-                return None
+            if handler is None:  # callers choose these names: they are not kept
+                return self._guard(method, _NO_METHOD)
             guarded = self._guarded[method] = self._guard(method, handler)
         return guarded
 
@@ -145,7 +172,10 @@ class Gate(grpc.aio.ServerInterceptor):
 
         async def guarded(requests: object, context: Context) -> None:
             try:
-                self.check(method, lambda: self.identity(context))
+                if handler is _NO_METHOD:
+                    self.identity(context)
+                else:
+                    self.check(method, lambda: self.identity(context))
             except TwolaneError as error:
                 self._log(method, context.peer(), error)
                 await rpc_errors.abort(context, error)
@@ -160,14 +190,24 @@ class Gate(grpc.aio.ServerInterceptor):
         if not self._is_private:
             return "show a certificate" + (" or an API key" if self._keys else "")
         if self._keys is not None:
-            return "show an API key"
+            return (
+                "show an API key, as `authorization: Bearer tl_…`; twolane's clients show that of "
+                "TWOLANE_API_KEY"
+            )
         return "this is for processes that show the cluster's secret (--secret-file)"
 
     def _log(self, method: str, peer: str, error: TwolaneError) -> None:
-        n = self._log_rate.take(type(error), asyncio.get_running_loop().time())
+        n = self._log_rate.take(error.reason, asyncio.get_running_loop().time())
         if n:
             text = "%s refused %d calls; the last: %s from %s: %s"
             log.warning(text, self.listener, n, method, peer, error.message)
+
+
+async def _abort_no_method(requests: object, context: Context) -> None:
+    await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")  # as gRPC does
+
+
+_NO_METHOD: Handler = grpc.stream_stream_rpc_method_handler(_abort_no_method)
 
 
 def _of_certificate(uri: str) -> Identity:

@@ -62,7 +62,7 @@ class ConnectResponse(_message.Message):
     def __init__(self, hello: _Optional[_Union[ReceiverHello, _Mapping]] = ..., reserved: _Optional[_Union[Reserved, _Mapping]] = ..., busy: _Optional[_Union[Busy, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., revoke: _Optional[_Union[Revoke, _Mapping]] = ..., renewed: _Optional[_Union[Renewed, _Mapping]] = ...) -> None: ...
 
 class SenderHello(_message.Message):
-    __slots__ = ("worker_id", "epoch", "fingerprint", "layout", "transports", "host", "pid", "pid_start_ticks", "memory", "makes_dtypes", "receiver_epoch")
+    __slots__ = ("worker_id", "epoch", "fingerprint", "layout", "transports", "host", "pid", "pid_start_ticks", "memory", "makes_dtypes", "receiver_epoch", "page_lane")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
@@ -74,6 +74,7 @@ class SenderHello(_message.Message):
     MEMORY_FIELD_NUMBER: _ClassVar[int]
     MAKES_DTYPES_FIELD_NUMBER: _ClassVar[int]
     RECEIVER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PAGE_LANE_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     epoch: int
     fingerprint: str
@@ -85,10 +86,11 @@ class SenderHello(_message.Message):
     memory: str
     makes_dtypes: _containers.RepeatedScalarFieldContainer[str]
     receiver_epoch: int
-    def __init__(self, worker_id: _Optional[str] = ..., epoch: _Optional[int] = ..., fingerprint: _Optional[str] = ..., layout: _Optional[str] = ..., transports: _Optional[_Iterable[str]] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., pid_start_ticks: _Optional[int] = ..., memory: _Optional[str] = ..., makes_dtypes: _Optional[_Iterable[str]] = ..., receiver_epoch: _Optional[int] = ...) -> None: ...
+    page_lane: str
+    def __init__(self, worker_id: _Optional[str] = ..., epoch: _Optional[int] = ..., fingerprint: _Optional[str] = ..., layout: _Optional[str] = ..., transports: _Optional[_Iterable[str]] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., pid_start_ticks: _Optional[int] = ..., memory: _Optional[str] = ..., makes_dtypes: _Optional[_Iterable[str]] = ..., receiver_epoch: _Optional[int] = ..., page_lane: _Optional[str] = ...) -> None: ...
 
 class ReceiverHello(_message.Message):
-    __slots__ = ("worker_id", "epoch", "transport", "transport_address", "refused_field", "refused_message", "lease_ms", "checksums", "layout")
+    __slots__ = ("worker_id", "epoch", "transport", "transport_address", "refused_field", "refused_message", "lease_ms", "checksums", "layout", "page_lane", "page_key")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     TRANSPORT_FIELD_NUMBER: _ClassVar[int]
@@ -98,6 +100,8 @@ class ReceiverHello(_message.Message):
     LEASE_MS_FIELD_NUMBER: _ClassVar[int]
     CHECKSUMS_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    PAGE_LANE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_KEY_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     epoch: int
     transport: str
@@ -107,7 +111,9 @@ class ReceiverHello(_message.Message):
     lease_ms: int
     checksums: _containers.RepeatedScalarFieldContainer[str]
     layout: str
-    def __init__(self, worker_id: _Optional[str] = ..., epoch: _Optional[int] = ..., transport: _Optional[str] = ..., transport_address: _Optional[str] = ..., refused_field: _Optional[str] = ..., refused_message: _Optional[str] = ..., lease_ms: _Optional[int] = ..., checksums: _Optional[_Iterable[str]] = ..., layout: _Optional[str] = ...) -> None: ...
+    page_lane: str
+    page_key: bytes
+    def __init__(self, worker_id: _Optional[str] = ..., epoch: _Optional[int] = ..., transport: _Optional[str] = ..., transport_address: _Optional[str] = ..., refused_field: _Optional[str] = ..., refused_message: _Optional[str] = ..., lease_ms: _Optional[int] = ..., checksums: _Optional[_Iterable[str]] = ..., layout: _Optional[str] = ..., page_lane: _Optional[str] = ..., page_key: _Optional[bytes] = ...) -> None: ...
 
 class Reserve(_message.Message):
     __slots__ = ("key", "n_tokens", "prefix_hashes", "priority")

@@ -26,7 +26,6 @@ from twolane.worker.attempts.owner import Owner
 _Kind = worker_pb2.RowEvent
 ROLES = (worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE)  # prefill reports a row's first token
 
-
 # After one of these the attempt has ended on this worker. (After HANDED_OVER it has ended for the
 # prefill role only: a decode role of the same worker goes on.)
 TERMINAL_KINDS = frozenset(

@@ -9,8 +9,7 @@ import grpc
 
 from twolane.kvtransfer.link.process_identity import host_identity
 from twolane.rpc.log_rate import LogRate
-from twolane.rpc.options import CHANNEL_OPTIONS
-from twolane.rpc.secret import shown
+from twolane.security.identity import Role
 from twolane.v1 import cluster_pb2, cluster_pb2_grpc
 from twolane.worker.errors import DisplacedError
 from twolane.worker.worker import Worker
@@ -31,7 +30,7 @@ class Announcer:
     def __init__(self, worker: Worker, *, metrics_endpoint: str = "") -> None:
         self._worker = worker
         self._metrics_endpoint = metrics_endpoint
-        self._metadata = shown(worker.config.secret)
+        self._credentials = worker.config.credentials
         self.heard_at: float | None = None  # when a router has last answered, in the loop's time
 
     async def run(self) -> None:
@@ -71,35 +70,43 @@ class Announcer:
 
     async def _announce_regularly(self, router: str) -> None:
         clock = asyncio.get_running_loop().time
-        async with grpc.aio.insecure_channel(router, options=CHANNEL_OPTIONS) as channel:
-            stub = cluster_pb2_grpc.MembershipServiceStub(channel)
-            router_log = _RouterLog(router, clock())
-            while True:
-                pause_s = self._worker.config.announce_every_s
-                try:
-                    answer = await self._announce(stub, self.describe())
-                    pause_s = answer.interval_ms / 1000 or pause_s
-                    router_log.known(clock())
-                    self.heard_at = clock()
-                except grpc.aio.AioRpcError as error:
-                    if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
-                        raise DisplacedError(f"router {router}: {error.details()}") from error
-                    router_log.failed(error, clock())
-                await asyncio.sleep(pause_s)
+        router_log = _RouterLog(router, clock())
+        while True:  # a channel that fails is made anew: its certificate may have been renewed
+            async with self._credentials.channel(router, Role.ROUTER) as channel:
+                error = await self._announce_until_refused(router, channel, router_log)
+            if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
+                raise DisplacedError(f"router {router}: {error.details()}") from error
+            router_log.failed(error, clock())
+            await asyncio.sleep(self._worker.config.announce_every_s)
+
+    async def _announce_until_refused(
+        self, router: str, channel: grpc.aio.Channel, router_log: _RouterLog
+    ) -> grpc.aio.AioRpcError:
+        """Announce each second until it fails; returns how."""
+        clock = asyncio.get_running_loop().time
+        while True:
+            try:
+                answer = await self._announce(router, channel, self.describe())
+            except grpc.aio.AioRpcError as error:
+                return error
+            router_log.known(clock())
+            self.heard_at = clock()
+            await asyncio.sleep(answer.interval_ms / 1000 or self._worker.config.announce_every_s)
 
     async def _announce_leaving(self, router: str) -> None:
-        async with grpc.aio.insecure_channel(router, options=CHANNEL_OPTIONS) as channel:
-            stub = cluster_pb2_grpc.MembershipServiceStub(channel)
+        async with self._credentials.channel(router, Role.ROUTER) as channel:
             try:
-                await self._announce(stub, self.describe(leaving=True))
-            except grpc.aio.AioRpcError as error:  # the router stopped first, as in a clean stop
+                await self._announce(router, channel, self.describe(leaving=True))
+            except grpc.aio.AioRpcError as error:  # it has ended before us, as in a clean stop
                 log.debug("router %s did not hear that we leave: %s", router, error.details())
 
     async def _announce(
-        self, stub: cluster_pb2_grpc.MembershipServiceStub, request: cluster_pb2.AnnounceRequest
+        self, router: str, channel: grpc.aio.Channel, request: cluster_pb2.AnnounceRequest
     ) -> cluster_pb2.AnnounceResponse:
-        answer: cluster_pb2.AnnounceResponse = await stub.Announce(
-            request, timeout=_CALL_S, metadata=self._metadata
+        answer: cluster_pb2.AnnounceResponse
+        stub = cluster_pb2_grpc.MembershipServiceStub(channel)
+        answer = await stub.Announce(
+            request, timeout=_CALL_S, metadata=self._credentials.metadata(router)
         )
         return answer
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 
 import grpc
 from grpc_health.v1 import health_pb2
@@ -15,8 +16,9 @@ from twolane.rpc.call_gate import CallGate, CallGateConfig
 from twolane.rpc.listen import bare, bind_port, join
 from twolane.rpc.metrics_http import MetricsEndpoint
 from twolane.rpc.options import INTERNAL_SERVER_OPTIONS
-from twolane.rpc.secret import SecretGate
 from twolane.rpc.standard_services import Health, standard_handlers
+from twolane.security.access import METRICS_ROLES
+from twolane.security.identity import Identity, Role
 from twolane.worker.doors.announcer import Announcer
 from twolane.worker.doors.services import TRANSFER, WORKER, Services
 from twolane.worker.metrics import WorkerMetrics
@@ -25,11 +27,13 @@ from twolane.worker.worker import Worker
 log = logging.getLogger(__name__)
 
 SERVICES = (WORKER, TRANSFER)
+METRICS_HOST = "the metrics' --host"
 _FLUSH_S = 5.0  # for peers to receive what their streams have queued
 
 
 class WorkerServer:
-    """Serves a `Worker` over sockets. `run` once."""
+    """Serves a `Worker` over sockets. Raises `ListenError` for one that must not be opened. `run`
+    once."""
 
     def __init__(self, worker: Worker, metrics: WorkerMetrics) -> None:
         self._worker = worker
@@ -37,7 +41,16 @@ class WorkerServer:
         self._stop = asyncio.Event()
         self.started = asyncio.Event()  # set when it accepts connections
         self.metrics_port: int | None = None
-        self.gate = SecretGate(worker.config.secret)
+        config = worker.config
+        self.gate = config.credentials.gate(
+            "the worker's port", config.bind_host, "--bind-host", advertised=config.advertise_host
+        )
+        self._metrics_gate = config.credentials.gate(
+            "the metrics' page",
+            config.metrics_host or config.bind_host,
+            METRICS_HOST,
+            anonymous=Identity(Role.VIEWER),
+        )
         self._announcer: Announcer | None = None
 
     @property
@@ -58,26 +71,30 @@ class WorkerServer:
     async def run(self) -> None:
         """Serve until `stop`, or until the worker fails: then raises its error."""
         config = self._worker.config
+        for router in config.routers:
+            config.credentials.check_calls(router, "--router")
         server = grpc.aio.server(interceptors=[self.gate], options=INTERNAL_SERVER_OPTIONS)
         servicer = Health()
         services = Services(self._worker)
         server.add_generic_rpc_handlers(services.handlers())
         gate = CallGate(CallGateConfig())
         server.add_generic_rpc_handlers(standard_handlers(servicer, SERVICES, gate))
-        host = config.bind_host
-        port = bind_port(
-            lambda port: server.add_insecure_port(join(host, port)),
-            host, config.port, "--port", config.ports,
-        )  # fmt: skip
-        self._worker.endpoint = join(config.advertise_host or host, port)
-        endpoint = MetricsEndpoint(self._metrics.registry)
+        port = config.credentials.bind(
+            server, config.bind_host, config.port, "--port", ports=config.ports
+        )
+        self._worker.endpoint = join(config.advertise_host or config.bind_host, port)
+        metrics_host = config.metrics_host or config.bind_host
+        endpoint = MetricsEndpoint(
+            self._metrics.registry,
+            admit=partial(self._metrics_gate.admit_http, "metrics", METRICS_ROLES),
+            tls=config.credentials.ssl_context(metrics_host, METRICS_HOST),
+        )
         self._metrics.watch(self._worker, self.gate.refused)
         try:
             if config.metrics_port is not None:
-                host = config.metrics_host or config.bind_host
                 self.metrics_port = bind_port(
-                    lambda port: endpoint.bind(bare(host), port),
-                    host, config.metrics_port, "--metrics-port", config.ports,
+                    lambda port: endpoint.bind(bare(metrics_host), port),
+                    metrics_host, config.metrics_port, "--metrics-port", config.ports,
                 )  # fmt: skip
                 await endpoint.start()
             await server.start()

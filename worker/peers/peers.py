@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from twolane.kvtransfer.events import ReceiverEvent, SenderEvent
 from twolane.kvtransfer.link.handshake import HOST, ReceiverIdentity, sender_hello
 from twolane.kvtransfer.link.process_identity import host_identity
+from twolane.kvtransfer.page_lane import PageLane
 from twolane.kvtransfer.receive.driver import PeerLink, ReceiverDriver
 from twolane.kvtransfer.send.driver import Dial, OpenOutlet, SenderDriver
 from twolane.kvtransfer.transport import Landing
@@ -32,6 +33,8 @@ class Wiring:
     transports: tuple[str, ...]  # for outgoing pages, best first
     makes_dtypes: tuple[str, ...] = ()  # that outlets can convert our pages to, if any
     memory: str = HOST  # where the pages are: some transports need the same kind on both sides
+    page_lane: PageLane = PageLane.PLAIN  # what protects tcp connections
+    trusted_fabric: bool = False  # nixl may be used between hosts
 
 
 class Peers:
@@ -95,6 +98,7 @@ class Peers:
             wire.transports,
             wire.makes_dtypes,
             memory=wire.memory,
+            page_lane=wire.page_lane,
         )
         return SenderDriver(
             role.sender,
@@ -120,5 +124,6 @@ class Peers:
             host=host_identity(),
             lease_ms=int(role.lease.lease_s * 1000),
             memory=wire.memory,
+            trusted_fabric=wire.trusted_fabric,
         )
         return ReceiverDriver(role.receiver, identity, wire.landings, on_events, role.lease)

@@ -1,1 +1,1 @@
-"""Loading a GPU engine, and building its kernels before the first request."""
+"""Loads a GPU engine, and builds its kernels before the first request."""

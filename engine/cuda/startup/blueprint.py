@@ -1,4 +1,4 @@
-"""What an engine on a GPU will be, before anything of it is in memory."""
+"""The description of an engine on a GPU, before any of it is in memory."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from twolane.engine.model_files.weights import Weights
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blueprint:
-    """One rank's part of an engine: enough to build its model around weights and a pool that are
-    given, be they in memory or on `meta`."""
+    """One rank's part of an engine: enough to build its model around given weights and a given
+    pool, in memory or on `meta`."""
 
     config: EngineConfig
     arch: Architecture  # the whole model's
     shard: Shard
-    fp8: bool  # the layers' matrices are
+    fp8: bool  # whether the layers' matrices are FP8
     tuning: Tuning
 
     @property
     def local(self) -> Architecture:
-        """Of this rank's part."""
+        """The architecture of this rank's part."""
         return self.shard.local(self.arch)
 
     @property
@@ -48,7 +48,7 @@ class Blueprint:
 
     @property
     def context(self) -> int:
-        """Positions that a row may have."""
+        """How many positions a row may have."""
         return self.config.context_for(self.arch.max_position)
 
     @property
@@ -57,7 +57,8 @@ class Blueprint:
 
     @property
     def table_pages(self) -> int:
-        """Of a row: a multiple of 16 bytes, so that one kernel serves tables of all rows."""
+        """Pages per row of a page table: a multiple of 16 bytes, so that one kernel serves all
+        rows."""
         return -(-self.context // (4 * self.page_tokens)) * 4
 
     @property
@@ -73,7 +74,7 @@ class Blueprint:
         )
 
     def products(self, weights: Weights) -> Products:
-        """With these, which exact ones try out."""
+        """Products for these weights, which exact mode probes."""
         products = Products(exact=self.config.exact, dtype=self.dtype, tuning=self.tuning)
         if self.config.exact:
             for weight in matrices(weights):
@@ -87,9 +88,9 @@ class Blueprint:
         *,
         products: Products,
         latest: torch.Tensor,
-        sums: AllReduce | None,
+        all_reduce: AllReduce | None,
     ) -> CudaModel:
-        """Around `pool`, the bytes of whole pages; all tensors are on its device."""
+        """A model around `pool`, the bytes of whole pages; all tensors are on its device."""
         view = KVView(
             values=pool.view(self.kv_dtype),
             layers=self.arch.layers,
@@ -113,5 +114,5 @@ class Blueprint:
             max_context_tokens=self.context,
             exact=self.config.exact,
             overlap=self.tuning.overlap,
-            sums=sums,
+            all_reduce=all_reduce,
         )

@@ -1,4 +1,4 @@
-"""From a model directory to a CudaEngine: weights straight into fused parameters on the device."""
+"""Loads a model directory into a CudaEngine: weights go directly into fused device parameters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from twolane.engine.cuda.peers import share_buffers
 from twolane.engine.cuda.plans import STEP_ROWS
 from twolane.engine.cuda.startup.blueprint import Blueprint
 from twolane.engine.cuda.startup.warmup import Warmup
-from twolane.engine.cuda.tuning import USUAL, Tuning
+from twolane.engine.cuda.tuning import DEFAULT_TUNING, Tuning
 from twolane.engine.errors import EngineConfigError, UnsupportedModelError
 from twolane.engine.kernels.rows.all_reduce import MAX_WIDTH
 from twolane.engine.model_files.architecture import Architecture, read_architecture
@@ -20,14 +20,14 @@ from twolane.engine.model_files.checkpoint import Checkpoint, weights_revision
 from twolane.engine.model_files.fingerprint import model_fingerprint
 from twolane.engine.model_files.shard import Shard
 from twolane.engine.model_files.weights import Weights, load_weights, random_weights
-from twolane.engine.parallel.collective import Alone, Collective, least
+from twolane.engine.parallel.collective import Collective, SingleRank, least
 from twolane.engine.progress import Progress
 from twolane.engine.step import EngineSpec
 
-KV_SHARE = 0.9  # of the memory that weights leave free, where no size is given
-FP8_WIDTH = 16  # widths of FP8 products are multiples of it
+KV_SHARE = 0.9  # of the memory that weights leave free, if no size is set
+FP8_WIDTH = 16  # widths of FP8 products must be multiples of this
 SPARE_BYTES = 4 << 30  # activations, graphs, libraries
-HEAD_DIM_STEP, MOST_HEAD_DIM = 16, 256  # what attention's products and copies take
+HEAD_DIM_STEP, MOST_HEAD_DIM = 16, 256  # supported by attention's products and copies
 _ADVICE = "try --weights fp8, more GPUs (--tensor-parallel), or fewer --pages or --kv-bytes"
 
 
@@ -36,19 +36,19 @@ def load_cuda_engine(
     *,
     device: torch.device | None = None,
     progress: Progress | None = None,
-    tuning: Tuning = USUAL,
+    tuning: Tuning = DEFAULT_TUNING,
     ranks: Collective | None = None,
 ) -> CudaEngine:
     """Read a model onto the device; with `ranks`, one rank's part of it. Raises ModelLoadError,
     EngineConfigError or MemoryError.
 
-    `progress` is called along the way.
+    `progress` is called during loading.
     """
     device = device or torch.device("cuda", torch.cuda.current_device())
     arch = read_architecture(config.model_dir)
     _check_kernels(config, arch)
     try:
-        return _load(config, arch, device, progress, tuning, ranks or Alone())
+        return _load(config, arch, device, progress, tuning, ranks or SingleRank())
     except torch.OutOfMemoryError as error:
         raise MemoryError(f"{_room_on(device)} and the model needs more: {_ADVICE}") from error
 
@@ -69,21 +69,23 @@ def _load(
         fp8=_has_fp8_weights(config, shard.local(arch), device),
         tuning=tuning,
     )
-    getting_ready = Warmup(blueprint, device, progress)
-    with torch.inference_mode(), getting_ready:
+    warmup = Warmup(blueprint, device, progress)
+    with torch.inference_mode(), warmup:
         weights, revision = _weights(blueprint, device, progress)
         if config.exact:
-            # A sum that is split is added up in an order of the library's choosing.
+            # The library adds up split sums in an order of its choice.
             torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
         products = blueprint.products(weights)
-        getting_ready.wait_for_kernels()
-        sums = _sums(ranks, arch, blueprint.dtype, device, peer_sums=config.peer_sums)
+        warmup.wait_for_kernels()
+        all_reduce = _all_reduce(
+            ranks, arch, blueprint.dtype, device, peer_all_reduce=config.peer_all_reduce
+        )
         shape = blueprint.pool
         n_pages = least(ranks, _n_pages(config, shape.page_bytes, device), device)
         memory = RawMemory(n_pages * shape.page_bytes, device)
         latest = torch.zeros(2, STEP_ROWS, dtype=torch.int32, device=device)
         model = blueprint.model(
-            weights, memory.tensor, products=products, latest=latest[0], sums=sums
+            weights, memory.tensor, products=products, latest=latest[0], all_reduce=all_reduce
         )
         if device.type == "cuda":
             torch.cuda.synchronize(device)  # the engine's stream does not wait for this one
@@ -108,35 +110,35 @@ def _load(
         max_context_tokens=blueprint.context,
         vocab_size=arch.vocab_size,
         eos_token_ids=arch.eos_token_ids,
-        indexes_answers=not config.exact,  # decode writes other bits than a prompt's chunks
+        indexes_answers=not config.exact,  # decode writes other bits than chunks of a prompt
         max_step_rows=STEP_ROWS,
     )
     engine = CudaEngine(
         spec, model, memory, latest=latest, table_pages=blueprint.table_pages, exact=config.exact,
-        sums=sums,
+        all_reduce=all_reduce,
     )  # fmt: skip
     try:
-        getting_ready.make_passes(engine)
+        warmup.make_passes(engine)
     except BaseException:
         engine.close()
         raise
     return engine
 
 
-def _sums(
+def _all_reduce(
     ranks: Collective,
     arch: Architecture,
     dtype: torch.dtype,
     device: torch.device,
     *,
-    peer_sums: bool,
+    peer_all_reduce: bool,
 ) -> AllReduce | None:
     if ranks.ranks == 1:
         return None
     peers = None
-    # Ranks of one card take turns on it: their kernels would wait for each other, not meet.
+    # Ranks on one card take turns: their kernels would wait for each other forever.
     may_meet = device.type == "cuda" and not ranks.waits
-    if peer_sums and may_meet and arch.hidden_size <= MAX_WIDTH:
+    if peer_all_reduce and may_meet and arch.hidden_size <= MAX_WIDTH:
         peers = share_buffers(ranks, width=arch.hidden_size, dtype=dtype, device=device)
     return AllReduce(ranks, peers)
 
@@ -159,7 +161,7 @@ def _weights(
 
 
 def _has_fp8_weights(config: EngineConfig, arch: Architecture, device: torch.device) -> bool:
-    """Whether products are to be FP8. Raises EngineConfigError where they cannot be."""
+    """Whether products are FP8. Raises EngineConfigError if they cannot be."""
     if config.weights == "auto" and not arch.stores_fp8:
         return False
     if config.exact:
@@ -175,7 +177,7 @@ def _has_fp8_weights(config: EngineConfig, arch: Architecture, device: torch.dev
 
 
 def _n_pages(config: EngineConfig, page_bytes: int, device: torch.device) -> int:
-    """As asked for; otherwise most of what is free."""
+    """As configured; otherwise most of the free memory."""
     if device.type != "cuda" or config.n_pages is not None or config.kv_bytes is not None:
         return config.pages_for(page_bytes)
     torch.cuda.empty_cache()
@@ -196,7 +198,7 @@ def _room_on(device: torch.device) -> str:
 
 
 def _check_kernels(config: EngineConfig, arch: Architecture) -> None:
-    """Refuse what no kernel takes, or what kernels have not been built and tested for."""
+    """Refuse what no kernel supports, or what kernels were not built and tested for."""
     if arch.head_dim % HEAD_DIM_STEP or arch.head_dim > MOST_HEAD_DIM:
         raise UnsupportedModelError(
             f"head_dim is {arch.head_dim}; on a GPU it must be a multiple of {HEAD_DIM_STEP}, and "

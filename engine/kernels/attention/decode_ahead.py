@@ -1,4 +1,4 @@
-"""What decode attention may do while the launch before it still runs: ask for its first pages."""
+"""Prefetch of decode attention's first pages, while the previous launch still runs."""
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
 
@@ -7,18 +7,18 @@ import triton.language as tl
 
 from twolane.engine.kernels.pages.kv_view import KVView
 
-LINE_BYTES = 128  # of the second-level cache
+LINE_BYTES = 128  # of the L2 cache
 
 
 def pages_ahead(view: KVView, wanted: int) -> int:
-    """So many, or 0 where a plane's cache lines are no power of two, which a program could not ask
-    for at once."""
+    """How many pages to prefetch: `wanted`, or 0 if the cache lines of a plane are not a power of
+    two, which one program could not prefetch at once."""
     lines = view.page_tokens * view.head_dim * view.values.itemsize // LINE_BYTES
     return wanted if lines & (lines - 1) == 0 else 0
 
 
 @triton.jit
-def ask_ahead(
+def prefetch_pages(
     values,
     tables,
     items,
@@ -35,10 +35,10 @@ def ask_ahead(
     RECORD: tl.constexpr,
     AHEAD: tl.constexpr,
 ):
-    """Have the first pages of this program's first item brought to the second-level cache.
+    """Prefetch the first pages of this program's first item into the L2 cache.
 
-    The plan is older than the launch before this one, and so are all keys but a row's newest: those
-    are written in that cache, too.
+    The plan is older than the previous launch, and so are all keys except each row's newest: that
+    launch writes those through the same cache.
     """
     line: tl.constexpr = 128 // (values.dtype.element_ty.primitive_bitwidth // 8)
     place = tl.arange(0, PAGE * HEAD_DIM // line) * line

@@ -1,16 +1,16 @@
-"""Attention of one new token a row over its pages: split over the keys, a kv head's queries packed.
+"""Attention of one new token per row over its pages: split over keys, queries of a KV head packed.
 
-Bytes: each visible key and value once (2 * head_dim * itemsize a token and kv head); queries and
+Bytes: each visible key and value once (2 * head_dim * itemsize per token and KV head); queries and
 answers; for rows of several items, partial answers in float32, written once and read once.
 
-Ideas: flash-decoding (Dao et al., 2023) for the split, FlashInfer (Ye et al., 2025) for items of
-equal cost from a plan, Stream-K (Osama et al., 2023) for the last of a row's programs merging what
-all of them left: no second launch. The merge adds in the order of the items, whoever comes last.
+Ideas: flash-decoding (Dao et al., 2023) for the split; FlashInfer (Ye et al., 2025) for planned
+items of equal cost; Stream-K (Osama et al., 2023) for merging in the last of a row's programs,
+which saves a second launch. The merge adds in the order of the items, whichever program is last.
 
-A group's queries are padded to 16 rows, what the tensor cores take at least. Turned around, with
-keys as the tall side, wgmma could serve, but it was no faster (memory is what binds), and Triton
-3.6 compiles it to reads outside of shared memory where a masked page follows the loop. FP8 pools,
-where instructions bind, are read that way all the same: see `decode_turned`.
+A group's queries are padded to 16 rows, the minimum for the tensor cores. The transposed product,
+with keys as rows, could use wgmma, but was no faster (it is memory-bound), and Triton 3.6 compiles
+it to reads outside of shared memory if a masked page follows the loop. FP8 pools, which are
+instruction-bound, still use it: see `decode_fp8`.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
@@ -21,9 +21,9 @@ import torch
 import triton
 import triton.language as tl
 
-from twolane.engine.kernels.attention.decode_ahead import ask_ahead, pages_ahead
+from twolane.engine.kernels.attention.decode_ahead import pages_ahead, prefetch_pages
 from twolane.engine.kernels.attention.decode_config import DecodeConfig, config_for
-from twolane.engine.kernels.attention.decode_fp8 import launch_turned
+from twolane.engine.kernels.attention.decode_fp8 import launch_fp8
 from twolane.engine.kernels.attention.decode_merge import merge_items
 from twolane.engine.kernels.attention.decode_plan import RECORD, DecodePlan
 from twolane.engine.kernels.launch import launch
@@ -55,7 +55,7 @@ def _attend(
     MASKED: tl.constexpr,
     TENSOR_COPY: tl.constexpr,
 ):
-    """Take in the slots low .. high - 1 of one page. best, total: [G]; answer: [G, DIM_PAD]."""
+    """Process the slots low .. high - 1 of one page. best, total: [G]; answer: [G, DIM_PAD]."""
     plane = ((page * LAYERS + layer) * 2) * KV_HEADS + head
     keys = load_plane(
         values, descriptor, plane, low, high,
@@ -117,7 +117,7 @@ def _decode_kernel(
 ):
     head = tl.program_id(0)
     if PDL and AHEAD > 0:
-        ask_ahead(
+        prefetch_pages(
             values, tables, items, n_items, layer, head, max_items, table_stride,
             LAYERS, KV_HEADS, PAGE, HEAD_DIM, PLANE, RECORD, AHEAD,
         )  # fmt: skip
@@ -127,7 +127,7 @@ def _decode_kernel(
     heads = head * GROUP + query
     mine = (query < GROUP)[:, None] & (dim < HEAD_DIM)[None, :]
     for item in range(tl.program_id(1), max_items, tl.num_programs(1)):
-        # All of these loads set out together; a record that is none is harmless to read.
+        # All these loads are issued together; reading a record past the last is harmless.
         total_items = tl.load(n_items)
         record = items + item * RECORD
         row = tl.load(record)
@@ -160,8 +160,8 @@ def _decode_kernel(
                     )  # fmt: skip
                     whole_begin = begin + 1
                     page = tl.load(table + tl.minimum(whole_begin, end - 1))
-            # The next page's id is fetched a turn ahead: a load that waits for one in the same turn
-            # would take a share of the pipeline's stages.
+            # The next page's id is loaded one iteration ahead: a load that depends on another in
+            # the same iteration would use up pipeline stages.
             for i in tl.range(whole_begin, whole_end, num_stages=STAGES):
                 next_page = tl.load(table + tl.minimum(i + 1, end - 1))
                 best, total, answer = _attend(
@@ -217,13 +217,13 @@ def decode_attention(
 ) -> None:
     """queries `[rows, heads, head_dim]` (rows may be strided), out `[rows, heads, head_dim]` dense.
 
-    `tables` [rows, any] int32: the pages of each row in order; what lies past a row's length is not
+    `tables` [rows, any] int32: the pages of each row in order; entries past a row's length are not
     read. `plan` was filled by `plan_decode` for the same lengths and window. Rows of length 0 are
-    left as they are. `scale` multiplies the scores. `programs` 0: one for each item that the plan
-    has room for; fewer walk the items in turn. Query head h reads kv head h // group. With `pdl`,
-    tables and plan must be older than the launch before this one.
+    not written. `scale` multiplies the scores. `programs` 0: one per item of the plan's capacity;
+    fewer programs loop over the items. Query head h reads KV head h // group. With `pdl`, tables
+    and plan must be older than the previous launch.
 
-    Asserted: shapes, dense heads, int32 tables, page_tokens that a product can take.
+    Asserted: shapes, dense heads, int32 tables, a page_tokens that the products support.
     """
     config = config or config_for(view)
     rows, heads, head_dim = queries.shape
@@ -239,7 +239,7 @@ def decode_attention(
     assert len(tables) >= rows
     dim_pad = triton.next_power_of_2(head_dim)
     if view.has_scales:
-        launch_turned(
+        launch_fp8(
             queries, view, layer, tables, plan,
             out=out, scale=scale / math.log(2), window=window, programs=programs, config=config,
             pdl=pdl,

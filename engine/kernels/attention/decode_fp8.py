@@ -1,24 +1,25 @@
-"""Decode attention over an FP8 pool, turned around: keys are the tall side of both products.
+"""Decode attention over an FP8 pool, with transposed products: keys are the rows of both.
 
     scores  [64 keys, 8]      = keys    [64 keys, head_dim]  @ queries [head_dim, 8]
     answers [head_dim, 8]    += values  [head_dim, 64 keys]  @ weights [64 keys, 8]
 
-Bytes: each visible key and value once, with a float32 scale a token (head_dim + 4 bytes each).
+Bytes: each visible key and value once, with a float32 scale per token (head_dim + 4 bytes each).
 
-An FP8 pool halves the bytes, so what a page may cost in instructions halves as well: of 16 KiB of
-keys and values a multiprocessor has some 850 clocks. With 16 padded query rows as the tall side,
-the warps take the keys apart element by element (load, convert, pack), some 2,100 instructions a
-page. Here wgmma reads keys and values where the tensor copy engine put them, and no instruction is
-per element: some 1,300 a page, and programs small enough that four share a multiprocessor. For that
-the values of an FP8 pool are stored turned (see `view`). On an H200, 64 rows of 4,096 tokens of
-Llama-3.1-8B take 134 us, 92 % of the read rate; 167 us by way of float16; 245 us at 16 bits.
+An FP8 pool halves the bytes, so the instruction budget of a page halves as well: for 16 KiB of keys
+and values an SM has some 850 clocks. With 16 padded query rows as rows of the product, the warps
+convert keys element by element (load, convert, pack), some 2,100 instructions per page. Here wgmma
+reads keys and values directly from where the tensor memory accelerator put them, without
+per-element instructions: some 1,300 per page, and programs small enough that four fit on an SM.
+This is why the values of an FP8 pool are stored transposed (see `kv_view`). On an H200, 64 rows of
+4,096 tokens of Llama-3.1-8B take 134 us, 92 % of the read rate; 167 us through float16; 245 us in
+16 bits.
 
-Queries and weights, which are ours to round, go as two FP8 parts, the second what the first leaves,
-in columns of their own (wgmma takes 16 at least): about the precision of one bfloat16. A page's
-weights are relative to its own highest, so that a sink elsewhere does not push them below what FP8
-can tell from 0. Pages are added up in float32 outside the tensor cores, whose FP8 sums keep fewer
-bits. A value's scale counts as part of its weight. Keys are masked in every page, which costs a few
-instructions and saves a second copy of the loop's body.
+Queries and weights are split into two FP8 parts, the second being the rounding error of the first,
+in separate columns (wgmma needs at least 16): about the precision of one bfloat16. A page's weights
+are relative to its own maximum, so that an attention sink in another page does not underflow them
+in FP8. Pages are summed in float32 outside the tensor cores, whose FP8 accumulation keeps fewer
+bits. A value's scale is multiplied into its weight. Keys are masked in every page, which costs a
+few instructions and saves a second copy of the loop body.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
@@ -29,7 +30,7 @@ import torch
 import triton
 import triton.language as tl
 
-from twolane.engine.kernels.attention.decode_ahead import ask_ahead, pages_ahead
+from twolane.engine.kernels.attention.decode_ahead import pages_ahead, prefetch_pages
 from twolane.engine.kernels.attention.decode_config import DecodeConfig, Fp8Products
 from twolane.engine.kernels.attention.decode_merge import merge_items
 from twolane.engine.kernels.attention.decode_plan import RECORD, DecodePlan
@@ -39,20 +40,20 @@ from twolane.engine.kernels.pages.load_plane import load_plane, load_scales, loa
 from twolane.engine.kernels.pdl import ready
 
 LARGEST: tl.constexpr = tl.constexpr(448.0)  # of e4m3
-WEIGHT_ONE: tl.constexpr = tl.constexpr(256.0)  # what a weight of 1 is as FP8
-REST_ONE: tl.constexpr = tl.constexpr(16.0)  # what 1 is in the second part, at most 1/28 of 448
-MERGE_ROWS = 32  # partial answers weighed at a time: more cost the registers of a fourth program
+WEIGHT_ONE: tl.constexpr = tl.constexpr(256.0)  # a weight of 1 in FP8
+REST_ONE: tl.constexpr = tl.constexpr(16.0)  # 1 in the second part, at most 1/28 of 448
+MERGE_ROWS = 32  # partial answers merged at a time: more need the registers of a fourth program
 
 
 @triton.jit
 def _parts(x, DTYPE: tl.constexpr, HALVES: tl.constexpr):
-    """x `[n, G]` as the right side of a product: float16, or `[n, 2 * G]` of FP8, its nearest and
-    then REST_ONE times what that leaves of x, so that small parts of it count."""
+    """x `[n, G]` as the right operand of a product: float16, or `[n, 2 * G]` in FP8: the nearest
+    value, then REST_ONE times the rounding error, so that small errors are representable."""
     if HALVES:
         parts = x.to(tl.float16)
     else:
-        # The nearest with FP8's three bits behind the point, from the bits: CUDA 12.8's assembler
-        # takes registers before they are set where an FP8 number just made is made wide again.
+        # Round to FP8's three mantissa bits by integer operations: CUDA 12.8's assembler reads
+        # registers before they are set if a new FP8 number is converted back at once.
         nearest = (x.to(tl.int32, bitcast=True) + 0x80000) & -0x100000
         nearest = nearest.to(tl.float32, bitcast=True)
         high = nearest.to(DTYPE)
@@ -64,7 +65,7 @@ def _parts(x, DTYPE: tl.constexpr, HALVES: tl.constexpr):
 
 @triton.jit
 def _product(left, parts, HALVES: tl.constexpr):
-    """left @ x in float32, for the parts of x."""
+    """left @ x in float32, given the parts of x."""
     if HALVES:
         out = tl.dot(left.to(tl.float16), parts, input_precision="ieee")
     else:
@@ -76,7 +77,7 @@ def _product(left, parts, HALVES: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["layer", "window", "max_items", "table_stride"])
-def _turned_kernel(
+def _decode_fp8_kernel(
     queries,
     out,
     values,
@@ -116,7 +117,7 @@ def _turned_kernel(
 ):
     head = tl.program_id(0)
     if PDL and AHEAD > 0:
-        ask_ahead(
+        prefetch_pages(
             values, tables, items, n_items, layer, head, max_items, table_stride,
             LAYERS, KV_HEADS, PAGE, HEAD_DIM, PLANE, RECORD, AHEAD,
         )  # fmt: skip
@@ -128,7 +129,7 @@ def _turned_kernel(
     mine = (dim < HEAD_DIM)[:, None] & (query < GROUP)[None, :]
     DTYPE: tl.constexpr = values.dtype.element_ty
     for item in range(tl.program_id(1), max_items, tl.num_programs(1)):
-        # All of these loads set out together; a record that is none is harmless to read.
+        # All these loads are issued together; reading a record past the last is harmless.
         total_items = tl.load(n_items)
         record = items + item * RECORD
         row = tl.load(record)
@@ -149,13 +150,13 @@ def _turned_kernel(
             q = _parts(q / unit[None, :], DTYPE, HALVES)
             unit = unit * scale
             best = tl.full([GROUP_PAD], float("-inf"), tl.float32)
-            totals = tl.zeros([PAGE, GROUP_PAD], tl.float32)  # added up in the end
+            totals = tl.zeros([PAGE, GROUP_PAD], tl.float32)  # summed at the end
             answer = tl.zeros([DIM_PAD, GROUP_PAD], tl.float32)
             lowest = 0
             if WINDOWED:
                 lowest = tl.maximum(length - window, 0)
-            # The next page's id is fetched a turn ahead: a load that waits for one in the same turn
-            # would take a share of the pipeline's stages.
+            # The next page's id is loaded one iteration ahead: a load that depends on another in
+            # the same iteration would use up pipeline stages.
             for i in tl.range(begin, end, num_stages=STAGES):
                 next_page = tl.load(table + tl.minimum(i + 1, end - 1))
                 plane = ((page * LAYERS + layer) * 2) * KV_HEADS + head
@@ -180,8 +181,8 @@ def _turned_kernel(
                 if WINDOWED:
                     keep = keep & (slot >= lowest - i * PAGE)
                 value_scales = tl.where(keep, value_scales, 1.0)
-                # The logarithm of a scale to within 0.09, as its bits tell: enough to know how far
-                # down weights must go so that none, times its scale, is much above WEIGHT_ONE.
+                # The logarithm of a scale to within 0.09, from its bits: enough to shift weights
+                # so that none, times its scale, is much above WEIGHT_ONE.
                 level = value_scales.to(tl.int32, bitcast=True).to(tl.float32) * 2**-23 - 127.0
                 scores = _product(keys, q, HALVES)
                 scores = scores * (key_scales[:, None] * unit[None, :])
@@ -220,7 +221,7 @@ def _turned_kernel(
                     tl.store(counter, 0)
 
 
-def launch_turned(
+def launch_fp8(
     queries: torch.Tensor,
     view: KVView,
     layer: int,
@@ -234,22 +235,22 @@ def launch_turned(
     config: DecodeConfig,
     pdl: int,
 ) -> None:
-    """As `decode_attention`, which checks the arguments; `scale` is that of scores in base 2."""
+    """Like `decode_attention`, which checks the arguments; `scale` is for scores in base 2."""
     _, heads, head_dim = queries.shape
     group = heads // view.kv_heads
     halves = config.products is Fp8Products.HALVES
-    # wgmma takes 16 columns at least, which FP8's two parts fill with 8 queries.
+    # wgmma needs at least 16 columns, which the two FP8 parts of 8 queries fill.
     group_pad = max(16 if halves else 8, triton.next_power_of_2(group))
     tensor_copy = config.tensor_copy and view.has_descriptor
     dim_pad = triton.next_power_of_2(head_dim)
     values = view.values
-    launch(_turned_kernel, (view.kv_heads, programs or plan.max_items))(
+    launch(_decode_fp8_kernel, (view.kv_heads, programs or plan.max_items))(
         queries,
         out,
         values,
         view.scales,
         view.descriptor(dim_pad) if tensor_copy else values,
-        view.turned_descriptor() if tensor_copy else values,
+        view.transposed_descriptor() if tensor_copy else values,
         view.scales_descriptor() if tensor_copy else values,
         tables,
         plan.items,

@@ -1,4 +1,4 @@
-"""The end of a row whose keys were split: its partial answers become one.
+"""Merges the partial answers of a row whose keys were split.
 
 Bytes: each partial answer and its log-sum-exp once, in float32.
 """
@@ -24,9 +24,9 @@ def merge_items(
     DIM_PAD: tl.constexpr,
     AT_ONCE: tl.constexpr,
 ):
-    """Weigh a row's partial answers by their log-sum-exp, in the order of the items.
+    """Weight a row's partial answers by their log-sum-exp, in the order of the items.
 
-    The reads bypass the first-level cache: other programs have just written what is read.
+    The reads bypass the L1 cache: other programs have just written this data.
     """
     nth = tl.arange(0, AT_ONCE)
     query = tl.arange(0, GROUP_PAD)

@@ -1,11 +1,12 @@
-"""Who reads which pages in a decode step: rows cut into items of equal cost, on the device.
+"""Plans which program reads which pages in a decode step: cuts rows into items of equal cost.
 
     row 0   |-- 0 --|-- 1 --|-- 2 --|         an item: some consecutive pages of one row
-    row 1   |-- 3 --|                         all kv heads of an item run side by side
+    row 1   |-- 3 --|                         all KV heads of an item run in parallel
     row 2   |-- 4 --|-- 5 --|
 
-One launch a step serves every layer (of one window size), and a CUDA graph can hold it, as it reads
-lengths from device memory and writes to fixed places.
+The plan is computed on the device. One launch per step serves every layer (of one window size), and
+a CUDA graph can contain it, since it reads lengths from device memory and writes to fixed
+addresses.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
@@ -19,7 +20,7 @@ import triton.language as tl
 
 from twolane.engine.kernels.launch import launch
 
-# int32s an item: row, first page's place, end place, length, first item of row, items of row, page
+# int32s per item: row, first page index, end index, length, row's first item, row's items, page
 RECORD = 8
 _SEARCH_STEPS = 17  # pages of a row < 2 ** 17
 
@@ -48,7 +49,7 @@ def _plan_kernel(
     if FIXED > 0:
         each = tl.where(pages > 0, FIXED, FIXED)
     else:
-        # The smallest item size, in pages, that gives no more than max_items items.
+        # The smallest item size, in pages, that gives at most max_items items.
         low = 1
         high = tl.maximum(tl.max(pages, 0), 1)
         for _ in range(STEPS):
@@ -77,11 +78,11 @@ def _plan_kernel(
 
 @dataclass(frozen=True, slots=True)
 class DecodePlan:
-    """The device tables of one plan, reused by every step of a bucket.
+    """The device buffers of one plan, reused by every step of a bucket.
 
     `items` [max_items, 8] int32, `total` [1] int32: valid after `plan_decode` on the same stream.
-    `counters` [rows * kv_heads] int32, zero between launches. The partials hold each item's own
-    answer, of one layer at a time. `fixed_pages` 0: items are sized to fill the device.
+    `counters` [rows * kv_heads] int32, zero between launches. The partials hold each item's answer
+    for one layer at a time. `fixed_pages` 0: items are sized to fill the device.
     """
 
     items: torch.Tensor
@@ -101,10 +102,10 @@ class DecodePlan:
 
 
 def items_for(rows: int, *, kv_heads: int, cores: int) -> int:
-    """A good `max_items` for a bucket of `rows` on a device of so many multiprocessors.
+    """A good `max_items` for a bucket of `rows` on a device with so many SMs.
 
-    A merge costs microseconds, so rows are split only to give each multiprocessor a program: few
-    rows are cut into that many items; where rows suffice, only one much longer than the rest is.
+    A merge costs microseconds, so rows are split only to give every SM a program: few rows are cut
+    into that many items; with enough rows, only one that is much longer than the rest is cut.
     """
     spread = max(1, cores // kv_heads)
     return spread if rows < spread else rows + spread
@@ -120,10 +121,11 @@ def allocate_plan(
     device: torch.device | str,
     fixed_pages: int = 0,
 ) -> DecodePlan:
-    """Room for max_rows rows in at most max_items items, at least one a row.
+    """Buffers for max_rows rows in at most max_items items, at least one per row.
 
-    With `fixed_pages` (exact mode) every item has that many pages, a row's last fewer, whatever
-    the batch: max_items must then cover pages in use / fixed_pages + max_rows, or tokens are lost.
+    With `fixed_pages` (exact mode) every item has that many pages (a row's last may have fewer),
+    whatever the batch: max_items must then be at least pages in use / fixed_pages + max_rows, or
+    tokens are lost.
     """
     assert max_items >= max_rows
     assert max_items * kv_heads * group * head_dim < 2**31
@@ -147,11 +149,11 @@ def plan_decode(
     page_tokens: int,
     window: int = 0,
 ) -> None:
-    """Fill `plan` for rows of `lengths` [rows] int32, on the device: keys a row sees, its newest
-    token included; 0 for a row of padding, which then has no item. Moves a few KiB.
+    """Fill `plan` for rows of `lengths` [rows] int32, on the device: the keys that a row sees, its
+    newest token included; 0 for padding rows, which get no item. Moves a few KiB.
 
-    `tables` [rows, any] int32, the rows' pages in order. `window` 0: a row sees all; otherwise its
-    last `window` keys.
+    `tables` [rows, any] int32, the rows' pages in order. `window` 0: a row sees all keys; otherwise
+    its last `window`.
     """
     assert lengths.dtype == torch.int32
     assert len(lengths) <= plan.max_rows

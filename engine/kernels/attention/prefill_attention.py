@@ -1,17 +1,17 @@
-"""Causal attention of packed new tokens over their rows' pages, cached prefix and chunk alike.
+"""Causal attention of packed new tokens over their rows' pages (cached prefix and chunk alike).
 
 Bytes: queries and answers once; a row's keys and values once for each query head and tile of
-BLOCK_TOKENS queries, from the second-level cache but for the first. Operations: 4 * head_dim * keys
-a query and head.
+BLOCK_TOKENS queries, from the L2 cache except for the first. Operations: 4 * head_dim * keys per
+query and head.
 
 Ideas: FlashAttention-2 (Dao, 2023), with pages as key tiles; one tensor descriptor over the whole
-pool brings a page's 64 keys to shared memory in the layout that wgmma reads.
+pool copies a page's 64 keys to shared memory in the layout that wgmma reads.
 
     keys of a tile of queries      |...| page | page | page | page |       |   |
                                     edge of the window  whole        diagonal and the row's end
 
-Only the edges are masked. Keys are taken in page by page, from the row's first on, whatever the
-chunk: a query's bits depend neither on where chunks begin nor on its neighbours.
+Only the edges are masked. Keys are processed page by page from the row's first, whatever the chunk:
+a query's bits depend neither on where chunks begin nor on its neighbours.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
@@ -33,8 +33,8 @@ from twolane.engine.kernels.launch import card_of, launch
 from twolane.engine.kernels.pages.kv_view import KVView
 from twolane.engine.kernels.pages.load_plane import load_plane, load_scales, load_transposed
 
-# What a weight of 1 counts as under a value's scale of 1, in FP8 pools. Scales are far below 1, and
-# float16 soon cannot tell them from 0; above, it has room for values of up to 28,000.
+# In FP8 pools, a weight of 1 with a scale of 1 becomes this. Scales are far below 1 and would
+# underflow in float16; with this factor it still holds values of up to 28,000.
 WEIGHT_ONE: tl.constexpr = tl.constexpr(1024.0)
 
 
@@ -71,8 +71,8 @@ def _weighed(
     DIM_PAD: tl.constexpr, PLANE: tl.constexpr, MASKED: tl.constexpr, TENSOR_COPY: tl.constexpr,
     FP8: tl.constexpr,
 ):  # fmt: skip
-    """`answer` plus weights @ the page's values, in FP8 pools WEIGHT_ONE times as much; values of
-    slots from n_valid on count as 0."""
+    """`answer` plus weights @ the page's values, in FP8 pools times WEIGHT_ONE; values of slots
+    from n_valid on count as 0."""
     plane = ((page * LAYERS + layer) * 2 + 1) * KV_HEADS + head
     if FP8:
         scale = load_scales(scales, plane, 0, n_valid, PAGE, HEAD_DIM, PLANE)
@@ -168,7 +168,7 @@ def _prefill_kernel(
             )  # fmt: skip
             best = higher
     whole_end = tl.maximum(whole_begin, whole_end)
-    # A page's id is fetched a turn ahead, so that the pipeline's stages all go to keys and values.
+    # A page's id is loaded one iteration ahead, so that keys and values get all pipeline stages.
     page = tl.load(table + tl.minimum(whole_begin, end - 1))
     for i in tl.range(whole_begin, whole_end, num_stages=STAGES):
         next_page = tl.load(table + tl.minimum(i + 1, end - 1))
@@ -213,26 +213,26 @@ def _prefill_kernel(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillConfig:
-    """How the kernel is built, and the size of the tiles that its plan must have."""
+    """Build options of the kernel, and the tile size that its plan must use."""
 
     block_tokens: int
     warps: int
-    stages: int  # pages in flight; pairs of them where `overlapped`
+    stages: int  # pages in flight; pairs of them if `overlapped`
     tensor_copy: bool = True
-    overlapped: bool = False  # by the kernel of `prefill_hopper`
+    overlapped: bool = False  # uses the kernel of `prefill_hopper`
 
 
 def config_for(view: KVView) -> PrefillConfig:
-    """The best measured on an H200; what fits where nothing was measured."""
+    """The best measured on an H200; something that fits if nothing was measured."""
     values = view.values
-    if values.dtype == torch.float32:  # plain multiply-adds: no tensor cores at this precision
+    if values.dtype == torch.float32:  # no tensor cores at this precision
         return PrefillConfig(block_tokens=16, warps=8, stages=1)
     card = card_of(values.device)
     if can_overlap(view) and card is not None and card.is_hopper:
         return PrefillConfig(block_tokens=BLOCK_TOKENS, warps=8, stages=2, overlapped=True)
     if view.head_dim > 128:
         return PrefillConfig(block_tokens=128, warps=8, stages=2)
-    if view.has_scales:  # not measured yet: twice the queries for each page that is widened
+    if view.has_scales:  # not measured: twice the queries for each dequantised page
         return PrefillConfig(block_tokens=128, warps=8, stages=3)
     return PrefillConfig(block_tokens=64, warps=4, stages=3)
 
@@ -251,10 +251,10 @@ def prefill_attention(
 ) -> None:
     """queries `[n, heads, head_dim]` of packed rows (tokens may be strided), out the same, dense.
 
-    The keys and values of all n tokens are in the pool already. `tiles` is `plan_prefill`'s answer
+    The keys and values of all n tokens are already in the pool. `tiles` is `plan_prefill`'s result
     for the same rows, window and `config_for(view).block_tokens`, on the device; `tables`
-    [rows, any] int32. `scale` > 0 multiplies the scores. Query head h reads kv head h // group; a
-    query sees keys up to its own position, with `window` the last that many.
+    [rows, any] int32. `scale` > 0 multiplies the scores. Query head h reads KV head h // group; a
+    query sees keys up to its own position, with `window` only the last `window` of them.
     """
     config = config or config_for(view)
     heads, head_dim = queries.shape[1:]
@@ -281,7 +281,7 @@ def prefill_attention(
     descriptor = view.descriptor(dim_pad) if tensor_copy else view.values
     held_descriptor = descriptor
     if tensor_copy and view.has_scales:
-        held_descriptor = view.turned_descriptor()
+        held_descriptor = view.transposed_descriptor()
     launch(_prefill_kernel, (heads, len(tiles)))(
         queries,
         out,

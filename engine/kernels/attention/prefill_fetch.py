@@ -1,8 +1,8 @@
-"""What each program of `prefill_hopper`'s kernel does in its turns, and the warp that fetches it.
+"""The task schedule of `prefill_hopper`'s programs, and the warp that loads their data.
 
     queries of a tile | keys of pages 0, 1 | values of 0, 1 | keys of 2, 3 | ... | next tile's ...
 
-Into shared memory, each as soon as both groups are done with what was in its place.
+Each is loaded into shared memory as soon as both groups have released its buffer.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
@@ -17,11 +17,11 @@ from twolane.engine.kernels.gluon_names import async_load
 @gluon.jit
 def task(turn, n_tasks, tiles, window, HEADS: gl.constexpr, PAGE: gl.constexpr,
          BLOCK: gl.constexpr, RECORD: gl.constexpr, WINDOWED: gl.constexpr):  # fmt: skip
-    """What this program does in its `turn`: (whether anything, query head, row, first and end
-    token, first position, first and end page).
+    """The task of this program in iteration `turn`: (whether there is one, query head, row, first
+    and end token, first position, first and end page).
 
-    Tiles come costliest first: every other round runs backwards, and every other two of them start
-    half way, so that programs end up with much the same.
+    Tiles are sorted by cost, highest first. Every other round is assigned in reverse, and every
+    other pair of rounds starts half way, so that programs get about equal work.
     """
     programs = gl.num_programs(0)
     nth = gl.program_id(0)
@@ -50,8 +50,8 @@ def fetch(
     LAYERS: gl.constexpr, KV_HEADS: gl.constexpr, GROUP: gl.constexpr, PAGE: gl.constexpr,
     BLOCK: gl.constexpr, RECORD: gl.constexpr, WINDOWED: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """Bring the queries of all tasks, and their pages two by two: those of pair i are 2 i and
-    2 i + 1; one that lies before the window or past the end has its neighbour in its place."""
+    """Load the queries of all tasks, and their pages in pairs: pair i is pages 2 i and 2 i + 1. A
+    page before the window or past the end is replaced by its neighbour."""
     tile, tile_full, tile_free = asked
     keys, values, key_full, key_free, value_full, value_free = ring
     DIM: gl.constexpr = queries.block_type.shape[1]

@@ -1,23 +1,23 @@
-"""Prefill attention for Hopper: one warp fetches, two groups of four multiply and weigh.
+"""Prefill attention for Hopper: one producer warp loads, two groups of four warps compute.
 
-The same answer as `prefill_attention`'s general kernel, for 16-bit pools of head_dim 64 or 128, and
-the same operations; keys and values cross from the second-level cache once for 128 queries. Idea:
-FlashAttention-3 (Shah et al., 2024), in Gluon, Triton's lower level, which lets warps take roles
-and a product be waited for later than issued.
+Gives the same answer as `prefill_attention`'s general kernel, for 16-bit pools of head_dim 64 or
+128, with the same operations; keys and values are read from the L2 cache once per 128 queries.
+Idea: FlashAttention-3 (Shah et al., 2024), in Gluon, Triton's lower level, which supports warp
+specialisation and asynchronous products.
 
-    fetching warp    | keys of pair 0, values of pair 0 | keys of pair 1 ...  as places become free
+    producer warp    | keys of pair 0, values of pair 0 | keys of pair 1 ...  as buffers become free
     tensor cores     | scores of pair i | answer += weights of i - 1 | the same of the other group |
     other units                         | softmax of pair i ................................. |
 
-Pages are taken in two by two, which halves the bookkeeping of a softmax; pair i of a row is its
-pages 2 i and 2 i + 1 in every chunk, and a page that a query does not see weighs exactly 0. The two
-groups hold 64 queries each and issue products in turns, so that one's softmax lies beneath the
-other's products. Queries stay in registers: from shared memory, 64-key products would read faster
-than it can serve. A program stays on its multiprocessor and takes one tile and head after the
-other; its fetching warp is ahead, in the next tile while the groups end this one.
+Pages are processed in pairs, which halves the bookkeeping of the softmax; pair i of a row is its
+pages 2 i and 2 i + 1 in every chunk, and a page that a query does not see gets a weight of exactly
+0. The two groups hold 64 queries each and issue products alternately, so that one group's softmax
+overlaps the other's products. Queries stay in registers: products over 64 keys would exceed the
+bandwidth of shared memory. Programs are persistent and process one tile and head after the other;
+the producer warp already loads the next tile while the groups finish this one.
 
-No interpreter runs Gluon: without a card only the build can be checked, and the general kernel is
-interpreted in its place.
+There is no interpreter for Gluon: without a card only the build is tested, and the general kernel
+is interpreted instead.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
@@ -40,7 +40,7 @@ def _seen(
     scores, key, position, window,
     PAGE: gl.constexpr, WINDOWED: gl.constexpr, LAYOUT: gl.constexpr,
 ):  # fmt: skip
-    """`scores` of the page whose first key has the position `key`, -inf where it is unseen."""
+    """`scores` of the page whose first key has the position `key`, -inf for unseen keys."""
     at = key + gl.arange(0, PAGE, layout=gl.SliceLayout(0, LAYOUT))
     keep = at[None, :] <= position[:, None]
     if WINDOWED:
@@ -50,8 +50,8 @@ def _seen(
 
 @gluon.jit
 def _packed(weights, dtype: gl.constexpr, LAYOUT: gl.constexpr):
-    """Rounded to 16 bits, as the left side of a product. By hand: of pairs rounded one by one the
-    compiler swaps the halves, with an instruction each."""
+    """Rounded to 16 bits, as the left operand of a product. Uses inline assembly: if values are
+    rounded one by one, the compiler swaps the halves with one more instruction per pair."""
     if dtype == gl.bfloat16:
         rounded = gl.inline_asm_elementwise(
             "cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,r,r", [weights],
@@ -71,7 +71,7 @@ def _softmax(
     PAGE: gl.constexpr, WINDOWED: gl.constexpr, LAYOUT: gl.constexpr,
 ):  # fmt: skip
     """(weights of both pages, shrink, best, total) with the scores of a pair, whose first key has
-    the position `key`. All of the group see the keys seen_from .. seen_end - 1."""
+    the position `key`. All queries of the group see the keys seen_from .. seen_end - 1."""
     if (key < seen_from) | (key + 2 * PAGE > seen_end):
         left = _seen(left, key, position, window, PAGE, WINDOWED, LAYOUT)
         right = _seen(right, key + PAGE, position, window, PAGE, WINDOWED, LAYOUT)
@@ -87,7 +87,7 @@ def _softmax(
 
 @gluon.jit
 def _scores(q, keys, slot, BLOCK: gl.constexpr, PAGE: gl.constexpr, LAYOUT: gl.constexpr):
-    """Those of both pages of a pair, issued and not waited for."""
+    """The scores of both pages of a pair: issued, but not waited for."""
     zeros = gl.zeros([BLOCK, PAGE], gl.float32, LAYOUT)
     left = warpgroup_mma(
         q, keys.index(2 * slot).permute((1, 0)), zeros, use_acc=False, is_async=True
@@ -100,9 +100,9 @@ def _scores(q, keys, slot, BLOCK: gl.constexpr, PAGE: gl.constexpr, LAYOUT: gl.c
 
 @gluon.jit
 def _clean(page, n_valid, PAGE: gl.constexpr, LAYOUT: gl.constexpr):
-    """Zeros in slots past the row's end, which may spell NaN: 0 * NaN would reach the answer. Both
-    groups may do this to one page, also while the other multiplies it: what it sees in valid slots
-    is what was there."""
+    """Zero the slots past the row's end, which may contain NaN: 0 * NaN would reach the answer.
+    Both groups may do this to one page, even while the other multiplies it: valid slots keep their
+    content."""
     if n_valid < PAGE:
         place = gl.arange(0, PAGE, layout=gl.SliceLayout(1, LAYOUT))
         held = page.load(LAYOUT)
@@ -118,8 +118,8 @@ def _attend(
     HEADS: gl.constexpr, PAGE: gl.constexpr, DIM: gl.constexpr, BLOCK: gl.constexpr,
     WINDOWED: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
 ):  # fmt: skip
-    """One group's 64 queries against the pairs of pages that they see, of which pair i is the
-    (i + ahead)-th fetched."""
+    """One group's 64 queries against the pairs of pages that they see; pair i is the (i + ahead)-th
+    loaded."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, PAGE, 16])
     ANSWER: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, DIM, 16])
     QUERIES: gl.constexpr = gl.DotOperandLayout(0, SCORES, 2)
@@ -127,7 +127,7 @@ def _attend(
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [32 // (DIM // 8), DIM // 8], [WARPS, 1], [1, 0])
     tile, tile_full, tile_free = asked
     keys, values, key_full, key_free, value_full, value_free = ring
-    keys_end = first_position + end_token - first_token  # of the tile's last query
+    keys_end = first_position + end_token - first_token  # for the tile's last query
     first_token += group * BLOCK
     first_position += group * BLOCK
     begin = first // 2
@@ -166,7 +166,7 @@ def _attend(
         right = _packed(right, q.dtype, WEIGHTS)
         if begin + 1 < pairs_end:
             mbarrier.wait(key_full.index((nth + 1) % STAGES), ((nth + 1) // STAGES) & 1)
-        for i in range(begin + 1, pairs_end):  # left and right weigh pair i - 1
+        for i in range(begin + 1, pairs_end):  # left and right are the weights of pair i - 1
             before = slot
             parity = (nth // STAGES) & 1
             nth = i + ahead
@@ -184,8 +184,8 @@ def _attend(
                 next_left, next_right, best, total, i * 2 * PAGE, position, seen_from, seen_end,
                 scale, window, PAGE, WINDOWED, SCORES,
             )  # fmt: skip
-            # This wait stands here because the assembler moves no arithmetic past it: without it
-            # most of the softmax would come after the wait for the answer.
+            # This wait is here because the assembler moves no arithmetic past it: without it, most
+            # of the softmax would come after the wait for the answer.
             if i + 1 < pairs_end:
                 mbarrier.wait(key_full.index((nth + 1) % STAGES), ((nth + 1) // STAGES) & 1)
             answer, left, right = warpgroup_mma_wait(0, deps=[answer, left, right])
@@ -209,7 +209,7 @@ def _attend(
         mine = (token < end_token)[:, None] & (dim < DIM)[None, :]
         target = out + token.to(gl.int64)[:, None] * (HEADS * DIM) + query_head * DIM + dim[None, :]
         gl.store(target, gl.convert_layout(answer.to(out.dtype.element_ty), WIDE), mask=mine)
-    # Pairs that only the other group sees: let them pass, each once it is there.
+    # Pairs that only the other group sees: release each when it is loaded.
     for i in range(pairs_end, gl.cdiv(end, 2)):
         nth = i + ahead
         slot = nth % STAGES
@@ -276,7 +276,7 @@ def overlapped_kernel(
     tile = gl.allocate_shared_memory(queries.dtype, [2, BLOCK, DIM], queries.layout)
     tile_full = gl.allocate_shared_memory(gl.int64, [1], LAYOUT)
     tile_free = gl.allocate_shared_memory(gl.int64, [1], LAYOUT)
-    order = gl.allocate_shared_memory(gl.int64, [2, 1], LAYOUT)  # whose turn it is to issue
+    order = gl.allocate_shared_memory(gl.int64, [2, 1], LAYOUT)  # which group may issue next
     mbarrier.init(tile_full, count=1)
     mbarrier.init(tile_free, count=2)
     for group in gl.static_range(2):

@@ -1,4 +1,4 @@
-"""Launching `prefill_hopper`'s kernel: which pools it takes, and with how many programs."""
+"""Launches `prefill_hopper`'s kernel: which pools it supports, and with how many programs."""
 
 import torch
 from triton.experimental.gluon import language as gl
@@ -11,12 +11,12 @@ from twolane.engine.kernels.pages.kv_view import KVView
 
 BLOCK_TOKENS = 128  # two groups of 64
 _GROUP_TOKENS = 64
-_WARPS = 4  # of each group
-_REGISTERS = (240, 24)  # a thread, of the second group and of the fetching warp
+_WARPS = 4  # per group
+_REGISTERS = (240, 24)  # per thread, of the second group and of the producer warp
 
 
 def can_overlap(view: KVView) -> bool:
-    """Whether the pool is one that this was written for (the card must be a Hopper, too)."""
+    """Whether the kernel supports this pool (the card must be a Hopper, too)."""
     return (
         card_of(view.values.device) is not None
         and view.values.dtype in (torch.bfloat16, torch.float16)
@@ -26,7 +26,7 @@ def can_overlap(view: KVView) -> bool:
 
 
 def _rows(values: torch.Tensor, shape: list[int], stride: int, box: list[int]) -> TensorDescriptor:
-    """The matrix in `values`, whose rows lie `stride` values apart, to be copied by `box`es."""
+    """The matrix in `values`, whose rows are `stride` values apart, to be copied in `box`es."""
     element = gl.bfloat16 if values.dtype == torch.bfloat16 else gl.float16
     layout = gl.NVMMASharedLayout.get_default_for(box, element)
     return TensorDescriptor(values, shape, [stride, 1], box, layout)
@@ -44,10 +44,10 @@ def launch_overlapped(
     window: int,
     stages: int,
 ) -> None:
-    """As `prefill_attention`, which checks the arguments; tiles of BLOCK_TOKENS; `scale` is that of
+    """Like `prefill_attention`, which checks the arguments; tiles of BLOCK_TOKENS; `scale` is for
     scores in base 2. Keys and values of `stages` pairs of pages are in flight."""
     assert queries.dtype == view.values.dtype
-    assert stages >= 2, "keys of the next pair come before values of the one before are free"
+    assert stages >= 2, "a pair's keys are loaded before the values before them are released"
     heads, dim = queries.shape[1:]
     n_tasks = heads * len(tiles)
     card = card_of(view.values.device)

@@ -1,11 +1,11 @@
-"""Which query tiles a prefill step has: each row cut into tiles, the costliest first."""
+"""The query tiles of a prefill step: each row is cut into tiles, the costliest first."""
 
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-TILE_RECORD = 4  # int32s a tile: row, first packed token, end of the row's tokens, first position
+TILE_RECORD = 4  # int32s per tile: row, first packed token, end of the row's tokens, first position
 
 
 def plan_prefill(
@@ -13,8 +13,8 @@ def plan_prefill(
 ) -> npt.NDArray[np.int32]:
     """`[tiles, 4]` for rows of `lengths` new tokens, packed in order, from positions `starts` on.
 
-    Tiles with the most keys come first, so that the last ones to finish are short. A tile never
-    spans two rows.
+    Tiles with the most keys come first, so that the last to finish are short. A tile never spans
+    two rows.
     """
     new = np.asarray(lengths, np.int64)
     first = np.asarray(starts, np.int64)

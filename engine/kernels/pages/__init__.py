@@ -1,1 +1,1 @@
-"""Kernels that read, write, convert and copy the pages of keys and values."""
+"""Kernels that read, write, convert and copy KV pages."""

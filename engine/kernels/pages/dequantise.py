@@ -1,9 +1,9 @@
-"""One layer of some rows' FP8 pages, written out wide, in the order of the rows.
+"""Dequantises one layer of some rows' FP8 pages, in the order of the rows.
 
     pool   page tables[r, i], layer l  ->  scratch   page r * pages_a_row + i, its only layer
 
-Bytes: each visible key and value read once as FP8, with its scale, and written once wide. Attention
-of a prompt's chunk reads every key many times, and from wide pages multiplies without unpacking.
+Bytes: each visible key and value read once as FP8, with its scale, and written once unquantised. A
+chunk's attention reads every key many times, and can multiply unquantised pages directly.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
@@ -17,12 +17,12 @@ from twolane.engine.kernels.pages.kv_view import KVView
 from twolane.engine.kernels.pages.load_plane import load_plane, load_scales, load_transposed
 
 
-# Lengths begin behind those of the decode rows: at any multiple of 4 bytes, one kernel for all.
+# Lengths follow those of the decode rows: any multiple of 4 bytes, so one variant must serve all.
 @triton.jit(
     do_not_specialize=["layer", "table_stride", "pages_a_row"],
     do_not_specialize_on_alignment=["lengths"],
 )
-def _widen_kernel(
+def _dequantise_kernel(
     values,
     scales,
     tables,
@@ -39,7 +39,7 @@ def _widen_kernel(
     PLANE: tl.constexpr,
 ):
     nth = tl.program_id(0)
-    kind = tl.program_id(1)  # keys of each head, then values
+    kind = tl.program_id(1)  # keys of each head, then values of each
     row = nth // pages_a_row
     i = nth % pages_a_row
     n_valid = tl.load(lengths + row) - i * PAGE
@@ -66,9 +66,9 @@ def _widen_kernel(
 def dequantise_pages(
     view: KVView, layer: int, tables: torch.Tensor, lengths: torch.Tensor, *, out: KVView
 ) -> None:
-    """The pages of `tables` [rows, any] int32 that rows of `lengths` [rows] int32 have, into the
-    one layer of `out`, whose pages are dealt to the rows evenly. Slots past a row's end become 0 in
-    its last page; pages past it are left as they are."""
+    """Dequantise the pages in `tables` [rows, any] int32 of rows of `lengths` [rows] int32 into the
+    one layer of `out`, whose pages are divided evenly among the rows. Slots past a row's end become
+    0 in its last page; later pages are not written."""
     rows = len(lengths)
     assert view.has_scales
     assert not out.has_scales
@@ -79,7 +79,7 @@ def dequantise_pages(
     )  # fmt: skip
     assert tables.dtype == lengths.dtype == torch.int32
     assert tables.stride(1) == 1
-    launch(_widen_kernel, (out.n_pages, 2 * view.kv_heads))(
+    launch(_dequantise_kernel, (out.n_pages, 2 * view.kv_heads))(
         view.values,
         view.scales,
         tables,

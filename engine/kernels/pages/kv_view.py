@@ -1,16 +1,16 @@
-"""The KV pool as kernels see it: planes of `[page_tokens, head_dim]` in one flat tensor.
+"""The kernels' view of the KV pool: planes of `[page_tokens, head_dim]` in one flat tensor.
 
     page | layer | keys, values | kv head        plane = ((page * layers + layer) * 2 + kv)
     [64, head_dim] values [64 scales, FP8 only]          * kv_heads + head,
                                                  and begins at plane * plane_values
 
-A page of all layers is one contiguous run, scales included, so moving a page moves its scales.
+A page (all layers) is one contiguous run, scales included, so moving a page moves its scales.
 
-In an FP8 pool a plane of values is turned, `[head_dim, page_tokens]`: so both products of attention
-find what they sum over in consecutive bytes, as Hopper's FP8 products want it. Each token and head
-has a float32 scale, and no byte of such a plane ever spells NaN: a value that is not finite is
-stored as 0 under a scale that is NaN. Slots past a row's end may thus be read, and weighed with 0.
-That takes a pool that began as zeros, and pages from elsewhere that are those of such a pool.
+In an FP8 pool a plane of values is transposed, `[head_dim, page_tokens]`: so in both products of
+attention the summed dimension is contiguous, as Hopper's FP8 products require. Each token and head
+has a float32 scale, and no byte of such a plane is ever NaN: non-finite values are stored as 0 with
+a scale of NaN. Slots past a row's end may therefore be read with weight 0. This requires a pool
+that started as zeros, and that pages from other workers come from such a pool.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from twolane.engine.model_files.fp8 import FP8
 
-SCALE_BYTES = 4  # one float32 a token and head, behind the values of an FP8 plane
+SCALE_BYTES = 4  # one float32 per token and head, after the values of an FP8 plane
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class KVView:
 
     @property
     def plane_values(self) -> int:
-        """From one plane to the next, in elements of `values`."""
+        """The distance between planes, in elements of `values`."""
         scales = self.page_tokens * SCALE_BYTES if self.has_scales else 0
         return self.page_tokens * self.head_dim + scales
 
@@ -64,16 +64,16 @@ class KVView:
     @property
     def scales(self) -> torch.Tensor:
         """The same bytes as float32; a plane's scales begin `page_tokens * head_dim` bytes in.
-        Without scales, `values` itself (a kernel never reads it as such)."""
+        Without scales, `values` itself (a kernel never reads it as scales)."""
         return self.values.view(torch.float32) if self.has_scales else self.values
 
     def planes(self) -> torch.Tensor:
-        """`[pages, layers, 2, kv_heads, page_tokens, head_dim]`, a view; not of an FP8 pool."""
+        """`[pages, layers, 2, kv_heads, page_tokens, head_dim]`, a view; not for FP8 pools."""
         assert not self.has_scales
         return self._planes()
 
     def parts(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values `[pages, layers, kv_heads, page_tokens, head_dim]`, views, not scaled."""
+        """Keys and values `[pages, layers, kv_heads, page_tokens, head_dim]`: unscaled views."""
         planes = self._planes()
         keys, held = planes[:, :, 0], planes[:, :, 1]
         if self.has_scales:
@@ -96,29 +96,30 @@ class KVView:
 
     @property
     def has_descriptor(self) -> bool:
-        """Whether planes lie on a grid of rows, as the tensor copy engine wants them."""
+        """Whether planes are aligned to rows of a matrix, as tensor descriptors require."""
         on_grid = self.plane_values % self.head_dim == 0 and self.head_dim <= 256
         return on_grid and (not self.has_scales or self.plane_values % self.page_tokens == 0)
 
     def descriptor(self, dim_pad: int) -> TensorDescriptor:
-        """One 2-D descriptor over the whole pool: rows of head_dim, a block is one plane.
+        """One 2-D descriptor of the whole pool: rows of head_dim, a block is one plane.
 
-        Columns from head_dim to dim_pad read as zero. `plane_values / head_dim` rows a plane.
+        Columns from head_dim to dim_pad read as zero. A plane has `plane_values / head_dim` rows.
         """
         rows = self.values.numel() // self.head_dim
         box = [self.page_tokens, dim_pad]
         return TensorDescriptor(self.values, [rows, self.head_dim], [self.head_dim, 1], box)
 
-    def turned_descriptor(self) -> TensorDescriptor:
-        """The same of an FP8 pool's values: rows of page_tokens, a block is one turned plane."""
+    def transposed_descriptor(self) -> TensorDescriptor:
+        """The same for an FP8 pool's values: rows of page_tokens, a block is one transposed
+        plane."""
         assert self.has_scales
         rows = self.values.numel() // self.page_tokens
         box = [self.head_dim, self.page_tokens]
         return TensorDescriptor(self.values, [rows, self.page_tokens], [self.page_tokens, 1], box)
 
     def scales_descriptor(self) -> TensorDescriptor:
-        """A row is as long as a plane's scales; `page_tokens * head_dim / 4 / page_tokens` rows
-        into a plane lie its own."""
+        """Rows of page_tokens; a plane's scales are at row `page_tokens * head_dim / 4 /
+        page_tokens` of it."""
         scales = self.scales
         shape = [scales.numel() // self.page_tokens, self.page_tokens]
         return TensorDescriptor(scales, shape, [self.page_tokens, 1], [1, self.page_tokens])
@@ -134,7 +135,7 @@ def allocate_view(
     device: torch.device | str,
     page_tokens: int = 64,
 ) -> KVView:
-    """A pool of zeros in torch's memory, for tests and benchmarks."""
+    """A zeroed pool in torch's memory, for tests and benchmarks."""
     plane = page_tokens * (head_dim + (SCALE_BYTES if dtype == FP8 else 0))
     size = n_pages * layers * 2 * kv_heads * plane
     raw = torch.zeros(size * dtype.itemsize, dtype=torch.uint8, device=device)

@@ -1,4 +1,4 @@
-"""Loading one plane of the pool (see `view`) inside a kernel."""
+"""Loads one plane of the pool (see `kv_view`) inside a kernel."""
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
 
@@ -22,7 +22,7 @@ def load_plane(
 ):
     """One plane `[PAGE, DIM_PAD]`; with MASKED, zeros outside of the slots low .. high - 1.
 
-    Left-over bytes may spell NaN, and 0 * NaN would reach the row: so they are never read.
+    Stale bytes may be NaN, and 0 * NaN would reach the row: so they are never read.
     """
     if TENSOR_COPY and not MASKED:
         tile = descriptor.load([plane * (PLANE // HEAD_DIM), 0])
@@ -61,7 +61,7 @@ def load_transposed(
     DIM_PAD: tl.constexpr,
     PLANE: tl.constexpr,
 ):
-    """A plane of an FP8 pool's values `[DIM_PAD, PAGE]`; what is past HEAD_DIM reads as 0."""
+    """A plane of an FP8 pool's values `[DIM_PAD, PAGE]`; zero past HEAD_DIM."""
     dim = tl.arange(0, DIM_PAD)[:, None]
     at = values + plane.to(tl.int64) * PLANE + dim * PAGE + tl.arange(0, PAGE)[None, :]
     return tl.load(at, mask=dim < HEAD_DIM, other=0.0)

@@ -1,15 +1,15 @@
-"""Pages of another layout, made of a pool's by a table: where each granule of a made page is found.
+"""Converts pages to another layout, by a table of where each granule of a converted page is found.
 
-    made page      | g0 | g1 | g2 | ...      granule g: unit[g] says which slot of the page's row,
-    row of slots   [ 7, 12, -1, ... ]        slot = page * slots_a_page + place, -1: not there
+    converted page | g0 | g1 | g2 | ...      granule g: unit[g] is the index into the row of slots
+    row of slots   [ 7, 12, -1, ... ]        slot = page * slots_a_page + place, -1: absent
     its bytes      page * page_bytes + (base[g] + place * step[g]) * 16, counted from `address`
 
-A pool of several parts, such as ranks have, is one: `base` may lead from the first part into any
-other, whose pages are `page_bytes` apart as well. Places that are not there are made of zeros.
+A pool of several parts, as ranks have, is treated as one: `base` may lead from the first part into
+any other, whose pages are also `page_bytes` apart. Absent places become zeros.
 
-Bytes: `convert_pages` reads each byte that it makes once and writes it once, by 16 bytes a thread;
-`make_fp8_pages` reads them once and writes an FP8 byte for each value, and a scale a token and
-head. Of the table, 16 bytes a granule are read again for every page, from the cache.
+Bytes: `convert_pages` reads and writes each byte once, 16 bytes per thread; `convert_pages_to_fp8`
+reads each once and writes an FP8 byte per value, and a scale per token and head. 16 bytes of the
+table per granule are read again for every page, from the cache.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
@@ -22,17 +22,17 @@ import triton.language as tl
 
 from twolane.engine.model_files.fp8 import FP8, LARGEST, SMALLEST_SCALE
 
-UNIT_BYTES = 16  # that bases and steps count
-TILE_WORDS = 4096  # int64s a turn: 32 KiB
-MAX_SPAN = 512  # int64s of a granule that a turn copies at once
-MAX_TOKENS = 64  # of a head, that a turn quantises
+UNIT_BYTES = 16  # the unit of bases and steps
+TILE_WORDS = 4096  # int64s per iteration: 32 KiB
+MAX_SPAN = 512  # int64s of a granule copied at once
+MAX_TOKENS = 64  # of a head, quantised in one iteration
 _LARGEST: tl.constexpr = tl.constexpr(LARGEST)
 _SMALLEST: tl.constexpr = tl.constexpr(SMALLEST_SCALE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MakeTable:
-    """One row a granule, in the order of a made page; on the device that runs.
+class ConversionTable:
+    """One row per granule, in the order of a converted page; on the device that runs the kernel.
 
     `base` int64; `unit`, `step` int32, all [granules].
     """
@@ -41,7 +41,7 @@ class MakeTable:
     unit: torch.Tensor
     step: torch.Tensor
     granule_bytes: int
-    units: int  # of a made page
+    units: int  # of a converted page
     slots_a_page: int  # of the pool
 
     def __post_init__(self) -> None:
@@ -51,14 +51,14 @@ class MakeTable:
         assert self.base.shape == self.unit.shape == self.step.shape
 
     @property
-    def made_bytes(self) -> int:
-        """Of a page, as wide as it lies in the pool."""
+    def converted_bytes(self) -> int:
+        """Bytes of a converted page, before it is quantised."""
         return self.granule_bytes * len(self.base)
 
 
 @triton.jit
 def _found(slots, base, unit, step, granule, keep, SLOTS_A_PAGE: tl.constexpr):
-    """(whether it is there, page, units of 16 bytes from the beginning of that page)."""
+    """(whether it is present, page, offset in that page in units of 16 bytes)."""
     slot = tl.load(slots + tl.load(unit + granule, mask=keep, other=0), mask=keep, other=-1)
     is_there = slot >= 0
     slot = tl.maximum(slot, 0)
@@ -69,7 +69,7 @@ def _found(slots, base, unit, step, granule, keep, SLOTS_A_PAGE: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["n_pages"])
-def _page_make_kernel(
+def _convert_kernel(
     address,
     slots,
     base,
@@ -86,7 +86,7 @@ def _page_make_kernel(
     PIECES: tl.constexpr,
 ):
     source = tl.multiple_of(address.to(tl.uint64).to(tl.pointer_type(tl.int64)), 16)
-    CUT: tl.constexpr = WORDS // SPAN  # pieces a granule
+    CUT: tl.constexpr = WORDS // SPAN  # pieces per granule
     pieces = granules * CUT
     tiles = tl.cdiv(pieces, PIECES)
     word = tl.arange(0, SPAN)[None, :]
@@ -104,12 +104,12 @@ def _page_make_kernel(
 
 @triton.jit
 def _size(x):
-    """|x|, and infinity for NaN, which a maximum would pass over."""
+    """|x|, and infinity for NaN, which a maximum would ignore."""
     return tl.where(x == x, tl.abs(x), float("inf"))
 
 
 @triton.jit(do_not_specialize=["n_pages"])
-def _page_make_fp8_kernel(
+def _convert_to_fp8_kernel(
     address,
     slots,
     base,
@@ -131,8 +131,8 @@ def _page_make_fp8_kernel(
     WIDE: tl.constexpr,
 ):
     source = tl.multiple_of(address.to(tl.uint64).to(tl.pointer_type(WIDE)), 16)
-    PLANE: tl.constexpr = PAGE * (HEAD_DIM + 4)  # bytes of a made one
-    CUT: tl.constexpr = PAGE // TOKENS  # tiles a plane
+    PLANE: tl.constexpr = PAGE * (HEAD_DIM + 4)  # bytes of a converted plane
+    CUT: tl.constexpr = PAGE // TOKENS  # tiles per plane
     token = tl.arange(0, TOKENS)
     dim = tl.arange(0, DIM_PAD)
     is_dim = (dim < HEAD_DIM)[None, :]
@@ -146,7 +146,7 @@ def _page_make_fp8_kernel(
         largest = tl.max(_size(held), 1)
         sound = largest < float("inf")
         scale = tl.div_rn(tl.maximum(largest, _SMALLEST), tl.full([TOKENS], _LARGEST, tl.float32))
-        # What is not finite makes the scale so, and never a byte that spells NaN.
+        # Non-finite values make the scale NaN, but never a byte.
         scale = tl.where(sound, scale, float("nan"))
         in_units = tl.div_rn(held, tl.broadcast_to(scale[:, None], [TOKENS, DIM_PAD]))
         small = tl.where(sound[:, None], in_units, 0.0).to(out.dtype.element_ty)
@@ -166,26 +166,27 @@ def _page_make_fp8_kernel(
 def convert_pages(
     address: int,
     slots: torch.Tensor,
-    table: MakeTable,
+    table: ConversionTable,
     *,
     page_bytes: int,
     out: torch.Tensor,
     programs: int = 64,
 ) -> None:
-    """Fill `out` [n, table.made_bytes] uint8 with the pages that `slots` [n, units] int32 name.
+    """Fill `out` [n, table.converted_bytes] uint8 with the pages that `slots` [n, units] int32
+    name.
 
-    `address` is that of page 0 of the pool's first part, 16-byte aligned, and `page_bytes` the
-    distance of pages in each part. `programs` bounds how much of the device it takes.
+    `address` is of page 0 of the pool's first part, 16-byte aligned, and `page_bytes` the distance
+    of pages in each part. `programs` bounds how much of the device is used.
     """
     words = table.granule_bytes // 8
     span = min(MAX_SPAN, words & -words)
     pieces = TILE_WORDS // span
     _check(address, slots, table, page_bytes, out)
-    assert out.shape[1] == table.made_bytes
+    assert out.shape[1] == table.converted_bytes
     if len(slots) == 0:
         return
-    tasks = len(slots) * triton.cdiv(table.made_bytes // 8 // span, pieces)
-    _page_make_kernel[(min(programs, tasks),)](
+    tasks = len(slots) * triton.cdiv(table.converted_bytes // 8 // span, pieces)
+    _convert_kernel[(min(programs, tasks),)](
         address,
         slots,
         table.base,
@@ -204,10 +205,10 @@ def convert_pages(
     )
 
 
-def make_fp8_pages(
+def convert_pages_to_fp8(
     address: int,
     slots: torch.Tensor,
-    table: MakeTable,
+    table: ConversionTable,
     *,
     page_bytes: int,
     out: torch.Tensor,
@@ -217,12 +218,13 @@ def make_fp8_pages(
     head_dim: int,
     programs: int = 64,
 ) -> None:
-    """`convert_pages` of a pool of float32, bfloat16 or float16 (`dtype`), into FP8 pages with
-    scales: byte for byte what `twolane.engine.cpu.fp8_pages.quantise_tensors` makes of the wide
+    """Convert pages of a float32, bfloat16 or float16 pool (`dtype`) to FP8 pages with scales: byte
+    for byte what `twolane.engine.cpu.fp8_pages.quantise_tensors` computes from the unquantised
     pages.
 
-    `table` is of tiles as `fp8_tokens` says, in the order of the wide made page; `page_tokens` is
-    of a made page, `kv_heads` of one of its ranks. `out` [n, bytes of a made FP8 page] uint8.
+    `table` has tiles of `fp8_tokens` tokens, in the order of the unquantised converted page;
+    `page_tokens` is for a converted page, `kv_heads` for one of its ranks. `out` [n, bytes of a
+    converted FP8 page] uint8.
     """
     tokens = table.granule_bytes // (head_dim * dtype.itemsize)
     n_tiles = len(table.base)
@@ -233,7 +235,7 @@ def make_fp8_pages(
     assert out.shape[1] == n_tiles * tokens * (head_dim + 4)
     if len(slots) == 0:
         return
-    _page_make_fp8_kernel[(min(programs, len(slots) * n_tiles),)](
+    _convert_to_fp8_kernel[(min(programs, len(slots) * n_tiles),)](
         address,
         slots,
         table.base,
@@ -258,12 +260,12 @@ def make_fp8_pages(
 
 
 def fp8_tokens(unit_tokens: int) -> int:
-    """Tokens of a head that a row of `make_fp8_pages`' table is of."""
+    """Tokens of a head per row of the table of `convert_pages_to_fp8`."""
     return min(MAX_TOKENS, unit_tokens & -unit_tokens)
 
 
 def _check(
-    address: int, slots: torch.Tensor, table: MakeTable, page_bytes: int, out: torch.Tensor
+    address: int, slots: torch.Tensor, table: ConversionTable, page_bytes: int, out: torch.Tensor
 ) -> None:
     assert address % 16 == 0
     assert page_bytes % 128 == 0

@@ -1,7 +1,7 @@
-"""Copying scattered pages by index, within a card or from a peer's memory.
+"""Copies scattered pages by index, within a card or from a peer's memory.
 
-Bytes: each page read once and written once, by 16 bytes a thread. Peers' pools have no tensor in
-this process, so pools are given by address; `tl.multiple_of` keeps the accesses 128 bits wide.
+Bytes: each page read once and written once, 16 bytes per thread. Peers' pools have no tensor in
+this process, so pools are passed by address; `tl.multiple_of` keeps the accesses 128 bits wide.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-BLOCK = 4096  # int64s a turn: 32 KiB
+BLOCK = 4096  # int64s per iteration: 32 KiB
 
 
 @triton.jit(do_not_specialize=["n_pages"])
@@ -49,11 +49,10 @@ def copy_pages(
     target_stride: int = 0,
     programs: int = 264,
 ) -> None:
-    """Copy page source_pages[i] of one pool to target_pages[i] of another; int32 on the device that
-    runs. Addresses are of page 0, 16-byte aligned, readable and writable from this device. Pages
-    written must not be among those read. Pages are their stride apart (0: one behind the other).
-    `programs` bounds how much of the device it takes.
-    """
+    """Copy page source_pages[i] of one pool to target_pages[i] of another; both int32, on the
+    device that runs the kernel. Addresses are of page 0, 16-byte aligned, accessible from this
+    device. Pages that are written must not be among those read. Pages are their stride apart (0:
+    adjacent). `programs` bounds how much of the device is used."""
     source_stride, target_stride = source_stride or page_bytes, target_stride or page_bytes
     assert page_bytes % 128 == source_stride % 128 == target_stride % 128 == 0
     assert source_address % 16 == 0

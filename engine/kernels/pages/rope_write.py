@@ -1,8 +1,8 @@
-"""From a fused qkv product to attention: bias, qk-norm, rotation; keys and values into their pages.
+"""Between the fused qkv product and attention: bias, qk-norm, rotation, writing keys and values.
 
-Bytes a token: the qkv row read, (heads + 2 * kv_heads) * head_dim values written (queries to their
-buffer, the rest into the pool), a table row of head_dim float32. Nothing else touches memory. One
-program a token and a few heads; a head's bits depend on that head's values alone.
+Bytes per token: the qkv row read, (heads + 2 * kv_heads) * head_dim values written (queries to
+their buffer, the rest to the pool), a table row of head_dim float32. No other memory access. One
+program per token and a few heads; a head's bits depend only on that head's values.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
@@ -16,7 +16,7 @@ from twolane.engine.kernels.pages.kv_view import KVView
 from twolane.engine.kernels.pdl import ready
 
 FP8_MAX = 448.0  # of e4m3
-MAX_HEADS = 16  # heads a program
+MAX_HEADS = 16  # heads per program
 
 
 @triton.jit
@@ -30,7 +30,7 @@ def _normed(low, high, weight, half_dim, at_half, epsilon, HALF: tl.constexpr):
 
 @triton.jit
 def _size(x):
-    """|x|, and infinity for NaN, which a maximum would pass over."""
+    """|x|, and infinity for NaN, which a maximum would ignore."""
     return tl.where(x == x, tl.abs(x), float("inf"))
 
 
@@ -98,7 +98,7 @@ def _rope_write_kernel(
     slot = tl.load(slots + token)
     if slot >= 0:
         page = (slot // PAGE).to(tl.int64)
-        kv_head = head - HEADS  # values follow keys here as they do in a page
+        kv_head = head - HEADS  # values follow keys here, as in a page
         plane = (page * LAYERS + layer) * (2 * KV_HEADS) + kv_head
         at_slot = (plane * PLANE + (slot % PAGE) * HEAD_DIM)[:, None] + half_dim[None, :]
         to_high = HALF
@@ -109,7 +109,7 @@ def _rope_write_kernel(
             scale = tl.where(sound, tl.maximum(largest, 1e-12) / FP8_MAX, float("nan"))
             at_scale = (plane * PLANE + PAGE * HEAD_DIM) // 4 + slot % PAGE
             tl.store(scales + at_scale, scale, mask=is_head & (kv_head >= 0))
-            # What is not finite makes the scale so, and never a byte that spells NaN.
+            # Non-finite values make the scale NaN, but never a byte.
             new_low = tl.where(sound[:, None], new_low / scale[:, None], 0.0)
             new_high = tl.where(sound[:, None], new_high / scale[:, None], 0.0)
             turned = (plane * PLANE + slot % PAGE)[:, None] + half_dim[None, :] * PAGE
@@ -136,12 +136,12 @@ def rope_write(
     pdl: int = 0,
 ) -> None:
     """qkv `[n, (heads + 2 kv_heads) * head_dim]` -> queries `[n, heads, head_dim]` dense, and keys
-    and values into the pool at `slots` [n] int64 = page * page_tokens + place; -1 writes nothing.
+    and values to the pool at `slots` [n] int64 = page * page_tokens + place; -1 writes nothing.
 
-    `positions` [n] integers; `cos` and `sin` `[positions, head_dim]` float32 as `Rope.tables` makes
-    them (sin signed in its first half). Order: bias, norm of queries and keys (both or neither),
-    rotation by halves, rounding. An FP8 pool gets one scale a token and head: its largest / 448,
-    or NaN where not all is finite.
+    `positions` [n] integers; `cos` and `sin` `[positions, head_dim]` float32 as from `Rope.tables`
+    (sin is negated in its first half). Order: bias, norm of queries and keys (both or neither),
+    rotation by halves, rounding. An FP8 pool gets one scale per token and head: the maximum / 448,
+    or NaN if a value is not finite.
     """
     n = len(qkv)
     heads, head_dim = queries.shape[1:]
@@ -202,7 +202,7 @@ def reference_rope(
     key_norm: torch.Tensor | None = None,
     epsilon: float = 1e-6,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Queries, keys and values `[n, heads, head_dim]` in float64, not yet rounded."""
+    """Queries, keys and values `[n, heads, head_dim]` in float64, unrounded."""
     dim = cos.shape[1]
     x = qkv.double() if bias is None else qkv.double() + bias.double()
     parts = list(x.view(len(x), -1, dim).split([heads, kv_heads, kv_heads], dim=1))

@@ -1,1 +1,1 @@
-"""Matrix products for few rows, and for many with a gate."""
+"""Matrix products of few rows, and gated products of many."""

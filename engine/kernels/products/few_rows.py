@@ -1,11 +1,10 @@
-"""Products of 1 to 128 rows with a weight matrix, at the speed at which the weights can be read.
+"""Products of 1 to 128 rows with a weight matrix, bound by the time to read the weights.
 
-Bytes: the weights once (out * in * itemsize), from memory; the rows once a tile of outputs, and
-partial sums of tiles that programs share once each way, from the second-level cache. With `gated`,
-silu(gate) * up follows in the registers, and what it saves is a launch and two trips of
-[rows, 2 * units].
+Bytes: the weights once (out * in * itemsize), from memory; the rows once per tile of outputs, and
+partial sums of shared tiles once each way, from the L2 cache. With `gated`, silu(gate) * up follows
+in registers, which saves a launch and writing and reading [rows, 2 * units].
 
-Sums are in float32, in an order that the configuration fixes: the same call gives the same bits.
+Sums are in float32, in an order fixed by the configuration: the same call gives the same bits.
 """
 
 from typing import Any
@@ -25,8 +24,8 @@ from twolane.engine.kernels.products.few_rows_plan import (
 
 
 class PartialSums:
-    """Where programs leave their parts of tiles that they share; one of these a stream. `counters`
-    are zero between launches."""
+    """Where programs store partial sums of shared tiles; one per stream. `counters` are zero
+    between launches."""
 
     def __init__(
         self, device: torch.device | str, *, values: int = PARTIAL_VALUES, programs: int = 1024
@@ -46,15 +45,16 @@ def few_rows_product(
     config: FewRowsConfig | None = None,
     pdl: int = 0,
 ) -> None:
-    """x `[rows, in]` times weight `[out, in]` transposed, plus bias [out] -> out `[rows, out]`,
-    where `can_stream`.
+    """x `[rows, in]` times weight `[out, in]` transposed, plus bias [out] -> out `[rows, out]`;
+    requires `can_stream`.
 
     With `gated`, weight is `[2 * units, in]` (gates, ups), bias likewise, and out `[rows, units]` =
     silu(gate) * up. Rows of x and weight must start at multiples of 16 bytes; out is dense.
     `weight` must not change while the stream runs: with `pdl` its first bytes are read before the
-    kernels launched before this one have ended.
+    previous kernels have ended.
 
-    Asserted: 1 to 128 rows, shapes, strides, a chunk for each program, two stages, room for parts.
+    Asserted: 1 to 128 rows, shapes, strides, a chunk for each program, two stages, room for partial
+    sums.
     """
     from twolane.engine.kernels.products.few_rows_launch import launch_streamed  # in Gluon
 
@@ -86,7 +86,7 @@ def checked_arguments(
     config: FewRowsConfig,
     rows_pad: int,
 ) -> tuple[Any, ...]:
-    """The kernel's arguments after x and weight. Asserts what `few_rows_product` does."""
+    """The kernel's arguments after x and weight. Asserts the conditions of `few_rows_product`."""
     rows, inner = x.shape
     n_out = out.shape[1]
     n_tiles = tiles_for(n_out, config, gated=gated)
@@ -100,7 +100,7 @@ def checked_arguments(
     assert out.is_contiguous()
     assert bias is None or (bias.shape == weight.shape[:1] and bias.is_contiguous())
     n_chunks = triton.cdiv(inner, config.block_in)
-    assert config.stages >= 2, "a stage is free when the next has come"
+    assert config.stages >= 2, "a stage is released when the next is loaded"
     assert not config.split or config.programs <= min(n_tiles * n_chunks, len(sums.counters))
     assert config.partial_values(rows_pad) <= sums.values.numel()
     return (
@@ -116,6 +116,6 @@ def checked_arguments(
 
 
 def can_stream(x: torch.Tensor) -> bool:
-    """Whether `skinny_hopper` takes x's dtype and card."""
+    """Whether the kernel of `few_rows_hopper` supports x's dtype and card."""
     card = card_of(x.device)
     return x.dtype in (torch.bfloat16, torch.float16) and card is not None and card.is_hopper

@@ -1,16 +1,17 @@
-"""Products of a few rows on a Hopper: one warp streams weights, one or two groups multiply.
+"""Products of a few rows on Hopper: a producer warp streams weights, one or two groups multiply.
 
-    before the wait   the fetching warp asks for the ring's worth of weights (nobody writes those)
-    afterwards        rows follow into the same stages; stage by stage, as places become free
-    tensor cores      [64 outputs, inner] x [inner, rows]: weights are the tall side, so that 8 rows
-                      cost no more than they must
+    before the wait   the producer warp loads a ring full of weights (which no kernel writes)
+    afterwards        rows are loaded into the same stages; stage by stage, as they become free
+    tensor cores      [64 outputs, inner] x [inner, rows]: weights are the rows of the product, so
+                      that 8 input rows need no padding
 
-A stage holds one box of weights of HALF outputs, or a pair, low and high: neighbours, or the gates
-and ups of the same units, whose product then never leaves the registers. Ideas: warp roles of
-FlashAttention-3 (Shah et al., 2024); Stream-K (Osama et al., 2023) for shares as even as chunks
-allow. Each share begins with the tiles that it begins and ends with the rest of another's: so all
-programs are at the same columns, or one of two, whose rows the cache hands to many at once. Who has
-the last chunk of a tile finishes it: nobody waits but for lower programs, which started earlier.
+A stage holds one box of weights of HALF outputs, or a pair, low and high: adjacent outputs, or the
+gates and ups of the same units, whose product then never leaves the registers. Ideas: the warp
+specialisation of FlashAttention-3 (Shah et al., 2024); Stream-K (Osama et al., 2023) for shares as
+even as chunks allow. Each program processes the tiles that it starts first, and the rest of a
+shared tile last: so all programs are at one or two positions of the input, whose rows the cache
+serves to many at once. The program with the last chunk of a tile finishes it: programs only wait
+for lower-numbered ones, which started earlier.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
@@ -42,8 +43,8 @@ def _outputs(tile, n_out, HALF: gl.constexpr, PAIR: gl.constexpr, GATED: gl.cons
 
 @gluon.jit
 def _share(n_tiles, n_chunks, SPLIT: gl.constexpr):
-    """(begin, middle, end) of this program's share of all tiles' chunks in a line. Middle is where
-    its first tile begins, or end: it goes from there to the end, then from begin to middle."""
+    """(begin, middle, end) of this program's share of the chunks of all tiles, concatenated. Middle
+    is where its first own tile begins, or end: it processes middle to end, then begin to middle."""
     each = 1 if SPLIT else n_chunks
     units = n_tiles * n_chunks if SPLIT else n_tiles
     program, programs = gl.program_id(0), gl.num_programs(0)
@@ -54,7 +55,7 @@ def _share(n_tiles, n_chunks, SPLIT: gl.constexpr):
 
 @gluon.jit
 def _next(tile, chunk, done, begin, middle, end, n_chunks):
-    """(tile, chunk) after a program's chunk number `done`."""
+    """(tile, chunk) after the program's chunk number `done`."""
     chunk += 1
     if chunk == n_chunks:
         chunk = 0
@@ -71,7 +72,7 @@ def _fetch(
     HALF: gl.constexpr, BLOCK_IN: gl.constexpr, STAGES: gl.constexpr, SPLIT: gl.constexpr,
     PAIR: gl.constexpr, GATED: gl.constexpr, PDL: gl.constexpr,
 ):  # fmt: skip
-    """Bring this program's chunks to shared memory, one after the other."""
+    """Load this program's chunks to shared memory, one after the other."""
     n_bytes: gl.constexpr = (1 + PAIR) * weight.block_type.nbytes + x.block_type.nbytes
     begin, middle, end = _share(n_tiles, n_chunks, SPLIT)
     early = gl.minimum(end - begin, STAGES)
@@ -102,7 +103,7 @@ def _fetch(
                 async_load(weight, [high, column], there, highs.index(slot))
         async_load(x, [0, column], there, rows.index(slot))
         tile, chunk = _next(tile, chunk, done, begin, middle, end, n_chunks)
-    if PDL == 2:  # early, but not before all has been asked for: memory serves one after the other
+    if PDL == 2:  # early, but only after all loads are issued: memory serves them in order
         gdc_launch_dependents()
 
 
@@ -133,7 +134,7 @@ def _multiply(
         first_low, first_high = _outputs(tile, n_out, HALF, PAIR, GATED)
         low = gl.zeros([HALF, ROWS], gl.float32, LAYOUT)
         high = gl.zeros([HALF, ROWS], gl.float32, LAYOUT)
-        # Each chunk's products are waited for when the next chunk's have been issued.
+        # Wait for each chunk's products after issuing the next chunk's.
         for chunk in range(begin, end):
             slot = done % STAGES
             mbarrier.wait(full.index(slot), (done // STAGES) & 1)

@@ -1,4 +1,4 @@
-"""Launching `skinny_hopper`'s kernel."""
+"""Launches `few_rows_hopper`'s kernel."""
 
 from typing import Any
 
@@ -24,7 +24,8 @@ def launch_streamed(
     biased: bool,
     pdl: int,
 ) -> None:
-    """As `skinny`, which checks the arguments; `arguments`: the kernel's, after x and weight."""
+    """Like `few_rows_product`, which checks the arguments; `arguments`: the kernel's, after x and
+    weight."""
     element = gl.bfloat16 if x.dtype == torch.bfloat16 else gl.float16
     launch(streamed_kernel, (config.programs,))(
         *(

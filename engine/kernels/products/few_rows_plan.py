@@ -1,51 +1,51 @@
-"""How a product of a few rows is cut for a card: tiles of outputs, shares of programs, a ring.
+"""Plans a product of few rows for a card: tiles of outputs, shares of programs, ring stages.
 
     outputs   |---- tile 0 ----|---- tile 1 ----|---- tile 2 ----|   a tile: chunks of inputs
     whole     |-- program 0 ---|-- program 1 ---|-- program 2 ---|
     split     |program 0|program 1|program 2|program 3|program 4 |   as even as chunks allow
 
-Memory binds, so what counts is that every program streams about as much, with much of it asked for
-ahead. A program leaves its part of a tile that it does not end to whoever does.
+The product is memory-bound, so every program should stream about as much, with many loads in
+flight. A program passes its partial sum of a tile that it does not finish to the program that does.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-RING_BYTES = 200 * 1024  # of 227 KiB: some for turning the answer, and for a small kernel beside
+RING_BYTES = 200 * 1024  # of 227 KiB; the rest transposes answers and serves small kernels
 MAX_ROWS = 128
-PARTIAL_VALUES = 6 << 20  # float32s of parts that programs may leave
+PARTIAL_VALUES = 6 << 20  # float32s of partial sums
 TILES = ((64, False), (64, True), (128, True))  # half, pair
 _LEAST_STAGES = 3
-# Fitted to an H200, where they choose within 2 % of the quickest, nearly always. Bytes/s:
+# Fitted to an H200, where the choice is nearly always within 2 % of the fastest. Bytes/s:
 _READ = 4.75e12  # from memory
-_PAIRED = 37e9  # of one of two multiprocessors that share a port: memory serves ports in turn
-_LONE = 51e9  # of one whose neighbour is idle
-_NEAR = 50e12  # rows, which the cache hands to many at once where all are at the same columns
-_FAR = 28e12  # rows where they are not
-_PARTS = 7e9  # of a part that is left and added, its way there and back
-_MULTIPLY = 5.5e12  # multiplications/s of a multiprocessor whose tiles have few rows
-_MERGE_S = 0.5e-6  # to wait for a part
-_LATE_S = 1.2e-6  # more, where shares are uneven: then some parts end when their tile should
+_PAIRED = 37e9  # per SM, if two SMs that share a port are busy
+_LONE = 51e9  # per SM whose neighbour is idle
+_NEAR = 50e12  # rows, if all programs are at the same columns and share cache reads
+_FAR = 28e12  # rows, if they are not
+_PARTS = 7e9  # storing and adding a partial sum
+_MULTIPLY = 5.5e12  # multiplications/s per SM whose tiles have few rows
+_MERGE_S = 0.5e-6  # to wait for a partial sum
+_LATE_S = 1.2e-6  # added if shares are uneven: then some partial sums are late
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FewRowsConfig:
-    """How the kernel is built (`half` to `split`) and how many programs share the work.
+    """Build options of the kernel (`half` to `split`), and how many programs share the work.
 
-    A tile has half outputs or, with `pair`, twice as many (or half of them, gates and ups); `half`
-    64 is one group of four warps, 128 two. A stage holds block_in columns of a tile and the rows.
+    A tile has `half` outputs or, with `pair`, twice as many (or `half` gates and ups); `half` 64 is
+    one group of four warps, 128 two. A stage holds block_in columns of a tile and the rows.
     """
 
     half: int
     pair: bool = True
     block_in: int
     stages: int
-    split: bool  # programs share tiles, too, not whole ones alone
+    split: bool  # programs may share tiles
     programs: int
 
     @property
     def weights(self) -> int:
-        """Weight rows that a tile takes."""
+        """Weight rows per tile."""
         return self.half * (1 + self.pair)
 
     @property
@@ -53,31 +53,32 @@ class FewRowsConfig:
         return self.half // 16
 
     def registers(self, rows_pad: int) -> int:
-        """A thread's at launch; multiplying warps then take what the fetching ones give back.
+        """Registers per thread at launch; multiplying warps then take those that producer warps
+        release.
 
-        No more than they need: the next kernel's programs start beside these, or not at all.
+        No more than needed: the next kernel's programs start beside these, or not at all.
         """
         if self.half == 64:
             return 96 if rows_pad <= 64 else 128
         return 112 if rows_pad <= 64 else 136
 
     def partial_values(self, rows_pad: int) -> int:
-        """float32s of parts, which programs leave of tiles that another one finishes."""
+        """float32s of the partial sums that programs store for other programs."""
         return self.programs * self.weights * rows_pad if self.split else 0
 
 
 def pad_rows(rows: int) -> int:
-    """Rows of the tensor cores' narrow side."""
+    """Padded rows: columns of the tensor cores' product."""
     return max(8, 1 << (rows - 1).bit_length())
 
 
 def stages_for(weights: int, block_in: int, rows_pad: int, ring_bytes: int = RING_BYTES) -> int:
-    """As many stages as a ring holds, of 16-bit values; `weights` rows of them."""
+    """How many stages of 16-bit values fit in a ring; `weights` rows of weights each."""
     return min(16, ring_bytes // (2 * block_in * (weights + rows_pad)))
 
 
 def tiles_for(outer: int, config: FewRowsConfig, *, gated: bool) -> int:
-    """Tiles of `outer` outputs (units, where gated)."""
+    """Tiles for `outer` outputs (units, if gated)."""
     return -(-outer // (config.half if gated else config.weights))
 
 
@@ -90,7 +91,7 @@ def candidates(
     cores: int = 132,
     ring_bytes: int = RING_BYTES,
 ) -> Iterator[FewRowsConfig]:
-    """All ways worth a look: `outer` outputs (units, where gated) of `inner` inputs."""
+    """All reasonable configurations: `outer` outputs (units, if gated) of `inner` inputs."""
     rows_pad = pad_rows(rows)
     for half, pair in TILES:
         if (gated and not pair) or (half == 128 and rows_pad < 128):
@@ -109,7 +110,7 @@ def candidates(
         )  # fmt: skip
         yield whole
         if half == 128:
-            continue  # whose parts are too large
+            continue  # its partial sums are too large
         most = min(cores, n_tiles * -(-inner // block_in))
         for programs in sorted({most, most - most % n_tiles} - {0}):
             config = replace(whole, split=True, programs=programs)
@@ -126,7 +127,7 @@ def config_for(
     cores: int = 132,
     ring_bytes: int = RING_BYTES,
 ) -> FewRowsConfig:
-    """What should be the quickest of them."""
+    """The one that is expected to be fastest."""
     found = candidates(rows, outer, inner, gated=gated, cores=cores, ring_bytes=ring_bytes)
     return min(found, key=lambda c: expected_s(c, rows, outer, inner, gated=gated, cores=cores))
 
@@ -134,7 +135,7 @@ def config_for(
 def expected_s(
     config: FewRowsConfig, rows: int, outer: int, inner: int, *, gated: bool, cores: int
 ) -> float:
-    """Seconds, less what all ways have in common."""
+    """Expected seconds, without what all configurations have in common."""
     rows_pad = pad_rows(rows)
     n_tiles = tiles_for(outer, config, gated=gated)
     n_chunks = -(-inner // config.block_in)
@@ -143,7 +144,7 @@ def expected_s(
         most = -(-n_tiles * n_chunks // config.programs)
     even = not config.split or config.programs % n_tiles == 0
     chunk = 2 * config.weights * config.block_in
-    # Half of a ring is on its way before the launch before has ended.
+    # Half of a ring is in flight before the previous launch has ended.
     late = (most - min(config.stages, most) / 2) * chunk
     streamed_s = max(
         n_tiles * n_chunks * chunk / _READ,

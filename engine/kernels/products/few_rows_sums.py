@@ -1,4 +1,4 @@
-"""What becomes of a tile's sums in `skinny_hopper`: added up, where it is shared, and stored."""
+"""The end of a tile in `few_rows_hopper`: partial sums are merged if shared, and stored."""
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
 
@@ -13,12 +13,12 @@ def merge(
     low, high, partials, counters, tile, begin, end, n_tiles, n_chunks,
     HALF: gl.constexpr, ROWS: gl.constexpr, PAIR: gl.constexpr, LAYOUT: gl.constexpr,
 ):  # fmt: skip
-    """(low, high, whether they are whole) of this program's chunks begin to end of a tile. Who has
-    the last chunk adds what the others left, in their order."""
+    """(low, high, whether they are complete) for this program's chunks begin to end of a tile. The
+    program with the last chunk adds the partial sums of the others, in their order."""
     VALUES: gl.constexpr = (1 + PAIR) * HALF * ROWS
     unit = gl.arange(0, HALF, layout=gl.SliceLayout(1, LAYOUT))[:, None]
     row = gl.arange(0, ROWS, layout=gl.SliceLayout(0, LAYOUT))[None, :]
-    place = unit * ROWS + row  # in one half of a part
+    place = unit * ROWS + row  # in one half of a partial sum
     program, programs = gl.program_id(0), gl.num_programs(0)
     all_chunks = n_tiles * n_chunks
     finishes = end == (tile + 1) * n_chunks
@@ -52,7 +52,7 @@ def finish(
     HALF: gl.constexpr, ROWS: gl.constexpr, PAIR: gl.constexpr, GATED: gl.constexpr,
     BIASED: gl.constexpr, LAYOUT: gl.constexpr, WARPS: gl.constexpr,
 ):  # fmt: skip
-    """Bias, gate, round, turn around, store."""
+    """Add bias, apply the gate, round, transpose, store."""
     WIDE: gl.constexpr = gl.BlockedLayout([8, 1], [8, 4], [1, WARPS], [0, 1])
     if BIASED:
         unit = gl.arange(0, HALF, layout=gl.SliceLayout(1, LAYOUT))

@@ -1,8 +1,8 @@
-"""silu(x @ gates.T) * (x @ ups.T) of many rows, as one kernel for Hopper.
+"""silu(x @ gates.T) * (x @ ups.T) of many rows, in one kernel for Hopper.
 
-Operations: 4 * rows * units * inner. Against a product by the library and `silu_mul`, two trips of
-[rows, 2 * units] through memory are saved, and the time that silu takes. Sums are in float32; gates
-and ups are rounded to bf16 before silu, as they are there.
+Operations: 4 * rows * units * inner. Compared to the library's product and `silu_mul`, this saves
+writing and reading [rows, 2 * units], and the time of silu. Sums are in float32; gates and ups are
+rounded to bf16 before silu, as in the two-kernel version.
 """
 
 import torch
@@ -10,7 +10,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from twolane.engine.kernels.launch import launch
-from twolane.engine.kernels.products.gated_many_rows_hopper import tall_kernel
+from twolane.engine.kernels.products.gated_many_rows_hopper import gated_many_rows_kernel
 from twolane.engine.kernels.products.gated_many_rows_plan import (
     CHUNK,
     TILE_ROWS,
@@ -27,7 +27,7 @@ _LAYOUTS = {
     box[0]: gl.NVMMASharedLayout.get_default_for(box, gl.bfloat16)
     for box in (_GROUP_BOX, _WEIGHT_BOX, _OUT_BOX)
 }
-_REGISTERS = (240, 24)  # a thread, of a multiplying group and of the fetching warp
+_REGISTERS = (240, 24)  # per thread, of a multiplying group and of the producer warp
 _LAUNCH_REGISTERS = 168
 _CORES = 132  # of an H200
 
@@ -39,7 +39,7 @@ def gated_many_rows(
     out: torch.Tensor,
     plan: GatedManyRowsPlan | None = None,
 ) -> None:
-    """x `[rows, in]`, weight `[2 * units, in]` (gates, ups) -> out `[rows, units]`, all of bf16.
+    """x `[rows, in]`, weight `[2 * units, in]` (gates, ups) -> out `[rows, units]`, all bf16.
 
     Asserted: more than 64 inputs; rows of x, weight and out begin at multiples of 16 bytes.
     """
@@ -55,7 +55,7 @@ def gated_many_rows(
         assert t.data_ptr() % 16 == 0
     plan = plan or plan_gated_many_rows(rows, units, cores=_CORES)
     assert (plan.down, plan.across) == (-(-rows // TILE_ROWS), -(-units // TILE_UNITS))
-    launch(tall_kernel, (plan.programs,))(
+    launch(gated_many_rows_kernel, (plan.programs,))(
         _descriptor(x, _GROUP_BOX),
         _descriptor(weight, _WEIGHT_BOX),
         _descriptor(out, _OUT_BOX),

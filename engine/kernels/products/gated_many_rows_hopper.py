@@ -1,18 +1,17 @@
-"""silu(gate) * up of many rows on a Hopper: one warp fetches, two groups of four multiply.
+"""silu(gate) * up of many rows on Hopper: a producer warp loads, two groups of four warps multiply.
 
-    fetching warp    a ring of stages: 64 columns of 128 rows, and of 128 gates and their ups
-    tensor cores     [64 rows, inner] x [inner, 256 outputs] a group
-    other units                the tile before: silu, turned around, on its way out ...
+    producer warp    a ring of stages: 64 columns of 128 rows, and of 128 gates and their ups
+    tensor cores     [64 rows, inner] x [inner, 256 outputs] per group
+    other units                the previous tile: silu, transpose, store ...
 
-A program stays on its multiprocessor and takes one tile after the other. What it holds of a tile
-when the sums are complete is rounded, which halves it: so the next tile's sums find room beside it,
-and its first products run while the units that they leave free end the tile before.
+Programs are persistent and process one tile after the other. A completed tile's sums are rounded,
+which halves them: so the next tile's sums fit beside them, and its first products run while the
+other units finish the previous tile.
 
-Tiles go by bands of rows, whose outputs come one after the other, so that what programs want at one
-time is much the same, and the second-level cache has it. Idea: warp roles as in FlashAttention-3
-(Shah et al., 2024).
+Tiles are ordered in bands of rows, so that concurrent programs read much the same data, which is
+then in the L2 cache. Idea: warp specialisation as in FlashAttention-3 (Shah et al., 2024).
 
-No interpreter runs Gluon: without a card only the build can be checked.
+There is no interpreter for Gluon: without a card only the build is tested.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
@@ -44,9 +43,9 @@ def _fetch(
     x, weight, rows, outputs, full, free, n_units, n_down, n_across, band, n_chunks,
     STAGES: gl.constexpr,
 ):  # fmt: skip
-    """Bring the chunks of all tiles to shared memory, one after the other, as places become free.
+    """Load the chunks of all tiles to shared memory, one after the other, as buffers become free.
 
-    The gates of a last tile may be followed by some ups: what comes of them is not stored.
+    The gates of a last tile may be followed by some ups; their results are not stored.
     """
     BLOCK: gl.constexpr = x.block_type.shape[0]
     HALF: gl.constexpr = weight.block_type.shape[0]
@@ -73,7 +72,7 @@ def _fetch(
 
 @gluon.jit
 def _sigmoid(x):
-    """By the special function units alone, whose ends need no care: 1 / (1 + inf) = 0."""
+    """Uses only the special function units; their limits are correct: 1 / (1 + inf) = 0."""
     return gl.inline_asm_elementwise(
         """{
         .reg .f32 t;
@@ -88,7 +87,8 @@ def _sigmoid(x):
 
 @gluon.jit
 def _finish(held, out, row, across, boxes, group: gl.constexpr):
-    """silu(gate) * up of a group's sums, through its two boxes, to `out`: on its way on return."""
+    """silu(gate) * up of a group's sums, through its two boxes, to `out`: the stores are in flight
+    on return."""
     BLOCK: gl.constexpr = out.block_type.shape[1]
     ROWS: gl.constexpr = held.shape[0]
     HALF: gl.constexpr = held.shape[1] // 2
@@ -96,7 +96,7 @@ def _finish(held, out, row, across, boxes, group: gl.constexpr):
     gate = gate.to(gl.float32)
     gated = (gate * _sigmoid(gate) * up.to(gl.float32)).to(out.dtype)
     left, right = gated.reshape([ROWS, 2, BLOCK]).permute((0, 2, 1)).split()
-    tma.store_wait(0)  # by the one thread that asked for the stores before
+    tma.store_wait(0)  # on the one thread that issued the previous stores
     barrier()
     boxes.index(2 * group).store(left)
     boxes.index(2 * group + 1).store(right)
@@ -115,14 +115,14 @@ def _multiply(
     WIDE: gl.constexpr = outputs.shape[1]
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WIDE, 16])
     done = 0
-    # Before the first tile, one that lies outside: nothing of it is stored.
+    # Before the first tile there is a dummy one outside the matrix, which is not stored.
     held = gl.zeros([BLOCK, WIDE], out.dtype, LAYOUT)
     held_row = n_down * (2 * BLOCK)
     held_across = 0
     for nth in range(gl.program_id(0), n_down * n_across, gl.num_programs(0)):
         down, across = _corner(nth, n_down, n_across, band)
         sums = gl.zeros([BLOCK, WIDE], gl.float32, LAYOUT)
-        # As many chunks' products as take about as long as the tile before takes to end.
+        # As many chunks' products as take about as long as finishing the previous tile.
         for _ in gl.static_range(2):
             slot = done % STAGES
             mbarrier.wait(full.index(slot), (done // STAGES) & 1)
@@ -132,7 +132,7 @@ def _multiply(
         _finish(held, out, held_row, held_across, boxes, group)
         sums = warpgroup_mma_wait(1, deps=[sums])
         mbarrier.arrive(free.index((done + STAGES - 2) % STAGES))
-        # Each chunk's products are waited for when the next chunk's have been issued.
+        # Wait for each chunk's products after issuing the next chunk's.
         for _ in range(2, n_chunks):
             slot = done % STAGES
             mbarrier.wait(full.index(slot), (done // STAGES) & 1)
@@ -151,7 +151,7 @@ def _multiply(
 
 
 @gluon.jit(do_not_specialize=["n_units", "n_down", "n_across", "band", "n_chunks"])
-def tall_kernel(
+def gated_many_rows_kernel(
     x,
     weight,
     out,

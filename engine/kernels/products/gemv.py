@@ -1,12 +1,12 @@
-"""Products of a few rows with a weight matrix, at the speed at which the weights can be read.
+"""Products of a few rows with a weight matrix, bound by the time to read the weights.
 
-Bytes: the weights once (out * in * itemsize, and a scale an output where they are FP8); the rows
-once a program, from the second-level cache.
-No split along the inner dimension: a program owns some outputs whole, so nothing is added up across
-programs and, under one configuration, a row's bits depend on that row alone.
+Bytes: the weights once (out * in * itemsize, and a scale per output for FP8); the rows once per
+program, from the L2 cache.
+The inner dimension is not split: a program computes its outputs completely, so nothing is summed
+across programs and, for one configuration, a row's bits depend only on that row.
 
-The first weights are asked for before the wait for the kernel that writes the rows: where launches
-overlap, memory never falls silent between two of these.
+The first weights are loaded before the wait for the kernel that writes the rows: if launches
+overlap, memory is never idle between two of these kernels.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call,assignment"
@@ -73,7 +73,7 @@ def _gemv_kernel(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GemvConfig:
-    """How the kernel is built."""
+    """Build options of the kernel."""
 
     block_out: int
     block_in: int
@@ -81,15 +81,15 @@ class GemvConfig:
 
 
 def config_for(rows: int, *, fp8: bool = False) -> GemvConfig:
-    """The best measured on an H200 for 1 and 2 rows, where this is quicker than cuBLAS; those for
-    FP8, of which a thread's 16 bytes are twice as many weights, have not been measured yet."""
+    """The best measured on an H200 for 1 and 2 rows, where this is faster than cuBLAS. Those for
+    FP8, where 16 bytes per thread are twice as many weights, are not measured yet."""
     if fp8:
         return GemvConfig(block_out=4, block_in=2048, warps=8)
     if rows == 1:
         return GemvConfig(block_out=2, block_in=2048, warps=4)
     if rows == 2:
         return GemvConfig(block_out=4, block_in=2048, warps=8)
-    return GemvConfig(block_out=4 if rows <= 4 else 2, block_in=1024, warps=4)  # registers bind
+    return GemvConfig(block_out=4 if rows <= 4 else 2, block_in=1024, warps=4)  # registers
 
 
 def gemv(
@@ -103,9 +103,9 @@ def gemv(
 ) -> None:
     """x `[rows, in]` times weight `[out, in]` transposed -> out `[rows, out]` dense; 1 to 8 rows.
 
-    Products and sums in float32, rounded once. `weight` must not change while the stream runs: its
-    first bytes are read before the kernels launched before this one have ended. FP8 weights become
-    float32 on their way; the rows are not rounded.
+    Products and sums are in float32, rounded once. `weight` must not change while the stream runs:
+    its first bytes are read before the previous kernels have ended. FP8 weights are converted to
+    float32; the rows are not rounded.
     """
     rows, inner = x.shape
     fp8 = isinstance(weight, Fp8Rows)

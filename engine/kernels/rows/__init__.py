@@ -1,1 +1,1 @@
-"""Kernels over rows of activations: norms, gates, embeddings, sampling, sums over ranks."""
+"""Kernels over rows of activations: norms, gates, embeddings, sampling, all-reduce."""

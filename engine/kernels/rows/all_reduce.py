@@ -1,26 +1,26 @@
-"""A sum over ranks in one shot, through each other's memory, and the residual and norm behind it.
+"""One-shot all-reduce over ranks, through each other's memory, fused with the residual and norm.
 
     rank's program of a row        own buffer            peers
     row of the partial sums ------> written
-    flags of all peers  <----------------------------- "mine is written", release
+    flags of all peers  <----------------------------- "row is written", release
     waits for its own flags                            acquire
-    reads the row of every rank in order, adds up in float32, rounds once
+    reads the row of every rank in order, adds in float32, rounds once
     residual += sum, norm of it
 
-Bytes a row: the row written once and read once from each peer, over NVLink: what a ring saves in
-bytes, it loses many times over in waits while rows are few. Every rank adds up in the order of the
-ranks, so all get the same bits, and a row's bits are its own. Idea: the one-shot all-reduce of
-TensorRT-LLM and vLLM's custom_all_reduce; the fusion with the norm is theirs, too.
+Bytes per row: the row written once and read once from each peer, over NVLink. For few rows a ring
+saves bytes, but loses far more time in waits. Every rank adds in the order of the ranks, so all get
+the same bits, and a row's bits depend only on that row. Idea: the one-shot all-reduce of
+TensorRT-LLM and vLLM's custom_all_reduce, which also fuse the norm.
 
-Nothing is ever reset, so a CUDA graph can hold it. Program r counts its launches in `counts[r]`:
-the count is what its flags are set to, and its lowest bit says which of two buffers is used:
+Nothing is ever reset, so a CUDA graph can contain it. Program r counts its launches in `counts[r]`:
+its flags are set to the count, whose lowest bit selects one of two buffers:
 
-    launch k      writes buffer k % 2, tells, waits for k of all peers, reads their buffer k % 2
-    launch k + 1  writes the other one: a peer may still be reading k
+    launch k      writes buffer k % 2, signals, waits for k of all peers, reads their buffer k % 2
+    launch k + 1  writes the other buffer: a peer may still be reading k
     launch k + 2  writes buffer k % 2 again: k + 1 has seen every peer begin its k + 1, which a peer
-                  does when its k, with all its reads, has ended
+                  does only after all reads of its k
 
-All ranks must make the same launches in the same order, or they wait for ever.
+All ranks must make the same launches in the same order, or they wait forever.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call,assignment,unreachable"
@@ -37,12 +37,12 @@ from twolane.engine.kernels.launch import launch
 from twolane.engine.kernels.pdl import ready
 
 MAX_WIDTH = 16384
-MAX_ROWS = 128  # a program a row: all must run at once, or the one waited for may never start
+MAX_ROWS = 128  # one program per row: all must run at once, or the wait may never end
 _ALIGN = 128
 
 
 @triton.jit
-def _rank_sum_kernel(
+def _all_reduce_kernel(
     x,
     residual,
     weight,
@@ -65,7 +65,7 @@ def _rank_sum_kernel(
     column = tl.arange(0, WIDTH_PAD)
     keep = column < WIDTH
     kind = x.dtype.element_ty
-    # What nobody writes is read before the wait.
+    # Read constant data before the wait.
     peer = tl.arange(0, RANKS_PAD)
     is_peer = (peer < RANKS) & (peer != RANK)
     signals = tl.load(addresses + peer, mask=is_peer, other=0).to(tl.uint64)
@@ -80,7 +80,7 @@ def _rank_sum_kernel(
     mine = tl.load(x + row.to(tl.int64) * x_stride + column, mask=keep, other=0.0)
     own = tl.multiple_of((bases[RANK] + FLAG_BYTES).to(tl.pointer_type(kind)), 16)
     tl.store(own + place + column, mine, mask=keep)
-    tl.debug_barrier()  # all of the row is written before anybody is told
+    tl.debug_barrier()  # the whole row is written before it is signalled
     told = signals.to(tl.pointer_type(tl.int32)) + row * RANKS + RANK
     tl.atomic_xchg(told, count, mask=is_peer, sem="release", scope="sys")
     if NORM:
@@ -114,11 +114,11 @@ def _rank_sum_kernel(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerBuffers:
-    """Buffers of all ranks for rows of one width and dtype, as one of them sees them.
+    """The buffers of all ranks for rows of one width and dtype, as one rank sees them.
 
-    `addresses` [ranks] int64 on the device: of each rank's `bytes_for(…)` bytes, zeroed before any
-    rank launches; aligned to 128 bytes, readable and writable from this device. `counts` [rows]
-    int32, zeroed, this rank's own.
+    `addresses` [ranks] int64 on the device: each rank's `bytes_for(…)` bytes, zeroed before any
+    rank launches; aligned to 128 bytes, accessible from this device. `counts` [rows] int32, zeroed,
+    this rank's own.
     """
 
     rank: int
@@ -162,8 +162,8 @@ def all_reduce_norm(
     epsilon: float,
     pdl: int = 0,
 ) -> None:
-    """residual `[n, width]` += the sum of all ranks' x, rounded to x's dtype first; out = the norm
-    of it: what `all_reduce` and then `rms_norm` would give."""
+    """residual `[n, width]` += the sum of all ranks' x, first rounded to x's dtype; out = the norm
+    of it: the same as `all_reduce` followed by `rms_norm`."""
     assert residual.is_contiguous()
     assert residual.shape == x.shape
     _launch(x, residual, weight, peers, out=out, epsilon=epsilon, norm=True, pdl=pdl)
@@ -186,7 +186,7 @@ def _launch(
     assert x.stride(1) == 1
     assert out.is_contiguous()
     assert out.shape == x.shape
-    launch(_rank_sum_kernel, (n,))(
+    launch(_all_reduce_kernel, (n,))(
         x,
         residual,
         weight,

@@ -1,7 +1,7 @@
-"""A step's first rows: the embedding of known tokens, and of those that were sampled just before.
+"""The embedding of a step's tokens: known ones, and those that the previous step sampled.
 
-Bytes a token: one row of the embedding read, one written. The resolved ids are written back, for
-whoever needs a row's newest token later in the step.
+Bytes per token: one row of the embedding read, one written. The resolved ids are written back,
+since later parts of the step need a row's newest token.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
@@ -25,7 +25,7 @@ def _embed_kernel(
     source = tl.load(follow + token)
     known = tl.load(ids + token)
     sampled = tl.load(latest + tl.maximum(source, 0))
-    # A broken row's sample is -1: its follower computes nonsense that nobody reads.
+    # A failed row's sample is -1: its next step computes garbage that is never read.
     row = tl.where(source >= 0, tl.maximum(sampled, 0), known)
     tl.store(ids + token, row)
     for start in range(0, WIDTH, BLOCK):
@@ -45,7 +45,7 @@ def embed(
     pdl: int = 0,
 ) -> None:
     """ids, follow [n] int32 -> out `[n, width]`: row i is `embedding[latest[follow[i]]]`, or
-    `embedding[ids[i]]` where follow[i] is -1. `ids` is overwritten with what was looked up."""
+    `embedding[ids[i]]` if follow[i] is -1. `ids` is overwritten with the resolved ids."""
     n, width = out.shape
     assert ids.dtype == follow.dtype == latest.dtype == torch.int32
     assert embedding.is_contiguous()

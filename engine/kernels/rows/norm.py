@@ -1,9 +1,9 @@
-"""RMSNorm, with the addition to the residual stream before it.
+"""RMSNorm, fused with the preceding addition to the residual stream.
 
-Bytes a row: the layer's output and the residual read, the residual and the normed row written;
-4 * width * itemsize in all (2 without a residual to add; rows written as FP8 take a byte a value
-and a scale). One program a row, kept in registers, so
-that a row's bits depend on that row alone. The fusion is that of vLLM's fused_add_rms_norm.
+Bytes per row: the layer's output and the residual read, the residual and the normed row written; 4
+* width * itemsize in total (2 without a residual; FP8 rows take a byte per value and a scale). One
+program per row, kept in registers, so that a row's bits depend only on that row. The fusion is that
+of vLLM's fused_add_rms_norm.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
@@ -64,8 +64,8 @@ def rms_norm(
 ) -> None:
     """x `[n, width]` (rows may be strided) -> out `[n, width]` dense; arithmetic in float32.
 
-    With `residual` `[n, width]` dense, of any float dtype: residual += x first, in place, rounded
-    to its dtype, and that sum is normed. FP8 rows get their scales here, too.
+    With `residual` `[n, width]` dense, of any float dtype: first residual += x, in place, rounded
+    to its dtype, and that sum is normed. FP8 rows also get their scales here.
     """
     n, width = x.shape
     assert width <= MAX_WIDTH

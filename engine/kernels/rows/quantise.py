@@ -1,6 +1,7 @@
-"""Rows to FP8 with a scale each, alone or as the end of a kernel that holds a row in registers.
+"""Quantises rows to FP8 with one scale each, alone or at the end of a kernel with rows in
+registers.
 
-Bytes a row, alone: width * itemsize read, width + 4 written. One program a row.
+Bytes per row, alone: width * itemsize read, width + 4 written. One program per row.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
@@ -20,8 +21,8 @@ _SMALLEST: tl.constexpr = tl.constexpr(SMALLEST_SCALE)
 
 @triton.jit
 def store_scale(row, scale_at):
-    """Store a row's scale, and return the row in its units: at most 448. What is not finite stays
-    so, as NaN or by way of the scale."""
+    """Store a row's scale, and return the row divided by it: at most 448. Non-finite values stay
+    non-finite, as NaN or through the scale."""
     scale = tl.maximum(tl.max(tl.abs(row), 0) / _LARGEST, _SMALLEST)
     tl.store(scale_at, scale)
     return row / scale
@@ -59,5 +60,5 @@ def quantise_rows(x: torch.Tensor, *, out: Fp8Rows, pdl: int = 0) -> None:
 
 
 def warps_for(width: int) -> int:
-    """Enough that a row of so many float32s fits their registers with room to spare."""
+    """Enough warps for a row of so many float32s to fit their registers easily."""
     return 4 if width <= 4096 else 8 if width <= 8192 else 16

@@ -1,14 +1,14 @@
-"""Choosing a token for each row without a sort and without the host: greedy, or Gumbel noise.
+"""Samples a token for each row without a sort and without the host: greedy, or by Gumbel noise.
 
-Bytes: the logits once (vocab * itemsize a row), and a few KiB of partial results. Noise of token t
-is a function of (seed, sample index, index in the answer, t): Philox4x32-10 as
-`twolane.engine.cpu.philox` has it, bit for bit, four tokens a counter. Idea: the Gumbel-max trick
-with a counter RNG (FlashInfer).
+Bytes: the logits once (vocab * itemsize per row), and a few KiB of partial results. The noise of
+token t is a function of (seed, sample index, index in the answer, t): Philox4x32-10, bit for bit as
+in `twolane.engine.cpu.philox`, four tokens per counter. Idea: the Gumbel-max trick with a
+counter-based RNG (FlashInfer).
 
     block of tokens     highest, first id of it; highest + noise, first id; sum of exp
     row                 merged in the order of the blocks: ties go to the lowest id
 
-A row's bits depend on that row alone.
+A row's bits depend only on that row.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
@@ -21,7 +21,7 @@ from twolane.engine.kernels.launch import launch
 from twolane.engine.kernels.pdl import ready
 
 BLOCK = 4096
-NOT_FINITE = -1  # what `tokens` holds for a row whose logits are not all finite or -inf
+NOT_FINITE = -1  # in `tokens`, for a row with NaN, +inf or no finite logit
 
 
 @triton.jit
@@ -144,12 +144,12 @@ def sample(
     logprobs: torch.Tensor,
     pdl: int = 0,
 ) -> None:
-    """logits `[n, vocab]` of any float dtype (rows may be strided), -inf where a token is banned.
+    """logits `[n, vocab]` of any float dtype (rows may be strided), -inf for banned tokens.
 
-    `temperatures` [n] float32, 0 for greedy; `seeds` [n] int64 (64 bits as they are);
-    `sample_indexes` and `positions` [n] int32, position = index in the answer. Writes `tokens` [n]
-    int32 and `logprobs` [n] float32 (of the chosen token, before temperature). A row with NaN, +inf
-    or nothing but -inf gets the token -1 and no other row changes.
+    `temperatures` [n] float32, 0 for greedy; `seeds` [n] int64 (all 64 bits); `sample_indexes` and
+    `positions` [n] int32, position = index in the answer. Writes `tokens` [n] int32 and `logprobs`
+    [n] float32 (of the chosen token, before temperature). A row with NaN or +inf, or with only
+    -inf, gets the token -1; other rows are not affected.
     """
     n, vocab = logits.shape
     assert logits.stride(1) == 1

@@ -1,7 +1,7 @@
 """silu(gate) * up of a fused product's two halves.
 
-Bytes a token: 2 * width read, width written. Elementwise; 16-byte accesses. To FP8, where a row's
-scale must be known first, one program holds a whole row.
+Bytes per token: 2 * width read, width written. Elementwise; 16-byte accesses. For FP8, which needs
+a row's scale first, one program holds a whole row.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
@@ -47,7 +47,7 @@ def _silu_row_kernel(
 def silu_mul(gate_up: torch.Tensor, *, out: torch.Tensor | Fp8Rows, pdl: int = 0) -> None:
     """gate_up `[n, 2 * width]` (gate, up) -> out `[n, width]`, both dense; float32 arithmetic.
 
-    For 16-byte accesses, width must be a multiple of 16. FP8 rows get their scales here, too.
+    For 16-byte accesses, width must be a multiple of 16. FP8 rows also get their scales here.
     """
     n, width = out.shape
     if isinstance(out, Fp8Rows):

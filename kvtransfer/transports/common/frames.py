@@ -4,6 +4,8 @@
     pages   "T2KV" version kind=2  generation     payload bytes   first page  pages   then the bytes
     ring    "T2KV" version kind=3  slots          address bytes   slot pages  0       then its text
     slot    "T2KV" version kind=4  generation     slot            first page  pages
+    keyed   as hello, kind=5: a proof of the key follows, then frames
+    encrypted  as hello, kind=6: a proof of the key follows, then frames in encrypted records
 
 `first page` is an index into the pages of the grant. Ring and slot are the shm transport's between
 pools of devices: bytes lie in slots of the sender's memory, and each slot is answered by its number
@@ -16,9 +18,16 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
+from twolane.kvtransfer.page_lane import PageLane
+
 MAGIC = b"T2KV"
 VERSION = 1
-HELLO, PAGES, RING, SLOT = 1, 2, 3, 4
+HELLO, PAGES, RING, SLOT, KEYED_HELLO, ENCRYPTED_HELLO = 1, 2, 3, 4, 5, 6
+HELLO_KINDS = {
+    PageLane.PLAIN: HELLO,
+    PageLane.KEYED: KEYED_HELLO,
+    PageLane.ENCRYPTED: ENCRYPTED_HELLO,
+}
 DIGEST_CODES = {"": 0, "xxh3": 1, "mix64": 2}
 MAX_ADDRESS_BYTES = 4096
 MAX_SLOTS = 1024
@@ -39,11 +48,12 @@ class Hello:
     receiver_epoch: int
     page_bytes: int
     digest: str = "xxh3"  # that chunks will bring; empty: none
+    lane: PageLane = PageLane.PLAIN
 
     def pack(self) -> bytes:
-        digest = DIGEST_CODES[self.digest]
+        kind, digest = HELLO_KINDS[self.lane], DIGEST_CODES[self.digest]
         return _HEAD.pack(
-            MAGIC, VERSION, HELLO, self.sender_epoch, self.receiver_epoch, self.page_bytes, digest
+            MAGIC, VERSION, kind, self.sender_epoch, self.receiver_epoch, self.page_bytes, digest
         )
 
 
@@ -111,8 +121,9 @@ def unpack(head: bytes | bytearray) -> Frame:
         raise FrameError(f"magic {magic!r}")
     if version != VERSION:
         raise FrameError(f"version {version}; here {VERSION}")
-    if kind == HELLO:
-        return Hello(a, b, c, _digest_of(d))
+    for lane, its_kind in HELLO_KINDS.items():
+        if kind == its_kind:
+            return Hello(a, b, c, _digest_of(d), lane)
     if kind == RING:
         if not (1 <= a <= MAX_SLOTS and 1 <= b <= MAX_ADDRESS_BYTES and c >= 1):
             raise FrameError(f"a ring of {a} slots of {c} pages, {b} bytes of address")

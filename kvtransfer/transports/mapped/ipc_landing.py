@@ -15,6 +15,7 @@ from typing import Any
 from twolane.kvtransfer.copy_plan import PageIds
 from twolane.kvtransfer.device import DeviceError, DeviceMemory, Fence
 from twolane.kvtransfer.digests import DEVICE_DIGESTS
+from twolane.kvtransfer.page_lane import PLAIN_RECEIVER
 from twolane.kvtransfer.transport import Checked, Checksums, LandingEvent, Stopped
 from twolane.kvtransfer.transports.common.thread import TransportThread
 
@@ -33,6 +34,7 @@ class IpcLanding(TransportThread[LandingEvent]):
     """See `Landing`. Raises `DeviceError` when the pool cannot be exported. Closed before it."""
 
     sender_writes = True
+    lane = PLAIN_RECEIVER
 
     def __init__(self, memory: DeviceMemory, *, checksums: bool) -> None:
         address = memory.export()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from twolane.kvtransfer.copy_plan import PageIds
 from twolane.kvtransfer.digests import XXH3, Pool, page_checksums
+from twolane.kvtransfer.page_lane import PLAIN_RECEIVER
 from twolane.kvtransfer.transport import Checked, LandingEvent, Stopped
 from twolane.kvtransfer.transports.common.shared_memory import PoolMemory
 from twolane.kvtransfer.transports.common.thread import TransportThread
@@ -17,6 +18,7 @@ class ShmLanding(TransportThread[LandingEvent]):
     """See `Landing`. `pool` is the beginning of `memory`, which stays the caller's to close."""
 
     sender_writes = True
+    lane = PLAIN_RECEIVER
 
     def __init__(self, pool: Pool, memory: PoolMemory, *, checksums: bool) -> None:
         super().__init__("landing")

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from twolane.kvtransfer import reasons
 from twolane.kvtransfer.copy_plan import PageIds
 from twolane.kvtransfer.device import DeviceError, Fence, Region
+from twolane.kvtransfer.page_lane import PLAIN_RECEIVER
 from twolane.kvtransfer.transport import Checked, Checksums, LandingEvent, Stopped
 from twolane.kvtransfer.transports.common.frames import FrameError
 from twolane.kvtransfer.transports.common.listener import Listener, ListenerConfig
@@ -59,6 +60,7 @@ class NixlLanding(TransportThread[LandingEvent]):
     work. Closed before the pool."""
 
     sender_writes = False
+    lane = PLAIN_RECEIVER
 
     def __init__(
         self,

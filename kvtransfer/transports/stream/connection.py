@@ -1,6 +1,7 @@
 """One sender's connection to a stream landing: bytes off the socket, into granted pages.
 
 HEAD --- hello, fits ------> HEAD                 (once)
+HEAD --- hello with a key -> PROOF --- proven ---> HEAD        (once, instead)
 HEAD --- pages, claimed ---> BODY --- complete --> HEAD        bytes go where the seat says
 HEAD --- pages, refused ---> SCRAP -- drained ---> HEAD        bytes land nowhere
 BODY --- grant revoked ----> SCRAP
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from twolane.kvtransfer.page_lane import PageLane, ReceiverLane
 from twolane.kvtransfer.transport import Checked
 from twolane.kvtransfer.transports.common.frames import (
     HEAD_BYTES,
@@ -27,7 +29,9 @@ from twolane.kvtransfer.transports.common.frames import (
     pack_freed,
     unpack,
 )
+from twolane.kvtransfer.transports.common.key_proof import ReceiverHandshake
 from twolane.kvtransfer.transports.stream.device_destination import SharedSink
+from twolane.kvtransfer.transports.stream.records import EncryptedReader, PlainReader, Reader
 from twolane.kvtransfer.transports.stream.sink import Claim, Destination
 
 _READ_BYTES = 256 * 1024  # of one recvmsg_into: larger ones measured 30 % slower over tcp
@@ -42,6 +46,7 @@ class LandingSite:
     receiver_epoch: int
     ground: Destination
     take_orders: Callable[[], None]  # grants and revokes made until now come first
+    lane: ReceiverLane
 
 
 class StreamConnection:
@@ -52,6 +57,8 @@ class StreamConnection:
         self._site = site
         self._ground = site.ground
         self._seat = site.ground.seat(self._free_slot)
+        self._reader: Reader = PlainReader(stream)
+        self._handshake: ReceiverHandshake | None = None  # until the sender has proved the key
         self._epoch = 0  # of the sender; 0 until its hello
         self._head = bytearray(HEAD_BYTES)
         self._head_filled = 0
@@ -65,8 +72,8 @@ class StreamConnection:
 
     @property
     def is_known(self) -> bool:
-        """It said hello, and means us."""
-        return self._epoch != 0
+        """It said hello, means us, and has proved the key where one is needed."""
+        return self._epoch != 0 and self._handshake is None
 
     @property
     def is_waiting(self) -> bool:
@@ -77,19 +84,21 @@ class StreamConnection:
         """Read until nothing is there, or the turn is over. False: the sender hung up."""
         news: list[Checked] = []
         budget = _BUDGET_BYTES
-        while budget > 0:
+        while budget > 0 or self._reader.is_ahead:
             if self.is_waiting:
                 self._find_room()
                 if self.is_waiting:
                     break
+            handshake = self._handshake
             try:
-                n = self._read_some()
+                n = self._read_some() if handshake is None else self._prove(handshake)
             except BlockingIOError:
                 break
             if n == 0:
                 return False, news
             budget -= n
-            self._advance(n, news)
+            if handshake is None:
+                self._advance(n, news)
         return True, news
 
     def stop(self, generation: int) -> None:
@@ -107,15 +116,26 @@ class StreamConnection:
     def _read_some(self) -> int:
         if self._pages is not None:
             most = max(1, _READ_BYTES // self._ground.page_bytes)
-            views = self._views[self._at : self._at + most]
-            return self.stream.recvmsg_into(views)[0]
+            return self._reader.read_into(self._views[self._at : self._at + most])
         if self._scrap_left:
-            return self.stream.recv_into(_SCRAP[: self._scrap_left])
+            return self._reader.read_into([_SCRAP[: self._scrap_left]])
         if self._ring is not None:
             text = self.stream.recv(self._ring.address_bytes - len(self._text))
             self._text += text
             return len(text)
-        return self.stream.recv_into(memoryview(self._head)[self._head_filled :])
+        return self._reader.read_into([memoryview(self._head)[self._head_filled :]])
+
+    def _prove(self, handshake: ReceiverHandshake) -> int:
+        """One step of the handshake. 0: the sender hung up. Raises UnprovenError."""
+        data = self.stream.recv(handshake.wanted)
+        reply = handshake.take(data)
+        if reply:
+            self.stream.sendall(reply)  # 64 bytes into an empty buffer
+        if handshake.is_done:
+            self._handshake = None
+            if self._site.lane.name is PageLane.ENCRYPTED:
+                self._reader = EncryptedReader(self.stream, handshake.cipher_key)
+        return len(data)
 
     def _advance(self, n: int, news: list[Checked]) -> None:
         if self._pages is not None:
@@ -177,8 +197,13 @@ class StreamConnection:
             raise FrameError(f"meant for epoch {hello.receiver_epoch:x}")
         if hello.page_bytes != self._ground.page_bytes:
             raise FrameError(f"pages of {hello.page_bytes} bytes; here {self._ground.page_bytes}")
+        lane = self._site.lane
+        if hello.lane is not lane.name:  # guard: page lane
+            raise FrameError(f"page lane {hello.lane}; here {lane.name}")
         self._seat.meet(hello.digest)
         self._epoch = hello.sender_epoch
+        if lane.name is not PageLane.PLAIN:
+            self._handshake = ReceiverHandshake(lane.key_for(self._epoch), bytes(self._head))
 
     def _begin_pages(self, frame: Pages) -> None:
         if frame.payload_bytes != frame.n_pages * self._ground.page_bytes:

@@ -15,8 +15,10 @@ from collections import Counter
 
 from twolane.kvtransfer import reasons
 from twolane.kvtransfer.copy_plan import PageIds
+from twolane.kvtransfer.page_lane import PLAIN_RECEIVER, ReceiverLane
 from twolane.kvtransfer.transport import LandingEvent, Stopped
 from twolane.kvtransfer.transports.common.frames import FrameError
+from twolane.kvtransfer.transports.common.key_proof import UnprovenError
 from twolane.kvtransfer.transports.common.listener import Listener, ListenerConfig
 from twolane.kvtransfer.transports.common.thread import TransportThread, pause
 from twolane.kvtransfer.transports.stream.connection import LandingSite, StreamConnection
@@ -35,15 +37,17 @@ class StreamLanding(TransportThread[LandingEvent]):
         receiver_epoch: int,
         ground: Destination,
         *,
+        lane: ReceiverLane = PLAIN_RECEIVER,
         door: ListenerConfig | None = None,
     ) -> None:
         super().__init__("landing")
         self.address = address
+        self.lane = lane
         self.digests = ground.digests
         self._ground = ground
         self._table = ground.table
         self._stopping: set[int] = set()  # revoked generations that the device still writes to
-        site = LandingSite(receiver_epoch, ground, self._mailbox.take_orders)
+        site = LandingSite(receiver_epoch, ground, self._mailbox.take_orders, lane)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._mailbox.bell, selectors.EVENT_READ)
         self._door = Listener(
@@ -106,8 +110,9 @@ class StreamLanding(TransportThread[LandingEvent]):
     def _read(self, arrival: StreamConnection) -> None:
         try:
             is_up, news = arrival.read()
-        except FrameError:
-            self._table.dropped[reasons.MALFORMED] += 1
+        except FrameError as error:
+            is_unproven = isinstance(error, UnprovenError)
+            self._table.dropped[reasons.UNPROVEN if is_unproven else reasons.MALFORMED] += 1
             self._door.drop(arrival)
         except OSError:  # reset: what was on its way is lost; the sender, or a timeout, sees to it
             self._door.drop(arrival)

@@ -4,23 +4,32 @@ A post is complete when the kernel has all its bytes: the pages are not read any
 receiver may not have them yet. A cancelled post is completed with scrap bytes instead of pages, so
 that neither a slow receiver nor a stopped one keeps a page. Pages of a device pass through a ring
 of the host's, some batches ahead of the wire (`twolane.kvtransfer.transports.stream.source`).
+A connection begins with the handshake of its page lane, if that is not plain.
 """
 
 from __future__ import annotations
 
 import errno
+import logging
+import select
 import socket
+import time
 from contextlib import closing
 
 import numpy as np
 
+from twolane.kvtransfer.page_lane import PLAIN_SENDER, PageLane, PageLaneError, SenderLane
 from twolane.kvtransfer.transport import Checksums
 from twolane.kvtransfer.transports.common.addresses import socket_to
 from twolane.kvtransfer.transports.common.frames import Hello, Pages
+from twolane.kvtransfer.transports.common.key_proof import SenderHandshake
 from twolane.kvtransfer.transports.common.outlet_thread import NO_SUMS, Job, OutletThread
+from twolane.kvtransfer.transports.stream.records import EncryptedWriter, PlainWriter, Writer
 from twolane.kvtransfer.transports.stream.source import Batch, PageSource
 
-_MOST_VIEWS = 256  # of one sendmsg
+_log = logging.getLogger(__name__)
+
+HANDSHAKE_S = 5.0  # the receiver has so long to prove the key
 _SCRAP = memoryview(bytes(1024 * 1024))
 
 
@@ -36,13 +45,19 @@ class StreamOutlet(OutletThread):
         source: PageSource,
         *,
         digest: str,
+        lane: SenderLane = PLAIN_SENDER,
+        handshake_s: float = HANDSHAKE_S,
     ) -> None:
         super().__init__()
         self._transport = transport
         self._address = address
         self._source = source  # ours from here on
-        self._hello = Hello(sender_epoch, receiver_epoch, source.page_bytes, digest)
-        self._stream: socket.socket | None = None
+        self._hello = Hello(sender_epoch, receiver_epoch, source.page_bytes, digest, lane.name)
+        self._lane = lane
+        self._handshake_s = handshake_s
+        self._stream: socket.socket | None = None  # connected; `_writer` writes to it
+        self._writer: Writer | None = None
+        self._last_refusal = ""  # of the page lane's handshake, as it was logged
         self._start()
 
     # -- on the thread ----------------------------------------------------------------------
@@ -50,6 +65,11 @@ class StreamOutlet(OutletThread):
     def _carry_out(self, job: Job) -> Checksums | None:
         try:
             return self._send(job)
+        except PageLaneError as error:
+            if str(error) != self._last_refusal:  # each post meets it again
+                _log.warning("no pages to %s: %s", self._address, error)
+            self._last_refusal = str(error)
+            return None
         except OSError:  # what the kernel had may be lost: the receiver's timeout sees to it
             self._hang_up()
             return None
@@ -97,16 +117,18 @@ class StreamOutlet(OutletThread):
 
     def _send_frame(self, views: list[memoryview]) -> None:
         """All of it. Once the job is cancelled, what is left goes out as scrap."""
-        stream = self._stream or self._connect()
+        if self._stream is None or self._writer is None:
+            self._stream, self._writer = self._connect()
+        stream, writer = self._stream, self._writer
         at = 0
         is_scrap = False
-        while at < len(views):
+        while at < len(views) or writer.is_behind:
             if self._current is None and not is_scrap:
                 head = views[:1] if at == 0 else []  # of the frame: it says how much scrap follows
                 rest = sum(len(view) for view in views[at + len(head) :])
                 at, views, is_scrap = 0, [*head, *_scrap(rest)], True
             try:
-                sent = stream.sendmsg(views[at : at + _MOST_VIEWS])
+                sent = writer.write(views[at:])
             except BlockingIOError:
                 self._wait_open(stream)
                 continue
@@ -118,7 +140,7 @@ class StreamOutlet(OutletThread):
                 sent -= len(views[at])
                 at += 1
 
-    def _connect(self) -> socket.socket:
+    def _connect(self) -> tuple[socket.socket, Writer]:
         stream, target = socket_to(self._transport, self._address)
         try:
             error = stream.connect_ex(target)  # type: ignore[arg-type]  # str or tuple, by family
@@ -129,16 +151,51 @@ class StreamOutlet(OutletThread):
                 error = stream.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if error:
                 raise OSError(error, f"no connection to {self._address}")
-            stream.sendall(self._hello.pack())  # 32 bytes into an empty buffer
+            return stream, self._greet(stream)
         except OSError:
             stream.close()
             raise
-        self._stream = stream
-        return stream
 
-    def _wait_open(self, stream: socket.socket) -> bool:
+    def _greet(self, stream: socket.socket) -> Writer:
+        """Says hello and proves the key, where there is one. Raises `PageLaneError`."""
+        hello = self._hello.pack()
+        if self._lane.name is PageLane.PLAIN:
+            stream.sendall(hello)  # 32 bytes into an empty buffer
+            return PlainWriter(stream)
+        handshake = SenderHandshake(self._lane.key, hello)
+        stream.sendall(handshake.first)
+        stream.sendall(handshake.finish(self._receive(stream, SenderHandshake.REPLY_BYTES)))
+        if self._lane.name is PageLane.KEYED:
+            return PlainWriter(stream)
+        return EncryptedWriter(stream, handshake.cipher_key)
+
+    def _receive(self, stream: socket.socket, n_bytes: int) -> bytes:
+        """That many bytes of the receiver's handshake. Raises `PageLaneError` when they do not
+        come in time or the receiver hangs up, ConnectionAbortedError when the job is cancelled."""
+        taken = bytearray()
+        until = time.monotonic() + self._handshake_s
+        while len(taken) < n_bytes:
+            left_s = until - time.monotonic()
+            if left_s <= 0:
+                raise PageLaneError(f"the receiver proved no key within {self._handshake_s:g} s")
+            if not self._wait_open(stream, select.POLLIN, left_s):
+                if self._current is None:
+                    raise ConnectionAbortedError("cancelled")
+                continue
+            data = stream.recv(n_bytes - len(taken))
+            if not data:
+                raise PageLaneError("the receiver hung up before it proved the key")
+            taken += data
+        return bytes(taken)
+
+    def _wait_open(
+        self,
+        stream: socket.socket,
+        events: int = select.POLLOUT,
+        timeout_s: float | None = None,
+    ) -> bool:
         """`_wait`; raises when we are closed meanwhile."""
-        is_ready = self._wait(stream)
+        is_ready = self._wait(stream, events, timeout_s)
         if self._is_closing:
             raise ConnectionAbortedError("closed")
         return is_ready
@@ -146,7 +203,7 @@ class StreamOutlet(OutletThread):
     def _hang_up(self) -> None:
         if self._stream is not None:
             self._stream.close()
-            self._stream = None
+            self._stream = self._writer = None
 
 
 def _scrap(n_bytes: int) -> list[memoryview]:

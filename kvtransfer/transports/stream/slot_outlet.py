@@ -25,6 +25,7 @@ from twolane.kvtransfer.transports.common.frames import (
 from twolane.kvtransfer.transports.common.outlet_thread import Job
 from twolane.kvtransfer.transports.common.pinned_ring import SHARED_SLOT_BYTES
 from twolane.kvtransfer.transports.stream.outlet import StreamOutlet
+from twolane.kvtransfer.transports.stream.records import Writer
 from twolane.kvtransfer.transports.stream.source import Batch, DeviceSource
 
 
@@ -53,7 +54,7 @@ class SharedOutlet(StreamOutlet):
 
     def _send(self, job: Job) -> Checksums | None:
         if self._stream is None:
-            self._connect()
+            self._stream, self._writer = self._connect()
         return super()._send(job)
 
     def _send_batch(self, job: Job, at: int, batch: Batch) -> None:
@@ -66,17 +67,17 @@ class SharedOutlet(StreamOutlet):
         self._take_freed()
         return super()._may_wait()
 
-    def _connect(self) -> socket.socket:
+    def _connect(self) -> tuple[socket.socket, Writer]:
         if self._is_stale:
             self._source = self._new_source()
             self._is_stale = False
-        stream = super()._connect()
+        stream, writer = super()._connect()
         assert isinstance(self._source, DeviceSource)
         ring = self._source.ring
         text = ring.address.encode()
         head = RingAt(len(ring.slots), len(text), ring.pages).pack()
         stream.sendall(head + text)  # some 100 bytes into an empty buffer
-        return stream
+        return stream, writer
 
     def _hang_up(self) -> None:
         super()._hang_up()

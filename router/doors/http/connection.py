@@ -21,8 +21,9 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from twolane.router.config import HttpConfig
 from twolane.router.doors.http.call_id import HEADER, refused_call_id
+from twolane.router.doors.http.caller import refusal_of_caller
 from twolane.router.doors.http.connection_budget import ConnectionBudget, peer_of
-from twolane.router.doors.http.errors import plain_error, retry_after
+from twolane.router.doors.http.errors import ASK_FOR_KEY, plain_error, retry_after
 from twolane.router.doors.http.head import (
     Body,
     Refusal,
@@ -31,6 +32,7 @@ from twolane.router.doors.http.head import (
     refusal_of_head,
     too_large,
 )
+from twolane.security.gate import Gate
 
 _END = b"\r\n\r\n"  # of a head, and of a body in chunks
 _HELD_BYTES = 65_536  # of the requests after the running one
@@ -55,6 +57,7 @@ class Connection(HttpToolsProtocol):
         self,
         *,
         door: HttpConfig,
+        gate: Gate,
         room: ConnectionBudget,
         post_paths: frozenset[str],
         max_bytes: int,
@@ -66,6 +69,7 @@ class Connection(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self.peer = ""
         self._door = door
+        self._gate = gate
         self._room = room
         self._post_paths = post_paths
         self._max_bytes = max_bytes
@@ -244,6 +248,9 @@ class Connection(HttpToolsProtocol):
         self._body = announced_body(self.headers)
         self._is_upgrade = self.parser.should_upgrade()
         super().on_headers_complete()  # makes the cycle; see `_start_asgi_task`
+        self._refusal = refusal_of_caller(self._gate, self.scope, self.headers, self.transport)
+        if self._refusal is not None:
+            return
         takes_body = self.scope["method"] == "POST" and self.scope["path"] in self._post_paths
         if takes_body:
             self._refusal = refusal_of_body(self.headers, self._body, self._max_bytes)
@@ -330,7 +337,10 @@ class Connection(HttpToolsProtocol):
         self._room.wait(self)
         self._wait_at_most(_LINGER_S)
         self.flow.resume_reading()
-        self.transport.write_eof()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        else:  # TLS says goodbye, and reads on until the client does
+            self.transport.close()
 
     def _write(self, refusal: Refusal) -> None:
         if self.cycle is not None:
@@ -342,9 +352,10 @@ class Connection(HttpToolsProtocol):
             f"{HEADER}: {refused_call_id(self.headers or ())}\r\n".encode(),
             b"connection: close\r\n",
         ]
+        more = ASK_FOR_KEY if refusal.status == 401 else {}
         if refusal.retry_after_s is not None:
-            for name, value in retry_after(refusal.retry_after_s).items():
-                head.append(f"{name.lower()}: {value}\r\n".encode())
+            more = retry_after(refusal.retry_after_s)
+        head += [f"{name.lower()}: {value}\r\n".encode() for name, value in more.items()]
         self.transport.write(b"".join([*head, b"\r\n", body]))
 
 

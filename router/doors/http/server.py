@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -16,6 +17,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from twolane.router.config import HttpConfig
 from twolane.router.doors.http.connection import Connection
 from twolane.router.doors.http.connection_budget import ConnectionBudget
+from twolane.security.gate import Gate
 
 # Accepted connections inherit these from the listener. A client whose machine is gone shows after
 # 10 + 3 seconds, as at the gRPC door. Events go out at once: asyncio turns Nagle's algorithm off
@@ -42,10 +44,20 @@ _BACKLOG = 1024
 class HttpServer:
     """`open` once, then `stop` once."""
 
-    def __init__(self, app: Starlette, config: HttpConfig, *, max_bytes: int) -> None:
-        """`max_bytes`: of one body."""
+    def __init__(
+        self,
+        app: Starlette,
+        config: HttpConfig,
+        gate: Gate,
+        *,
+        max_bytes: int,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """`max_bytes`: of one body. Without `tls` it is plain HTTP."""
         self._app = app
         self._config = config
+        self._gate = gate
+        self._tls = tls
         self._max_bytes = max_bytes
 
     def open(self, host: str, port: int) -> int:
@@ -64,7 +76,8 @@ class HttpServer:
                 server_header=False,
                 proxy_headers=False,
                 backlog=_ACCEPTS_AT_ONCE,
-            )
+            ),
+            self._tls,
         )
         self._serving = asyncio.create_task(self._server.serve([listener]), name="http-door")
         return port
@@ -74,6 +87,7 @@ class HttpServer:
         return partial(
             Connection,
             door=self._config,
+            gate=self._gate,
             room=ConnectionBudget(self._config),
             post_paths=frozenset(_post_paths(self._app.routes)),
             max_bytes=self._max_bytes,
@@ -92,12 +106,17 @@ class HttpServer:
 
 
 class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, tls: ssl.SSLContext | None) -> None:
+        super().__init__(config)
+        self._tls = tls
+
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Signals are the process's business."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self.config.ssl = self._tls  # what it would make of paths is not read again
         await super().startup(sockets)
         for listener in sockets or []:
             listener.listen(_BACKLOG)

@@ -20,7 +20,8 @@ from twolane.deploy.bundled import model_path
 from twolane.deploy.errors import StartError
 from twolane.deploy.process.descriptors import MOST
 from twolane.deploy.process.serving import serving
-from twolane.deploy.spec.specs import ProcessSpec, RouterSettings, RouterSpec, WorkerSpec
+from twolane.deploy.spec.settings import RouterSettings
+from twolane.deploy.spec.specs import ProcessSpec, RouterSpec, WorkerSpec
 from twolane.rpc.listen import port_range
 
 MODEL = model_with(model_dir=str(model_path()), name="m", engine="fake", n_pages=8)

@@ -23,16 +23,9 @@ from twolane.deploy.process.engine_host import open_engine
 from twolane.deploy.spec.cluster_spec import ClusterSpec
 from twolane.deploy.spec.options import Declared, declared
 from twolane.deploy.spec.resolve import resolve
+from twolane.deploy.spec.settings import ClusterSettings, RouterSettings, TimingSpec, WorkerSettings
 from twolane.deploy.spec.spec_json import from_json, to_json
-from twolane.deploy.spec.specs import (
-    ClusterSettings,
-    ModelSpec,
-    RouterSettings,
-    RouterSpec,
-    TimingSpec,
-    WorkerSettings,
-    WorkerSpec,
-)
+from twolane.deploy.spec.specs import ModelSpec, RouterSpec, WorkerSpec
 from twolane.deploy.spec.topology import Topology
 from twolane.deploy.spec.topology_file import write_topology
 from twolane.engine.config import EngineConfig

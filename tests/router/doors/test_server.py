@@ -59,7 +59,7 @@ async def collect(
 
 async def raw_call(channel: Any, method: Any, raw: Any) -> Any:
     call = channel.unary_unary(method)
-    return await call(raw, metadata=shown(SERVER.secret))
+    return await call(raw, metadata=shown(SERVER.credentials.secret))
 
 
 async def raw_generate(channel: Any, raw: Any) -> Any:

@@ -62,9 +62,9 @@ async def test_no_more_connections_than_asked_for_are_shared_out(
     bounds = []
     make = grpc.aio.server
 
-    def seen(*, options: Any) -> grpc.aio.Server:
+    def seen(*, options: Any, interceptors: Any) -> grpc.aio.Server:
         bounds.append(dict(options)["grpc.max_allowed_incoming_connections"])
-        return make(options=options)
+        return make(options=options, interceptors=interceptors)
 
     monkeypatch.setattr(grpc.aio, "server", seen)
     shared(connections)

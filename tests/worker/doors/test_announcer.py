@@ -13,6 +13,7 @@ import grpc
 import pytest
 
 from twolane.rpc.secret import METADATA_KEY
+from twolane.security.credentials import Credentials
 from twolane.v1 import cluster_pb2, cluster_pb2_grpc
 from twolane.worker.config import WorkerConfig
 from twolane.worker.doors.announcer import Announcer
@@ -42,7 +43,12 @@ async def announcing() -> AsyncIterator[tuple[Router, asyncio.Task[None], Announ
     cluster_pb2_grpc.add_MembershipServiceServicer_to_server(router, server)
     endpoint = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()
-    config = WorkerConfig(worker_id="w", routers=(endpoint,), announce_every_s=0.01, secret=SECRET)
+    config = WorkerConfig(
+        worker_id="w",
+        routers=(endpoint,),
+        announce_every_s=0.01,
+        credentials=Credentials(secret=SECRET),
+    )
     announcer = Announcer(cast(Worker, SimpleNamespace(config=config)))
     nothing = cluster_pb2.AnnounceRequest()
     announcer.describe = lambda *, leaving=False: nothing  # type: ignore[method-assign]

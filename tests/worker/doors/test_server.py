@@ -26,6 +26,7 @@ from twolane.prefill_worker.role import PrefillRole
 from twolane.rpc.link import GrpcLink, LinkBrokenError
 from twolane.rpc.params import params_to_proto
 from twolane.rpc.secret import new_secret, shown
+from twolane.security.credentials import Credentials
 from twolane.testing.heard import HeardToken, heard
 from twolane.v1 import cluster_pb2, cluster_pb2_grpc, worker_pb2, worker_pb2_grpc
 from twolane.worker.config import SessionConfig, WorkerConfig
@@ -77,7 +78,7 @@ async def running(
         routers=routers,
         announce_every_s=0.05,
         drain_for_s=5.0,
-        secret=SECRET,
+        credentials=Credentials(secret=SECRET),
         sessions=SessionConfig(open_within_s=0.3),
     )
     facts = FakeEngineConfig(n_pages=256)
@@ -87,7 +88,7 @@ async def running(
     decode = DecodeRole(context) if "d" in roles else None
     prefill = PrefillRole(context, adopter=decode) if "p" in roles else None
     fabric = fabric or MemoryFabric(call_later=asyncio.get_running_loop().call_later)
-    dialer = PeerDialer(SECRET)
+    dialer = PeerDialer(Credentials(secret=SECRET))
     if transport:
         transports = TransportConfig(transports=(transport,))
         wire = Wiring(
@@ -129,7 +130,7 @@ class Client:
     def __init__(self, worker: Worker, *, epoch: int | None = None) -> None:
         self.channel = grpc.aio.insecure_channel(worker.endpoint)
         self.stub = worker_pb2_grpc.WorkerServiceStub(self.channel)
-        self.call = self.stub.Session(metadata=shown(worker.config.secret))
+        self.call = self.stub.Session(metadata=shown(worker.config.credentials.secret))
         self.link: GrpcLink[worker_pb2.SessionRequest, worker_pb2.SessionResponse]
         self.link = GrpcLink(self.call)
         self.tokens: list[HeardToken] = []
@@ -307,7 +308,7 @@ async def test_malformed_bytes_in_place_of_a_request_are_invalid_argument() -> N
 
 async def test_transfer_stream_to_a_worker_that_does_not_decode_is_unimplemented() -> None:
     async with running("p") as (worker, _):
-        dialer = PeerDialer(SECRET)
+        dialer = PeerDialer(Credentials(secret=SECRET))
         link = await dialer(worker.endpoint)
         with pytest.raises(LinkBrokenError, match="UNIMPLEMENTED"):
             await link.receive()

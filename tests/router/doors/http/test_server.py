@@ -16,6 +16,7 @@ from twolane.router.doors.http.server import HttpServer
 from twolane.router.doors.server import RouterServer
 from twolane.router.testing.cluster import ScriptedCluster
 from twolane.rpc.listen import ListenError
+from twolane.security.gate import Gate
 
 LONG: dict[str, Any] = {"prompt": [1], "max_tokens": 1900, "temperature": 0}
 IDS: dict[str, Any] = {"prompt": [1, 2], "max_tokens": 3}
@@ -198,7 +199,8 @@ async def test_a_router_without_the_door_has_no_http_address() -> None:
 
 
 async def test_events_go_out_at_once_and_do_not_wait_for_acknowledgements() -> None:
-    door = HttpServer(Starlette(), HttpConfig(port=0), max_bytes=1000)  # never asked anything
+    gate = Gate("", is_private=True)
+    door = HttpServer(Starlette(), HttpConfig(port=0), gate, max_bytes=1000)  # gets no request
     port = door.open("127.0.0.1", 0)
     _, writer = await asyncio.open_connection("127.0.0.1", port)
     async with asyncio.timeout(5.0):

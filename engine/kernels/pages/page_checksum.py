@@ -1,8 +1,7 @@
-"""64-bit sums of pages where they lie: equal to `twolane.kvtransfer.digests.mix64` of the same
-bytes.
+"""64-bit checksums of pages in device memory: equal to `twolane.kvtransfer.digests.mix64`.
 
-Bytes: each page read once, by 16 bytes a thread; 8 bytes a page and part added up atomically. The
-sum of a page does not depend on the order, so it is the same whatever ran beside it.
+Bytes: each page read once, 16 bytes per thread; 8 bytes per page and part added atomically. The
+checksum does not depend on the order of additions, so it is reproducible.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
@@ -11,14 +10,14 @@ import torch
 import triton
 import triton.language as tl
 
-BLOCK = 4096  # words of 8 bytes a turn
+BLOCK = 4096  # words of 8 bytes per iteration
 _STEP: tl.constexpr = tl.constexpr(0x9E3779B97F4A7C15)  # the mixing of splitmix64
 _FIRST: tl.constexpr = tl.constexpr(0xBF58476D1CE4E5B9)
 _SECOND: tl.constexpr = tl.constexpr(0x94D049BB133111EB)
 
 
 @triton.jit(do_not_specialize=["n_pages"])
-def _page_sum_kernel(
+def _checksum_kernel(
     address, pages, sums, n_pages, page_words, stride_words, words_before, BLOCK: tl.constexpr
 ):
     pool = tl.multiple_of(address.to(tl.uint64).to(tl.pointer_type(tl.uint64)), 16)
@@ -37,7 +36,7 @@ def _page_sum_kernel(
         tl.atomic_add(sums + nth, total)
 
 
-def sum_pages(
+def checksum_pages(
     address: int,
     pages: torch.Tensor,
     *,
@@ -47,11 +46,13 @@ def sum_pages(
     bytes_before: int = 0,
     programs: int = 132,
 ) -> None:
-    """out[i] += the sum of page pages[i]; int32 pages, int64 out (bits of uint64), both on the
-    device that runs. `address` is of page 0, 16-byte aligned; pages are `stride` apart (0: one
-    behind the other). Where they are parts of larger pages, `bytes_before` says how far in: the
-    sums of all parts add up to the sum of the whole. `programs` bounds how much of the device it
-    takes."""
+    """out[i] += the checksum of page pages[i]; int32 pages, int64 out (bits of uint64), both on the
+    device that runs the kernel.
+
+    `address` is of page 0, 16-byte aligned; pages are `stride` apart (0: adjacent). If they are
+    parts of larger pages, `bytes_before` is the offset of the part: the checksums of all parts add
+    up to the checksum of the whole. `programs` bounds how much of the device is used.
+    """
     stride = stride or page_bytes
     assert page_bytes % 128 == stride % 128 == bytes_before % 128 == 0
     assert address % 16 == 0
@@ -62,7 +63,7 @@ def sum_pages(
         return
     words = page_bytes // 8
     tasks = len(pages) * triton.cdiv(words, BLOCK)
-    _page_sum_kernel[(min(programs, tasks),)](
+    _checksum_kernel[(min(programs, tasks),)](
         address,
         pages,
         out,

@@ -13,7 +13,8 @@ import pytest
 from twolane.rpc.handlers import streams, unary
 from twolane.rpc.link import GrpcLink
 from twolane.rpc.log_rate import LogRate
-from twolane.rpc.secret import METADATA_KEY, SecretGate, new_secret, shown
+from twolane.rpc.secret import METADATA_KEY, new_secret, shown
+from twolane.security.gate import Gate
 from twolane.v1 import worker_pb2
 
 SECRET = new_secret()
@@ -31,16 +32,18 @@ async def session(context: Any) -> None:
 
 
 @pytest.fixture
-async def gated() -> AsyncIterator[tuple[Any, SecretGate]]:
-    gate = SecretGate(SECRET)
+async def gated() -> AsyncIterator[tuple[Any, Gate]]:
+    gate = Gate("the port", is_private=True, secret=SECRET)
     server = grpc.aio.server(interceptors=[gate])
     methods: dict[str, Any] = {
         "Inspect": unary(worker_pb2.InspectRequest, inspect),
         "Session": streams(worker_pb2.SessionRequest, session),
+        "Unheard": unary(worker_pb2.InspectRequest, inspect),  # not in the table of roles
     }
-    for service in (SERVICE, "grpc.health.v1.Health"):
-        handler = grpc.method_handlers_generic_handler(service, methods)
-        server.add_generic_rpc_handlers((handler,))
+    handler = grpc.method_handlers_generic_handler(SERVICE, methods)
+    check = {"Check": unary(worker_pb2.InspectRequest, inspect)}
+    health = grpc.method_handlers_generic_handler("grpc.health.v1.Health", check)
+    server.add_generic_rpc_handlers((handler, health))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
@@ -54,7 +57,7 @@ async def gated() -> AsyncIterator[tuple[Any, SecretGate]]:
     ids=["none", "another", "too short", "too long", "empty"],
 )
 async def test_without_the_secret_a_call_is_unauthenticated_at_once(
-    gated: tuple[Any, SecretGate], metadata: Any
+    gated: tuple[Any, Gate], metadata: Any
 ) -> None:
     channel, gate = gated
     with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -63,32 +66,54 @@ async def test_without_the_secret_a_call_is_unauthenticated_at_once(
     stream = channel.stream_stream(f"/{SERVICE}/Session")(metadata=metadata)
     async with asyncio.timeout(5.0):  # though not a message is sent
         assert await stream.code() is grpc.StatusCode.UNAUTHENTICATED
-    assert gate.refused == {"Inspect": 1, "Session": 1}
+    assert gate.refused == {"unauthenticated.Inspect": 1, "unauthenticated.Session": 1}
 
 
-async def test_who_shows_the_secret_is_let_in(gated: tuple[Any, SecretGate]) -> None:
+async def test_who_shows_the_secret_is_let_in(gated: tuple[Any, Gate]) -> None:
     channel, gate = gated
     raw = await channel.unary_unary(f"/{SERVICE}/Inspect")(b"", metadata=shown(SECRET))
     assert worker_pb2.InspectResponse.FromString(raw).model == "m"
     assert not gate.refused
 
 
-async def test_health_asks_for_no_secret(gated: tuple[Any, SecretGate]) -> None:
+async def test_health_asks_for_no_secret(gated: tuple[Any, Gate]) -> None:
     channel, _ = gated
-    await channel.unary_unary("/grpc.health.v1.Health/Inspect")(b"")
+    await channel.unary_unary("/grpc.health.v1.Health/Check")(b"")
+
+
+async def test_a_method_that_is_not_in_the_table_is_for_nobody(gated: tuple[Any, Gate]) -> None:
+    channel, gate = gated
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await channel.unary_unary(f"/{SERVICE}/Unheard")(b"", metadata=shown(SECRET))
+    assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+    assert gate.refused == {"denied.Unheard": 1}
+
+
+async def test_a_method_that_does_not_exist_is_told_to_those_who_may_ask(
+    gated: tuple[Any, Gate],
+) -> None:
+    channel, gate = gated
+    for name in ("A", "B"):
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await channel.unary_unary(f"/{SERVICE}/{name}")(b"", metadata=shown(SECRET))
+        assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await channel.unary_unary(f"/{SERVICE}/{name}")(b"")
+        assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    assert not gate._guarded, "callers choose these names, so none is kept"
 
 
 async def test_the_log_has_one_line_of_many_refusals(
-    gated: tuple[Any, SecretGate], caplog: pytest.LogCaptureFixture
+    gated: tuple[Any, Gate], caplog: pytest.LogCaptureFixture
 ) -> None:
     channel, gate = gated
     caplog.set_level(logging.WARNING)
     for _ in range(20):
         with pytest.raises(grpc.aio.AioRpcError):
             await channel.unary_unary(f"/{SERVICE}/Inspect")(b"")
-    assert gate.refused == {"Inspect": 20}
+    assert gate.refused == {"unauthenticated.Inspect": 20}
     (line,) = [record.getMessage() for record in caplog.records]
-    assert line.startswith("refused 1 calls without the cluster's secret")
+    assert line.startswith("the port refused 1 calls; the last: /twolane.v1.WorkerService/Inspect")
     assert SECRET not in line
 
 

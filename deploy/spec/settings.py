@@ -1,0 +1,203 @@
+"""Options of a cluster and of its processes, each declared once (`twolane.deploy.spec.options`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from twolane.kvtransfer.page_lane import PageLane
+from twolane.options import option
+from twolane.rpc.listen import MAX_PORT, is_unspecified, port_range
+
+MAX_SOCKETS = 64  # from a sender to a receiver
+_HTTP_ABOVE = 2  # between them, workers come in where a router is started alone
+PREFILL, DECODE = "prefill", "decode"
+TRANSPORTS = ("cuda_ipc", "shm", "unix", "nixl", "tcp")  # best first; see kvtransfer
+AUTO, NONE = "auto", "none"  # whose generation_config.json: the model's, nobody's
+LAUNCHER = "controller"  # {name} in the paths of its TLS files
+BUNDLED = "bundled"  # the model that comes with us
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSettings:
+    """Options of a whole cluster."""
+
+    model: str = option(BUNDLED, "What to serve.", metavar="DIR_OR_HUB_ID")
+    launcher: str = option("ray", "", choices=("ray", "process", "agents"))
+    share_gpus: bool = option(False, "Several workers on a GPU, where there is not one for each.")
+    log_level: str = option("info", "", choices=("debug", "info", "warning", "error"))
+    tls_ca: str = option("", "PEM file of the authorities to trust.", metavar="FILE")
+    tls_cert: str = option(
+        "",
+        "PEM file of a process's certificate; {name} in the path is the process's name.",
+        metavar="FILE",
+    )
+    tls_key: str = option("", "PEM file of that certificate's key.", metavar="FILE")
+    insecure: bool = option(
+        False, "Allow listeners that other machines reach without TLS: the network must be private."
+    )
+    bind_host: str = option(
+        "127.0.0.1", "Where routers and workers listen for each other, on each host."
+    )
+    advertise_host: str = option(
+        "", "The address of this host that others dial.  [default: that of --bind-host]"
+    )
+    ports: str = option(
+        "",
+        "Ports that each host gives to whatever has none of its own.  [default: any]",
+        metavar="FIRST-LAST",
+    )
+
+    def __post_init__(self) -> None:
+        if self.ports:
+            port_range(self.ports)
+        if is_unspecified(self.advertise_host):
+            raise ValueError(
+                f"advertise_host is {self.advertise_host}, which others cannot dial: name an "
+                "address of this machine"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaySettings:
+    """Which Ray has the cluster, where the launcher is Ray."""
+
+    address: str = option(
+        "local",
+        "The Ray that runs already, from one of its nodes; auto: the one that is here; local: "
+        "one of our own on this machine.",
+        flag="--ray-address",
+        metavar="auto|HOST:PORT|local",
+    )
+    cluster: str = option("default", "The cluster's name on that Ray, which may have several.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimingSpec:
+    """Times of the failure rules (shortened in tests), and of a clean end. Raises ValueError for
+    times under which everybody would be taken for dead."""
+
+    heartbeat_s: float = option(1.0, "How often everybody shows signs of life.", above=0)
+    suspicion_s: float = option(3.0, "Silence after which requests go elsewhere.", above=0)
+    lease_s: float = option(6.0, "How long pages are held for a silent peer.", above=0)
+    grace_s: float = option(10.0, "How long answers outlive a lost router.", above=0)
+    stop_grace_s: float = option(5.0, "How long running answers get at a stop.", above=0)
+    orphan_s: float = option(
+        60.0, "Silence of agent and routers after which a worker ends itself.", above=0
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("suspicion_s", "lease_s"):
+            if getattr(self, name) <= self.heartbeat_s:
+                raise ValueError(
+                    f"{name} is {getattr(self, name):g}; it must be more than heartbeat_s, "
+                    f"which is {self.heartbeat_s:g}"
+                )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """Options of a worker beside those of its engine. None leaves the default of whoever enforces
+    it. What `checksums`, `sockets` and `page_lane` mean: see
+    `twolane.kvtransfer.transports.registry`."""
+
+    step_tokens: int | None = option(
+        None, "Most tokens of a step; longer prompts are split.", least=1
+    )
+    decode_rows: int | None = option(None, "Most answers that one worker decodes.", least=1)
+    prefill_window_s: float | None = option(
+        None, "The longest that a prompt of a burst waits for others.", least=0
+    )
+    prefill_watermark_rows: int | None = option(
+        None, "More waiting prompts than so many are a burst.", least=0
+    )
+    holding_cap_share: float | None = option(
+        None,
+        "Share of a pool that may wait for decode workers before prefills stop.",
+        above=0,
+        most=1,
+    )
+    transports: tuple[str, ...] = option(
+        TRANSPORTS,
+        "How pages travel; may be repeated, best first.  [default: the best that works]",
+        choices=TRANSPORTS,
+        flag="--transport",
+    )
+    checksums: bool | None = option(
+        None,
+        "Compare a checksum of each page on both sides. Over networks (nixl, tcp) always: "
+        "--no-checksums is for a --transport of one host.  [default: all but cuda_ipc]",
+    )
+    sockets: int | None = option(
+        None,
+        "Sockets from each sender to each receiver, for unix and tcp.  [default: 1]",
+        least=1,
+        most=MAX_SOCKETS,
+    )
+    page_lane: str | None = option(
+        None,
+        "What protects pages over tcp: encryption, or a key that each connection proves (for "
+        "private networks).  [default: encrypted; plain on the loopback]",
+        choices=tuple(lane.value for lane in PageLane),
+    )
+    trusted_fabric: bool = option(
+        False, "Nobody else is on the RDMA network: nixl may carry pages between hosts."
+    )
+    worker_metrics_port: int = option(
+        0,
+        "Port of the first worker's metrics; the others take the next ports.  [default: any]",
+        least=0,
+        most=MAX_PORT,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterSettings:
+    """Options of a router: where clients come in, where workers do, what is refused, and what
+    requests take that leave it open. Port 0 is any free one. None leaves the default of whoever
+    enforces it."""
+
+    host: str = option("127.0.0.1", "Where clients connect.")
+    port: int = option(7200, "", least=0, most=MAX_PORT)
+    worker_port: int = option(
+        0, "Port where workers connect.  [default: any]", least=0, most=MAX_PORT
+    )
+    metrics_port: int = option(
+        0, "Port of the router's metrics.  [default: any]", least=0, most=MAX_PORT
+    )
+    http_port: int | None = option(
+        None,
+        "Port of the OpenAI-style HTTP API, at --host.  [default: --port + 2]",
+        least=0,
+        most=MAX_PORT,
+    )
+    no_http: bool = option(False, "Serve no HTTP.")
+    generation_config: str = option(
+        AUTO,
+        "Whose generation_config.json tells what requests take that set no temperature, "
+        "top_k, top_p, min_p, repetition_penalty or max_tokens; auto: the model's.",
+        metavar="auto|none|DIR",
+    )
+    keys: str | None = option(
+        None, "Ask clients for API keys: the file that `twolane auth` writes.", metavar="FILE"
+    )
+    max_prompt_tokens: int | None = option(None, "Longer prompts are refused.", least=1)
+    max_output_tokens: int | None = option(
+        None, "Longest answer; more max_tokens are refused.", least=1
+    )
+    max_queued: int | None = option(None, "Requests that may wait at the router.", least=1)
+    growth_tokens: int | None = option(None, "Tokens that each answer reserves.", least=1)
+
+    def __post_init__(self) -> None:
+        if self.http_port is not None and self.no_http:
+            raise ValueError(
+                "http_port says where the HTTP door is, no_http that there is none: give one"
+            )
+
+    @property
+    def http_door(self) -> int | None:
+        """Its port: if nobody says, two above gRPC's, or any free one where that is any or the
+        last. None: there is no such door."""
+        if self.no_http or self.http_port is not None:
+            return self.http_port
+        above = self.port + _HTTP_ABOVE
+        return above if self.port and above <= MAX_PORT else 0

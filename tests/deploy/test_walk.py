@@ -1,0 +1,383 @@
+"""Every method of every listener x every kind of caller, against the tables below.
+
+Methods are found by descriptors, HTTP paths by the application's routes: one that is not in a table
+fails. Nothing here reads the tables of `twolane.security.access`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.descriptor_pool import Default
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
+from starlette.routing import BaseRoute, Mount, Route
+
+from tests.deploy.clusters import model_with
+from tests.pki import FAR, Pki, far_is_far
+from twolane.deploy.bundled import model_path
+from twolane.deploy.process.serving import Where, serving
+from twolane.deploy.spec.settings import RouterSettings, TimingSpec
+from twolane.deploy.spec.specs import RouterSpec, WorkerSpec
+from twolane.router.config import HttpConfig, RouterConfig
+from twolane.router.doors.http.app import make_app
+from twolane.router.router import Router
+from twolane.rpc.secret import shown
+from twolane.security.credentials import Credentials
+from twolane.security.identity import Role
+from twolane.security.tls import TlsFiles, server_name
+from twolane.v1 import cluster_pb2, inference_pb2, transfer_pb2, worker_pb2
+
+CODE = grpc.StatusCode
+IN = "INVALID_ARGUMENT"  # the gate is passed, and the message that is sent is malformed
+OURS = (inference_pb2, cluster_pb2, worker_pb2, transfer_pb2, health_pb2, reflection_pb2)
+EVERY_ROLE = "router worker agent controller operator viewer client"
+
+# Method: the roles that may call it beyond the loopback; `nobody` is a caller without a certificate
+# where callers may come without one.
+HEALTH = {
+    "grpc.health.v1.Health/Check": EVERY_ROLE,
+    "grpc.health.v1.Health/List": EVERY_ROLE,
+    "grpc.health.v1.Health/Watch": EVERY_ROLE,
+}
+REFLECTION = {"grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": "operator"}
+LISTENERS: Mapping[str, Mapping[str, str]] = {
+    "clients": {
+        "twolane.v1.InferenceService/Generate": "client",
+        "twolane.v1.InferenceService/Cancel": "client",
+        "twolane.v1.InferenceService/ListModels": "client",
+        "twolane.v1.InferenceService/GetStatus": "client",
+        **HEALTH,
+        **REFLECTION,
+    },
+    "workers": {
+        "twolane.v1.MembershipService/Announce": "worker",
+        "twolane.v1.MembershipService/ReportGone": "agent controller",
+    },
+    "operators": {  # a socket that is its user's alone: whoever reaches it is an operator
+        "twolane.v1.AdminService/GetClusterStatus": "",
+        "twolane.v1.AdminService/DrainWorker": "",
+        **dict.fromkeys((*HEALTH, *REFLECTION), ""),
+    },
+    "worker": {
+        "twolane.v1.WorkerService/Session": "router",
+        "twolane.v1.WorkerService/Inspect": "operator viewer",
+        "twolane.v1.TransferService/Connect": "worker",
+        **HEALTH,
+        **REFLECTION,
+    },
+}
+# Method: callers on this machine that may call it: without credentials (`nobody`), or with the
+# cluster's secret. Those that show what means nothing at a listener are nobody.
+ANYBODY = frozenset({"nobody", "secret", "wrong secret"})
+PROCESSES = frozenset({"secret"})
+ON_LOOPBACK = {
+    **dict.fromkeys((*HEALTH, *REFLECTION), ANYBODY),
+    **dict.fromkeys(LISTENERS["clients"], ANYBODY),
+    **dict.fromkeys(LISTENERS["workers"], PROCESSES),
+    **dict.fromkeys(LISTENERS["operators"], ANYBODY),
+    "twolane.v1.WorkerService/Session": PROCESSES,
+    "twolane.v1.WorkerService/Inspect": PROCESSES,
+    "twolane.v1.TransferService/Connect": PROCESSES,
+}
+HTTP = {  # path: roles, `nobody` is a caller without a certificate
+    "/health": f"nobody {EVERY_ROLE}",
+    "/v1/models": "client",
+    "/v1/models/{name:path}": "client",
+    "/v1/completions": "client",
+    "/v1/chat/completions": "client",
+    "/nowhere": "client",
+}
+METRICS = {"/metrics": "operator viewer"}  # of a worker; a router's:
+PAGES = METRICS | {"/targets": "operator viewer"}
+
+SECRET = "a-secret-of-the-cluster"
+TIMING = TimingSpec(heartbeat_s=0.05, suspicion_s=1.0, lease_s=1.0, grace_s=1.0, stop_grace_s=0.2)
+
+
+def all_methods() -> Iterator[str]:
+    """Of every service of ours, and of those that come with gRPC."""
+    for module in OURS:
+        for name in module.DESCRIPTOR.services_by_name:
+            service = Default().FindServiceByName(f"{module.DESCRIPTOR.package}.{name}")
+            for method in service.methods:
+                yield f"{service.full_name}/{method.name}"
+
+
+def test_every_method_that_there_is_has_its_place_at_a_listener() -> None:
+    listed = {method for methods in LISTENERS.values() for method in methods}
+    assert listed == {*all_methods()}
+    assert ON_LOOPBACK.keys() == listed
+
+
+@dataclass(frozen=True)
+class Served:
+    """Both processes, and how each listener is reached."""
+
+    router: Where
+    worker: Where
+
+    @property
+    def listeners(self) -> dict[str, tuple[str, Role]]:
+        return {
+            "clients": (self.router.endpoint, Role.ROUTER),
+            "workers": (self.router.worker_endpoint, Role.ROUTER),
+            "operators": (self.router.admin_endpoint, Role.ROUTER),
+            "worker": (self.worker.endpoint, Role.WORKER),
+        }
+
+
+@asynccontextmanager
+async def cluster(folder: Path, host: str, pki: Pki | None) -> AsyncIterator[Served]:
+    """A router, and a worker with both roles that it knows."""
+    model = model_with(model_dir=model_path(), engine="fake", n_pages=64)
+    router_spec = RouterSpec(
+        router_id="router-0",
+        model=model,
+        settings=RouterSettings(host=host, port=0, http_port=0),
+        secret=SECRET,
+        bind_host=host,
+        admin_socket=str(folder / "admin.sock"),
+        timing=TIMING,
+        tls=None if pki is None else pki.files("router/router-0"),
+    )
+    async with serving(router_spec) as router:
+        spec = WorkerSpec(
+            worker_id="w-0",
+            epoch=7,
+            roles=("prefill", "decode"),
+            model=model,
+            routers=(router.worker_endpoint,),
+            secret=SECRET,
+            bind_host=host,
+            timing=TIMING,
+            tls=None if pki is None else pki.files("worker/w-0"),
+        )
+        async with serving(spec) as worker:
+            yield Served(router, worker)
+
+
+async def code_of(channel: grpc.aio.Channel, method: str, metadata: Any = ()) -> grpc.StatusCode:
+    """What a call with a malformed message ends with. Whoever gets as far as the message is in."""
+
+    call: Any = channel.unary_unary(f"/{method}")  # so it is sent with the call, whatever it is
+    code: grpc.StatusCode
+    code = await call(b"\xff\xff\xff", metadata=metadata, timeout=20.0).code()
+    return code
+
+
+async def outcomes(
+    served: Served, open_channel: Any, *, metadata: Any = (), but: str = ""
+) -> dict[tuple[str, str], grpc.StatusCode]:
+    """Of every method at every listener."""
+    found: dict[tuple[str, str], grpc.StatusCode] = {}
+    for listener, (endpoint, role) in served.listeners.items():
+        if listener == but:
+            continue
+        async with open_channel(endpoint, role) as channel:
+            for method in all_methods():
+                found[listener, method] = await code_of(channel, method, metadata)
+    return found
+
+
+def tls_channel(files: TlsFiles, *, shows: bool = True) -> Any:
+    """Opens channels that trust `files.ca`, and show the certificate."""
+    ca = files.ca.read_bytes()
+    pair = (files.key.read_bytes(), files.cert.read_bytes()) if shows else (None, None)
+    credentials = grpc.ssl_channel_credentials(ca, *pair)
+
+    def opened(endpoint: str, role: Role) -> grpc.aio.Channel:
+        name = ("grpc.ssl_target_name_override", server_name(role))
+        return grpc.aio.secure_channel(endpoint, credentials, options=[name])
+
+    return opened
+
+
+def plain_channel(endpoint: str, role: Role) -> grpc.aio.Channel:
+    return grpc.aio.insecure_channel(endpoint)
+
+
+@pytest.fixture
+def pki(tmp_path: Path) -> Pki:
+    return Pki(tmp_path / "pki")
+
+
+def identity_of(role: str) -> str:
+    return "client/acme/alice" if role == "client" else f"{role}/some-{role}"
+
+
+async def test_beyond_the_loopback_every_method_is_for_its_roles_alone(
+    pki: Pki, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    far_is_far(monkeypatch)
+    strangers = Pki(tmp_path / "strangers")
+    callers = {role: tls_channel(pki.files(identity_of(role))) for role in EVERY_ROLE.split()}
+    callers |= {
+        "without a role": tls_channel(pki.without_role()),
+        "nothing": tls_channel(pki.files("worker/w-0"), shows=False),
+        "plain text": plain_channel,
+        "wrong authority": tls_channel(replace(strangers.files("router/router-0"), ca=pki.ca)),
+        "expired": tls_channel(pki.expired("worker/w-0")),
+    }
+    wrong: list[tuple[str, str, str, str, str]] = []
+    async with cluster(tmp_path, FAR, pki) as served:
+        for caller, open_channel in callers.items():
+            # the secret of the cluster means nothing here
+            found = await outcomes(served, open_channel, metadata=shown(SECRET), but="operators")
+            for (listener, method), code in found.items():
+                expected = expected_beyond(listener, method, caller)
+                if code.name != expected:
+                    wrong.append((listener, method, caller, code.name, expected))
+        assert served.worker.endpoint.startswith(FAR)
+    assert not wrong
+
+
+def expected_beyond(listener: str, method: str, caller: str) -> str:
+    if caller in ("nothing", "plain text", "wrong authority", "expired"):
+        return "UNAVAILABLE"  # the handshake fails
+    here = LISTENERS[listener]
+    if method.endswith("Health/Check") and method in here:
+        return IN  # the one method that is open to all
+    if caller == "without a role":
+        return "UNAUTHENTICATED"
+    if method not in here:
+        return "UNIMPLEMENTED"
+    return IN if caller in here[method].split() else "PERMISSION_DENIED"
+
+
+async def test_on_the_loopback_inner_methods_want_the_secret(tmp_path: Path) -> None:
+    callers = {"nobody": (), "secret": shown(SECRET), "wrong secret": shown("0" * 32)}
+    wrong: list[tuple[str, str, str, str, str]] = []
+    async with cluster(tmp_path, "127.0.0.1", None) as served:
+        for caller, metadata in callers.items():
+            for (listener, method), code in (
+                await outcomes(served, plain_channel, metadata=metadata)
+            ).items():
+                is_inner = listener in ("workers", "worker")
+                if method in LISTENERS[listener]:
+                    expected = IN if caller in ON_LOOPBACK[method] else "UNAUTHENTICATED"
+                else:
+                    is_known = caller == "secret" or not is_inner
+                    expected = "UNIMPLEMENTED" if is_known else "UNAUTHENTICATED"
+                if code.name != expected:
+                    wrong.append((listener, method, caller, code.name, expected))
+    assert not wrong
+
+
+def paths(routes: list[BaseRoute], prefix: str = "") -> Iterator[str]:
+    for route in routes:
+        if isinstance(route, Mount):
+            yield from paths(route.routes, prefix + route.path)
+        elif isinstance(route, Route):
+            yield prefix + route.path
+
+
+async def test_every_path_that_there_is_has_its_place_in_the_table() -> None:
+    app = make_app(Router(RouterConfig(), dialer=Any), HttpConfig())  # type: ignore[arg-type]
+    assert {*paths(app.routes), "/nowhere"} == HTTP.keys()
+
+
+async def status_of(
+    endpoint: str, path: str, context: ssl.SSLContext | None, role: Role = Role.ROUTER
+) -> int:
+    """Of a GET; 0 where the connection ends without an answer."""
+    host, _, port = endpoint.rpartition(":")
+    name = None if context is None else server_name(role)
+    async with asyncio.timeout(20.0):
+        try:
+            reader, writer = await asyncio.open_connection(
+                host, int(port), ssl=context, server_hostname=name
+            )
+            writer.write(f"GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n".encode())
+            answer = await reader.read()
+        except (ssl.SSLError, ConnectionError):
+            return 0
+        writer.transport.abort()
+    return int(answer.split()[1]) if answer.startswith(b"HTTP/1.1 ") else 0
+
+
+def context_of(files: TlsFiles, *, shows: bool = True) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(files.ca))
+    if shows:
+        context.load_cert_chain(files.cert, files.key)
+    return context
+
+
+async def test_http_paths_and_pages_of_metrics_are_for_their_roles_alone(
+    pki: Pki, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    far_is_far(monkeypatch)
+    strangers = Pki(tmp_path / "strangers")
+    callers: dict[str, ssl.SSLContext | None] = {
+        role: context_of(pki.files(identity_of(role))) for role in EVERY_ROLE.split()
+    }
+    callers |= {
+        "without a role": context_of(pki.without_role()),
+        "nobody": context_of(pki.files("worker/w-0"), shows=False),
+        "plain text": None,
+        "wrong authority": context_of(replace(strangers.files("router/router-0"), ca=pki.ca)),
+        "expired": context_of(pki.expired("worker/w-0")),
+    }
+    wrong = []
+    async with cluster(tmp_path, FAR, pki) as served:
+        places = [
+            (served.router.http_endpoint, Role.ROUTER, HTTP, True),
+            (served.router.metrics_endpoint, Role.ROUTER, PAGES, False),
+            (served.worker.metrics_endpoint, Role.WORKER, METRICS, False),
+        ]
+        for endpoint, role, table, may_be_nobody in places:
+            no_handshake = {"plain text", "wrong authority", "expired"}
+            no_handshake |= set() if may_be_nobody else {"nobody"}
+            for path, roles in table.items():
+                for caller, context in callers.items():
+                    path = path.replace("{name:path}", "m")
+                    got = await status_of(endpoint, path, context, role)
+                    if caller in no_handshake:
+                        expected = {0}
+                    elif caller in roles.split():
+                        expected = {200, 404, 405, 503}
+                    elif caller == "without a role" and "nobody" in roles:
+                        expected = {200, 503}
+                    else:
+                        expected = {401 if caller in ("nobody", "without a role") else 403}
+                    if got not in expected:
+                        wrong.append((path, caller, got, expected))
+    assert not wrong
+
+
+async def test_on_the_loopback_http_and_metrics_are_open(tmp_path: Path) -> None:
+    async with cluster(tmp_path, "127.0.0.1", None) as served:
+        for endpoint, table in (
+            (served.router.http_endpoint, HTTP),
+            (served.router.metrics_endpoint, PAGES),
+            (served.worker.metrics_endpoint, METRICS),
+        ):
+            for path in table:
+                path = path.replace("{name:path}", "m")
+                assert await status_of(endpoint, path, None) in (200, 404, 405, 503)
+
+
+async def test_a_worker_announces_itself_alone(
+    pki: Pki, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    far_is_far(monkeypatch)
+    async with cluster(tmp_path, FAR, pki) as served:
+        ours = Credentials(tls=pki.files("worker/thief"))
+        request = cluster_pb2.AnnounceRequest(
+            worker=worker_pb2.WorkerAddress(worker_id="w-0", epoch=9, endpoint=f"{FAR}:1"),
+            leaving=True,
+        )
+        async with ours.channel(served.router.worker_endpoint, Role.ROUTER) as channel:
+            call: Any = channel.unary_unary("/twolane.v1.MembershipService/Announce")
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call(request.SerializeToString())
+        assert caught.value.code() is CODE.PERMISSION_DENIED
+        assert "worker/thief may not announce w-0" in str(caught.value.details())

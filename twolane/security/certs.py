@@ -1,0 +1,274 @@
+"""Makes certificates: an authority in a directory, and what it issues beside it.
+
+    DIR/ca.crt  ca.key          the authority; ca.key is needed to issue and renew alone
+    DIR/decode-0.crt  .key      worker/decode-0
+
+Keys are ECDSA P-256. The directory is its user's alone (0700), and so is every key (0600). Nothing
+is overwritten but by `renew`, which replaces each file in one step. The only module that needs
+`cryptography`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from twolane.security.identity import Identity, Role, parse_identity
+from twolane.security.tls import server_name
+
+AUTHORITY_DAYS = 3650
+DAYS = 30  # of what the authority issues
+_CLOCKS_S = 300  # certificates begin so much earlier: clocks differ
+_CA = "ca"
+_HOST = re.compile(r"(\*\.)?[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
+_SERVERS = frozenset({Role.ROUTER, Role.WORKER, Role.AGENT, Role.CONTROLLER})
+
+
+class CertsError(Exception):
+    """What stands in the way, and what to do about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """A certificate on disk. `identity` is empty for the authority."""
+
+    identity: str
+    cert: Path
+    key: Path
+    hosts: tuple[str, ...]
+    expires: datetime.datetime
+
+
+def init(directory: Path, *, days: int = AUTHORITY_DAYS) -> Issued:
+    """Make an authority. Raises `CertsError` if there is one already."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = _name("twolane")
+    usage = _key_usage(is_authority=True)
+    cert = (
+        _unsigned(name, name, key.public_key(), days)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    paths = _paths(directory, _CA)
+    _refuse_existing(paths, "issue certificates with it, or name another --dir")
+    _write(paths, cert, key)
+    return _issued("", paths, cert)
+
+
+def issue(
+    directory: Path, identities: Iterable[str], *, hosts: Sequence[str] = (), days: int = DAYS
+) -> list[Issued]:
+    """A certificate for each of `worker/decode-0`, `client/acme/alice`. `hosts` are the names and
+    addresses by which clients reach a router. Raises `CertsError`."""
+    wanted = [_parse(text) for text in identities]
+    authority = _load_authority(directory)
+    for identity in wanted:
+        _refuse_existing(_paths(directory, _file_name(identity)), "`twolane certs renew` renews it")
+    return [_issue(directory, each, tuple(hosts), days, authority) for each in wanted]
+
+
+def renew(directory: Path, names: Sequence[str] = (), *, days: int = DAYS) -> list[Issued]:
+    """New keys and certificates in place of those with these file names; of all if none is named.
+    Processes take them at their next handshake. Raises `CertsError`."""
+    authority = _load_authority(directory)
+    found = sorted(p.stem for p in directory.glob("*.crt") if p.stem != _CA)
+    missing = [name for name in names if name not in found]
+    if missing or not found:
+        there = ", ".join(found) or "none"
+        raise CertsError(f"{directory} has no {', '.join(missing)}; certificates there: {there}")
+    return [_renew(_paths(directory, name), days, authority) for name in names or found]
+
+
+@dataclass(frozen=True, slots=True)
+class _Authority:
+    cert: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+
+
+def _issue(
+    directory: Path, identity: Identity, hosts: tuple[str, ...], days: int, by: _Authority
+) -> Issued:
+    key = ec.generate_private_key(ec.SECP256R1())
+    cert = _leaf(identity, hosts, days, key, by)
+    paths = _paths(directory, _file_name(identity))
+    _write(paths, cert, key)
+    return _issued(str(identity), paths, cert)
+
+
+def _renew(paths: tuple[Path, Path], days: int, by: _Authority) -> Issued:
+    """The key goes first: a process that looks in between finds that the two do not belong
+    together, and keeps what it has."""
+    try:
+        old = x509.load_pem_x509_certificate(paths[0].read_bytes())
+        old.verify_directly_issued_by(by.cert)
+        names = old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        (uri,) = names.get_values_for_type(x509.UniformResourceIdentifier)
+        identity = parse_identity(uri)
+    except (ValueError, InvalidSignature, x509.ExtensionNotFound) as error:
+        raise CertsError(
+            f"{paths[0]} was not issued by the authority beside it: renew it where it was issued"
+        ) from error
+    key = ec.generate_private_key(ec.SECP256R1())
+    cert = _leaf(identity, _hosts(old), days, key, by)
+    drafts = tuple(path.with_name(f".{path.name}.new") for path in paths)
+    for draft in drafts:
+        draft.unlink(missing_ok=True)  # of a renewal that was interrupted
+    _write((drafts[0], drafts[1]), cert, key)
+    os.replace(drafts[1], paths[1])
+    os.replace(drafts[0], paths[0])
+    return _issued(str(identity), paths, cert)
+
+
+def _leaf(
+    identity: Identity,
+    hosts: tuple[str, ...],
+    days: int,
+    key: ec.EllipticCurvePrivateKey,
+    by: _Authority,
+) -> x509.Certificate:
+    usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
+    names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(identity.uri)]
+    if identity.role in _SERVERS:
+        usages.append(ExtendedKeyUsageOID.SERVER_AUTH)
+        names.append(x509.DNSName(server_name(identity.role)))
+        names += [_host(host) for host in hosts]
+    elif hosts:
+        raise CertsError(f"{identity} is no server: leave --host out")
+    authority_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(by.key.public_key())
+    return (
+        _unsigned(_name(str(identity)), by.cert.subject, key.public_key(), days)
+        .add_extension(authority_key, critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_key_usage(is_authority=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .sign(by.key, hashes.SHA256())
+    )
+
+
+def _unsigned(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
+) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(seconds=_CLOCKS_S))
+        .not_valid_after(now + datetime.timedelta(days=days))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    )
+
+
+def _key_usage(*, is_authority: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not is_authority,
+        key_cert_sign=is_authority,
+        crl_sign=is_authority,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[:64])])
+
+
+def _host(text: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(text))
+    except ValueError:
+        pass
+    if not _HOST.fullmatch(text):
+        raise CertsError(f"--host {text} is no name or address of a host")
+    return x509.DNSName(text)
+
+
+def _hosts(cert: x509.Certificate) -> tuple[str, ...]:
+    """The hosts that a certificate was issued for, without the name of its role."""
+    names = cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    dns = [n for n in names.get_values_for_type(x509.DNSName) if n not in _ROLE_NAMES]
+    return (*dns, *map(str, names.get_values_for_type(x509.IPAddress)))
+
+
+_ROLE_NAMES = frozenset(map(server_name, Role))
+
+
+def _parse(text: str) -> Identity:
+    try:
+        return parse_identity(text)
+    except ValueError as error:
+        raise CertsError(str(error)) from error
+
+
+def _file_name(identity: Identity) -> str:
+    return "-".join(part for part in (identity.tenant, identity.name) if part)
+
+
+def _paths(directory: Path, name: str) -> tuple[Path, Path]:
+    """Certificate and key."""
+    return directory / f"{name}.crt", directory / f"{name}.key"
+
+
+def _refuse_existing(paths: Iterable[Path], instead: str) -> None:
+    for path in paths:
+        if path.exists():
+            raise CertsError(f"{path} exists and is not overwritten: {instead}")
+
+
+def _load_authority(directory: Path) -> _Authority:
+    cert, key = _paths(directory, _CA)
+    try:
+        loaded = serialization.load_pem_private_key(key.read_bytes(), password=None)
+        if not isinstance(loaded, ec.EllipticCurvePrivateKey):
+            raise CertsError(f"{key} is no ECDSA key")
+        return _Authority(x509.load_pem_x509_certificate(cert.read_bytes()), loaded)
+    except FileNotFoundError as error:
+        raise CertsError(
+            f"there is no authority in {directory}: make one with `twolane certs init`, or name "
+            "its --dir"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise CertsError(f"the authority in {directory} cannot be read: {error}") from error
+
+
+def _write(
+    paths: tuple[Path, Path], cert: x509.Certificate, key: ec.EllipticCurvePrivateKey
+) -> None:
+    """Raises `CertsError` if one of the two exists."""
+    pem = serialization.Encoding.PEM
+    secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    for path, mode, content in (
+        (paths[1], 0o600, secret),
+        (paths[0], 0o644, cert.public_bytes(pem)),
+    ):
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        except OSError as error:
+            raise CertsError(f"{path} cannot be written: {error.strerror}") from error
+        with os.fdopen(fd, "wb") as file:
+            file.write(content)
+
+
+def _issued(identity: str, paths: tuple[Path, Path], cert: x509.Certificate) -> Issued:
+    hosts = _hosts(cert) if identity else ()
+    return Issued(identity, paths[0], paths[1], hosts, cert.not_valid_after_utc)

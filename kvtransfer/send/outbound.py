@@ -128,6 +128,11 @@ class Outbound:
         return self._life.state
 
     @property
+    def has_messages(self) -> bool:
+        """Something may be said of it before its sends are completed, or there are none."""
+        return self.is_hopeful or (self.is_open and not self.in_flight)
+
+    @property
     def is_hopeful(self) -> bool:
         """A lease is running: it may still arrive as it is."""
         return self.state in _HOPEFUL

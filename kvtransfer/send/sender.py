@@ -175,6 +175,12 @@ class Sender:
         """Nothing is left to say to that receiver: its link and outlet may be closed."""
         return not self.keys(epoch) and not self._farewells.has(epoch)
 
+    def has_messages(self, epoch: int) -> bool:
+        """There is something to tell that receiver, or to hear from it. What only waits for sends
+        that were called back has no message before these are completed."""
+        waits = any(self._outs[key].has_messages for key in self.keys(epoch))
+        return waits or self._farewells.has(epoch)
+
     def take_outbox(self) -> list[tuple[int, transfer_pb2.ConnectRequest]]:
         """Messages by receiver epoch, in order. What cannot be sent may be thrown away."""
         outbox = self._outbox.copy()

@@ -71,11 +71,6 @@ class AgentLauncher:
                 raise StartError(
                     f"the agent at {host.agent} is that of {its.host}, not {host.name}"
                 )
-            if its is None and host.gpus is None and host.seats is None:
-                raise StartError(
-                    f"no agent answers at {host.agent}, and nobody knows what {host.name} has: "
-                    "name its gpus or seats to do without it"
-                )
         highest = max(its.controller.term for its in found.values())
         launcher = cls(hosts, secret, Term(highest + 1, secrets.token_hex(8)), config)
         launcher.offered = {name: tuple(its.gpus) for name, its in found.items()}

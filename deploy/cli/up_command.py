@@ -23,11 +23,13 @@ from rich.console import Console
 from twolane.config import SOCKET_NAME
 from twolane.deploy.cli.flags import flags, said
 from twolane.deploy.cli.progress import Progress
-from twolane.deploy.cli.scratch import CRASHED, LAST_WORDS
+from twolane.deploy.cli.stdin import read_stdin
 from twolane.deploy.errors import DeposedError, StartError
+from twolane.deploy.launch.controller_door import ControllerDoor, open_controller_door
 from twolane.deploy.launch.events import Event, Kind
 from twolane.deploy.launch.launcher import Launcher
 from twolane.deploy.launch.process_launcher import ProcessLauncher
+from twolane.deploy.process.scratch import CRASHED, LAST_WORDS
 from twolane.deploy.spec.cluster_spec import ClusterSpec
 from twolane.deploy.spec.devices import settled
 from twolane.deploy.spec.secret import read_secret, secret_by_hand, secret_option
@@ -105,7 +107,13 @@ def up(context: click.Context, /, **given: Any) -> None:
             if topology.launcher == "agents":
                 secret = secret_by_hand(given["secret_file"])
                 cluster = replace(cluster, secret=secret)
-                up_over_agents(cluster, tell, share=topology.share_gpus)
+                up_over_agents(
+                    cluster,
+                    tell,
+                    scratch,
+                    share=topology.share_gpus,
+                    until_eof=given["until_stdin_closes"],
+                )
                 return
             if _is_on_another_ray(topology):
                 up_over_ray(topology, cluster, tell, scratch)
@@ -113,7 +121,8 @@ def up(context: click.Context, /, **given: Any) -> None:
             launcher = _launcher(topology.launcher, cluster, log_dir, scratch)
             supervisor = Supervisor(cluster, launcher, tell, log_dir=log_dir)
             last_words = None if given["as_json"] else scratch / LAST_WORDS
-            asyncio.run(_keep_up(supervisor, tell, given["until_stdin_closes"], last_words))
+            eof = given["until_stdin_closes"]
+            asyncio.run(_keep_up(supervisor, tell, eof, last_words, scratch))
     except (StartError, DeposedError) as error:
         if given["as_json"]:
             _print_json(out, Event(kind=Kind.FAILED, text=str(error)))
@@ -171,6 +180,7 @@ async def _keep_up(
     tell: Callable[[Event], None],
     until_stdin_closes: bool,
     last_words: Path | None,
+    folder: Path,
 ) -> None:
     stop, hurry = asyncio.Event(), asyncio.Event()
 
@@ -191,14 +201,9 @@ async def _keep_up(
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, ask_to_stop)
     if until_stdin_closes:
-        loop.add_reader(sys.stdin.fileno(), _read_stdin, loop, ask_to_stop)
-    await supervisor.run(stop, hurry)
-
-
-def _read_stdin(loop: asyncio.AbstractEventLoop, at_end: Callable[[], None]) -> None:
-    if not os.read(sys.stdin.fileno(), 4096):
-        loop.remove_reader(sys.stdin.fileno())
-        at_end()
+        loop.add_reader(sys.stdin.fileno(), read_stdin, loop, ask_to_stop)
+    async with open_controller_door(ControllerDoor(supervisor, ask_to_stop, tell), folder):
+        await supervisor.run(stop, hurry)
 
 
 def _launcher(kind: str, cluster: ClusterSpec, log_dir: Path, scratch: Path) -> Launcher:

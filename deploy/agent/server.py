@@ -31,9 +31,8 @@ from twolane.deploy.spec.specs import ProcessSpec, RouterSpec, WorkerSpec
 from twolane.errors import InvalidRequestError
 from twolane.rpc.call_gate import Context
 from twolane.rpc.handlers import unary, unary_stream
-from twolane.rpc.listen import join, listening
+from twolane.rpc.listen import join
 from twolane.rpc.options import INTERNAL_SERVER_OPTIONS
-from twolane.security.credentials import Credentials
 from twolane.security.gate import Gate
 from twolane.security.identity import Role
 from twolane.v1 import agent_pb2
@@ -52,12 +51,12 @@ class AgentServer:
         gate: Gate | None = None,
         command: Sequence[str] = DEPLOY_COMMAND,
     ) -> None:
-        """Raises OSError or ValueError for a state folder that cannot be used."""
+        """Raises OSError or ValueError for a state folder that cannot be used, `ListenError` for an
+        address that needs TLS."""
         self.config = config
         self.endpoint = ""
-        credentials = Credentials(secret=config.secret)
-        self.gate = gate or credentials.gate("the agent's port", config.bind_host, "--listen")
-        self._reporter = Reporter(config.host_name, config.secret)
+        self.gate = gate or config.credentials.gate("the agent", config.bind_host, "--listen")
+        self._reporter = Reporter(config.host_name, config.credentials)
         self.agent = Agent(config, self._reporter.report, command=command)
         self._running: asyncio.Task[None] | None = None
         self._server = grpc.aio.server(interceptors=[self.gate], options=INTERNAL_SERVER_OPTIONS)
@@ -65,8 +64,8 @@ class AgentServer:
 
     async def __aenter__(self) -> Self:
         """Returns when it serves, having adopted what runs. Raises `ListenError`, OSError."""
-        with listening(self.config.bind_host, self.config.port, "--listen"):
-            port = self._server.add_insecure_port(join(self.config.bind_host, self.config.port))
+        config = self.config
+        port = config.credentials.bind(self._server, config.bind_host, config.port, "--listen")
         self._running = asyncio.create_task(self.agent.run(), name="agent")
         adopted = asyncio.create_task(self.agent.ready.wait())
         await asyncio.wait({self._running, adopted}, return_when=asyncio.FIRST_COMPLETED)
@@ -89,7 +88,6 @@ class AgentServer:
         self._running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._running
-        await self._reporter.close()
 
     async def wait(self) -> None:
         """Until the agent breaks: raises what broke it."""

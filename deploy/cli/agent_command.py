@@ -20,8 +20,12 @@ from twolane.deploy.process.descriptors import TooFewDescriptorsError, raise_lim
 from twolane.deploy.spec.devices import visible_devices
 from twolane.deploy.spec.secret import secret_by_hand, secret_option
 from twolane.rpc.listen import ListenError, bare
+from twolane.security.credentials import Credentials
+from twolane.security.tls import TlsFiles, TlsFilesError
 
 AGENT_PORT = 7210
+_FILE = click.Path(path_type=Path)
+_REFUSALS = (StartError, ListenError, TlsFilesError, TooFewDescriptorsError)
 log = logging.getLogger(__name__)
 
 
@@ -51,6 +55,10 @@ log = logging.getLogger(__name__)
     metavar="NAMES",
     help="GPUs to give away, as CUDA_VISIBLE_DEVICES names them.  [default: all that it sees]",
 )
+@click.option("--tls-ca", type=_FILE, help="PEM file of the authorities to trust.")
+@click.option("--tls-cert", type=_FILE, help="PEM file of this agent's certificate.")
+@click.option("--tls-key", type=_FILE, help="PEM file of that certificate's key.")
+@click.option("--insecure", is_flag=True, help="Listen without TLS where other machines reach it.")
 @secret_option("~/.twolane/secret, made where there is none")
 def agent(
     *,
@@ -59,6 +67,10 @@ def agent(
     state_dir: Path | None,
     log_dir: Path | None,
     gpus: str | None,
+    tls_ca: Path | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    insecure: bool,
     secret_file: Path | None,
 ) -> None:
     """Run this host's agent until SIGTERM. What it has started goes on without it."""
@@ -75,13 +87,25 @@ def agent(
             port=int(port),
             state_dir=state,
             log_dir=(log_dir or state / "logs").absolute(),
-            secret=secret_by_hand(secret_file),
+            credentials=Credentials(
+                secret=secret_by_hand(secret_file),
+                tls=_tls(tls_ca, tls_cert, tls_key),
+                insecure=insecure,
+            ),
             gpus=visible_devices() if gpus is None else tuple(filter(None, gpus.split(","))),
         )
         log_to_stderr()
         asyncio.run(_serve(config))
-    except (StartError, ListenError, TooFewDescriptorsError, OSError, ValueError) as error:
+    except (*_REFUSALS, OSError, ValueError) as error:
         raise click.ClickException(f"agent {name}: {error}") from error
+
+
+def _tls(*files: Path | None) -> TlsFiles | None:
+    """All of them or none."""
+    given = [file.absolute() for file in files if file is not None]
+    if len(given) not in (0, len(files)):
+        raise click.UsageError("TLS needs --tls-ca, --tls-cert and --tls-key")
+    return TlsFiles(*given) if given else None
 
 
 async def _serve(config: AgentConfig) -> None:

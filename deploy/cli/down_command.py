@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -11,10 +12,12 @@ from twolane.deploy.agent.launcher import AgentLauncher
 from twolane.deploy.cli.over_ray import down_over_ray
 from twolane.deploy.errors import NotProvenError, StartError
 from twolane.deploy.spec.cluster_spec import HostSpec
+from twolane.deploy.spec.resolve import resolve
 from twolane.deploy.spec.secret import secret_by_hand, secret_option
 from twolane.deploy.spec.settings import TimingSpec
 from twolane.deploy.spec.topology import TimingOptions
 from twolane.deploy.spec.topology_file import find_topology, read_topology
+from twolane.security.credentials import Credentials
 
 _NOT_PROVEN = 5  # an exit code: see `twolane.cli.app`
 
@@ -39,7 +42,8 @@ def down(
         hosts = [host.spec() for host in given.hosts]
         if not hosts:
             raise StartError(f"{topology} names no hosts")
-        asyncio.run(_end_all(hosts, secret_by_hand(secret_file), _grace_s(given.timing)))
+        credentials = replace(resolve(given).credentials, secret=secret_by_hand(secret_file))
+        asyncio.run(_end_all(hosts, credentials, _grace_s(given.timing)))
     except StartError as error:
         raise click.ClickException(str(error)) from error
     except NotProvenError as error:
@@ -55,10 +59,10 @@ def _end_on_ray(address: str, cluster: str) -> None:
         raise NotProvenError(f"what ran on {', '.join(silent)} may still run: silent")
 
 
-async def _end_all(hosts: list[HostSpec], secret: str, grace_s: float) -> None:
+async def _end_all(hosts: list[HostSpec], credentials: Credentials, grace_s: float) -> None:
     """Any launcher that is there learns that its term is over, and ends. Raises `NotProvenError`
     naming the hosts that are silent."""
-    launcher = await AgentLauncher.connected(hosts, secret)
+    launcher = await AgentLauncher.connected(hosts, credentials)
     try:
         await launcher.end_others((), grace_s)
         silent = [host.name for host in launcher.hosts() if host.state != "up"]

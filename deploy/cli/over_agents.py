@@ -58,7 +58,7 @@ async def _up(
         loop.add_reader(sys.stdin.fileno(), read_stdin, loop, ask_to_stop)
     if not cluster.settings.worker_port:
         cluster = replace(cluster, settings=replace(cluster.settings, worker_port=WORKER_PORT))
-    launcher = await AgentLauncher.connected(cluster.hosts, cluster.secret)
+    launcher = await AgentLauncher.connected(cluster.hosts, cluster.credentials)
     try:
         for host in cluster.hosts:
             if host.name not in launcher.offered and host.gpus is None and host.seats is None:

@@ -14,7 +14,7 @@ from twolane.deploy.agent.server import AgentServer
 from twolane.deploy.process.evidence import read_evidence
 from twolane.deploy.spec.spec_json import from_json
 from twolane.rpc.listen import ListenError
-from twolane.security.gate import Gate
+from twolane.security.credentials import Credentials
 
 _PAUSE_S, _TRIES_S = 0.5, 20.0
 
@@ -38,7 +38,7 @@ class AgentPlan:
         return AgentConfig(
             state_dir=state,
             log_dir=state / "logs",
-            secret=self.secret,
+            credentials=Credentials(secret=self.secret, insecure=self.insecure),
             host_name=self.host_name,
             bind_host=self.ip,
             port=self.port,
@@ -112,8 +112,7 @@ async def _entered(plan: AgentPlan) -> AgentServer:
     end = clock() + _TRIES_S
     while True:
         try:
-            gate = Gate("agent", is_private=plan.insecure, secret=plan.secret)
-            return await AgentServer(plan.config(), gate=gate).__aenter__()
+            return await AgentServer(plan.config()).__aenter__()
         except ListenError as error:
             if clock() > end:
                 raise ListenError(f"{error}; give this cluster other --ports") from error

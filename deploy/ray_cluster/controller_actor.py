@@ -92,7 +92,7 @@ class ControllerActor:
     async def _hold(self) -> None:
         await asyncio.to_thread(self._agents.start)
         cluster = self._placed()
-        launcher = await AgentLauncher.connected(cluster.hosts, cluster.secret)
+        launcher = await AgentLauncher.connected(cluster.hosts, cluster.credentials)
         try:
             cluster = settled_on(cluster, launcher.offered, share=self._plan.share_gpus)
         except StartError:

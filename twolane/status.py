@@ -132,6 +132,7 @@ class ClusterStatus:
     counters: Mapping[str, int]
     http_endpoint: str = ""  # host:port of the router's HTTP door, if it has one
     metrics_endpoint: str = ""  # host:port of its Prometheus page, if it has one
+    insecure_listeners: tuple[str, ...] = ()  # that other machines reach without TLS, in words
 
     @classmethod
     def from_proto(cls, message: cluster_pb2.GetClusterStatusResponse) -> ClusterStatus:
@@ -143,5 +144,6 @@ class ClusterStatus:
             requests_by_state=MappingProxyType(dict(message.requests_by_state)),
             counters=MappingProxyType(dict(message.counters)),
             http_endpoint=message.http_endpoint,
+            insecure_listeners=tuple(message.insecure_listeners),
             metrics_endpoint=message.metrics_endpoint,
         )

@@ -24,14 +24,16 @@ from twolane.config import SOCKET_NAME
 from twolane.deploy.cli.flags import flags, said
 from twolane.deploy.cli.progress import Progress
 from twolane.deploy.cli.scratch import CRASHED, LAST_WORDS
+from twolane.deploy.cli.start_failed import StartFailed, code_of
 from twolane.deploy.errors import StartError
 from twolane.deploy.launch.events import Event, Kind
 from twolane.deploy.launch.launcher import Launcher
 from twolane.deploy.launch.process_launcher import ProcessLauncher
 from twolane.deploy.spec.devices import settled
+from twolane.deploy.spec.listeners import check_listeners
 from twolane.deploy.spec.secret import read_secret, secret_option
 from twolane.deploy.spec.settings import ClusterSettings, RouterSettings, TimingSpec, WorkerSettings
-from twolane.deploy.spec.specs import ClusterSpec, ModelSpec
+from twolane.deploy.spec.specs import ClusterSpec, ModelSpec, ProcessSpec
 from twolane.engine.config import EngineConfig
 from twolane.rpc.listen import join, try_listen
 from twolane.testing.extras import missing_for_serving
@@ -78,6 +80,8 @@ def up(context: click.Context, /, **given: Any) -> None:
             print(write_topology(topology), end="")
             return
         cluster = _cluster(topology, given["secret_file"], scratch)
+        specs: list[ProcessSpec] = [cluster.router(), *cluster.workers(worker_endpoint="")]
+        check_listeners(specs, ["twolane", "up", *sys.argv[1:]])
         _check_ports(cluster)
         _make(log_dir)
         with _prints_to(log_dir / "launcher.log") as own_log:
@@ -91,8 +95,8 @@ def up(context: click.Context, /, **given: Any) -> None:
     except StartError as error:
         if given["as_json"]:
             tell(Event(kind=Kind.FAILED, text=str(error)))
-            raise SystemExit(1) from error
-        raise click.ClickException(str(error)) from error
+            raise SystemExit(code_of(error)) from error
+        raise StartFailed(error) from error
 
 
 def _check_ports(cluster: ClusterSpec) -> None:

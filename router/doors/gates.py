@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from twolane.router.config import ServerConfig
+from twolane.security.credentials import Protection
 from twolane.security.gate import Gate, KeyCheck
 from twolane.security.identity import Identity, Role
 
@@ -15,6 +16,7 @@ class Gates:
 
     def __init__(self, config: ServerConfig, keys: KeyCheck | None) -> None:
         gate = config.credentials.gate
+        self._config = config
         self.has_keys = keys is not None
         self.clients = gate(
             "the clients' door", config.host, "--host", anonymous=Identity(Role.CLIENT), keys=keys
@@ -29,6 +31,19 @@ class Gates:
         self.operators = Gate(
             "the operators' door", is_private=True, anonymous=Identity(Role.OPERATOR)
         )
+
+    def insecure_listeners(self) -> list[str]:
+        """Those that other machines reach without TLS, in words."""
+        config = self._config
+        listeners = (
+            ("clients", config.host, "--host"),
+            ("workers", config.bind_host, "--bind-host"),
+        )
+        return [
+            f"{name} at {host}"
+            for name, host, option in listeners
+            if config.credentials.protection(host, option) is Protection.INSECURE
+        ]
 
     def refused(self) -> Counter[str]:
         """Calls, as `unauthenticated.Announce` and `denied.Announce`."""

@@ -22,13 +22,18 @@ def check_listeners(specs: Iterable[ProcessSpec], command: Sequence[str]) -> Non
     """Raises `UnprotectedStartError` if a listener would need TLS, with `command`, which would open
     it, as it must be typed; `StartError` if the files for TLS cannot be used."""
     for spec in specs:
-        for host, option in _listeners(spec):
-            try:
-                spec.credentials.check(host, option)
-            except UnprotectedError as error:
-                raise UnprotectedStartError(f"{error}. Type\n{_lines(command)}") from error
-            except ListenError as error:
-                raise StartError(str(error)) from error
+        try:
+            check(spec)
+        except UnprotectedError as error:
+            raise UnprotectedStartError(f"{error}. Type\n{_lines(command)}") from error
+        except ListenError as error:
+            raise StartError(str(error)) from error
+
+
+def check(spec: ProcessSpec) -> None:
+    """Raises `ListenError` if a listener would need TLS, or cannot have it with these files."""
+    for host, option in _listeners(spec):
+        spec.credentials.check(host, option)
 
 
 def insecure_listeners(spec: ProcessSpec) -> list[str]:

@@ -36,8 +36,8 @@ class Gates:
         """Those that other machines reach without TLS, in words."""
         config = self._config
         listeners = (
-            ("clients", config.host, "--host"),
-            ("workers", config.bind_host, "--bind-host"),
+            ("the clients' doors", config.host, "--host"),
+            ("the workers' door", config.bind_host, "--bind-host"),
         )
         return [
             f"{name} at {host}"

@@ -22,6 +22,7 @@ from twolane.deploy.cli.start_failed import StartFailed
 from twolane.deploy.errors import StartError
 from twolane.deploy.process.child import run_process
 from twolane.deploy.process.parent_death import die_with_parent
+from twolane.deploy.spec.cluster_spec import ClusterSpec
 from twolane.deploy.spec.listeners import check_listeners
 from twolane.deploy.spec.secret import secret_by_hand, secret_option
 from twolane.deploy.spec.settings import (
@@ -33,7 +34,7 @@ from twolane.deploy.spec.settings import (
     WorkerSettings,
 )
 from twolane.deploy.spec.spec_json import from_json
-from twolane.deploy.spec.specs import ClusterSpec, ModelSpec, RouterSpec, WorkerSpec
+from twolane.deploy.spec.specs import ModelSpec, RouterSpec, WorkerSpec
 from twolane.engine.config import EngineConfig
 from twolane.rpc.listen import MAX_PORT
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import click
 
-from twolane.deploy.errors import StartError
 from twolane.deploy.spec.listeners import UnprotectedStartError
 
 
-def code_of(error: StartError) -> int:
+def code_of(error: Exception) -> int:
     """2 for a command line that must be another one, else 1."""
     return 2 if isinstance(error, UnprotectedStartError) else 1
 
@@ -16,6 +15,6 @@ def code_of(error: StartError) -> int:
 class StartFailed(click.ClickException):
     """Click prints the error's text and exits with `code_of` it."""
 
-    def __init__(self, error: StartError) -> None:
+    def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
         self.exit_code = code_of(error)  # type: ignore[misc]  # click declares it for the class

@@ -25,15 +25,16 @@ from twolane.deploy.cli.flags import flags, said
 from twolane.deploy.cli.progress import Progress
 from twolane.deploy.cli.scratch import CRASHED, LAST_WORDS
 from twolane.deploy.cli.start_failed import StartFailed, code_of
-from twolane.deploy.errors import StartError
+from twolane.deploy.errors import DeposedError, StartError
 from twolane.deploy.launch.events import Event, Kind
 from twolane.deploy.launch.launcher import Launcher
 from twolane.deploy.launch.process_launcher import ProcessLauncher
+from twolane.deploy.spec.cluster_spec import ClusterSpec
 from twolane.deploy.spec.devices import settled
 from twolane.deploy.spec.listeners import check_listeners
-from twolane.deploy.spec.secret import read_secret, secret_option
+from twolane.deploy.spec.secret import read_secret, secret_by_hand, secret_option
 from twolane.deploy.spec.settings import ClusterSettings, RouterSettings, TimingSpec, WorkerSettings
-from twolane.deploy.spec.specs import ClusterSpec, ModelSpec, ProcessSpec
+from twolane.deploy.spec.specs import ModelSpec, ProcessSpec
 from twolane.engine.config import EngineConfig
 from twolane.rpc.listen import join, try_listen
 from twolane.testing.extras import missing_for_serving
@@ -67,6 +68,7 @@ def up(context: click.Context, /, **given: Any) -> None:
 
     Without --colocated, there is one prefill and one decode worker unless you say otherwise.
     """
+    from twolane.deploy.cli.over_agents import up_over_agents
     from twolane.deploy.cli.topology_options import read_options
     from twolane.deploy.launch.supervisor import Supervisor
     from twolane.deploy.spec.topology_file import write_topology
@@ -80,19 +82,25 @@ def up(context: click.Context, /, **given: Any) -> None:
             print(write_topology(topology), end="")
             return
         cluster = _cluster(topology, given["secret_file"], scratch)
-        specs: list[ProcessSpec] = [cluster.router(), *cluster.workers(worker_endpoint="")]
-        check_listeners(specs, ["twolane", "up", *sys.argv[1:]])
-        _check_ports(cluster)
+        if topology.launcher != "agents":  # whose hosts have their own ports and files
+            specs: list[ProcessSpec] = [cluster.router(), *cluster.workers(worker_endpoint="")]
+            check_listeners(specs, ["twolane", "up", *sys.argv[1:]])
+            _check_ports(cluster)
         _make(log_dir)
         with _prints_to(log_dir / "launcher.log") as own_log:
             if not given["as_json"]:
                 tell = Progress(Console(file=out, highlight=False), cluster, log_dir)
             tell = partial(_tell_and_log, _while_read(tell, out), own_log, scratch)
+            if topology.launcher == "agents":
+                secret = secret_by_hand(given["secret_file"])
+                cluster = replace(cluster, secret=secret)
+                up_over_agents(cluster, tell, share=topology.share_gpus)
+                return
             launcher = _launcher(topology.launcher, cluster, log_dir, scratch)
             supervisor = Supervisor(cluster, launcher, tell, log_dir=log_dir)
             last_words = None if given["as_json"] else scratch / LAST_WORDS
             asyncio.run(_keep_up(supervisor, tell, given["until_stdin_closes"], last_words))
-    except StartError as error:
+    except (StartError, DeposedError) as error:
         if given["as_json"]:
             tell(Event(kind=Kind.FAILED, text=str(error)))
             raise SystemExit(code_of(error)) from error
@@ -127,7 +135,10 @@ def _make(log_dir: Path) -> None:
 def _cluster(topology: Topology, secret_file: Path | None, scratch: Path) -> ClusterSpec:
     from twolane.deploy.spec.resolve import resolve
 
-    cluster = settled(resolve(topology), share=topology.share_gpus)
+    cluster = resolve(topology)
+    if topology.launcher == "agents":  # they know what GPUs there are
+        return cluster
+    cluster = settled(cluster, share=topology.share_gpus)
     if secret_file is not None:
         cluster = replace(cluster, secret=read_secret(secret_file))
     # in the folder of this run, which is its user's alone, and where the client looks for it

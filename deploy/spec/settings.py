@@ -22,7 +22,7 @@ class ClusterSettings:
     """Options of a whole cluster."""
 
     model: str = option(BUNDLED, "What to serve.", metavar="DIR_OR_HUB_ID")
-    launcher: str = option("ray", "", choices=("ray", "process"))
+    launcher: str = option("ray", "", choices=("ray", "process", "agents"))
     share_gpus: bool = option(False, "Several workers on a GPU, where there is not one for each.")
     log_level: str = option("info", "", choices=("debug", "info", "warning", "error"))
     tls_ca: str = option("", "PEM file of the authorities to trust.", metavar="FILE")
@@ -67,6 +67,9 @@ class TimingSpec:
     lease_s: float = option(6.0, "How long pages are held for a silent peer.", above=0)
     grace_s: float = option(10.0, "How long answers outlive a lost router.", above=0)
     stop_grace_s: float = option(5.0, "How long running answers get at a stop.", above=0)
+    orphan_s: float = option(
+        60.0, "Silence of agent and routers after which a worker ends itself.", above=0
+    )
 
     def __post_init__(self) -> None:
         for name in ("suspicion_s", "lease_s"):
@@ -159,6 +162,9 @@ class RouterSettings:
         "Whose generation_config.json tells what requests take that set no temperature, "
         "top_k, top_p, min_p, repetition_penalty or max_tokens; auto: the model's.",
         metavar="auto|none|DIR",
+    )
+    keys: str | None = option(
+        None, "Ask clients for API keys: the file that `twolane auth` writes.", metavar="FILE"
     )
     max_prompt_tokens: int | None = option(None, "Longer prompts are refused.", least=1)
     max_output_tokens: int | None = option(

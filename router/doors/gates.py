@@ -7,7 +7,7 @@ from collections import Counter
 from twolane.router.config import ServerConfig
 from twolane.security.credentials import Protection
 from twolane.security.gate import Gate, KeyCheck
-from twolane.security.identity import Identity, Role
+from twolane.security.identity import ANONYMOUS, Identity, Role
 
 
 class Gates:
@@ -18,14 +18,24 @@ class Gates:
         gate = config.credentials.gate
         self._config = config
         self.has_keys = keys is not None
+        anyone = None if self.has_keys else ANONYMOUS
         self.clients = gate(
-            "the clients' door", config.host, "--host", anonymous=Identity(Role.CLIENT), keys=keys
+            "the clients' door",
+            config.host,
+            "--host",
+            takes_secret=False,
+            anonymous=anyone,
+            keys=keys,
         )
         self.workers = gate(
             "the workers' door", config.bind_host, "--bind-host", advertised=config.advertise_host
         )
         self.metrics = gate(
-            "the metrics' page", config.host, "--host", anonymous=Identity(Role.VIEWER), keys=keys
+            "the metrics' page",
+            config.host,
+            "--host",
+            takes_secret=False,
+            anonymous=Identity(Role.VIEWER),
         )
         # a socket with rights 0600: who comes in is its user
         self.operators = Gate(

@@ -33,6 +33,7 @@ from twolane.router.members.membership import NameTakenError
 from twolane.router.router import Router
 from twolane.rpc.link import LinkBrokenError
 from twolane.rpc.params import params_to_proto
+from twolane.security.identity import ANONYMOUS, Identity
 from twolane.testing.links import MemoryLink, link_pair
 from twolane.v1 import cluster_pb2, inference_pb2, sampling_pb2, transfer_pb2, worker_pb2
 from twolane.worker.config import SessionConfig, StepLimits, StepWatchConfig, WorkerConfig
@@ -305,12 +306,17 @@ class VirtualCluster:
         return tokens
 
     async def outcome(
-        self, prompt: Sequence[int], params: SamplingParams, *, priority: int = 0
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        *,
+        priority: int = 0,
+        caller: Identity = ANONYMOUS,
     ) -> Outcome:
         """As `ask`, and what it took."""
         clock = asyncio.get_running_loop().time
         begun = clock()
-        tokens, ledger = await self._generate(prompt, params, priority)
+        tokens, ledger = await self._generate(prompt, params, priority, caller=caller)
         return Outcome([token.token_id for token in tokens], ledger, clock() - begun)
 
     async def _generate(
@@ -319,6 +325,7 @@ class VirtualCluster:
         params: SamplingParams,
         priority: int = 0,
         request_id: str = "",
+        caller: Identity = ANONYMOUS,
     ) -> tuple[list[inference_pb2.Token], sampling_pb2.Ledger]:
         request = inference_pb2.GenerateRequest(
             request_id=request_id,
@@ -327,7 +334,7 @@ class VirtualCluster:
             priority=priority,
         )
         tokens: list[inference_pb2.Token] = []
-        async for response in self.router.generate(request):
+        async for response in self.router.generate(request, caller):
             for token in response.tokens:
                 assert token.index == len(tokens), "a token was lost or came twice"
                 tokens.append(token)

@@ -29,7 +29,6 @@ ROOT = Path(__file__).resolve().parents[2]
 # Constants: module, name, what they bound, what happens beyond.
 OTHERS = (
     (limits, "MAX_REQUEST_ID_CHARS", "characters of a request id", INVALID),
-    (limits, "MAX_TENANT_CHARS", "characters of a tenant", INVALID),
     (limits, "MAX_ROLE_CHARS", "characters of a chat message's role", INVALID),
     (engine_config, "MAX_RANKS", "ranks of a worker (`--tensor-parallel`)", "the start fails"),
     (engine_config, "MAX_THREADS", "compute threads of a process (`--threads`)", "the start fails"),

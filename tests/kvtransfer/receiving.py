@@ -164,11 +164,14 @@ class Receiving:
             self.landed.append(event.key.submission_id)
 
     async def wait_until(self, what: str, condition: Any) -> None:
-        for _ in range(1000):
-            if condition():
-                return
+        """Within a minute: on a busy machine another process takes seconds to start."""
+        clock = asyncio.get_running_loop().time
+        give_up_at = clock() + 60
+        while not condition():
+            if clock() > give_up_at:
+                found = f"{self.pages.counts()}, {self.receiver.keys()}"
+                raise AssertionError(f"never: {what}; {found}")
             await asyncio.sleep(0.01)
-        raise AssertionError(f"never: {what}; {self.pages.counts()}, {self.receiver.keys()}")
 
     async def start_sender(
         self,

@@ -92,12 +92,12 @@ class Credentials:
         option: str,
         *,
         advertised: str = "",
+        takes_secret: bool = True,
         anonymous: Identity | None = None,
         keys: KeyCheck | None = None,
     ) -> Gate:
-        """Of the listener at `host`, which `option` sets. Where callers on this machine may be
-        `anonymous`, the secret means nothing. `advertised` is what others dial instead of `host`.
-        Raises `ListenError`."""
+        """Of the listener at `host`, which `option` sets. `advertised` is what others dial instead
+        of `host`. Raises `ListenError`."""
         protection = self.protection(host, option)
         if protection is Protection.TLS and advertised and is_local(advertised):
             raise ListenError(
@@ -107,7 +107,7 @@ class Credentials:
         return Gate(
             listener,
             is_private=protection is not Protection.TLS,
-            secret="" if anonymous else self.secret,
+            secret=self.secret if takes_secret else "",
             anonymous=anonymous,
             keys=keys,
         )

@@ -92,7 +92,7 @@ async def test_agents_and_the_controller_may_be_killed(ray: RayHosts) -> None:
 
 
 async def lose_the_control_store(ray: RayHosts, for_s: float) -> None:
-    a, b = ray.hosts
+    a, _b = ray.hosts
     async with under_load(ray) as load:
         before = epochs(ray)
         ray.kill(a, ".*gcs_server", "STOP")
@@ -114,7 +114,7 @@ async def test_rays_control_store_may_be_away_for_longer_than_a_minute(ray: RayH
 
 
 async def test_what_a_killed_raylet_had_comes_back_with_the_next(ray: RayHosts) -> None:
-    a, b = ray.hosts
+    _a, b = ray.hosts
     async with under_load(ray) as load:
         before = epochs(ray)
         ray.kill(b, ".*raylet/raylet ")

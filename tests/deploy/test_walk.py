@@ -55,6 +55,7 @@ LISTENERS: Mapping[str, Mapping[str, str]] = {
         "twolane.v1.InferenceService/Cancel": "client",
         "twolane.v1.InferenceService/ListModels": "client",
         "twolane.v1.InferenceService/GetStatus": "client",
+        "twolane.v1.InferenceService/WhoAmI": EVERY_ROLE,
         **HEALTH,
         **REFLECTION,
     },

@@ -90,7 +90,7 @@ def up(context: click.Context, /, **given: Any) -> None:
             asyncio.run(_keep_up(supervisor, tell, given["until_stdin_closes"], last_words))
     except StartError as error:
         if given["as_json"]:
-            tell(Event(kind=Kind.FAILED, text=str(error)))
+            _print_json(out, Event(kind=Kind.FAILED, text=str(error)))  # the log may be closed
             raise SystemExit(1) from error
         raise click.ClickException(str(error)) from error
 

@@ -4,7 +4,7 @@ status tells operators. Without the cluster's secret it ends, steals and reads n
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -231,7 +231,7 @@ async def attack_at(
     endpoint: str,
     worker: WorkerInfo,
     status: ClusterStatus,
-    attacks: list[Callable[[Attack], Awaitable[None]]],
+    attacks: Sequence[Callable[[Attack], Awaitable[None]]],
     codes: dict[tuple[str, str, str], grpc.StatusCode],
 ) -> None:
     running = status.requests[0].submission_id

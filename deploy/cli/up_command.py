@@ -130,7 +130,7 @@ def up(context: click.Context, /, **given: Any) -> None:
             asyncio.run(_keep_up(supervisor, tell, eof, last_words, scratch))
     except (StartError, DeposedError) as error:
         if given["as_json"]:
-            _print_json(out, Event(kind=Kind.FAILED, text=str(error)))
+            _print_json(out, Event(kind=Kind.FAILED, text=str(error)))  # the log may be closed
             raise SystemExit(code_of(error)) from error
         raise StartFailed(error) from error
 

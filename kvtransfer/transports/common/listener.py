@@ -20,6 +20,8 @@ from typing import Generic, Protocol, TypeVar
 
 from twolane.kvtransfer.transports.common.addresses import is_same_user, widen
 
+HELLO_WITHIN_S = 5.0  # a lost packet of a handshake is sent again after 1 s, then after 3
+MOST_ARRIVALS = 1024
 _SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
@@ -27,8 +29,8 @@ _SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 class ListenerConfig:
     """What strangers are allowed."""
 
-    hello_within_s: float = 2.0
-    most_arrivals: int = 1024  # senders and strangers
+    hello_within_s: float = HELLO_WITHIN_S
+    most_arrivals: int = MOST_ARRIVALS  # senders and strangers
     shortage_pause_s: float = 0.2  # nobody is let in for so long when the system is short
 
     def __post_init__(self) -> None:

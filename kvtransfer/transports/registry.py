@@ -164,14 +164,14 @@ def _open_landing(
     table = LandingTable(checksums=checksums)
     try:
         if isinstance(pool, np.ndarray):
-            ground: Destination = HostDestination(pool, table, checksums=checksums)
+            place: Destination = HostDestination(pool, table, checksums=checksums)
         else:
-            ground = DeviceDestination(pool, table, checksums=checksums, has_rings=name == "shm")
+            place = DeviceDestination(pool, table, checksums=checksums, has_rings=name == "shm")
     except OSError:
         listener.close()
         raise
     lane = ReceiverLane.draw(config.page_lane) if name == "tcp" else PLAIN_RECEIVER
-    return StreamLanding(listener, address, receiver_epoch, ground, lane=lane)
+    return StreamLanding(listener, address, receiver_epoch, place, lane=lane)
 
 
 def _listen_tcp(config: TransportConfig) -> tuple[socket.socket, str]:

@@ -38,7 +38,12 @@ OTHERS = (
     (options, "MAX_MESSAGE_BYTES", "a gRPC message inside a cluster, and an answer", "call fails"),
     (handshake, "HELLO_S", "a transfer link until its hello", "closed"),
     (listener, "HELLO_WITHIN_S", "a page connection until its hello and its key", "closed"),
-    (listener, "MOST_ARRIVALS", "page connections of a worker", "the oldest without a hello goes"),
+    (
+        listener,
+        "MOST_CONNECTIONS",
+        "page connections of a worker",
+        "the oldest without a hello goes",
+    ),
     (outlet, "HANDSHAKE_S", "a receiver's proof of the key of a page lane", "the post fails"),
     (records, "RECORD_BYTES", "a record of an encrypted page lane", "closed"),
     (link, "MAX_UNSENT_MESSAGES", "messages that a peer is behind", "its stream is closed"),

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.hosts.answers import answers_of, one_machines_answers
+from tests.hosts.answers import answers_at, one_machines_answers
+from tests.hosts.certificates import FLAGS, give_certificates
 from tests.hosts.fake_hosts import Network
 from tests.hosts.load import Load, load_on, until
 from tests.hosts.ray_hosts import RayHosts, command_of, wait_until
@@ -47,15 +48,17 @@ def test_a_cluster_over_two_hosts_answers_as_one_machine_does_and_leaves_nothing
     ray: RayHosts,
 ) -> None:
     a, b = ray.hosts
-    (*_, ready) = ray.up(a, f"--exact --prefill 1 --decode 1 {OPTIONS.format(ip=a.ip)}")
+    give_certificates(ray.hosts, ["prefill-0", "decode-0"])
+    options = f"--exact --prefill 1 --decode 1 --ports 7300-7399 {FLAGS}"
+    (*_, ready) = ray.up(a, options)
     assert ready["kind"] == "ready"
-    assert answers_of(ready["endpoint"]) == one_machines_answers()
+    assert answers_at(a, ready["endpoint"]) == one_machines_answers()
     seen = status(ray)
     assert {w.worker_id: w.host for w in seen.workers} == {"prefill-0": "a", "decode-0": "b"}
     (peer,) = next(w for w in seen.workers if w.worker_id == "decode-0").transports
     assert peer.transport == "tcp"
     assert " b " in ray.twolane(a, "status")
-    (*_, again) = ray.up(a, f"--exact --prefill 1 --decode 1 {OPTIONS.format(ip=a.ip)}")
+    (*_, again) = ray.up(a, options)
     assert again == ready, "a second `up` finds the cluster"
     ray.down(a)
     wait_until(lambda: not (ray.ours(a) + ray.ours(b)), 10)

@@ -1,4 +1,4 @@
-"""Answers of the bundled model in exact mode, which are the same wherever they are computed.
+"""Answers of the bundled model in exact mode, which are the same wherever one thread computes them.
 
 `python -m tests.hosts.answers HOST:PORT` prints those of a cluster.
 """
@@ -40,7 +40,7 @@ def answers_at(host: Host, endpoint: str) -> list[Answer]:
 
 
 def one_machines_answers() -> list[Answer]:
-    with start_local(prefill=1, decode=1, exact=True) as cluster:
+    with start_local(prefill=1, decode=1, exact=True, threads=1) as cluster:
         return answers_of(cluster.endpoint)
 
 

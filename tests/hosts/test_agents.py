@@ -78,7 +78,7 @@ def test_a_cluster_over_agents_answers_as_one_machine_does_and_takes_a_host_back
 ) -> None:
     cluster = Cluster(network, tmp_path)
     a, b = cluster.hosts
-    cluster.up("--exact")
+    cluster.up("--exact --threads 1")
     ready = cluster.until("ready")
     right = one_machines_answers()
     assert answers_at(a, ready["endpoint"]) == right

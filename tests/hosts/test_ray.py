@@ -49,7 +49,7 @@ def test_a_cluster_over_two_hosts_answers_as_one_machine_does_and_leaves_nothing
 ) -> None:
     a, b = ray.hosts
     give_certificates(ray.hosts, ["prefill-0", "decode-0"])
-    options = f"--exact --prefill 1 --decode 1 --ports 7300-7399 {FLAGS}"
+    options = f"--exact --threads 1 --prefill 1 --decode 1 --ports 7300-7399 {FLAGS}"
     (*_, ready) = ray.up(a, options)
     assert ready["kind"] == "ready"
     assert answers_at(a, ready["endpoint"]) == one_machines_answers()

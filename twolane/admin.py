@@ -27,7 +27,7 @@ from twolane.status import ClusterStatus
 from twolane.v1 import cluster_pb2, cluster_pb2_grpc
 
 UNIX = "unix:"
-_FOLDERS = "twolane-*"  # in the temporary folder: see twolane.deploy.cli.scratch
+_FOLDERS = "twolane-*"  # in the temporary folder: see twolane.deploy.process.scratch
 
 
 class AdminClient:

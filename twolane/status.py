@@ -175,6 +175,7 @@ class ClusterStatus:
     counters: Mapping[str, int]
     http_endpoint: str = ""  # host:port of the router's HTTP door, if it has one
     metrics_endpoint: str = ""  # host:port of its Prometheus page, if it has one
+    insecure_listeners: tuple[str, ...] = ()  # that other machines reach without TLS, in words
     tenants: tuple[TenantInfo, ...] = ()
     hosts: tuple[HostInfo, ...] = ()  # where agents run the processes
 
@@ -188,6 +189,7 @@ class ClusterStatus:
             requests_by_state=MappingProxyType(dict(message.requests_by_state)),
             counters=MappingProxyType(dict(message.counters)),
             http_endpoint=message.http_endpoint,
+            insecure_listeners=tuple(message.insecure_listeners),
             metrics_endpoint=message.metrics_endpoint,
             tenants=tuple(TenantInfo.from_proto(tenant) for tenant in message.tenants),
             hosts=tuple(HostInfo.from_proto(host) for host in message.hosts),

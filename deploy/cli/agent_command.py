@@ -14,17 +14,22 @@ import click
 
 from twolane.deploy.agent.config import AgentConfig
 from twolane.deploy.agent.server import AgentServer
+from twolane.deploy.cli.flags import flags
 from twolane.deploy.errors import StartError
 from twolane.deploy.process.child import log_to_stderr
 from twolane.deploy.process.descriptors import TooFewDescriptorsError, raise_limit
 from twolane.deploy.spec.devices import visible_devices
+from twolane.deploy.spec.options import declared
 from twolane.deploy.spec.secret import secret_by_hand, secret_option
+from twolane.deploy.spec.settings import ClusterSettings
+from twolane.deploy.spec.tls import TLS_OPTIONS, tls_files
 from twolane.rpc.listen import ListenError, bare
 from twolane.security.credentials import Credentials
-from twolane.security.tls import TlsFiles, TlsFilesError
+from twolane.security.tls import TlsFilesError
 
 AGENT_PORT = 7210
-_FILE = click.Path(path_type=Path)
+_TLS = (*TLS_OPTIONS, "insecure")
+_NOT_TLS = [each.key for each in declared(ClusterSettings) if each.key not in _TLS]
 _REFUSALS = (StartError, ListenError, TlsFilesError, TooFewDescriptorsError)
 log = logging.getLogger(__name__)
 
@@ -55,10 +60,7 @@ log = logging.getLogger(__name__)
     metavar="NAMES",
     help="GPUs to give away, as CUDA_VISIBLE_DEVICES names them.  [default: all that it sees]",
 )
-@click.option("--tls-ca", type=_FILE, help="PEM file of the authorities to trust.")
-@click.option("--tls-cert", type=_FILE, help="PEM file of this agent's certificate.")
-@click.option("--tls-key", type=_FILE, help="PEM file of that certificate's key.")
-@click.option("--insecure", is_flag=True, help="Listen without TLS where other machines reach it.")
+@flags(ClusterSettings, leave_out=_NOT_TLS)
 @secret_option("~/.twolane/secret, made where there is none")
 def agent(
     *,
@@ -67,11 +69,11 @@ def agent(
     state_dir: Path | None,
     log_dir: Path | None,
     gpus: str | None,
-    tls_ca: Path | None,
-    tls_cert: Path | None,
-    tls_key: Path | None,
-    insecure: bool,
     secret_file: Path | None,
+    tls_ca: str,
+    tls_cert: str,
+    tls_key: str,
+    insecure: bool,
 ) -> None:
     """Run this host's agent until SIGTERM. What it has started goes on without it."""
     host, _, port = listen.rpartition(":")
@@ -81,6 +83,7 @@ def agent(
     state = (state_dir or Path.home() / ".twolane" / name).absolute()
     try:
         raise_limit()
+        files = tls_files(tls_ca, tls_cert, tls_key)
         config = AgentConfig(
             host_name=name,
             bind_host=bare(host),
@@ -89,7 +92,7 @@ def agent(
             log_dir=(log_dir or state / "logs").absolute(),
             credentials=Credentials(
                 secret=secret_by_hand(secret_file),
-                tls=_tls(tls_ca, tls_cert, tls_key),
+                tls=files.of(name) if files else None,
                 insecure=insecure,
             ),
             gpus=visible_devices() if gpus is None else tuple(filter(None, gpus.split(","))),
@@ -98,14 +101,6 @@ def agent(
         asyncio.run(_serve(config))
     except (*_REFUSALS, OSError, ValueError) as error:
         raise click.ClickException(f"agent {name}: {error}") from error
-
-
-def _tls(*files: Path | None) -> TlsFiles | None:
-    """All of them or none."""
-    given = [file.absolute() for file in files if file is not None]
-    if len(given) not in (0, len(files)):
-        raise click.UsageError("TLS needs --tls-ca, --tls-cert and --tls-key")
-    return TlsFiles(*given) if given else None
 
 
 async def _serve(config: AgentConfig) -> None:

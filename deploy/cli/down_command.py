@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from twolane.deploy.agent.launcher import AgentLauncher
+from twolane.deploy.cli.over_ray import down_over_ray
 from twolane.deploy.errors import NotProvenError, StartError
 from twolane.deploy.spec.cluster_spec import HostSpec
 from twolane.deploy.spec.resolve import resolve
@@ -22,11 +23,21 @@ _NOT_PROVEN = 5  # an exit code: see `twolane.cli.app`
 
 
 @click.command()
-@click.option("--topology", metavar="FILE", required=True, help="Names the hosts.")
+@click.option("--topology", metavar="FILE", help="Names the hosts.")
+@click.option("--ray-address", metavar="auto|HOST:PORT", help="Names the Ray.")
+@click.option("--cluster", default="default", help="The cluster's name on that Ray.")
 @secret_option("~/.twolane/secret")
-def down(*, topology: str, secret_file: Path | None) -> None:
-    """End all that the agents of these hosts run. The agents go on."""
+def down(
+    *, topology: str | None, ray_address: str | None, cluster: str, secret_file: Path | None
+) -> None:
+    """End all that the agents of these hosts run. Agents go on, but for those on a Ray."""
+    if (topology is None) == (ray_address is None):
+        raise click.UsageError("name either a --topology, or a --ray-address")
     try:
+        if topology is None:
+            _end_on_ray(str(ray_address), cluster)
+            click.echo("stopped")
+            return
         given = read_topology(find_topology(topology))
         hosts = [host.spec() for host in given.hosts]
         if not hosts:
@@ -39,6 +50,13 @@ def down(*, topology: str, secret_file: Path | None) -> None:
         click.echo(f"error: {error}", err=True)
         raise SystemExit(_NOT_PROVEN) from error
     click.echo("stopped")
+
+
+def _end_on_ray(address: str, cluster: str) -> None:
+    """Raises `StartError`; `NotProvenError` naming the hosts that are silent."""
+    silent = down_over_ray(address, cluster)
+    if silent:
+        raise NotProvenError(f"what ran on {', '.join(silent)} may still run: silent")
 
 
 async def _end_all(hosts: list[HostSpec], credentials: Credentials, grace_s: float) -> None:

@@ -36,3 +36,14 @@ def up_over_ray(
     cluster = replace(cluster, settings=settings)
     address, name = topology.ray.address, topology.ray.cluster
     start(address, name, cluster, tell, share=topology.share_gpus)
+
+
+def down_over_ray(address: str, name: str) -> list[str]:
+    """End the cluster of that name and leave nothing of it. Returns the hosts that could not be
+    reached, where processes may run on. Raises `StartError`."""
+    missing = missing_for_serving("ray")
+    if missing is not None:
+        raise StartError(missing)
+    from twolane.deploy.ray_cluster.lifecycle import end
+
+    return end(address, name)

@@ -23,15 +23,17 @@ from rich.console import Console
 from twolane.config import SOCKET_NAME
 from twolane.deploy.cli.flags import flags, said
 from twolane.deploy.cli.progress import Progress
-from twolane.deploy.cli.scratch import CRASHED, LAST_WORDS
+from twolane.deploy.cli.start_failed import StartFailed, code_of
 from twolane.deploy.cli.stdin import read_stdin
 from twolane.deploy.errors import DeposedError, StartError
 from twolane.deploy.launch.controller_door import ControllerDoor, open_controller_door
 from twolane.deploy.launch.events import Event, Kind
 from twolane.deploy.launch.launcher import Launcher
 from twolane.deploy.launch.process_launcher import ProcessLauncher
+from twolane.deploy.process.scratch import CRASHED, LAST_WORDS
 from twolane.deploy.spec.cluster_spec import ClusterSpec
 from twolane.deploy.spec.devices import settled
+from twolane.deploy.spec.listeners import check_listeners
 from twolane.deploy.spec.secret import read_secret, secret_by_hand, secret_option
 from twolane.deploy.spec.settings import (
     ClusterSettings,
@@ -40,7 +42,7 @@ from twolane.deploy.spec.settings import (
     TimingSpec,
     WorkerSettings,
 )
-from twolane.deploy.spec.specs import ModelSpec
+from twolane.deploy.spec.specs import ModelSpec, ProcessSpec
 from twolane.engine.config import EngineConfig
 from twolane.rpc.listen import join, try_listen
 from twolane.testing.extras import missing_for_serving
@@ -97,7 +99,10 @@ def up(context: click.Context, /, **given: Any) -> None:
             print(write_topology(topology), end="")
             return
         cluster = _cluster(topology, given["secret_file"], scratch)
+        # agents' hosts and those of another Ray have their own ports and files
         if topology.launcher != "agents" and not _is_on_another_ray(topology):
+            specs: list[ProcessSpec] = [cluster.router(), *cluster.workers(worker_endpoint="")]
+            check_listeners(specs, ["twolane", "up", *sys.argv[1:]])
             _check_ports(cluster)
         _make(log_dir)
         with _prints_to(log_dir / "launcher.log") as own_log:
@@ -125,9 +130,9 @@ def up(context: click.Context, /, **given: Any) -> None:
             asyncio.run(_keep_up(supervisor, tell, eof, last_words, scratch))
     except (StartError, DeposedError) as error:
         if given["as_json"]:
-            _print_json(out, Event(kind=Kind.FAILED, text=str(error)))
-            raise SystemExit(1) from error
-        raise click.ClickException(str(error)) from error
+            _print_json(out, Event(kind=Kind.FAILED, text=str(error)))  # the log may be closed
+            raise SystemExit(code_of(error)) from error
+        raise StartFailed(error) from error
 
 
 def _is_on_another_ray(topology: Topology) -> bool:

@@ -25,6 +25,7 @@ from twolane.deploy.process.descriptors import (
     share,
 )
 from twolane.deploy.process.orphan import end_as_orphan
+from twolane.deploy.spec.listeners import check
 from twolane.deploy.spec.settings import DECODE
 from twolane.deploy.spec.specs import ProcessSpec, RouterSpec, WorkerSpec
 from twolane.rpc.listen import ListenError, unreachable
@@ -58,6 +59,10 @@ async def serving(spec: ProcessSpec) -> AsyncIterator[Where]:
     try:
         limit = raise_limit()
     except TooFewDescriptorsError as error:
+        raise StartError(str(error)) from error
+    try:
+        check(spec)
+    except ListenError as error:
         raise StartError(str(error)) from error
     block = _serving_router(spec, limit) if isinstance(spec, RouterSpec) else _serving_worker(spec)
     try:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shutil
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,10 +14,13 @@ from dataclasses import dataclass, replace
 
 from twolane.deploy.agent.launcher import AgentLauncher
 from twolane.deploy.errors import DeposedError, StartError
+from twolane.deploy.launch.controller_door import ControllerDoor, open_controller_door
 from twolane.deploy.launch.events import Event, Kind
 from twolane.deploy.launch.supervisor import Supervisor
 from twolane.deploy.process.child import log_to_stderr
-from twolane.deploy.ray_cluster.agents import Agents, HostPlan
+from twolane.deploy.process.scratch import make_scratch
+from twolane.deploy.ray_cluster.agents import Agents, HostPlan, end_agents, kill_actor
+from twolane.deploy.ray_cluster.connection import CONTROLLER
 from twolane.deploy.spec.cluster_spec import ClusterSpec, HostSpec
 from twolane.deploy.spec.devices import settled_on
 from twolane.deploy.spec.spec_json import from_json
@@ -64,7 +68,7 @@ class ControllerActor:
         return self._plan.cluster.secret
 
     def stop(self) -> None:
-        """Stop all processes with grace; returns when they have ended, as far as it can tell."""
+        """Stop all processes with grace, and end their agents; then this actor ends, too."""
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
 
@@ -77,9 +81,13 @@ class ControllerActor:
             except BaseException:
                 log.exception("the controller broke")
                 os._exit(1)  # Ray makes another, which adopts what runs
+        if self._stop.is_set():
+            end_agents()
         with self._news:
             self._is_over = True
             self._news.notify_all()
+        if self._stop.is_set():
+            kill_actor(CONTROLLER)
 
     async def _hold(self) -> None:
         await asyncio.to_thread(self._agents.start)
@@ -96,7 +104,13 @@ class ControllerActor:
         supervisor = Supervisor(cluster, launcher, self._tell, hosts=launcher, attaches=attaches)
         keeper = threading.Thread(target=_again_and_again(self._agents.keep), daemon=True)
         keeper.start()
-        await supervisor.run(self._stop, self._hurry)
+        folder = make_scratch()
+        try:
+            door = ControllerDoor(supervisor, self._stop.set, self._tell)
+            async with open_controller_door(door, folder):
+                await supervisor.run(self._stop, self._hurry)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _placed(self) -> ClusterSpec:
         """The cluster with the addresses of its hosts."""

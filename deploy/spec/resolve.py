@@ -13,8 +13,8 @@ from twolane.deploy.spec.cluster_spec import ClusterSpec, PoolSpec
 from twolane.deploy.spec.hub import find_model
 from twolane.deploy.spec.options import settings
 from twolane.deploy.spec.settings import RouterSettings, TimingSpec, WorkerSettings
+from twolane.deploy.spec.tls import tls_files
 from twolane.deploy.spec.topology import ROLES, Topology, given
-from twolane.security.tls import TlsFiles
 
 
 def resolve(topology: Topology, *, cores: int | None = None) -> ClusterSpec:
@@ -55,7 +55,7 @@ def resolve(topology: Topology, *, cores: int | None = None) -> ClusterSpec:
         hosts=tuple(host.spec() for host in topology.hosts),
         log_level=topology.log_level,
         timing=TimingSpec(**settings(TimingSpec, given(topology.timing))),
-        tls=_tls(topology),
+        tls=tls_files(topology.tls_ca, topology.tls_cert, topology.tls_key),
         insecure=topology.insecure,
     )
 
@@ -66,18 +66,6 @@ def _router_settings(topology: Topology) -> RouterSettings:
     if said.keys is None:
         return said
     return replace(said, keys=str(Path(said.keys).expanduser().absolute()))
-
-
-def _tls(topology: Topology) -> TlsFiles | None:
-    """Absolute paths, as processes are started in other directories. Raises `StartError` where one
-    of the three files is missing."""
-    names = ("tls_ca", "tls_cert", "tls_key")
-    paths = [getattr(topology, name) for name in names]
-    if not any(paths):
-        return None
-    if missing := [name for name, path in zip(names, paths, strict=True) if not path]:
-        raise StartError(f"TLS needs tls_ca, tls_cert and tls_key; {', '.join(missing)} is missing")
-    return TlsFiles(*(Path(path).expanduser().absolute() for path in paths))
 
 
 def _metrics_side_by_side(pools: Iterable[PoolSpec], topology: Topology) -> Iterator[PoolSpec]:

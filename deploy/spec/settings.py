@@ -129,7 +129,8 @@ class WorkerSettings:
     )
     sockets: int | None = option(
         None,
-        "Sockets from each sender to each receiver, for unix and tcp.  [default: 1]",
+        "Sockets from each sender to each receiver, for unix and tcp.  [default: 1, or 4 where "
+        "pages are encrypted]",
         least=1,
         most=MAX_SOCKETS,
     )

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from tests.cluster.virtual_worker import HangingRunner, Life
 from twolane.decode_worker.config import DecodeConfig
 from twolane.decode_worker.role import DecodeRole
 from twolane.engine.fake import FakeEngine, FakeEngineConfig
-from twolane.engine.step import RowResult, RowWork
 from twolane.kvtransfer.config import LeaseConfig
 from twolane.kvtransfer.layouts.sources import PageMaker
 from twolane.kvtransfer.testing.memory import Faults, MemoryFabric, MemoryLanding, MemoryOutlet
@@ -43,7 +43,7 @@ from twolane.worker.doors.announcer import Announcer
 from twolane.worker.errors import RouterInUseError, StaleEpochError
 from twolane.worker.peers.peers import Wiring
 from twolane.worker.role import Roles
-from twolane.worker.steps.step_runner import OnSubmitted, TimedEngine, TimedStepRunner
+from twolane.worker.steps.step_runner import TimedEngine
 from twolane.worker.worker import Worker
 
 LEASE = LeaseConfig(lease_s=3.0, heartbeat_s=0.5, retry_first_s=0.05, retry_most_s=0.4)
@@ -77,34 +77,6 @@ class Outcome:
     tokens: list[int]
     ledger: sampling_pb2.Ledger
     took_s: float
-
-
-@dataclass
-class Life:
-    """One incarnation of a worker."""
-
-    worker: Worker
-    task: asyncio.Task[None]
-    announcing: asyncio.Task[None]
-    links: list[MemoryLink[Any, Any]] = field(default_factory=list)  # dialled by others
-    dialled: list[MemoryLink[Any, Any]] = field(default_factory=list)  # to other workers
-
-
-class _HangingRunner(TimedStepRunner):
-    """Steps that begin while the device hangs never end."""
-
-    def __init__(self, engine: TimedEngine, steps_ahead: int, is_hung: Callable[[], bool]) -> None:
-        super().__init__(engine, steps_ahead=steps_ahead)
-        self._is_hung = is_hung
-
-    async def run(
-        self, work: Sequence[RowWork], on_submitted: OnSubmitted | None
-    ) -> list[RowResult]:
-        if self._is_hung():
-            if on_submitted is not None:
-                on_submitted(None)
-            await asyncio.Event().wait()
-        return await super().run(work, on_submitted)
 
 
 class VirtualCluster:
@@ -313,7 +285,7 @@ class VirtualCluster:
             transports=("memory",),
             makes_dtypes=maker.makes_dtypes,
         )
-        runner = _HangingRunner(engine, self.shape.steps_ahead, lambda: worker_id in self.hung)
+        runner = HangingRunner(engine, self.shape.steps_ahead, lambda: worker_id in self.hung)
         return Worker(config, context, Roles(decode_role, prefill_role), runner, wire)
 
     async def _announce(self, worker: Worker) -> None:

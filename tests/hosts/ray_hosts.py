@@ -74,6 +74,19 @@ class RayHosts:
         command = f"up --json --launcher ray --ray-address {self.address} {arguments}"
         return [json.loads(line) for line in self.twolane(host, command).splitlines()]
 
+    def down(self, host: Host) -> None:
+        assert self.twolane(host, f"down --ray-address {self.address}") == "stopped\n"
+
+    def kill(self, host: Host, title: str, number: str = "KILL") -> None:
+        """Send a signal to the process that Ray or we call so."""
+        host.run(f"kill -{number} $(pgrep -f '^{title}')")
+
+    def ours(self, host: Host) -> list[str]:
+        """The command lines of our processes and actors there."""
+        lines = host.run("ps -eo args --no-headers").splitlines()
+        marks = ("twolane.deploy", "ray::AgentActor", "ray::ControllerActor", "ray::SeatActor")
+        return [line for line in lines if any(mark in line for mark in marks)]
+
 
 def wait_until(holds: Callable[[], bool], within_s: float, every_s: float = 0.2) -> None:
     end_s = time.monotonic() + within_s

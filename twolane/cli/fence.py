@@ -42,19 +42,35 @@ def fence(worker_id: str | None, *, host: str | None, is_off: bool, endpoint: st
     "--topology", metavar="FILE", help="End a cluster of several hosts that has no launcher."
 )
 @click.option("--secret-file", metavar="FILE", help="With --topology: the cluster's secret.")
+@click.option(
+    "--ray-address",
+    metavar="auto|HOST:PORT",
+    help="End a cluster on the Ray that runs here, or there.",
+)
+@click.option(
+    "--cluster", default="default", show_default=True, help="With --ray-address: its name."
+)
 @click.option("--timeout-s", type=float, default=120.0, show_default=True)
 @launcher_option
 def down(
-    *, topology: str | None, secret_file: str | None, timeout_s: float, endpoint: str | None
+    *,
+    topology: str | None,
+    secret_file: str | None,
+    ray_address: str | None,
+    cluster: str,
+    timeout_s: float,
+    endpoint: str | None,
 ) -> None:
-    """End a cluster: the one that runs on this machine, or that of --topology, and leave no process
-    of it.
+    """End a cluster: the one that runs on this machine, that of --topology, or the one on a Ray,
+    and leave no process of it.
 
     Exits with 5 if something may still run.
     """
-    if topology is not None:
-        command = [sys.executable, "-P", "-m", "twolane.deploy", "down", "--topology", topology]
+    if topology is not None or ray_address is not None:
+        command = [sys.executable, "-P", "-m", "twolane.deploy", "down"]
+        command += ["--topology", topology] if topology else []
         command += ["--secret-file", secret_file] if secret_file else []
+        command += ["--ray-address", ray_address, "--cluster", cluster] if ray_address else []
         sys.stdout.flush()
         os.execve(sys.executable, command, {**os.environ, "PYTHONSAFEPATH": "1"})
     with ControllerClient(endpoint) as controller:

@@ -82,7 +82,11 @@ def render(status: ClusterStatus, *, with_gone: bool = False) -> RenderableType:
     head = Text(f"{status.router_id} · up {status.uptime_s:.0f} s{http}", style="bold")
     shown = [worker for worker in status.workers if with_gone or worker.state != "gone"]
     workers = sorted(shown, key=lambda worker: worker.worker_id)
-    parts: list[RenderableType] = [head, "", _workers(workers), "", _pages(workers)]
+    parts: list[RenderableType] = [head]
+    if status.insecure_listeners:
+        text = f"without TLS, reached from other machines: {', '.join(status.insecure_listeners)}"
+        parts.append(Text(text, style="bold red"))
+    parts += ["", _workers(workers), "", _pages(workers)]
     parts += ["", _places(workers)]
     if status.hosts:
         parts += ["", _hosts(status.hosts)]

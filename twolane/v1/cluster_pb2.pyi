@@ -57,7 +57,7 @@ class GetClusterStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetClusterStatusResponse(_message.Message):
-    __slots__ = ("router_id", "uptime_s", "workers", "requests", "requests_by_state", "counters", "http_endpoint", "metrics_endpoint", "hosts", "tenants")
+    __slots__ = ("router_id", "uptime_s", "workers", "requests", "requests_by_state", "counters", "http_endpoint", "metrics_endpoint", "hosts", "insecure_listeners", "tenants")
     class RequestsByStateEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -81,6 +81,7 @@ class GetClusterStatusResponse(_message.Message):
     HTTP_ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     METRICS_ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     HOSTS_FIELD_NUMBER: _ClassVar[int]
+    INSECURE_LISTENERS_FIELD_NUMBER: _ClassVar[int]
     TENANTS_FIELD_NUMBER: _ClassVar[int]
     router_id: str
     uptime_s: float
@@ -91,8 +92,9 @@ class GetClusterStatusResponse(_message.Message):
     http_endpoint: str
     metrics_endpoint: str
     hosts: _containers.RepeatedCompositeFieldContainer[HostStatus]
+    insecure_listeners: _containers.RepeatedScalarFieldContainer[str]
     tenants: _containers.RepeatedCompositeFieldContainer[TenantStatus]
-    def __init__(self, router_id: _Optional[str] = ..., uptime_s: _Optional[float] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., requests: _Optional[_Iterable[_Union[RequestStatus, _Mapping]]] = ..., requests_by_state: _Optional[_Mapping[str, int]] = ..., counters: _Optional[_Mapping[str, int]] = ..., http_endpoint: _Optional[str] = ..., metrics_endpoint: _Optional[str] = ..., hosts: _Optional[_Iterable[_Union[HostStatus, _Mapping]]] = ..., tenants: _Optional[_Iterable[_Union[TenantStatus, _Mapping]]] = ...) -> None: ...
+    def __init__(self, router_id: _Optional[str] = ..., uptime_s: _Optional[float] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., requests: _Optional[_Iterable[_Union[RequestStatus, _Mapping]]] = ..., requests_by_state: _Optional[_Mapping[str, int]] = ..., counters: _Optional[_Mapping[str, int]] = ..., http_endpoint: _Optional[str] = ..., metrics_endpoint: _Optional[str] = ..., hosts: _Optional[_Iterable[_Union[HostStatus, _Mapping]]] = ..., insecure_listeners: _Optional[_Iterable[str]] = ..., tenants: _Optional[_Iterable[_Union[TenantStatus, _Mapping]]] = ...) -> None: ...
 
 class TenantStatus(_message.Message):
     __slots__ = ("tenant", "label", "weight", "live", "requests", "refused", "prompt_tokens", "output_tokens")

@@ -49,6 +49,7 @@ class WorkerServer:
             "the metrics' page",
             config.metrics_host or config.bind_host,
             METRICS_HOST,
+            takes_secret=False,
             anonymous=Identity(Role.VIEWER),
         )
         self._announcer: Announcer | None = None

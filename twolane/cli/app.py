@@ -16,11 +16,11 @@ from twolane.cli.admin import drain, models
 from twolane.cli.auth import auth
 from twolane.cli.certs import certs
 from twolane.cli.chat import chat
+from twolane.cli.controller_client import NotProvenError
 from twolane.cli.fence import down, fence
 from twolane.cli.generate import generate
 from twolane.cli.status import status
 from twolane.cli.up import up
-from twolane.controller import NotProvenError
 from twolane.errors import (
     CancelledError,
     DeadlineError,

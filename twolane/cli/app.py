@@ -16,7 +16,7 @@ from twolane.cli.admin import drain, models
 from twolane.cli.auth import auth
 from twolane.cli.certs import certs
 from twolane.cli.chat import chat
-from twolane.cli.controller_client import NotProvenError
+from twolane.cli.controller import NotProvenError
 from twolane.cli.fence import down, fence
 from twolane.cli.generate import generate
 from twolane.cli.status import status

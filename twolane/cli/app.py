@@ -15,6 +15,7 @@ from twolane.cli.admin import drain, models
 from twolane.cli.auth import auth
 from twolane.cli.certs import certs
 from twolane.cli.chat import chat
+from twolane.cli.context import context
 from twolane.cli.generate import generate
 from twolane.cli.status import status
 from twolane.cli.up import up
@@ -76,7 +77,7 @@ def app() -> None:
     """Serve large language models on two pools of workers, and talk to them."""
 
 
-for command in (up, generate, chat, status, models, drain, auth, certs):
+for command in (up, generate, chat, status, models, drain, auth, certs, context):
     app.add_command(command)
 
 

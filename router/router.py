@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from types import TracebackType
 
 from twolane.errors import (
@@ -75,6 +75,8 @@ class Router:
         self._is_stopping = False
         self._is_flush_due = False
         self._started = 0.0
+        self._hosts: tuple[cluster_pb2.HostStatus, ...] = ()
+        self._hosts_at = 0.0
 
     async def __aenter__(self) -> Router:
         self._loop = asyncio.get_running_loop()
@@ -242,10 +244,20 @@ class Router:
             raise InvalidRequestError(f"there is no worker {worker_id!r}", field="worker_id")
         self._flush()
 
-    def report_gone(self, epoch: int) -> None:
-        """The launcher's proof that no process of `epoch` runs any more."""
-        self._dispatcher.report_gone(epoch, self._loop.time())
+    def report_gone(self, epoch: int, *, host: str | None = None) -> None:
+        """The proof that no process of `epoch` runs any more; with a `host`, by its agent. Raises
+        `ForeignEpochError` for one of another host."""
+        self._dispatcher.report_gone(epoch, self._loop.time(), host=host)
         self._flush()
+
+    def heard_at(self) -> float | None:
+        """When a worker was last heard, in the event loop's time; None: there is none."""
+        return max((member.last_heard for member in self._dispatcher.members), default=None)
+
+    def note_hosts(self, hosts: Sequence[cluster_pb2.HostStatus]) -> None:
+        """What a controller knows of the hosts. It is shown until the controller is silent."""
+        self._hosts = tuple(hosts)
+        self._hosts_at = self._loop.time()
 
     def service_status(
         self, submission_ids: Iterable[str], *, tenant: str = ""
@@ -257,7 +269,13 @@ class Router:
 
     def status(self, *, with_requests: bool = True) -> cluster_pb2.GetClusterStatusResponse:
         board, now = self._dispatcher.board, self._loop.time()
-        return make_status(board, started=self._started, now=now, with_requests=with_requests)
+        status = make_status(board, started=self._started, now=now, with_requests=with_requests)
+        age_s = now - self._hosts_at
+        if age_s < self.config.membership.gone_after_s:
+            status.hosts.extend(self._hosts)
+            for host in status.hosts:
+                host.for_s += age_s
+        return status
 
     def check_integrity(self) -> None:
         """Raises AssertionError if the router's tables disagree with each other."""

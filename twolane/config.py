@@ -13,7 +13,8 @@ from twolane.params import is_number
 ENDPOINT_VARIABLE = "TWOLANE_ENDPOINT"
 API_KEY_VARIABLE = "TWOLANE_API_KEY"
 DEFAULT_ENDPOINT = "localhost:7200"
-SOCKET_NAME = "admin.sock"  # of operators
+SOCKET_NAME = "admin.sock"  # of operators, at a router
+CONTROLLER_SOCKET_NAME = "controller.sock"  # of operators, at the launcher
 _ENDPOINT_BOUND = f"HOST:PORT, like {DEFAULT_ENDPOINT}"
 _MAX_PORT = 65535
 

@@ -2,8 +2,8 @@
 
 A post is complete when its pages are no longer read: the kernel, or an encrypted record, has
 all its bytes, though the receiver may not have them yet. When a post is cancelled, the rest of its
-frame is filled with zero bytes instead of pages, so that a slow or stopped receiver pins no page. Pages of
-a device pass through a ring of host memory, a few batches ahead of the socket
+frame is filled with zero bytes instead of pages, so that a slow or stopped receiver pins no page.
+Pages of a device pass through a ring of host memory, a few batches ahead of the socket
 (`twolane.kvtransfer.transports.stream.source`). A connection begins with the handshake of its page
 lane, unless that is plain.
 """

@@ -319,6 +319,9 @@ class Router:
                 left_s=time_left_s,
             )
         with self.refusals.noting():
+            self._dispatcher.board.accounts.of(caller.tenant, arrived).check_priority(
+                message.priority
+            )
             job = await self._intake.make_job(
                 message, arrived, time_left_s, caller, default_max_tokens=default_max_tokens
             )

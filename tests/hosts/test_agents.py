@@ -1,102 +1,126 @@
-"""A cluster over two hosts by their agents alone, with certificates everywhere between them."""
+"""A cluster of two hosts without Ray: an agent on each, started by hand."""
 
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.hosts.answers import answers_at, one_machines_answers
+from tests.hosts.certificates import FLAGS, give_certificates
 from tests.hosts.fake_hosts import Host, Network
-from tests.hosts.ray_hosts import PYTHON, wait_until
+from tests.hosts.ray_hosts import wait_until
+from twolane.admin import AdminClient
+from twolane.rpc.secret import new_secret
+from twolane.status import ClusterStatus
 
-CERTS = "/tmp/home/certs"
-TLS = f"--tls-ca {CERTS}/ca.crt --tls-cert {CERTS}/{{0}}.crt --tls-key {CERTS}/{{0}}.key"
-ENV = "env -u TWOLANE_SECRET_FILE HOME=/tmp/home CUDA_VISIBLE_DEVICES="
+PYTHON = f"env CUDA_VISIBLE_DEVICES= {sys.executable} -P -m"
+SECRET = "--secret-file /tmp/secret"
+WITHIN_S = 90.0
 pytestmark = pytest.mark.timeout(300)
 
 
-class AgentHosts:
-    """Two hosts with an agent each, and a topology file on the first of them."""
+class Cluster:
+    """A prefill worker on host a, where the launcher is, and a decode worker on host b."""
 
-    def __init__(self, network: Network, tmp_path: Path) -> None:
+    def __init__(self, network: Network, log_dir: Path) -> None:
+        self.network = network
         self.hosts = [network.host("a"), network.host("b")]
-        self._log_dir = tmp_path
-        names = ["agent/a", "agent/b", "controller/controller", "router/router-0"]
-        names += ["worker/prefill-0", "worker/decode-0"]
-        certs = tmp_path / "certs"
-        for arguments in (["init"], ["issue", *names]):
-            command = [sys.executable, "-m", "twolane.cli", "certs", *arguments]
-            subprocess.run([*command, "--dir", str(certs)], check=True, capture_output=True)
-        topology = {
-            "launcher": "agents",
-            "tls_ca": f"{CERTS}/ca.crt",
-            "tls_cert": f"{CERTS}/{{name}}.crt",
-            "tls_key": f"{CERTS}/{{name}}.key",
-            "ports": "7300-7399",
-            "hosts": [
-                {"name": host.name, "agent": f"{host.ip}:7210", "seats": 1} for host in self.hosts
-            ],
-            "pools": [{"role": "prefill"}, {"role": "decode"}],
-        }
+        self._log_dir = log_dir
+        self._secret = new_secret()
+        give_certificates(self.hosts, ["prefill-0", "decode-0"])
         for host in self.hosts:
-            shutil.copytree(certs, host.root / CERTS.lstrip("/"))
-            (host.root / "tmp/home/cluster.yaml").write_text(json.dumps(topology))
             self.start_agent(host)
 
     def start_agent(self, host: Host) -> None:
-        files = TLS.format(host.name)
+        (host.root / "tmp/secret").write_text(self._secret)
         host.bg(
-            f"{ENV} {PYTHON} -m twolane.deploy agent --host-name {host.name} "
-            f"--listen {host.ip}:7210 --gpus '' {files}",
+            f"{PYTHON} twolane.deploy agent --listen {host.ip}:7210 {SECRET} {FLAGS}",
             self._log_dir / f"agent-{host.name}.log",
         )
 
-    def twolane(self, arguments: str) -> str:
-        """What a command of ours prints on the first host."""
-        return self.hosts[0].run(f"{ENV} {PYTHON} -m twolane.cli {arguments}", timeout_s=120)
-
-    def up(self) -> None:
-        """From the first host. Returns when the cluster answers."""
-        log = self._log_dir / "up.log"
+    def up(self, *options: str) -> None:
+        hosts = [{"name": host.name, "agent": f"{host.ip}:7210"} for host in self.hosts]
+        pools = [{"role": "prefill"}, {"role": "decode"}]
+        topology = {"launcher": "agents", "hosts": hosts, "pools": pools}
+        (self.hosts[0].root / "tmp/t.yaml").write_text(json.dumps(topology))
         self.hosts[0].bg(
-            f"{ENV} {PYTHON} -m twolane.cli up --json --topology /tmp/home/cluster.yaml", log
+            f"{PYTHON} twolane.cli up --json --topology /tmp/t.yaml {SECRET} {FLAGS} "
+            f"{' '.join(options)}",
+            self._log_dir / "up.log",
         )
-        wait_until(
-            lambda: '"kind": "ready"' in log.read_text() or '"failed"' in log.read_text(), 120
-        )
-        assert '"kind": "ready"' in log.read_text(), log.read_text()
 
-    def ours(self) -> list[str]:
-        """The command lines of routers and workers on both hosts."""
-        lines = "".join(host.run("ps -eo args --no-headers") for host in self.hosts)
-        return [line for line in lines.splitlines() if "--spec-from-stdin" in line]
+    def events(self) -> list[dict[str, Any]]:
+        lines = (self._log_dir / "up.log").read_text().splitlines()
+        return [json.loads(line) for line in lines if line.startswith("{")]
+
+    def until(self, kind: str, name: str = "", *, after: int = 0) -> dict[str, Any]:
+        """The first such event from that number on."""
+
+        def found() -> list[dict[str, Any]]:
+            of_kind = [each for each in self.events()[after:] if each["kind"] == kind]
+            return [each for each in of_kind if each.get("name", "") == name]
+
+        wait_until(lambda: bool(found()), WITHIN_S)
+        return found()[0]
+
+    def status(self) -> ClusterStatus:
+        (socket,) = (self.hosts[0].root / "tmp").glob("twolane-*/admin.sock")
+        with AdminClient(f"unix:{socket}") as admin:
+            return admin.status()
 
 
-@pytest.fixture
-def agents(network: Network, tmp_path: Path) -> AgentHosts:
-    return AgentHosts(network, tmp_path)
-
-
-def test_cluster_over_agents_answers_with_certificates_and_leaves_nothing(
-    agents: AgentHosts,
+def test_a_cluster_over_agents_answers_as_one_machine_does_and_takes_a_host_back(
+    network: Network, tmp_path: Path
 ) -> None:
-    agents.up()
-    assert agents.twolane("generate 'Once upon a time' --max-tokens 8 --temperature 0")
-    status = json.loads(agents.twolane("status --json"))
-    hosts = {worker["worker_id"]: worker["host"] for worker in status["workers"]}
-    assert hosts == {"prefill-0": "a", "decode-0": "b"}
-    (decode,) = [each for each in status["workers"] if each["worker_id"] == "decode-0"]
-    assert [peer["transport"] for peer in decode["transports"]] == ["tcp"]
-    b = agents.hosts[1]
+    cluster = Cluster(network, tmp_path)
+    a, b = cluster.hosts
+    cluster.up("--exact --threads 1")
+    ready = cluster.until("ready")
+    right = one_machines_answers()
+    assert answers_at(a, ready["endpoint"]) == right
+    seen = cluster.status()
+    assert {w.worker_id: w.host for w in seen.workers} == {"prefill-0": "a", "decode-0": "b"}
+    b.kill()  # its agent is gone with it: nothing proves that
+    cluster.until("lost", "b")
+    assert {host.name: host.state for host in cluster.status().hosts}["b"] == "silent"
+    assert "died" not in {event["kind"] for event in cluster.events()}
+    n_events = len(cluster.events())
+    cluster.hosts[1] = network.reboot(b)
+    give_certificates(cluster.hosts, ["prefill-0", "decode-0"])
+    cluster.start_agent(cluster.hosts[1])
+    assert "class B" in cluster.until("died", "decode-0", after=n_events)["text"]
+    cluster.until("started", "decode-0", after=n_events)
+    assert answers_at(a, ready["endpoint"]) == right
+    assert a.run(f"{PYTHON} twolane.cli down") == "stopped\n"
+    wait_until(lambda: _ours(cluster.hosts) == 2, 10)  # the agents
+
+
+def _ours(hosts: list[Host]) -> int:
+    """How many of our processes run there."""
+    return sum(host.run("ps -eo args").count("-m twolane.") for host in hosts)
+
+
+def test_nothing_is_started_on_a_frozen_hosts_seats_and_its_agent_proves_deaths_again(
+    network: Network, tmp_path: Path
+) -> None:
+    cluster = Cluster(network, tmp_path)
+    a, b = cluster.hosts
+    cluster.up()
+    cluster.until("ready")
+    before = {w.worker_id: w.epoch for w in cluster.status().workers}
     b.freeze()
-    wait_until(lambda: "lost 1 seat" in agents.twolane("status"), 60)
+    lost = cluster.until("lost", "b")
+    assert lost["text"] == "lost 1 seat (silent; no fence command): decode-0"
+    assert "lost 1 seat since" in a.run(f"{PYTHON} twolane.cli status")
     b.thaw()
-    wait_until(lambda: "lost 1 seat" not in agents.twolane("status"), 60)
-    assert "class A" in agents.twolane("fence decode-0")
-    assert agents.twolane("generate 'Once upon a time' --max-tokens 8 --temperature 0")
-    assert agents.twolane("down") == "stopped\n"
-    assert agents.ours() == []
+    cluster.until("found", "b")
+    assert "died" not in {event["kind"] for event in cluster.events()}
+    assert {w.worker_id: w.epoch for w in cluster.status().workers} == before
+    assert "proof of class A" in a.run(f"{PYTHON} twolane.cli fence decode-0", timeout_s=120)
+    n_events = len(cluster.events())
+    cluster.until("started", "decode-0", after=n_events - 3)
+    assert a.run(f"{PYTHON} twolane.cli down", timeout_s=120) == "stopped\n"

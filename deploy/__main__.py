@@ -16,12 +16,13 @@ import click
 
 from twolane.config import SOCKET_NAME
 from twolane.deploy.cli.agent_command import agent
+from twolane.deploy.cli.down_command import down
 from twolane.deploy.cli.flags import flags, said
-from twolane.deploy.cli.scratch import make_scratch, remove_stale_scratch
 from twolane.deploy.cli.start_failed import StartFailed
 from twolane.deploy.errors import StartError
 from twolane.deploy.process.child import run_process
 from twolane.deploy.process.parent_death import die_with_parent
+from twolane.deploy.process.scratch import make_scratch, remove_stale_scratch
 from twolane.deploy.spec.cluster_spec import ClusterSpec
 from twolane.deploy.spec.listeners import check_listeners
 from twolane.deploy.spec.secret import secret_by_hand, secret_option
@@ -135,6 +136,7 @@ def worker(context: click.Context, /, **given: Any) -> None:
 
 
 main.add_command(agent)
+main.add_command(down)
 
 
 def _run(kind: type[SpecT], made: Callable[[], SpecT], given: dict[str, Any]) -> None:

@@ -15,7 +15,8 @@ ENDPOINT_VARIABLE = "TWOLANE_ENDPOINT"
 API_KEY_VARIABLE = "TWOLANE_API_KEY"
 CONTEXT_VARIABLE = "TWOLANE_CONTEXT"
 DEFAULT_ENDPOINT = "localhost:7200"
-SOCKET_NAME = "admin.sock"  # of operators
+SOCKET_NAME = "admin.sock"  # of operators, at a router
+CONTROLLER_SOCKET_NAME = "controller.sock"  # of operators, at the launcher
 _ENDPOINT_BOUND = f"HOST:PORT, like {DEFAULT_ENDPOINT}"
 _MAX_PORT = 65535
 
@@ -72,7 +73,8 @@ class ClientConfig:
     with every call; None: that of `TWOLANE_API_KEY`, if it is set.
 
     `ca` is the PEM file of the server's authority: with it the connection is TLS. `cert` and `key`
-    are this client's certificate. `context` is one of the user's file (`twolane.security.contexts`)."""
+    are this client's certificate. `context` is one of the user's file
+    (`twolane.security.contexts`)."""
 
     api_key: str | None = field(default=None, repr=False)
     ca: str | Path = ""

@@ -22,6 +22,7 @@ class AgentClient:
     UNAVAILABLE where nobody answers, FAILED_PRECONDITION where the term is over."""
 
     def __init__(self, endpoint: str, credentials: Credentials, term: Term) -> None:
+        """Raises `TlsFilesError`."""
         self.endpoint = endpoint
         self._channel = credentials.channel(endpoint, Role.AGENT)
         self._stub = agent_pb2_grpc.AgentServiceStub(self._channel)
@@ -72,6 +73,10 @@ class AgentClient:
         async for message in self._stub.Watch(request, metadata=self._metadata):
             yield message
 
+    async def close(self) -> None:
+        """Calls that run end with CANCELLED."""
+        await self._channel.close()
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -81,7 +86,7 @@ class AgentClient:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._channel.close()
+        await self.close()
 
 
 def handle_of_process(process: agent_pb2.HostProcess, host_name: str) -> Handle:

@@ -19,7 +19,7 @@ class AgentConfig:
 
     state_dir: Path
     log_dir: Path
-    credentials: Credentials = field(default_factory=Credentials)
+    credentials: Credentials
     host_name: str = field(default_factory=socket.gethostname)
     bind_host: str = "127.0.0.1"
     port: int = 0

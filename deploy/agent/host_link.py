@@ -61,7 +61,8 @@ class HostLink:
         self, host: HostSpec, credentials: Credentials, term: Term, config: LinkConfig
     ) -> None:
         self.host = host
-        self.client = AgentClient(host.agent, credentials, term)
+        self._credentials = credentials
+        self._term = term
         self.live: dict[str, agent_pb2.HostProcess] = {}  # by name, as the agent told last
         self.boot_id = ""
         self.changed = asyncio.Event()  # set at each word, and replaced
@@ -98,13 +99,18 @@ class HostLink:
         whoever waits for an end gets `DeposedError`."""
         while self._deposed is None:
             try:
-                async for message in self.client.watch():
-                    self._hear(message)
-                    await self._fence_zombies()
+                async with self.client() as client:
+                    async for message in client.watch():
+                        self._hear(message)
+                        await self._fence_zombies(client)
             except grpc.aio.AioRpcError as error:
                 if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
                     self.depose(error)
             await asyncio.sleep(self._config.reconnect_s)
+
+    def client(self) -> AgentClient:
+        """For a call or a few, with the certificate of today."""
+        return AgentClient(self.host.agent, self._credentials, self._term)
 
     async def until_heard(self) -> bool:
         """Wait for a first or a new word; False if none comes in time."""
@@ -172,12 +178,12 @@ class HostLink:
                 self.note_end(key, ended.how, ended.proof_class)
         self._note_change()
 
-    async def _fence_zombies(self) -> None:
+    async def _fence_zombies(self, client: AgentClient) -> None:
         """A host that was called off, and was not: what runs there was declared dead."""
         for process in list(self.live.values()):
             if (process.name, process.epoch, process.pid) in self._declared:
                 log.error("%s was called off and runs %s", self.host.name, process.name)
-                await self.client.fence(process.name, epoch=process.epoch, pid=process.pid)
+                await client.fence(process.name, epoch=process.epoch, pid=process.pid)
 
     def _note_change(self) -> None:
         self.changed.set()

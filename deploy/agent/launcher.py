@@ -12,7 +12,8 @@ import contextlib
 import logging
 import os
 import secrets
-from collections.abc import Awaitable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
 from typing import Self, TypeVar
 
 import grpc
@@ -72,11 +73,6 @@ class AgentLauncher:
                 raise StartError(
                     f"the agent at {host.agent} is that of {its.host}, not {host.name}"
                 )
-            if its is None and host.gpus is None and host.seats is None:
-                raise StartError(
-                    f"no agent answers at {host.agent}, and nobody knows what {host.name} has: "
-                    "name its gpus or seats to do without it"
-                )
         highest = max(its.controller.term for its in found.values())
         launcher = cls(hosts, credentials, Term(highest + 1, secrets.token_hex(8)), config)
         launcher.offered = {name: tuple(its.gpus) for name, its in found.items()}
@@ -94,7 +90,11 @@ class AgentLauncher:
                 for process in list(link.live.values()):
                     if process.name not in names:
                         handle = handle_of_process(process, link.host.name)
-                        tasks.create_task(self._call(link, link.client.stop(handle, grace_s)))
+                        tasks.create_task(
+                            self._call(
+                                link, partial(AgentClient.stop, handle=handle, grace_s=grace_s)
+                            )
+                        )
 
     async def start(self, spec: ProcessSpec) -> Handle:
         link = self._links[spec.host_name]
@@ -118,12 +118,7 @@ class AgentLauncher:
             return
         if link.state is HostState.UP:
             with contextlib.suppress(grpc.aio.AioRpcError):
-                answer = await self._call(
-                    link,
-                    link.client.fence(
-                        handle.name, epoch=handle.epoch, pid=handle.pid, boot_id=link.boot_id
-                    ),
-                )
+                answer = await self._fence(link, handle)
                 if answer.result != _RESULT.RESULT_FENCED:
                     raise NotProvenError(f"{link.host.name}: {answer.why}")
                 link.note_end(handle.key, answer.how, answer.proof_class)
@@ -138,7 +133,7 @@ class AgentLauncher:
         if link.state is not HostState.UP:
             raise NotProvenError(f"{link.host.name} is silent")
         try:
-            await self._call(link, link.client.stop(handle, grace_s))
+            await self._call(link, partial(AgentClient.stop, handle=handle, grace_s=grace_s))
         except grpc.aio.AioRpcError as error:
             raise NotProvenError(f"{link.host.name}: {error.details()}") from error
         async with asyncio.timeout(grace_s):
@@ -154,8 +149,6 @@ class AgentLauncher:
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks)
-        for link in self._links.values():
-            await link.client.__aexit__(None, None, None)
 
     def hosts(self) -> list[cluster_pb2.HostStatus]:
         """Every host and who has a seat there."""
@@ -178,7 +171,7 @@ class AgentLauncher:
         for link in self._links.values():
             if link.state is HostState.UP:
                 with contextlib.suppress(grpc.aio.AioRpcError):
-                    await self._call(link, link.client.fence("", epoch=epoch))
+                    await self._call(link, partial(AgentClient.fence, name="", epoch=epoch))
 
     async def _adopted(self, spec: ProcessSpec, link: HostLink) -> Handle | None:
         """What its agent has kept running, if that is alike; else it is stopped."""
@@ -191,19 +184,20 @@ class AgentLauncher:
             return handle
         log.info("%s runs with another configuration: it is replaced", spec.name)
         try:
-            await self._call(link, link.client.stop(handle, spec.timing.stop_grace_s))
+            grace_s = spec.timing.stop_grace_s
+            await self._call(link, partial(AgentClient.stop, handle=handle, grace_s=grace_s))
         except grpc.aio.AioRpcError as error:
             raise StartError(f"{spec.name} still runs: {error.details()}") from error
         return None
 
     async def _started(self, spec: ProcessSpec, link: HostLink) -> Handle:
         try:
-            answer = await self._call(link, link.client.start(spec))
+            answer = await self._call(link, partial(AgentClient.start, spec=spec))
         except grpc.aio.AioRpcError as error:
             return await self._found_out(spec, link, error.details() or error.code().name)
         except asyncio.CancelledError:
             with contextlib.suppress(grpc.aio.AioRpcError):
-                await link.client.fence(spec.name, epoch=spec.epoch)
+                await self._call(link, partial(AgentClient.fence, name=spec.name, epoch=spec.epoch))
             raise
         if answer.error:
             raise StartError(answer.error)
@@ -223,7 +217,9 @@ class AgentLauncher:
             if process is not None and process.epoch == spec.epoch:
                 return handle_of_process(process, link.host.name)
             with contextlib.suppress(grpc.aio.AioRpcError):
-                answer = await self._call(link, link.client.fence(spec.name, epoch=spec.epoch))
+                answer = await self._call(
+                    link, partial(AgentClient.fence, name=spec.name, epoch=spec.epoch)
+                )
                 if answer.result != _RESULT.RESULT_NOT_PROVEN:
                     raise StartError(f"{spec.name}: {why}")
 
@@ -238,9 +234,25 @@ class AgentLauncher:
             except NotProvenError as error:
                 raise StartError(f"{name} may still run: {error}") from error
 
-    async def _call(self, link: HostLink, call: Awaitable[AnswerT]) -> AnswerT:
+    async def _fence(self, link: HostLink, handle: Handle) -> agent_pb2.FenceResponse:
+        return await self._call(
+            link,
+            partial(
+                AgentClient.fence,
+                name=handle.name,
+                epoch=handle.epoch,
+                pid=handle.pid,
+                boot_id=link.boot_id,
+            ),
+        )
+
+    async def _call(
+        self, link: HostLink, call: Callable[[AgentClient], Awaitable[AnswerT]]
+    ) -> AnswerT:
+        """One call of its agent. Raises `DeposedError`, and AioRpcError."""
         try:
-            return await call
+            async with link.client() as client:
+                return await call(client)
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
                 link.depose(error)

@@ -51,12 +51,12 @@ class AgentServer:
         gate: Gate | None = None,
         command: Sequence[str] = DEPLOY_COMMAND,
     ) -> None:
-        """Raises OSError or ValueError for a state folder that cannot be used."""
+        """Raises OSError or ValueError for a state folder that cannot be used, `ListenError` for an
+        address that needs TLS."""
         self.config = config
         self.endpoint = ""
-        credentials = config.credentials
-        self.gate = gate or credentials.gate("the agent's port", config.bind_host, "--listen")
-        self._reporter = Reporter(config.host_name, credentials)
+        self.gate = gate or config.credentials.gate("the agent", config.bind_host, "--listen")
+        self._reporter = Reporter(config.host_name, config.credentials)
         self.agent = Agent(config, self._reporter.report, command=command)
         self._running: asyncio.Task[None] | None = None
         self._server = grpc.aio.server(interceptors=[self.gate], options=INTERNAL_SERVER_OPTIONS)
@@ -88,7 +88,6 @@ class AgentServer:
         self._running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._running
-        await self._reporter.close()
 
     async def wait(self) -> None:
         """Until the agent breaks: raises what broke it."""

@@ -25,10 +25,12 @@ from twolane.deploy.spec.settings import ClusterSettings
 from twolane.deploy.spec.tls import TLS_OPTIONS, tls_files
 from twolane.rpc.listen import ListenError, bare
 from twolane.security.credentials import Credentials
+from twolane.security.tls import TlsFilesError
 
 AGENT_PORT = 7210
 _TLS = (*TLS_OPTIONS, "insecure")
 _NOT_TLS = [each.key for each in declared(ClusterSettings) if each.key not in _TLS]
+_REFUSALS = (StartError, ListenError, TlsFilesError, TooFewDescriptorsError)
 log = logging.getLogger(__name__)
 
 
@@ -90,14 +92,14 @@ def agent(
             log_dir=(log_dir or state / "logs").absolute(),
             credentials=Credentials(
                 secret=secret_by_hand(secret_file),
-                tls=None if files is None else files.of(name),
+                tls=files.of(name) if files else None,
                 insecure=insecure,
             ),
             gpus=visible_devices() if gpus is None else tuple(filter(None, gpus.split(","))),
         )
         log_to_stderr()
         asyncio.run(_serve(config))
-    except (StartError, ListenError, TooFewDescriptorsError, OSError, ValueError) as error:
+    except (*_REFUSALS, OSError, ValueError) as error:
         raise click.ClickException(f"agent {name}: {error}") from error
 
 

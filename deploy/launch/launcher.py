@@ -31,6 +31,11 @@ class Hosts(Protocol):
         Of other deaths the host's own agent tells them."""
         ...
 
+    def say_off(self, host_name: str) -> str:
+        """Take an operator's word that a silent host is off. Returns the proof in words; raises
+        `NotProvenError` for a host that answers."""
+        ...
+
     async def prove(self, epoch: int) -> None:
         """Have the agent that knows it tell the routers again that this epoch is dead."""
         ...

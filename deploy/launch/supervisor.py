@@ -61,6 +61,7 @@ class Supervisor:
     ) -> None:
         self._log_dir = log_dir
         self._attaches = attaches
+        self._hosts = hosts
         self._cluster = cluster
         self._launcher = launcher
         self._tell = tell
@@ -99,6 +100,23 @@ class Supervisor:
         finally:
             await self._launcher.close()
         self._tell(Event(kind=Kind.STOPPED))
+
+    async def fence(self, worker_id: str) -> str:
+        """Kill a worker and return the proof of its end, in words; it is started again. Raises
+        `NotProvenError` with the reason why there is none."""
+        handle = self._running.get(worker_id)
+        if handle is None or not handle.epoch:
+            names = ", ".join(its.name for its in self._workers())
+            raise NotProvenError(f"no worker {worker_id} runs; there are {names}")
+        await self._launcher.fence(handle)
+        how = await self._launcher.wait_exit(handle)
+        return f"{worker_id} {how}" + " (proof of class A)" * (self._hosts is None)
+
+    def say_off(self, host_name: str) -> str:
+        """Take an operator's word that a host is off. Raises `NotProvenError`."""
+        if self._hosts is None:
+            raise NotProvenError("this cluster is on one machine: fence its workers")
+        return self._hosts.say_off(host_name)
 
     async def _start(self, spec: ProcessSpec) -> Handle:
         self._tell(Event(kind=Kind.STARTING, name=spec.name, epoch=spec.epoch))

@@ -58,6 +58,20 @@ class ClusterSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RaySettings:
+    """Which Ray has the cluster, where the launcher is Ray."""
+
+    address: str = option(
+        "local",
+        "The Ray that runs already, from one of its nodes; auto: the one that is here; local: "
+        "one of our own on this machine.",
+        flag="--ray-address",
+        metavar="auto|HOST:PORT|local",
+    )
+    cluster: str = option("default", "The cluster's name on that Ray, which may have several.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TimingSpec:
     """Times of the failure rules (shortened in tests), and of a clean end. Raises ValueError for
     times under which everybody would be taken for dead."""
@@ -115,7 +129,8 @@ class WorkerSettings:
     )
     sockets: int | None = option(
         None,
-        "Sockets from each sender to each receiver, for unix and tcp.  [default: 1]",
+        "Sockets from each sender to each receiver, for unix and tcp.  [default: 1, or 4 where "
+        "pages are encrypted]",
         least=1,
         most=MAX_SOCKETS,
     )

@@ -28,6 +28,7 @@ from twolane.deploy.spec.settings import (
     DECODE,
     PREFILL,
     ClusterSettings,
+    RaySettings,
     RouterSettings,
     TimingSpec,
     WorkerSettings,
@@ -43,7 +44,7 @@ NAMES = {"prefill": "prefill", "decode": "decode", "both": "colocated"}  # of po
 WORKER_KINDS = (ModelSpec, EngineConfig, WorkerSettings)
 OPTIONS = {  # by field and by key
     name: each
-    for each in declared(ClusterSettings, RouterSettings, TimingSpec, *WORKER_KINDS)
+    for each in declared(ClusterSettings, RaySettings, RouterSettings, TimingSpec, *WORKER_KINDS)
     for name in (each.field, each.key)
 }
 
@@ -156,6 +157,11 @@ class TimingOptions(_Part):
     """Times of the failure rules, and of a clean end."""
 
 
+@_with_options(RaySettings, is_final=True)
+class RayOptions(_Part):
+    """Which Ray has the cluster."""
+
+
 @_with_options(ClusterSettings, is_final=True)
 class _ClusterOptions(_Part):
     """What holds for all of a cluster."""
@@ -164,6 +170,7 @@ class _ClusterOptions(_Part):
 class Topology(_ClusterOptions):
     """One cluster."""
 
+    ray: RayOptions = RayOptions()
     router: RouterOptions = RouterOptions()
     timing: TimingOptions = TimingOptions()
     workers: WorkerOptions = WorkerOptions()
@@ -380,8 +387,8 @@ def _problem(detail: Mapping[str, Any]) -> Problem:
 
 def _did_you_mean(place: Place) -> str:
     parts: dict[str | int, type[BaseModel]] = {
-        "router": RouterOptions, "timing": TimingOptions, "workers": WorkerOptions, "pools": Pool,
-        "hosts": HostOptions,
+        "ray": RayOptions, "router": RouterOptions, "timing": TimingOptions,
+        "workers": WorkerOptions, "pools": Pool, "hosts": HostOptions,
     }  # fmt: skip
     part = parts.get(place[0], Topology) if len(place) > 1 else Topology
     if place[-1] in part.model_fields:  # it stands where an object of its own would

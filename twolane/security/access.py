@@ -59,6 +59,14 @@ GRPC_ROLES: Mapping[str, frozenset[Role]] = MappingProxyType(
             },
         ),
         **_each(
+            "twolane.v1.ControllerService",
+            {
+                "FenceWorker": _inner(*_OPERATORS),
+                "SayHostOff": _inner(*_OPERATORS),
+                "StopCluster": _inner(*_OPERATORS),
+            },
+        ),
+        **_each(
             "twolane.v1.WorkerService",
             {
                 "Session": _inner(Role.ROUTER),

@@ -1,6 +1,6 @@
 """One connection of the HTTP door: uvicorn's, with bounds on all that comes before an answer.
 
-    IDLE ──first byte──> HEAD ──> BODY ──> ANSWERED ──> IDLE
+    IDLE ──first byte──> HEAD ──> BODY ──> ANSWERED ──> IDLE ──> closed
       │                   │        │
       └─ too long ────────┴────────┴──> ENDING: refused, what still comes is thrown away
 
@@ -150,6 +150,9 @@ class Connection(HttpToolsProtocol):
             within_s = self._door.body_timeout_s
             text = f"the body has not come within {within_s:g} s; {self._n_body} bytes have"
             self._refuse(Refusal(408, text))
+        elif self._phase is Phase.IDLE and self.cycle is None:  # not even its first one has come
+            within_s = self._door.head_timeout_s
+            self._refuse(Refusal(408, f"no request has come within {within_s:g} s"))
         else:
             self.transport.abort()
 

@@ -21,14 +21,13 @@ from twolane.deploy.agent.term import OldTermError, Term, TermFile
 from twolane.deploy.process.evidence import boot_id, digest, read_evidence
 from twolane.deploy.process.orphan import HEARTBEAT
 from twolane.deploy.spec.specs import RouterSpec, WorkerSpec, new_epoch
-from twolane.rpc.secret import new_secret
 from twolane.security.credentials import Credentials
 from twolane.security.gate import Gate
 from twolane.security.identity import Identity, Role
 from twolane.v1 import agent_pb2
 
 DUMMY = (sys.executable, str(Path(__file__).parents[1] / "dummy_process.py"))
-SECRET = new_secret()
+CREDENTIALS = Credentials()
 FIRST, SECOND = Term(1, "a"), Term(2, "b")
 RESULT = agent_pb2.FenceResponse
 
@@ -47,7 +46,7 @@ class GateOf(Gate):
     """Every caller has that role."""
 
     def __init__(self, role: Role) -> None:
-        super().__init__("agent", is_private=True, secret=SECRET)
+        super().__init__("agent", is_private=True, secret=CREDENTIALS.secret)
         self._role = role
 
     def identity(self, context: object) -> Identity:
@@ -60,7 +59,7 @@ async def agent(tmp_path: Path, role: Role = Role.LOCAL) -> AsyncIterator[AgentS
         host_name="node-a",
         state_dir=tmp_path / "state",
         log_dir=tmp_path / "logs",
-        credentials=Credentials(secret=SECRET),
+        credentials=CREDENTIALS,
         gpus=("0", "1"),
         heartbeat_s=0.05,
     )
@@ -71,7 +70,7 @@ async def agent(tmp_path: Path, role: Role = Role.LOCAL) -> AsyncIterator[AgentS
 
 
 def client(server: AgentServer, term: Term = FIRST) -> AgentClient:
-    return AgentClient(server.endpoint, Credentials(secret=SECRET), term)
+    return AgentClient(server.endpoint, CREDENTIALS, term)
 
 
 @pytest.fixture(autouse=True)

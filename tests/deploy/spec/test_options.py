@@ -62,7 +62,7 @@ def another(each: Declared) -> Any:
         return each.option.multiple_of or (each.usual or 4) + 1
     if each.hint is float:
         return (each.usual or 0.5) * 1.5
-    return "::1"
+    return "/::1"  # a path too
 
 
 def as_flags(each: Declared, value: Any) -> list[str]:

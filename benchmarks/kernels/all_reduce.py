@@ -4,9 +4,9 @@
 
 One process per GPU. Rows of 8,192 bf16, as in a 70B model's layers: 1 row is 16 KiB. Figures are
 medians over replays of a CUDA graph of many calls, on the slowest rank. `floor` is the time for
-each rank to read its peers' data at the measured rate of a copy between two GPUs; `norm` includes the
-residual and RMSNorm that follow (a second kernel, or the same one). Every result is compared with
-the sum in float32, and ours between the ranks, bit for bit.
+each rank to read its peers' data at the measured rate of a copy between two GPUs; `norm` includes
+the residual and RMSNorm that follow (a second kernel, or the same one). Every result is compared
+with the sum in float32, and ours between the ranks, bit for bit.
 """
 
 from __future__ import annotations

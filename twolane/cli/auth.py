@@ -51,6 +51,7 @@ def auth() -> None:
 @click.option("--requests-per-s", type=float, help="Quota of the tenant.")
 @click.option("--tokens-per-min", type=int, help="Quota of the tenant: prompts and answers.")
 @click.option("--concurrent", type=int, help="Quota of the tenant: requests at once.")
+@click.option("--max-priority", type=int, help="Highest priority of the tenant's requests.")
 @keys_option
 @json_option
 def create_key(
@@ -104,7 +105,7 @@ def list_keys(*, path: Path, as_json: bool) -> None:
     names = sorted({key.tenant for key in ring.keys if key.tenant} | set(ring.tenants))
     if names:
         click.echo()
-        quotas = Rows(("tenant",), ("weight", "requests/s", "tokens/min", "concurrent"))
+        quotas = Rows(("tenant",), ("weight", "requests/s", "tokens/min", "concurrent", "priority"))
         for name in names:
             limits = _limits(ring.tenants.get(name, TenantLimits()))
             quotas.add_row(name, *("-" if n is None else f"{n:g}" for n in limits.values()))
@@ -189,6 +190,7 @@ def _limits(limits: TenantLimits) -> dict[str, float | None]:
         "requests_per_s": limits.requests_per_s,
         "tokens_per_min": limits.tokens_per_min,
         "concurrent": limits.concurrent,
+        "max_priority": limits.max_priority,
     }
 
 

@@ -34,7 +34,7 @@ def llama(tmp_path: Path) -> Path:
         (
             {"architectures": []},
             UnsupportedModelError,
-            r"names no architectures \(its model_type is llama\); it must name one of",
+            r"\(its model_type is llama\); it must name one of LlamaForCausalLM",
         ),
         ({"architectures": "LlamaForCausalLM"}, CheckpointError, "must be a list of names"),
         ({"quantization_config": {"bits": 4}}, UnsupportedModelError, "names no quant_method"),

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from twolane.cli.common import console, endpoint_option, json_option, print_json
+from twolane.cli.common import client, console, endpoint_option, json_option, print_json
 from twolane.cli.rows import Rows
-from twolane.client import Client
 from twolane.errors import InvalidParameterError, InvalidRequestError, TwolaneError
 from twolane.security.identity import Role
 
@@ -134,8 +133,8 @@ def revoke(key_id: str, *, path: Path, as_json: bool) -> None:
 @endpoint_option
 def whoami(*, as_json: bool, endpoint: str | None) -> None:
     """Ask the cluster who it takes you for, by the key in $TWOLANE_API_KEY."""
-    with Client(endpoint) as client:
-        caller = client.who_am_i()
+    with client(endpoint) as connected:
+        caller = connected.who_am_i()
     if as_json:
         print_json(caller)
         return

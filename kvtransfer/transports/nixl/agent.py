@@ -1,4 +1,4 @@
-"""NIXL behind a few words: one agent, one peer, pages by number.
+"""A small wrapper of NIXL: one agent, one peer, pages by number.
 
     receiver   agent = NixlAgent(name, regions)          tells agent.metadata, and its regions
     sender     agent = NixlAgent(name, regions)
@@ -44,7 +44,7 @@ Indices = npt.NDArray[np.int32]
 
 
 class NixlError(OSError):
-    """NIXL refused, or the peer is gone. Says which."""
+    """NIXL refused, or the peer is gone; the message says which."""
 
 
 def is_installed() -> bool:
@@ -52,14 +52,14 @@ def is_installed() -> bool:
 
 
 def has_fabric() -> bool:
-    """There is an RDMA card."""
+    """Whether there is an RDMA card."""
     return _FABRIC.is_dir() and any(_FABRIC.iterdir())
 
 
 @functools.cache
 def check_works() -> None:
-    """Raises `NixlError` where no agent can be made. The first call of a process takes a while, and
-    spares the first agent that."""
+    """Raises `NixlError` if no agent can be created. The first call in a process is slow, so that
+    the first agent is not."""
     memory = np.zeros(4096, np.uint8)
     NixlAgent("probe", (Region(memory.ctypes.data, memory.nbytes),)).close()
 
@@ -71,14 +71,14 @@ class WriteState(Enum):
 
 
 class NixlWrite:
-    """Pages on their way."""
+    """A write under way."""
 
     def __init__(self, agent: Any, handle: Any) -> None:
         self._agent = agent
         self._handle = handle
 
     def state(self) -> WriteState:
-        """Drives the agent, too."""
+        """Also lets the agent work."""
         try:
             with _nixl_errors():
                 state = self._agent.check_xfer_state(self._handle)
@@ -87,7 +87,7 @@ class NixlWrite:
         return {"DONE": WriteState.DONE, "PROC": WriteState.UNDER_WAY}.get(state, WriteState.FAILED)
 
     def release(self) -> None:
-        """Not asked about any more. Twice is fine."""
+        """Release it; it is not polled again. May be repeated."""
         handle, self._handle, self._agent = self._handle, None, None
         if handle is not None:
             with suppress(NixlError), _nixl_errors():
@@ -95,7 +95,7 @@ class NixlWrite:
 
 
 class NixlAgent:
-    """Used by one thread. Raises `NixlError` where NIXL does not work here."""
+    """Used by one thread. Raises `NixlError` if NIXL does not work here."""
 
     def __init__(self, name: str, regions: Sequence[Region]) -> None:
         self._regions = tuple(regions)
@@ -113,7 +113,7 @@ class NixlAgent:
             self.metadata: bytes = self._agent.get_agent_metadata()
 
     def meet(self, metadata: bytes, regions: Sequence[Region], page_bytes: int) -> None:
-        """The peer that is written to, and both sides' pages of that size. Once."""
+        """Set the peer to write to, and the pages of both sides. Call once."""
         assert self._theirs is None, "one peer an agent"
         with _nixl_errors():
             name = self._agent.add_remote_agent(metadata)
@@ -123,7 +123,7 @@ class NixlAgent:
         self.n_peer_pages = _n_pages(regions, page_bytes)
 
     def write(self, src: PageIds, dst: PageIds) -> NixlWrite:
-        """Begin to copy our pages to the peer's. NIXL makes one descriptor of each run."""
+        """Begin to copy our pages to the peer's. NIXL merges each run into one descriptor."""
         ours, theirs = self._indices(src, self._n_ours), self._indices(dst, self.n_peer_pages)
         with _nixl_errors():
             handle = self._agent.make_prepped_xfer(
@@ -135,17 +135,17 @@ class NixlAgent:
         return write
 
     def release(self, write: NixlWrite) -> None:
-        """It is over."""
+        """Release a finished write."""
         self._writes.discard(write)
         write.release()
 
     def drive(self) -> None:
-        """Let it work: what has arrived is written, what is to be answered is."""
+        """Let it work: write what has arrived, answer what needs an answer."""
         with _nixl_errors():
             self._agent.get_new_notifs()
 
     def close(self) -> None:
-        """Nothing is read or written any more when this returns. Twice is fine."""
+        """Nothing is read or written any more when this returns. May be repeated."""
         agent, self._agent = self._agent, None
         if agent is None:
             return
@@ -163,7 +163,7 @@ class NixlAgent:
     # -- inside -----------------------------------------------------------------------------
 
     def _pages_of(self, owner: Any, regions: Sequence[Region], page_bytes: int) -> Any:
-        """A prepared descriptor a page and region."""
+        """Prepare one descriptor for each page and region."""
         assert page_bytes % len(regions) == 0
         part = page_bytes // len(regions)
         rows = [(r.address, part, r.device or 0, part, r.n_bytes // part) for r in regions]
@@ -172,7 +172,7 @@ class NixlAgent:
         return prepared
 
     def _indices(self, pages: PageIds, n_pages: int) -> Indices:
-        """Of a page's part in each region, in the prepared lists."""
+        """Indices of the pages' parts in the prepared lists, one for each region."""
         return np.concatenate(
             [pages + nth * n_pages for nth in range(len(self._regions))], dtype=np.int32
         )
@@ -188,7 +188,7 @@ def _kind(regions: Sequence[Region]) -> str:
 
 @contextmanager
 def _nixl_errors() -> Iterator[None]:
-    """Raises `NixlError` for all that NIXL says."""
+    """Turns NIXL's exceptions into `NixlError`."""
     try:
         from nixl_cu13 import _bindings
     except ImportError as error:

@@ -3,6 +3,7 @@
 #
 #   make demo       a cluster on this machine answers a few prompts and shows where the time went
 #   make test       all checks and tests          make check      the checks alone
+#   make test-fast  the tests for each change
 #   make format     let ruff rewrite the code     make proto      regenerate twolane/v1 from proto/
 #   make bench      measure this machine          make soak       the long tests
 #   make test-gpu   the tests that need a GPU     make mutants    break each guard, expect a red test
@@ -19,6 +20,12 @@ SERVING := $(VENV)/.serving
 INSTALLED := $(VENV)/.installed
 PACKAGES := twolane benchmarks
 
+# Tests for each change: no GPU kernels, no cluster of processes. Chosen by the CPU time they take.
+FAST := tests/checks tests/docs tests/twolane tests/router tests/worker tests/prefill_worker \
+    tests/decode_worker tests/kvtransfer tests/engine/cpu tests/engine/model_files \
+    $(wildcard tests/engine/test_*.py) tests/deploy/spec tests/deploy/process \
+    tests/cluster/test_virtual_cluster.py
+
 # The stub generator wants protobuf < 6, the rest of us 7: it lives in a venv of its own.
 PROTO_VENV := build/protovenv
 PROTO_INSTALLED := $(PROTO_VENV)/.installed
@@ -28,7 +35,7 @@ STUBS_IN = $(PROTO_VENV)/bin/python -m grpc_tools.protoc -Iproto \
 
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check lint format docs proto proto-drift bench test-gpu test-hosts soak mutants clean
+.PHONY: help install demo test test-fast check lint format docs proto proto-drift bench test-gpu test-hosts soak mutants clean
 
 help:
 	@sed -n '/^#   make/s/^#  //p' Makefile
@@ -65,6 +72,9 @@ test: lint
 	$(BIN)/python -c 'import triton'
 	$(BIN)/pytest tests/engine/kernels
 	$(BIN)/pytest -n 2 --dist loadfile --ignore tests/engine/kernels
+
+test-fast: $(INSTALLED)
+	$(BIN)/pytest -q -n 2 --dist loadfile $(FAST)
 
 lint: $(INSTALLED) proto-drift
 	$(BIN)/ruff check .

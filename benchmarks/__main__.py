@@ -1,7 +1,6 @@
-"""`python -m benchmarks [NAME …]`: measure this machine; results land in benchmarks/results/.
+"""`python -m benchmarks [NAME …]`: measure this machine; results are saved in benchmarks/results/.
 
-One after the other, so that nothing disturbs a measurement but the machine itself. Without names:
-all of them.
+The benchmarks run one after the other, so that they do not disturb each other. Without names: all.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ MODULES = {
     "worker_overhead": "control_plane.worker_overhead",
 }
 COMPARISON = "split_or_colocated"
-# Sized for the bundled model on two cores: half of what they can serve, and nearly all.
+# Sized for the bundled model on two cores: half of their capacity, and nearly all of it.
 LOAD = ("--workload", "chat", "--scale", "0.25", "--rate", "4", "--rate", "8")
 SLO = ("--slo-ttft-ms", "500", "--slo-gap-ms", "50")
 
 
 def compare_split_with_colocated() -> None:
-    """One prefill and one decode worker against two that do both, on the bundled model: all on
-    the CPU."""
+    """One prefill and one decode worker against two colocated ones, with the bundled model on the
+    CPU."""
     with (
         start_local(colocated=2, device="cpu") as colocated,
         start_local(prefill=1, decode=1, device="cpu") as split,

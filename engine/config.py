@@ -38,9 +38,9 @@ class EngineConfig:
 
     `tensor_parallel` ranks share the model, each with its own `threads`, or GPU, and its own pool
     of `n_pages` or `kv_bytes` (see `twolane.engine.ranks`); exactness holds for equal numbers of
-    ranks. On GPUs, `peer_sums` lets them all-reduce small tensors through each other's memory;
-    otherwise NCCL does. With `share_gpus`, ranks share GPUs if there are too few: slowly, since
-    all-reduce then goes through the host, and the number of pages must be set.
+    ranks. On GPUs, `peer_all_reduce` lets them all-reduce small tensors through each other's
+    memory; otherwise NCCL does. With `share_gpus`, ranks share GPUs if there are too few: slowly,
+    since all-reduce then goes through the host, and the number of pages must be set.
 
     On GPUs, the engine is warmed up for steps of up to `ready_rows` decode rows and `ready_tokens`
     positions before it is returned: none of them then waits for a compiler or a graph capture.
@@ -99,7 +99,7 @@ class EngineConfig:
         most=MAX_THREADS,
     )
     seed: int = 0
-    peer_sums: bool = True
+    peer_all_reduce: bool = True
     ready_rows: int = 0
     ready_tokens: int = 0
     share_gpus: bool = False

@@ -155,7 +155,7 @@ class FakeEngine:
         if row.start:
             found = self._marks[held].swapaxes(1, 2).reshape(-1, 2)[: row.start]
             if not np.array_equal(found, marks[: row.start]):
-                return RowResult(row.row, error=self._complaint(found, marks, held))
+                return RowResult(row.row, error=self._page_error(found, marks, held))
         positions = np.arange(row.start, end)
         pages, slots = held[positions // config.page_tokens], positions % config.page_tokens
         self._marks[pages, :, slots] = marks[row.start : end]
@@ -167,7 +167,7 @@ class FakeEngine:
             token = int(tokens[end % row.n_prompt])
         return RowResult(row.row, (_with_logprobs(token, draw, row.params, config),))
 
-    def _complaint(self, found: Marks, marks: Marks, held: npt.NDArray[np.int64]) -> str:
+    def _page_error(self, found: Marks, marks: Marks, held: npt.NDArray[np.int64]) -> str:
         at = int(np.flatnonzero((found != marks[: len(found)]).any(axis=1))[0])
         page = Page(int(held[at // self.config.page_tokens]))
         what = "was never written" if not found[at].any() else "holds something else"

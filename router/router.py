@@ -24,6 +24,7 @@ from twolane.router.config import RouterConfig
 from twolane.router.dispatch.board import Observer
 from twolane.router.dispatch.dispatch import Dispatcher
 from twolane.router.intake import Intake
+from twolane.router.members.host_reports import HostReports
 from twolane.router.members.member import MemberState
 from twolane.router.members.model import ModelFacts
 from twolane.router.members.session import WorkerDialer, WorkerSession
@@ -75,6 +76,7 @@ class Router:
         self._is_stopping = False
         self._is_flush_due = False
         self._started = 0.0
+        self.hosts = HostReports(config.membership.gone_after_s)
 
     async def __aenter__(self) -> Router:
         self._loop = asyncio.get_running_loop()
@@ -242,9 +244,10 @@ class Router:
             raise InvalidRequestError(f"there is no worker {worker_id!r}", field="worker_id")
         self._flush()
 
-    def report_gone(self, epoch: int) -> None:
-        """The launcher's proof that no process of `epoch` runs any more."""
-        self._dispatcher.report_gone(epoch, self._loop.time())
+    def report_gone(self, epoch: int, *, host: str | None = None) -> None:
+        """The proof that no process of `epoch` runs any more; with a `host`, by its agent. Raises
+        `ForeignEpochError` for one of another host."""
+        self._dispatcher.report_gone(epoch, self._loop.time(), host=host)
         self._flush()
 
     def service_status(
@@ -257,7 +260,9 @@ class Router:
 
     def status(self, *, with_requests: bool = True) -> cluster_pb2.GetClusterStatusResponse:
         board, now = self._dispatcher.board, self._loop.time()
-        return make_status(board, started=self._started, now=now, with_requests=with_requests)
+        status = make_status(board, started=self._started, now=now, with_requests=with_requests)
+        status.hosts.extend(self.hosts.current(now))
+        return status
 
     def check_integrity(self) -> None:
         """Raises AssertionError if the router's tables disagree with each other."""
@@ -314,6 +319,9 @@ class Router:
                 left_s=time_left_s,
             )
         with self.refusals.noting():
+            self._dispatcher.board.accounts.of(caller.tenant, arrived).check_priority(
+                message.priority
+            )
             job = await self._intake.make_job(
                 message, arrived, time_left_s, caller, default_max_tokens=default_max_tokens
             )

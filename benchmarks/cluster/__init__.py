@@ -1,1 +1,1 @@
-"""A whole cluster: starting it, idle, killed in part, overloaded."""
+"""Whole clusters: start-up, idle latency, killed workers, overload."""

@@ -1,5 +1,5 @@
-"""A flood of requests from a client in C (`h2load`, of nghttp2), so that it takes little from those
-it floods. gRPC's unary framing is all that it must know."""
+"""A flood of requests from a client in C (`h2load`, of nghttp2), which takes little CPU time from
+the flooded server. The client only needs gRPC's unary framing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MIXED = [
 
 
 def find_h2load() -> str | None:
-    """None: it is not installed (Debian: nghttp2-client)."""
+    """None if it is not installed (Debian: nghttp2-client)."""
     return shutil.which("h2load")
 
 
@@ -48,7 +48,7 @@ def message(kind: Kind, n_tokens: int = OUTPUT_TOKENS) -> inference_pb2.Generate
 def flooded(
     endpoint: str, kinds: Sequence[Kind], rate_per_s: float, for_s: float
 ) -> Iterator[None]:
-    """As many requests a second, shared out among the kinds, however the answers are."""
+    """`rate_per_s` requests a second, shared among the kinds, whatever the answers."""
     per_s = rate_per_s / len(kinds)
     paced = ("-c", "1", "-m", "300", f"--rps={per_s:.2f}", "-D", str(int(for_s)))
     with _running(endpoint, kinds, paced):
@@ -57,7 +57,7 @@ def flooded(
 
 @contextmanager
 def saturated(endpoint: str, at_once: int, for_s: float) -> Iterator[None]:
-    """So many requests under way at any moment, each followed by the next."""
+    """`at_once` requests in flight at any moment; each is followed by the next."""
     closed = ("-c", "4", "-m", str(at_once // 4), "-D", str(int(for_s)))
     with _running(endpoint, [Kind()], closed):
         yield

@@ -3,11 +3,11 @@
 \b
     python -m benchmarks.cluster.idle --contenders benchmarks/contenders/laptop.toml --length 512x8
 
-All contenders run at the same time, and stay quiet unless asked. Each prompt is new and goes to
-all of them, in an order that alternates, so a machine that drifts favours nobody. Times count from
-the sending of the request. Told of each, with its spread: the time to first token, the gap between
-the first and the second token, and the median of an answer's later gaps: a decode step. Ratios are
-those of medians to the first contender's, with 95 % bootstrap intervals over the prompts.
+All contenders run at the same time, and are idle between requests. Each prompt is new and is sent
+to all of them, in alternating order, so that a drifting machine favours none. Times start when the
+request is sent. Reported with spread: the time to first token, the gap between the first and the
+second token, and the median of an answer's later gaps, a decode step. Ratios are of medians to the
+first contender's, with 95 % bootstrap intervals over the prompts.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _TIMEOUT_S = 120.0
 
 
 class IdleError(RuntimeError):
-    """A request of an idle server failed."""
+    """A request to an idle server failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Of one contender and length: one value a prompt, in milliseconds."""
+    """The times of one contender and length: one value per prompt, in milliseconds."""
 
     ttft_ms: FloatArray
     first_gap_ms: FloatArray
@@ -58,7 +58,7 @@ class Times:
 
 
 def of_answers(answers: Sequence[Answer]) -> Times:
-    """Answers have three tokens or more."""
+    """Each answer must have at least three tokens."""
     times_ms = [np.array(answer.times_s) * 1e3 for answer in answers]
     return Times(
         np.array([times[0] for times in times_ms]),
@@ -94,7 +94,7 @@ def compare(times: Times, base: Times) -> dict[str, float]:
 async def measure(
     targets: Sequence[Target], n_prompt: int, n_output: int, n_requests: int, seed: int
 ) -> dict[str, Times]:
-    """By target. Raises `IdleError`."""
+    """The times by target. Raises `IdleError`."""
     answers: dict[str, list[Answer]] = {target.name: [] for target in targets}
     vocab_size = min(target.vocab_size for target in targets)
     async with AsyncExitStack() as stack:
@@ -196,11 +196,11 @@ def _show(console: Console, title: str, times_of: Mapping[str, Times]) -> None:
     console.print(table)
     for name, times in times_of.items():
         over_ms = compare(times, base)["first_gap_over_step_ms"]
-        console.print(f"{name}: the first gap is a later one and {over_ms:.2f} ms")
+        console.print(f"{name}: the first gap is {over_ms:.2f} ms longer than later ones")
 
 
 def draw(found: Mapping[str, Mapping[str, Times]]) -> Any:
-    """A row a length: TTFT, first gap and later gaps, cumulative."""
+    """One row per length: cumulative TTFT, first gap and later gaps."""
     figure = Figure(figsize=(15, 3.6 * len(found)), layout="constrained")
     panels = figure.subplots(len(found), len(TIMES), squeeze=False)
     names = ("time to first token", "first gap", "later gaps (an answer's median)")

@@ -6,10 +6,10 @@
         --set share_gpus --set kv_bytes=8000000000 --in-flight 16 --together \\
         --prompt-tokens 2000 --prompt-tokens 300 --output-tokens 200
 
-Starts the cluster itself, in exact mode. Prefill and decode workers are killed (SIGKILL) in random
-order, at random moments while they have requests, each once the one before is back; then all that
-was asked is asked again. Ends with 1 where a request failed, hung or got other tokens, where nobody
-was served while a worker was away, or where pages or requests are left over.
+Starts the cluster itself, in exact mode. Kills prefill and decode workers (SIGKILL) in random
+order, at random moments while they have requests, each after the previous one is back; then sends
+all requests again. Exits with 1 if a request failed, hung or got other tokens, if no request was
+served while a worker was down, or if pages or requests are left over.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def main(
 
 
 def table_of(outcome: Outcome) -> Table:
-    """One line a kill."""
+    """One line per kill."""
     table = Table("at", "killed", "its requests", "back after", "tokens meanwhile", "silence")
     for kill in outcome.kills:
         table.add_row(
@@ -90,7 +90,7 @@ def table_of(outcome: Outcome) -> Table:
 
 
 def figures_of(outcome: Outcome) -> dict[str, Any]:
-    """For the saved result."""
+    """The saved result."""
     silences_ms = [kill.silence_s * 1e3 for kill in outcome.kills]
     return {
         "answers": len(outcome.answers),

@@ -1,9 +1,9 @@
-"""Load on a cluster whose workers are killed, and the same requests again on a calm one.
+"""Load on a cluster whose workers are killed, and the same requests again without kills.
 
-load     `in_flight` requests at any time, each with a prompt and a seed of its own
+load     `in_flight` requests at any time, each with its own prompt and seed
 kills    a random worker of a role that has requests: kill -9, and wait until it is back
-calm     all that was asked, asked again: in exact mode every token must be the same
-books    no request in the router, no page used, pinned or quarantined on any worker
+calm     all requests are sent again: in exact mode every token must be the same
+left     no request in the router, no page used, pinned or quarantined on any worker
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ _POLL_S = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KillsConfig:
-    """Lengths are taken in turn. `together`: workers of both roles are killed side by side, so that
-    each waits only for those of its own role."""
+    """Lengths are used in turn. `together`: workers of both roles are killed concurrently, so that
+    each kill waits only for its own role."""
 
     n_kills: int = 5  # of each role
-    n_requests: int = 40  # at least; load goes on until the last victim is back
+    n_requests: int = 40  # at least; the load continues until the last victim is back
     in_flight: int = 8
     prompt_tokens: Sequence[int] = (200, 40, 600)
     output_tokens: Sequence[int] = (64,)
     together: bool = False
     seed: int = 1
     most_calm_s: float = 1.0  # between two kills, drawn between 0 and this
-    timeout_s: float = 120.0  # of a request: it hangs
-    back_s: float = 300.0  # of a worker
+    timeout_s: float = 120.0  # a request that takes longer hangs
+    back_s: float = 300.0  # for a worker to come back
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kill:
-    """`tokens` is what clients heard until the worker was back, `silence_s` the longest time in
-    which no client heard anything."""
+    """`tokens`: what clients received until the worker was back; `silence_s`: the longest time in
+    which no client received anything."""
 
     worker: str
     role: str
     at_s: float  # since the load began
-    requests: int  # that it had
+    requests: int  # that the worker had
     down_s: float
     tokens: int
     silence_s: float
@@ -59,17 +59,17 @@ class Kill:
 class Answer:
     token_ids: tuple[int, ...]
     attempts: int
-    heard_s: tuple[float, ...]  # when each message came, on our clock
+    heard_s: tuple[float, ...]  # when each message arrived, on our clock
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of it all. `left` is what was not as it should be at the end."""
+    """The results. `left` lists what was wrong at the end."""
 
     kills: list[Kill] = field(default_factory=list)
     answers: dict[int, Answer] = field(default_factory=dict)
     calm: dict[int, Answer] = field(default_factory=dict)
-    failed: list[str] = field(default_factory=list)  # hung ones, too
+    failed: list[str] = field(default_factory=list)  # including hung ones
     left: list[str] = field(default_factory=list)
     load_s: float = 0.0
     resumes: int = 0  # new attempts, as the router counts them
@@ -90,11 +90,11 @@ class Outcome:
         ]
 
     def problems(self, config: KillsConfig) -> list[str]:
-        """Empty: all is as promised."""
+        """Empty if everything is as promised."""
         found = [*self.failed, *self.left]
         found += [f"request {index} has other tokens on a calm cluster" for index in self.different]
         found += [
-            f"nobody was served while {k.worker} was away" for k in self.kills if not k.tokens
+            f"no request was served while {k.worker} was down" for k in self.kills if not k.tokens
         ]
         found += ["no kill cost any request an attempt"] * (not self.moved)
         if len(self.kills) != config.n_kills * len(ROLES):
@@ -103,7 +103,7 @@ class Outcome:
 
 
 class KillsRun:
-    """One run on a cluster that has two workers of each role, or more. Used once."""
+    """One run on a cluster with at least two workers of each role. Used once."""
 
     def __init__(
         self, cluster: LocalCluster, config: KillsConfig, say: Callable[[str], None] = print
@@ -153,7 +153,7 @@ class KillsRun:
     async def _load(
         self, client: AsyncClient, answers: dict[int, Answer], n_requests: int | None
     ) -> None:
-        """So many requests, or until the kills are over."""
+        """Send n_requests requests, or send until the kills are over."""
         indexes = itertools.count()
 
         async def one_after_the_other() -> None:
@@ -171,7 +171,7 @@ class KillsRun:
                 tasks.create_task(one_after_the_other())
 
     async def _ask(self, client: AsyncClient, index: int) -> Answer:
-        """Greedy ones and seeded ones in turn; the same whenever it is asked."""
+        """Alternately greedy and seeded; the same whenever it is sent."""
         config, source = self._config, random.Random(f"{self._config.seed} {index}")
         n = config.prompt_tokens[index % len(config.prompt_tokens)]
         prompt = [source.randrange(3, self._vocab_size) for _ in range(n)]
@@ -202,7 +202,7 @@ class KillsRun:
             await self._kill(client, role)
 
     async def _kill(self, client: AsyncClient, role: str) -> None:
-        """A worker with requests, while another one of its role is alive."""
+        """Kill a worker that has requests, while another one of its role is alive."""
         await asyncio.sleep(self._random.uniform(0, self._config.most_calm_s))
         victim = await self._victim(client, role)
         at_s = time.monotonic()

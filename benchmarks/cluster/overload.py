@@ -1,19 +1,18 @@
-"""What is left of a cluster at many times its capacity.
+"""Goodput of a cluster at many times its capacity.
 
 `python -m benchmarks.cluster.overload` runs the bundled model (2 prefill, 2 decode workers) and a
-client in C (`h2load`: Debian's nghttp2-client), which floods first somebody else and then the
+client in C (`h2load`: Debian's nghttp2-client), which first floods another server and then the
 cluster:
 
-    1  capacity   as many answers a second as 64 clients get who ask again at once
+    1  capacity   answers a second with 64 clients that repeat their requests immediately
     2  beside     the same, while a bare server that refuses everything is flooded with ten times
-                  that rate: what is left for the cluster on this machine
-    3  overload   the flood goes to the cluster, of priorities -10, 0, 10 and deadlines none, 1, 3,
-                  10 s; ten probes a second, of priorities 100, 0, -10, from another process
-    4  after      the flood is over: when a probe of priority 0 is answered within a second again
+                  that rate: the capacity that this machine leaves to the cluster
+    3  overload   the cluster is flooded, with priorities -10, 0, 10 and deadlines none, 1, 3, 10 s;
+                  ten probes a second, of priorities 100, 0, -10, from another process
+    4  after      the flood is over: when is a probe of priority 0 answered within a second again?
 
-goodput is answers that ended well, whole and within their deadlines, a second, as the router counts
-them. An admitted request that gives its place to a higher priority later is no refusal, and counted
-apart.
+Goodput is the rate of complete answers within their deadlines, as the router counts them. An
+admitted request that is displaced by a higher priority is not a refusal, and is counted separately.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ AIMS = {
     "goodput_share": 0.85,
     "refusal_p99_ms": 100.0,
     "normal_again_s": 1.0,
-    "memory_growth": 1.05,  # of the router: the last third of the flood to the third before it
+    "memory_growth": 1.05,  # of the router: the flood's last third relative to its second
     "cancelled": 0,
     "without_details": 0,
     "starved": 0,
@@ -76,13 +75,13 @@ class Overload:
         return [probe for probe in self.probes if probe.at_s < self.flood_ended_s]
 
     def refusals_ms(self) -> list[float]:
-        """Of those that were refused at the door, sorted."""
+        """Times of immediate refusals, sorted."""
         refused = [p for p in self.during() if p.code == "RESOURCE_EXHAUSTED" and not p.was_queued]
         return sorted(probe.took_s * 1e3 for probe in refused)
 
     def normal_again_s(self) -> float | None:
-        """After the flood: the first probe of priority 0 that was answered within a second, and
-        after which all were. None: there was none."""
+        """Seconds from the end of the flood to the first probe of priority 0 that was answered
+        within a second and after which all were. None if there is none."""
         at_s = None
         for probe in sorted(self.probes, key=lambda probe: probe.at_s):
             if probe.priority == 0 and probe.at_s >= self.flood_ended_s:
@@ -91,16 +90,17 @@ class Overload:
         return None if at_s is None else at_s - self.flood_ended_s
 
     def memory_growth(self) -> float:
-        """Of the flood's last third to its second: 1 is flat. Its first third fills the queue."""
+        """The flood's last third relative to its second: 1 is flat. The first third fills the
+        queue."""
         third = max(1, len(self.rss_mb) // 3)
         return median(self.rss_mb[-third:]) / median(self.rss_mb[-2 * third : -third])
 
     def starved(self) -> int:
-        """Probes whose own time ran out, of those that could have been told before."""
+        """Probes that ran into their own timeout instead of getting an earlier answer."""
         return sum(probe.took_s >= TIMEOUT_S for probe in self.probes)
 
     def failures(self) -> list[str]:
-        """What of `AIMS` is not so, each in words. Empty: all is."""
+        """Which `AIMS` were missed, in words. Empty if none."""
         figures = self.figures()
         missed = [
             f"{name} is {figures[name]}; at most {AIMS[name]:g} is wanted"
@@ -152,7 +152,7 @@ class Overload:
 
 
 def run(for_s: float, *, warm_s: float = 5.0, beside_s: float = 20.0) -> Overload:
-    """All of it; takes `for_s` and about a minute."""
+    """All phases; takes `for_s` and about a minute."""
     with start_local(prefill=2, decode=2, device="cpu") as cluster, _refuser() as refuser:
         with saturated(cluster.endpoint, CLIENTS, warm_s + beside_s + 10):
             time.sleep(warm_s)
@@ -208,7 +208,7 @@ def _counters(cluster: LocalCluster) -> Counter[str]:
 def _probing(endpoint: str) -> Iterator[list[Probe]]:
     """The list is filled when the block has ended."""
     probes: list[Probe] = []
-    with tempfile.TemporaryFile("w+") as told:  # a pipe that nobody reads would fill
+    with tempfile.TemporaryFile("w+") as told:  # an unread pipe would fill up
         with _python("benchmarks.cluster.overload_probe", endpoint, stdout=told) as process:
             yield probes
             process.communicate()
@@ -218,7 +218,7 @@ def _probing(endpoint: str) -> Iterator[list[Probe]]:
 
 @contextmanager
 def _refuser() -> Iterator[str]:
-    """Its endpoint."""
+    """Yields its endpoint."""
     with _python("benchmarks.cluster.refusing_door") as process:
         assert process.stdout is not None
         yield process.stdout.readline().split()[-1]
@@ -228,7 +228,8 @@ def _refuser() -> Iterator[str]:
 def _python(
     module: str, *arguments: str, stdout: int | IO[str] = subprocess.PIPE
 ) -> Iterator[subprocess.Popen[str]]:
-    """In a session of its own: Linux may share cores out among sessions, and a flood's is ours."""
+    """Runs in a session of its own: Linux may divide cores among sessions, and the flood is in
+    ours."""
     command = [sys.executable, "-m", module, *arguments]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=stdout, text=True, start_new_session=True

@@ -1,6 +1,6 @@
-"""Asks ten times a second, from a process of its own, and tells each outcome as a line of JSON.
+"""Sends ten requests a second, from a separate process, and prints each outcome as a line of JSON.
 
-Started by `benchmarks.cluster.overload` with an endpoint; it ends with its standard input.
+Started by `benchmarks.cluster.overload` with an endpoint; exits when its standard input closes.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Probe:
     code: str
     took_s: float
     first_s: float | None  # to the first token
-    was_queued: bool  # it had been admitted before it failed, if it did
-    has_details: bool  # ErrorInfo, and RetryInfo where it was refused
+    was_queued: bool  # if it failed: whether it had been admitted before
+    has_details: bool  # ErrorInfo, and RetryInfo if it was refused
 
 
 async def _ask(stub: Any, priority: int) -> Probe:

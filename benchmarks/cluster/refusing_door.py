@@ -1,6 +1,6 @@
-"""A gRPC server that refuses everything: what a flood of refusals costs by gRPC alone.
+"""A gRPC server that refuses everything: the cost of a flood of refusals in gRPC alone.
 
-Started by `benchmarks.cluster.overload`. It says where it serves, and ends with its standard input.
+Started by `benchmarks.cluster.overload`. Prints its endpoint; exits when its standard input closes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from twolane.rpc.options import DOOR_SERVER_OPTIONS
 
 
 async def _refuse(requests: object, context: Context) -> None:
-    await rpc_errors.abort(context, OverloadedError("nobody is served here", retry_after_s=1.0))
+    await rpc_errors.abort(context, OverloadedError("refused", retry_after_s=1.0))
 
 
 async def serve() -> None:
@@ -31,7 +31,7 @@ async def serve() -> None:
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     print(f"serves at 127.0.0.1:{port}", flush=True)
-    await asyncio.to_thread(sys.stdin.read)  # we end with whoever started us
+    await asyncio.to_thread(sys.stdin.read)  # exit with the parent process
     await server.stop(grace=None)
 
 

@@ -1,11 +1,11 @@
-"""Cluster after cluster from nothing: each with an empty kernel cache, then some with a full one.
+"""Repeated cluster starts: first with an empty kernel cache each, then some with a full one.
 
-    command ----> ready ----> first token      ready_s, first_token_s; or what the start ended with
+    command ----> ready ----> first token      ready_s, first_token_s; or the failure
 
     python -m benchmarks.cluster.starts --contenders benchmarks/contenders/two_h200.toml \
         --only split --set model=DIR --cold 20 --warm 2
 
-What the operating system keeps in its file cache between starts stays there. Fails if a start does.
+The operating system's file cache is not cleared between starts. Fails if a start does.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from benchmarks.results import RESULTS, save
 PROMPT = [*range(3, 67)]
 N_TOKENS = 16
 TIMEOUT_S = 60.0
-Ask = Callable[[str], str]  # of an endpoint: why no answer came, or nothing
+Ask = Callable[[str], str]  # endpoint -> why there was no answer, or an empty string
 
 
 def ask(endpoint: str) -> str:
@@ -47,7 +47,7 @@ def ask(endpoint: str) -> str:
 
 
 def measure_start(contender: Contender, cache: Path, logs: Path, ask: Ask) -> dict[str, Any]:
-    """One start with that folder as kernel cache. `failure` is empty when it answered."""
+    """One start with that folder as kernel cache. `failure` is empty if it answered."""
     os.environ["TRITON_CACHE_DIR"] = str(cache)
     found: dict[str, Any] = {"ready_s": None, "answered_s": None, "failure": ""}
     began_s = time.monotonic()
@@ -64,8 +64,8 @@ def measure_start(contender: Contender, cache: Path, logs: Path, ask: Ask) -> di
 def measure_starts(
     contender: Contender, *, cold: int, warm: int, logs: Path, until_s: float, ask: Ask = ask
 ) -> dict[str, Any]:
-    """At most so many starts, none of which begins after `until_s` of `time.monotonic`. Warm ones
-    find what the last cold one left in its cache."""
+    """At most so many starts, none of which begins after `until_s` of `time.monotonic`. Warm starts
+    use the cache of the last cold one."""
     assert cold, "the first start is cold"
     kinds = ["cold"] * cold + ["warm"] * warm
     starts: dict[str, list[dict[str, Any]]] = {"cold": [], "warm": []}

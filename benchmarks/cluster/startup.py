@@ -1,12 +1,12 @@
-"""How long a user waits: from the command to a cluster that answers, and to its first token.
+"""Start-up time: from the command to a ready cluster, and to its first token.
 
     start_local ----------------> ready ------> first token        second request: ---> first token
     |<------- ready_s ----------->|             |
     |<--------- first_token_s ----------------->|                  |<- warm_ttft_s ->|
 
-`python -m benchmarks.cluster.startup` starts one prefill and one decode worker on the bundled
-model, by each launcher, several times, one after the other. What the operating system keeps in its
-file cache between starts stays there; the first start of all is in the list too.
+`python -m benchmarks.cluster.startup` starts one prefill and one decode worker with the bundled
+model, by each launcher, several times in sequence. The operating system's file cache is not cleared
+between starts; the very first start is in the list too.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _PROMPT = "Once upon a time"
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """One start, in seconds; see the module's docstring. `stop_s` is from the end of use to the
-    end of the last process."""
+    """One start, in seconds; see the module's docstring. `stop_s` is from the end of use to the end
+    of the last process."""
 
     ready_s: float
     first_token_s: float

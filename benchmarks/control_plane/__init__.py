@@ -1,1 +1,1 @@
-"""What router and workers cost beside the engine."""
+"""CPU costs of router and workers, without the engine."""

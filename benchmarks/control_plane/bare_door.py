@@ -1,7 +1,7 @@
-"""The least that a router could be: a gRPC server that streams tokens from nowhere.
+"""The lower bound of a router: a gRPC server that streams made-up tokens.
 
-What a client measures here is the cost of gRPC itself; what it measures of the router beyond that
-is the router's. Started by `benchmarks.control_plane.router_process`.
+A client measures the cost of gRPC itself here; what it measures beyond that at a router is the
+router's own cost. Started by `benchmarks.control_plane.router_process`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from twolane.v1 import inference_pb2, inference_pb2_grpc, sampling_pb2
 
 
 class BareDoor(inference_pb2_grpc.InferenceServiceServicer):
-    """The first token at once, then one each `step_s`; 0 is as fast as the client reads."""
+    """Sends the first token at once, then one every `step_s`; 0: as fast as the client reads."""
 
     def __init__(self, step_s: float) -> None:
         self._step_s = step_s
@@ -42,13 +42,13 @@ class BareDoor(inference_pb2_grpc.InferenceServiceServicer):
 
 
 async def serve(step_s: float) -> None:
-    """Say where, and serve until standard input closes."""
+    """Print the endpoint, and serve until standard input closes."""
     server = grpc.aio.server(options=DOOR_SERVER_OPTIONS)
     inference_pb2_grpc.add_InferenceServiceServicer_to_server(BareDoor(step_s), server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     print(f"serves at 127.0.0.1:{port}", flush=True)
-    await asyncio.to_thread(sys.stdin.read)  # we end with whoever started us
+    await asyncio.to_thread(sys.stdin.read)  # exit with the parent process
     await server.stop(grace=None)
 
 

@@ -1,4 +1,4 @@
-"""What a router cost in one run: processor time, and time to the first token."""
+"""A router's cost in one run: CPU time, and time to first token."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from benchmarks.load.record import Record
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overhead:
-    """One run. `outside_*` is the time to the first token less the worker's share, `outside_door_*`
-    the same by the router's own clock: from the request's arrival to the token's."""
+    """One run. `outside_*` is the time to first token less the worker's share; `outside_door_*` is
+    the same by the router's own clock: from the request's arrival to the token."""
 
     at_once: int
     requests: int

@@ -1,19 +1,19 @@
-"""KV memory that holds nothing because a row's last page is only partly full.
+"""KV memory wasted because a row's last page is only partly full.
 
-`python -m benchmarks.control_plane.page_waste` replays lengths of real and drawn workloads through
-the worker's own page arithmetic (`twolane.worker.rows`, `twolane.worker.growth_reserve`) and the
-engine's page allocator:
+`python -m benchmarks.control_plane.page_waste` replays lengths of recorded and synthetic workloads
+through the worker's own page arithmetic (`twolane.worker.rows`, `twolane.worker.growth_reserve`)
+and the engine's page allocator:
 
     pages of a row   |== full ==|== full ==|== part ...... |
                                             used    wasted
 
     decode_share   wasted positions over held positions, both summed over every decode step of every
-                   row: what a decode worker wastes at a random moment, steps being equally long
-    end_share      the same at the last step of each row alone
-    prompt_share   the same when the prompt has been computed: what a prefill worker holds
+                   row: a decode worker's waste at a random moment, if steps are equally long
+    end_share      the same at the last step of each row only
+    prompt_share   the same when the prompt has been computed: a prefill worker's waste
 
-Rows share no pages here, so that one row after another gives the sums of any batch. Promised pages
-that are not taken yet are free, not waste.
+Rows share no pages here, so replaying rows one by one gives the sums of any batch. Promised pages
+that are not taken yet count as free, not as waste.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _CONTEXT_TOKENS = 32_768
 
 @dataclass(slots=True)
 class Waste:
-    """Positions held by pages, and those of them with nothing in them."""
+    """Positions held by pages, and how many of them are empty."""
 
     held: int = 0
     wasted: int = 0

@@ -1,10 +1,10 @@
-"""How often a prompt meets a prefill worker that has its beginning: router, random and an oracle.
+"""Prefix cache hit rates of the router's placement, of random placement and of an oracle.
 
-`python -m benchmarks.control_plane.prefix_affinity` plays a synthetic trace of conversations
-(several turns each, 40 shared system prompts, 12 thousand tokens of input in the mean) to prefill
-workers whose caches are ideal: the least recently used of 500 thousand tokens go. The router knows
-only what it sent where (`twolane.router.dispatch.affinity`), the oracle looks into the caches; both
-weigh what is cached against the backlog as `twolane.router.dispatch.policy` does.
+`python -m benchmarks.control_plane.prefix_affinity` replays a synthetic trace of conversations
+(several turns each, 40 shared system prompts, a mean input of 12 thousand tokens) to prefill
+workers with ideal LRU caches of 500 thousand tokens. The router only knows what it sent where
+(`twolane.router.dispatch.affinity`), the oracle reads the caches; both weigh cached tokens against
+the backlog as `twolane.router.dispatch.policy` does.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ AIMS = {4: 0.44, 16: 0.49}  # hit rate by number of prefill workers
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One request: when, and its prompt as names of beginnings, one each 512 tokens."""
+    """One request: its time, and its prompt as names of prefixes, one per 512 tokens."""
 
     at_s: float
     chain: tuple[int, ...]
@@ -43,7 +43,7 @@ class Turn:
         return len(self.chain) * COARSE_BLOCK_TOKENS
 
     def hashes(self) -> array[int]:
-        """As `prefix_hashes` would name them: finely at first."""
+        """As from `prefix_hashes`: finer blocks at first."""
         fine = COARSE_BLOCK_TOKENS // BLOCK_TOKENS
         n_fine = N_FINE_BLOCKS // fine
         names = [name + part for name in self.chain[:n_fine] for part in range(fine)]
@@ -51,7 +51,7 @@ class Turn:
 
 
 def conversations(n_turns: int, rate_per_s: float, seed: int = 5) -> list[Turn]:
-    """Of two turns three come of a conversation that goes on, the others of a new one."""
+    """Three of four turns continue a conversation, the others start a new one."""
     rng = random.Random(seed)
     n_blocks, at_s = 0, 0.0
 
@@ -86,13 +86,13 @@ def _chain(blocks: Sequence[int]) -> tuple[int, ...]:
 
 
 class Cache:
-    """One worker's: beginnings, the least recently used go."""
+    """One worker's prefix cache, with LRU eviction."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[int, None] = OrderedDict()
 
     def peek(self, chain: Sequence[int]) -> int:
-        """Tokens of its beginning that are here."""
+        """How many tokens of its prefix are cached."""
         n_known = 0
         for name in chain:
             if name not in self._known:
@@ -101,7 +101,7 @@ class Cache:
         return n_known * COARSE_BLOCK_TOKENS
 
     def use(self, chain: Sequence[int]) -> int:
-        """The same; and all of it is here afterwards."""
+        """The same; afterwards the whole chain is cached."""
         n_tokens = self.peek(chain)
         for name in reversed(chain):
             self._known[name] = None
@@ -112,16 +112,16 @@ class Cache:
 
 
 def hit_rate(turns: Sequence[Turn], n_workers: int, policy: str) -> float:
-    """Share of all prompt tokens that met their cached beginning."""
+    """The share of all prompt tokens that were cached."""
     caches = [Cache() for _ in range(n_workers)]
     affinity = PrefixAffinity()
     free_at_s = [0.0] * n_workers
     rng = random.Random(1)
     n_hit = n_all = 0
-    given = [0] * n_workers  # of equals the one that was given work longest ago, as in the router
+    given = [0] * n_workers  # ties: the worker that got work longest ago, as in the router
     for number, turn in enumerate(turns, start=1):
         wait_s = max(0.0, min(free_at_s) - turn.at_s - BACKLOG_TOKENS / SPEED_TOKENS_PER_S)
-        now_s = turn.at_s + wait_s  # a full backlog: the queue's head waits for the first to fit
+        now_s = turn.at_s + wait_s  # if backlogs are full, the queue's head waits
         backlog = [max(0.0, at_s - now_s) * SPEED_TOKENS_PER_S for at_s in free_at_s]
         hashes = turn.hashes()
         cached: dict[int, int] = {}

@@ -1,9 +1,9 @@
-"""What a tick costs a router with many requests in flight, some of which are due.
+"""The cost of a tick for a router with many requests in flight, some of which are due.
 
-A cluster of 20 workers has run for five minutes, in which n requests came that run now. Then n/600
-come and go between two ticks, as if each was answered in half a minute:
+A cluster of 20 workers has run for five minutes, in which the n running requests arrived. Then
+n/600 requests arrive and end between two ticks, as if each took half a minute:
 
-    tick | goings, comings (not timed) | tick | ...      each 50 ms, heartbeats each second
+    tick | ends, arrivals (not timed) | tick | ...       each 50 ms, heartbeats each second
 
 Five minutes after it came a request has stalled, or is put off if something was heard of it since.
 Of a hundred requests that run at the beginning
@@ -39,7 +39,7 @@ class LoadedRouter:
         self.rig = Rig(N_WORKERS, RouterConfig(admission=admission), rows=10**6)
         self.n_requests = n_requests
         self._a_tick = n_requests * TICK_S / ANSWER_S
-        self._owed = 0.0  # requests that should have gone and come
+        self._owed = 0.0  # requests that should have ended and arrived
         self._n_came = self._n_went = 0
         self._running: list[Request] = []
         self._rng = random.Random(1)
@@ -61,7 +61,7 @@ class LoadedRouter:
             self.rig.tick()
 
     def hear(self) -> None:
-        """Of every worker, so that none is suspected."""
+        """A report from every worker, so that none is suspected."""
         for epoch in range(1, N_WORKERS + 1):
             self.rig.report(epoch)
 
@@ -81,7 +81,7 @@ class LoadedRouter:
         self._running.append(self.rig.submit(self.rig.job(PROMPT_TOKENS, left_s)))
 
     def _go(self) -> None:
-        """Some request ends."""
+        """One request ends."""
         running, rng = self._running, self._rng
         while True:
             nth = rng.randrange(len(running))
@@ -99,7 +99,7 @@ class LoadedRouter:
             self.rig.tell_end(request, role=DECODE)
 
     def tick_ms(self) -> float:
-        """Processor time."""
+        """CPU time of one tick."""
         start = time.process_time()
         self.rig.tick(TICK_S)
         return (time.process_time() - start) * 1e3

@@ -1,4 +1,4 @@
-"""What the router costs: processor time a token, and time added to the first token.
+"""The router's cost: CPU time per token, and time added to the first token.
 
     client ---> router ---> worker      spent outside the worker = client's TTFT - worker's share
            <---        <---             added = that - the same with a bare gRPC server
@@ -48,21 +48,21 @@ AT_ONCE = (1, 32, 256)
 STEP_S = 0.04
 PACED_S, PACED_TOKENS = 20.0, 50
 FLAT_TOKENS = {1: 30_000, 32: 3_000, 256: 400}
-ENGINE_TOKENS = {1: 2_000, 32: 1_000, 256: 200}  # less: a fake step looks at the whole row
+ENGINE_TOKENS = {1: 2_000, 32: 1_000, 256: 200}  # fewer: a fake step reads the whole row
 PROMPT_TOKENS = 64
 AIM_TOKENS_PER_CPU_S, AIM_ADDED_MS, AIM_AT_ONCE = 8_000, 2.0, 32
 _WARM_UP_SEED = 0
 
 
 def paced_plan(at_once: int) -> Plan:
-    """Answers of 2 s arriving so that `at_once` of them are under way, for 20 s."""
+    """Answers of 2 s, arriving so that `at_once` of them are in flight, for 20 s."""
     rate_per_s = at_once / (PACED_TOKENS * STEP_S)
     config = PlanConfig(rate_per_s=rate_per_s, n_requests=round(rate_per_s * PACED_S))
     return make_plan(find_workload(f"{PROMPT_TOKENS}x{PACED_TOKENS}"), config, seed=at_once)
 
 
 def flat_plan(at_once: int, answer_tokens: int) -> Plan:
-    """So many answers, all within a tenth of a second."""
+    """`at_once` answers, all arriving within a tenth of a second."""
     config = PlanConfig(
         arrivals=ArrivalKind.CONSTANT,
         rate_per_s=at_once / 0.1,
@@ -82,7 +82,7 @@ def warm_up_plan() -> Plan:
 
 
 async def measure(router: RouterProcess, plan: Plan, at_once: int, n_clients: int) -> Overhead:
-    """Run the plan against the router, after a little of it to warm up."""
+    """Run the plan against the router, after a short warm-up."""
     target = await ask("router", [router.endpoint])
     crew = ClientProcessesConfig(n_clients=n_clients)
     await run_plan(warm_up_plan(), [_WARM_UP_SEED], [target], crew, lambda *_: None)
@@ -93,7 +93,7 @@ async def measure(router: RouterProcess, plan: Plan, at_once: int, n_clients: in
 
 @contextmanager
 def start(way: str) -> Iterator[RouterProcess]:
-    """The process to measure, behind it what the way says (see the module's docstring)."""
+    """The process to measure, with what the way needs behind it (see the module's docstring)."""
     if way == "engine":
         room = max(AT_ONCE)  # for all answers in one batch
         with start_local(
@@ -107,7 +107,7 @@ def start(way: str) -> Iterator[RouterProcess]:
 
 
 def added_ms(figures: Figures) -> dict[str, float | None]:
-    """By number at once: the median time to the first token, paced, beyond that of a bare door."""
+    """By concurrency: the median time to first token, paced, beyond that of a bare door."""
     bare, routed = figures.get("bare paced", {}), figures.get("paced", {})
     added: dict[str, float | None] = {}
     for at_once in [count for count in routed if count in bare]:

@@ -1,4 +1,4 @@
-"""The process under test, alone or with scripted workers behind it."""
+"""The process under test, alone or with scripted workers."""
 
 from __future__ import annotations
 
@@ -16,31 +16,32 @@ from benchmarks.control_plane.scripted_row import ScriptConfig
 from twolane.rpc.secret import new_secret
 
 MODEL = "bundled"
-_ROUTER = ("deploy", "router", "--port", "0", "--worker-port", "0")
+_ROUTER = ("twolane.deploy", "router", "--port", "0", "--worker-port", "0")
 
 
 class RouterError(RuntimeError):
-    """The process did not start; what it said is on standard error."""
+    """The process did not start; its output is on standard error."""
 
 
 @dataclass(frozen=True, slots=True)
 class RouterProcess:
-    """A router, or something in its place."""
+    """A router, or its replacement."""
 
     endpoint: str
     pid: int
-    worker_endpoint: str = ""  # where a router hears its workers
+    worker_endpoint: str = ""  # where workers announce themselves
 
     @property
     def cpu_s(self) -> float:
-        """Processor time so far, of all its threads, system time too."""
+        """CPU time so far, of all its threads, system time included."""
         times = psutil.Process(self.pid).cpu_times()
         return float(times.user + times.system)
 
 
 @contextmanager
 def start_router(step_s: float) -> Iterator[RouterProcess]:
-    """A router, and one prefill and one decode worker that compute nothing, each step `step_s`."""
+    """A router, and one prefill and one decode worker that compute nothing, with steps of
+    `step_s`."""
     with NamedTemporaryFile("w", prefix="twolane-secret-") as file:
         secret = new_secret()
         file.write(secret)
@@ -68,7 +69,7 @@ def _started_router(secret_file: str, secret: str, step_s: float) -> Iterator[Ro
 
 @contextmanager
 def start_bare_door(step_s: float) -> Iterator[RouterProcess]:
-    """A bare gRPC server in the router's place."""
+    """A bare gRPC server instead of the router."""
     with _start(("benchmarks.control_plane.bare_door", str(step_s))) as door:
         yield door
 
@@ -77,8 +78,8 @@ def start_bare_door(step_s: float) -> Iterator[RouterProcess]:
 def _start(
     module_and_options: Sequence[str], *, hears_workers: bool = False
 ) -> Iterator[RouterProcess]:
-    """Start a Python module that says `serves at HOST:PORT` (and then, if it is a router, `hears
-    workers at HOST:PORT`); end it with the block."""
+    """Start a Python module that prints `serves at HOST:PORT` (and then, if it is a router, `hears
+    workers at HOST:PORT`); kill it at the end of the block."""
     command = [sys.executable, "-m", *module_and_options]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:

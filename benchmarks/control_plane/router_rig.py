@@ -1,6 +1,6 @@
-"""A dispatcher, without gRPC and text, and workers that say what they are told to.
+"""A dispatcher without gRPC and text, and scripted workers.
 
-Half of the workers are for prefill, half for decode. Time stands still but for `now`.
+Half of the workers prefill, half decode. Time is `now`, which only the caller changes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Rig:
             self.dispatcher.announce(self.announcement(epoch), self.now)
             self.dispatcher.session_opened(epoch, self.now)
             self.report(epoch)
-        self.dispatcher.board.roster.refresh()  # a placement does not pay for the whole cluster
+        self.dispatcher.board.roster.refresh()  # so that no placement pays for it
         self.settle()
 
     def announcement(self, epoch: int) -> cluster_pb2.AnnounceRequest:
@@ -55,7 +55,7 @@ class Rig:
         )
 
     def hear(self, epoch: int, message: worker_pb2.SessionResponse) -> None:
-        """As it comes from the wire."""
+        """Receive a message as it comes from the wire."""
         raw = message.SerializeToString()
         self.dispatcher.on_message(epoch, worker_pb2.SessionResponse.FromString(raw), self.now)
 
@@ -71,7 +71,7 @@ class Rig:
         *,
         role: worker_pb2.Role,
     ) -> None:
-        """The next token, by the worker of that role."""
+        """Receive the next token, from the worker of that role."""
         attempt = request.attempt
         assert attempt is not None
         columns = worker_pb2.TokenColumns(
@@ -86,7 +86,7 @@ class Rig:
         self.hear(epoch, worker_pb2.SessionResponse(tokens=[columns]))
 
     def tell_end(self, request: Request, *, role: worker_pb2.Role) -> None:
-        """The last words of a side: they carry its figures."""
+        """Receive the terminal event of a role, which carries its figures."""
         attempt = request.attempt
         assert attempt is not None
         kind = worker_pb2.RowEvent.KIND_FINISHED
@@ -117,24 +117,24 @@ class Rig:
         return request
 
     def end(self, request: Request) -> None:
-        """What waits is not placed by that, but when all has settled."""
+        """Cancel the request. Waiting requests are placed only by `settle`."""
         self.dispatcher.end(request.job.submission_id, CancelledError("left"), self.now)
 
     def settle(self) -> None:
-        """As the router does it once a turn of its loop."""
+        """As the router does once per iteration of its loop."""
         self.dispatcher.settle(self.now)
         self.dispatcher.take_outbox()
         self.dispatcher.take_touched()
 
     def tick(self, after_s: float = 0.001) -> None:
-        """As the router does it, so long after the last."""
+        """As the router does, `after_s` after the last one."""
         self.now += after_s
         self.dispatcher.tick(self.now)
         self.dispatcher.take_outbox()
 
 
 def mean_us(count: int, work: Callable[[int], object]) -> float:
-    """Processor time of `work(0)` to `work(count - 1)`, each."""
+    """Mean CPU time of `work(0)` to `work(count - 1)`."""
     start = time.process_time()
     for n in range(count):
         work(n)

@@ -1,4 +1,4 @@
-"""What the router's own code costs by the size of the cluster and by the requests in flight.
+"""The cost of the router's own code, by cluster size and by requests in flight.
 
 `python -m benchmarks.control_plane.router_scale` drives a `Dispatcher` in this process
 (`benchmarks.control_plane.router_rig`), and counts processor time. Garbage is collected as in a
@@ -114,7 +114,7 @@ def by_requests(n_requests: int, n_ticks: int = TICKS) -> dict[str, float]:
 
 
 def request_kb(n_requests: int = 2_000) -> float:
-    """Resident memory of one running request with a long prompt."""
+    """Resident memory per running request with a long prompt."""
     admission = AdmissionConfig(max_prefill_backlog_tokens=10**12)
     rig = Rig(20, RouterConfig(admission=admission), rows=10**6)
     rig.submit(rig.job(LONG_PROMPT_TOKENS))

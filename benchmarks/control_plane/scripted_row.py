@@ -1,4 +1,4 @@
-"""What scripted workers are told, and one answer of theirs."""
+"""The configuration of scripted workers, and one of their answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CONTEXT_TOKENS = 65_536
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptConfig:
-    """`step_s` 0 is as fast as the router reads. Answers use ids from `first_token` on."""
+    """`step_s` 0: as fast as the router reads. Answers use ids from `first_token` on."""
 
     router: str
     model: str
@@ -31,16 +31,16 @@ class ScriptConfig:
 
 @dataclass(slots=True)
 class ScriptedRow:
-    """One answer on its way: `index` is that of the next token to tell."""
+    """One answer in progress: `index` is that of the next token."""
 
     key: worker_pb2.AttemptKey
-    number: int  # under which its tokens are told
+    number: int  # the number under which its tokens are sent
     index: int
     end: int  # one more than the index of the last token
     is_new: bool = True
 
     def tell(self, columns: ColumnWriter, config: ScriptConfig) -> None:
-        """Add the next token: it depends on request and index alone, so that both workers tell the
+        """Add the next token: it depends only on request and index, so that both workers send the
         same."""
         name = zlib.crc32(self.key.submission_id.encode())
         span = config.vocab_size - config.first_token

@@ -1,12 +1,12 @@
-"""A prefill and a decode worker that compute nothing, in one process: load for a router alone.
+"""A prefill and a decode worker that compute nothing, in one process: load for a router only.
 
-Started by `benchmarks.control_plane.router_overhead`. They announce themselves and speak
-WorkerService like real ones, but their pages and transfers are make-believe:
+Started by `benchmarks.control_plane.router_overhead`. They announce themselves and implement
+WorkerService like real ones, but their pages and transfers are simulated:
 
-    Assign --> prefill: first token, at once ----> decode: one token of every row each step
+    Assign --> prefill: first token, at once ----> decode: one token per row and step
 
-A step lasts `step_s`, or as long as the router takes to read it. What the prefill side spent on a
-request is told as `prefill_s`, so that a client can subtract it.
+A step lasts `step_s`, or as long as the router takes to read it. The time that the prefill side
+spent on a request is reported as `prefill_s`, so that a client can subtract it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
             writer.cancel()
 
     async def _write(self, context: Any) -> None:
-        """One message a step while there is something to tell, and a sign of life in between."""
+        """One message per step while there is something to send, and heartbeats in between."""
         now = asyncio.get_running_loop().time
         due_s = now()
         while True:
@@ -115,7 +115,7 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
         raise NotImplementedError
 
     def tell(self) -> worker_pb2.SessionResponse:
-        """Everything that this step has to tell. Clears `wake` if nothing is left."""
+        """Everything that this step has to send. Clears `wake` if nothing is left."""
         raise NotImplementedError
 
 
@@ -140,7 +140,7 @@ class ScriptedPrefill(ScriptedWorker):
         self.wake.set()
 
     def cancel(self, key: worker_pb2.AttemptKey) -> None:
-        """Nothing stays here for long enough to be cancelled."""
+        """Does nothing: no row stays here long enough to be cancelled."""
 
     def tell(self) -> worker_pb2.SessionResponse:
         response = worker_pb2.SessionResponse()
@@ -159,7 +159,7 @@ class ScriptedPrefill(ScriptedWorker):
 
 
 class ScriptedDecode(ScriptedWorker):
-    """A token of every row each step. A row starts when its prefill has told the first token."""
+    """One token per row and step. A row starts when its prefill has sent the first token."""
 
     def __init__(self, config: ScriptConfig) -> None:
         super().__init__(config, worker_pb2.ROLE_DECODE)
@@ -167,7 +167,7 @@ class ScriptedDecode(ScriptedWorker):
         self._rows: list[ScriptedRow] = []
 
     def assign(self, assign: worker_pb2.Assign) -> None:
-        """The prefill worker's Assign is enough: both are in one process."""
+        """Does nothing: the prefill worker's ASSIGN is enough, since both are in one process."""
 
     def cancel(self, key: worker_pb2.AttemptKey) -> None:
         self._rows = [row for row in self._rows if row.key != key]
@@ -225,12 +225,12 @@ async def serve(config: ScriptConfig) -> None:
 async def _serve_until_stdin_closes(config: ScriptConfig) -> None:
     async with asyncio.TaskGroup() as tasks:
         serving = tasks.create_task(serve(config))
-        await asyncio.to_thread(sys.stdin.read)  # we end with whoever started us
+        await asyncio.to_thread(sys.stdin.read)  # exit with the parent process
         serving.cancel()
 
 
 def main() -> None:
-    """The process: its config is one line of JSON on standard input."""
+    """The process: reads its config as one line of JSON from standard input."""
     config = ScriptConfig(**json.loads(sys.stdin.readline()))
     asyncio.run(_serve_until_stdin_closes(config))
 

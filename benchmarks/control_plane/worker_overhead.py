@@ -1,14 +1,14 @@
-"""What a decode worker's event loop spends a step, beside its engine.
+"""The time per step that a decode worker's event loop spends, without its engine.
 
-    peer process --- Session: ASSIGN ----------> worker (this process)     its engine takes one step
-                 --- Connect: RESERVE, Chunk, DONE ->                      ahead, and computes
-                 <-- tokens, news, Reserved, COMMIT                        nothing for `step-ms`
+    peer process --- Session: ASSIGN ----------> worker (this process)     its engine pipelines
+                 --- Connect: RESERVE, Chunk, DONE ->                      steps, and computes
+                 <-- tokens, events, Reserved, COMMIT                      nothing for `step-ms`
 
-A real worker with a decode role behind real gRPC streams; the peer plays router and prefill worker,
-and keeps `rows` answers under way: whenever one ends, another is assigned, so that joins and ends
-fall between steps as they do in production. Timed by the wall clock of the loop's thread: each call
-of what the loop does in a step, and of what comes in between. `CPU a step` is that of the whole
-process, with gRPC's threads.
+A real worker with a decode role and real gRPC streams; the peer acts as router and prefill worker,
+and keeps `rows` answers in flight: whenever one ends, another is assigned, so that joins and ends
+happen between steps as in production. Timed by wall clock on the loop's thread: each call of what
+the loop does in a step, and between steps. `CPU a step` is for the whole process, including gRPC's
+threads.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ class _IdleStep:
 
 
 class IdleEngine(FakeEngine):
-    """Computes nothing: steps are submitted at once, and one behind the other each takes step_s."""
+    """Computes nothing: steps are submitted at once, and each takes step_s after the previous
+    one."""
 
     def __init__(self, step_s: float) -> None:
         super().__init__(FakeEngineConfig(n_pages=POOL_PAGES, page_tokens=PAGE_TOKENS))
@@ -80,7 +81,7 @@ class IdleEngine(FakeEngine):
 
 
 class InstantLanding:
-    """Whatever is announced has landed."""
+    """Pages land as soon as they are announced."""
 
     sender_writes = False
     lane = PLAIN_RECEIVER
@@ -107,13 +108,13 @@ class InstantLanding:
 
 
 class Stopwatch:
-    """Wraps methods; the time of each call, by name."""
+    """Wraps methods, and records the duration of each call, by name."""
 
     def __init__(self) -> None:
         self.calls: dict[str, list[float]] = defaultdict(list)
 
     def watch(self, owner: Any, method: str, name: Callable[..., str]) -> None:
-        """`name` is given the arguments."""
+        """`name` is called with the call's arguments."""
         wrapped = getattr(owner, method)
 
         def timed(*args: Any, **kwargs: Any) -> Any:
@@ -126,7 +127,7 @@ class Stopwatch:
         setattr(owner, method, timed)
 
     def figures(self) -> dict[str, dict[str, float]]:
-        """In milliseconds: median, 99th percentile, and how often."""
+        """In milliseconds: median, 99th percentile; and the number of calls."""
         return {
             name: {
                 "p50_ms": round(float(np.percentile(took, 50)) * 1e3, 4),
@@ -158,7 +159,7 @@ def _watch(stopwatch: Stopwatch, worker: Worker, role: DecodeRole) -> None:
 
 
 async def measure(n_rows: int, n_steps: int, answer_tokens: int, step_s: float) -> dict[str, Any]:
-    """Figures of `n_steps` steps with that many answers under way."""
+    """Figures of `n_steps` steps with that many answers in flight."""
     engine, landing = IdleEngine(step_s), InstantLanding()
     config = WorkerConfig(
         worker_id="decode-0", limits=StepLimits(step_tokens=2048, decode_rows=n_rows)
@@ -221,7 +222,7 @@ async def measure(n_rows: int, n_steps: int, answer_tokens: int, step_s: float) 
 
 
 def watch_gc(took: list[float]) -> None:
-    """Append how long each garbage collection takes from now on, in seconds."""
+    """From now on, append the duration in seconds of each garbage collection."""
     begun: list[float] = []
 
     def on_collection(phase: str, _: dict[str, int]) -> None:
@@ -234,7 +235,7 @@ def watch_gc(took: list[float]) -> None:
 
 
 def _never(*_: Any) -> Any:
-    raise AssertionError("a decode worker dials nobody")
+    raise AssertionError("a decode worker dials no peer")
 
 
 @click.command(help="Measure what a decode worker's event loop spends a step.")

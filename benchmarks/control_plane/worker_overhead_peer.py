@@ -1,8 +1,8 @@
-"""A router and a prefill worker in one process, for `benchmarks.control_plane.worker_overhead`: its
-other side.
+"""A router and a prefill worker in one process: the other side of
+`benchmarks.control_plane.worker_overhead`.
 
-Each row is assigned and reserved at once, its chunk and DONE go out when it is granted, and when
-its answer ends the next begins.
+Each row is assigned and reserved at once, its chunks and DONE are sent when it is granted, and when
+its answer ends the next one begins.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from twolane.rpc.params import params_to_proto
 from twolane.v1 import transfer_pb2, transfer_pb2_grpc, worker_pb2, worker_pb2_grpc
 
 _RENEW_EVERY_S = 1.0
-_STAGGER_S = 0.03  # rows come one after the other, so that they do not end all at once
+_STAGGER_S = 0.03  # rows start one after the other, so that they do not all end at once
 
 
 class Peer:
-    """Keeps `n_rows` answers of up to `answer_tokens` tokens under way."""
+    """Keeps `n_rows` answers of up to `answer_tokens` tokens in flight."""
 
     def __init__(
         self, endpoint: str, epoch: int, answer_tokens: int, fingerprint: str, layout: str
@@ -42,7 +42,7 @@ class Peer:
         self._fingerprint = fingerprint
         self._layout = layout
         self._numbers = itertools.count(1)
-        self._moving: set[Key] = set()  # not committed: their leases are renewed
+        self._moving: set[Key] = set()  # not committed yet: their leases are renewed
         channel = grpc.aio.insecure_channel(endpoint, options=CHANNEL_OPTIONS)
         session: Any = worker_pb2_grpc.WorkerServiceStub(channel)
         lane: Any = transfer_pb2_grpc.TransferServiceStub(channel)
@@ -52,7 +52,7 @@ class Peer:
         self._lane = GrpcLink(lane.Connect())
 
     async def run(self, n_rows: int) -> None:
-        """Until killed."""
+        """Runs until killed."""
         opening = worker_pb2.Open(router_id="router", router_epoch=1, worker_epoch=self._epoch)
         self._session.send(worker_pb2.SessionRequest(open=opening))
         hello = sender_hello("prefill-0", self._mine, self._fingerprint, self._layout, (TRANSPORT,))
@@ -70,7 +70,7 @@ class Peer:
         number = next(self._numbers)
         key = Key(f"{number:016x}", 1, self._mine, self._epoch)
         tokens = [(number * 7919 + i * 31) % 150_000 for i in range(PROMPT_TOKENS)]
-        # Answers end one by one, as in life.
+        # Answers end one by one, as in production.
         n_answer = self._answer_tokens if number > 128 else self._answer_tokens * number // 128 + 9
         assign = worker_pb2.Assign(
             key=worker_pb2.AttemptKey(submission_id=key.submission_id, attempt=1),

@@ -1,1 +1,1 @@
-"""The engine alone: steps, start-up, and how well it recalls."""
+"""The engine alone: steps, start-up, and recall accuracy."""

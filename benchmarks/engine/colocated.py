@@ -1,4 +1,4 @@
-"""Requests through a worker's own step loop, both roles on one engine: no network, no router.
+"""Runs requests through a worker's own step loop, both roles on one engine: no network, no router.
 
 jobs --> PrefillRole --> DecodeRole --> answers         StepLoop, ThreadStepRunner: the worker's
 """
@@ -28,7 +28,7 @@ _GOES_WELL = {_Kind.KIND_HANDED_OVER, _Kind.KIND_JOINED, _Kind.KIND_FINISHED}
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One request: what to read, and how to answer."""
+    """One request: the prompt, and how to answer."""
 
     token_ids: Sequence[int]
     params: SamplingParams
@@ -36,7 +36,7 @@ class Job:
 
 @dataclass(slots=True)
 class Steps:
-    """Implements `twolane.worker.observer.Observer`: what the loop's steps were."""
+    """Implements `twolane.worker.observer.Observer`: records the loop's steps."""
 
     seconds: list[float] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
@@ -53,10 +53,10 @@ class Steps:
 async def answer_all(
     engine: Engine, jobs: Sequence[Job], limits: StepLimits, *, steps: Steps | None = None
 ) -> list[list[int]]:
-    """The answers, in order of the jobs, which are all there from the start.
+    """The answers, in the order of the jobs, which are all there from the start.
 
-    Room for a whole answer is reserved before a row starts, so none is preempted. Whatever ends a
-    row but its last token raises RuntimeError, in a group.
+    Room for a whole answer is reserved before a row starts, so none is preempted. If a row ends
+    before its last token, raises RuntimeError in an exception group.
     """
     context = WorkerContext(WorkerConfig(worker_id="offline", limits=limits), engine)
     decode = DecodeRole(context)

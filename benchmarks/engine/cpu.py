@@ -1,10 +1,10 @@
-"""Tokens a second of the CPU engine, exact and not, on a small model of random weights.
+"""Tokens per second of the CPU engine, exact and not, on a small model with random weights.
 
     python -m benchmarks.engine.cpu [--seconds 1.0] [--threads 1] [--hidden 256] [--layers 6]
                                     [--vocab 4096] [--context 256] [--json out.json]
 
-Prefill: prompts of `context` tokens, 1, 8 or 32 of them packed into one step. Decode: one token a
-row at that context. Greedy. A step of each in turn, the best of them counts.
+Prefill: prompts of `context` tokens, 1, 8 or 32 of them packed into one step. Decode: one token per
+row at that context. Greedy. Steps of each kind alternate; the best of each counts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ GREEDY = SamplingParams(temperature=0.0)
 
 
 def write_config(model_dir: Path, hidden: int, layers: int, vocab: int) -> None:
-    """The shape of a small Llama, heads of 64 in pairs; its weights come from a seed."""
+    """The shape of a small Llama, with heads of 64 in pairs; its weights come from a seed."""
     facts = {
         "architectures": ["LlamaForCausalLM"],
         "vocab_size": vocab,
@@ -67,10 +67,10 @@ def rows_of(engine: CpuEngine, batch: int, context: int, n_new: int) -> list[Row
 def measure(
     engines: Mapping[str, CpuEngine], context: int, seconds: float
 ) -> dict[str, dict[str, float]]:
-    """Tokens a second by label, then kind and batch size.
+    """Tokens per second by label, then kind and batch size.
 
-    The engines take turns, so that a busy moment of the machine meets all of them; of each the
-    shortest of at least three steps counts.
+    The engines alternate, so that a busy moment of the machine affects all of them; for each the
+    fastest of at least three steps counts.
     """
     found: dict[str, dict[str, float]] = {label: {} for label in engines}
     for kind, n_new in (("prefill", context), ("decode", 1)):

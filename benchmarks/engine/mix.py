@@ -1,4 +1,4 @@
-"""1,000 requests of mixed lengths, all there at once, through the colocated worker loop."""
+"""1,000 requests of mixed lengths, all submitted at once, through the colocated worker loop."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def mix(vocab_size: int, n: int = REQUESTS, *, shrink: int = 1) -> list[Job]:
 def measure_mix(
     engine: Engine, jobs: list[Job] | None = None, limits: StepLimits = LIMITS
 ) -> dict[str, Any]:
-    """Seconds from the first request's acceptance to the last token, twice: an engine that was made
-    ready for `limits` takes no longer the first time. What is compared with vLLM is the second."""
+    """Seconds from the first request's acceptance to the last token, twice: an engine that is
+    warmed up for `limits` is as fast the first time. The second run is compared with vLLM."""
     jobs = jobs or mix(engine.spec.vocab_size)
     times: list[float] = []
     for _ in range(2):

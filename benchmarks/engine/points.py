@@ -1,9 +1,9 @@
-"""What `benchmarks.engine.steps` measures: a model's sizes, points with their least times, and rows
-that drive an engine as a worker does, a step submitted ahead of what is known.
+"""What `benchmarks.engine.steps` measures: a model's sizes, points with their minimum times, and
+rows that drive an engine as a worker does, with pipelined steps.
 
 roofline = sum over products and attentions of max(bytes / read rate, operations / matmul rate)
 
-Bytes are those of FP8 where it is stored, and products of FP8 weights have FP8's matmul rate.
+Bytes are counted as stored (FP8 or not), and products of FP8 weights use FP8's matmul rate.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Shape:
         )  # fmt: skip
 
     def config(self) -> dict[str, Any]:
-        """As a model directory's config.json has it."""
+        """As in a model directory's config.json."""
         return {
             "architectures": ["LlamaForCausalLM"],
             "vocab_size": self.vocab,
@@ -67,27 +67,27 @@ LLAMA_70B = Shape(layers=80, hidden=8192, wide=28672, heads=64)
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What a card can do: bytes/s read, operations/s of bf16 and of FP8 products."""
+    """A card's measured ceilings: bytes/s read, operations/s of bf16 and of FP8 products."""
 
     read: float
     matmul: float
     fp8_matmul: float = float("nan")
 
     def of_all(self, cards: int) -> Rates:
-        """Of so many like it together."""
+        """The sum over that many cards."""
         return Rates(self.read * cards, self.matmul * cards, self.fp8_matmul * cards)
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What is kept in FP8, as the options of EngineConfig say it; auto is bf16."""
+    """What is stored in FP8, as options of EngineConfig; auto is bf16."""
 
     weights: str = "auto"
     kv_dtype: str = "auto"
 
     @property
     def suffix(self) -> str:
-        """For a name."""
+        """For a file name."""
         parts = (("weights", self.weights), ("kv", self.kv_dtype))
         return "".join(f"_fp8_{part}" for part, dtype in parts if dtype == "fp8")
 
@@ -97,7 +97,8 @@ BF16 = Stored()
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """`rows` rows: of `tokens` in their pages (decode), or of a prompt of so many (prefill)."""
+    """`rows` rows: with `tokens` tokens in their pages (decode), or prompts of that length
+    (prefill)."""
 
     kind: str
     rows: int
@@ -123,7 +124,7 @@ class Point:
         return -(-most // PAGE_TOKENS)
 
     def roofline_s(self, rates: Rates, shape: Shape = LLAMA_8B, stored: Stored = BF16) -> float:
-        """The least time that the card's measured rates allow, for a whole prefill or one step."""
+        """The minimum time at the card's measured rates, for a whole prefill or one step."""
         n = self.rows if self.is_decode else self.rows * self.tokens
         grown = self.tokens + DECODE_STEPS / 2  # contexts grow while they are measured
         has_fp8_weights = stored.weights == "fp8"
@@ -148,12 +149,12 @@ class Point:
 
 
 def pages_for(points: Iterable[Point]) -> int:
-    """So many pages hold every one of them, one after the other."""
+    """Enough pages for each of the points, one at a time."""
     return max((point.rows * point.row_pages for point in points), default=64)
 
 
 class Rows:
-    """Rows with pages and prompts of their own, and what they do in the next step."""
+    """Rows with their own pages and prompts, and their work in the next step."""
 
     def __init__(self, point: Point, spec: EngineSpec) -> None:
         self.point = point
@@ -169,7 +170,8 @@ class Rows:
         self.tokens: list[list[int]] = ids.tolist()
 
     def decode(self, *, ahead: bool = False) -> list[RowWork]:
-        """Compute the newest known token, or the one that is being sampled after it."""
+        """Compute the newest known token, or with `ahead` the one that is being sampled after
+        it."""
         n_prompt = self.point.tokens
         return [
             RowWork(
@@ -183,7 +185,7 @@ class Rows:
             tokens.append(token)
 
     def prefill(self) -> list[list[RowWork]]:
-        """Steps of at most STEP_TOKENS, whole rows where they fit."""
+        """Steps of at most STEP_TOKENS, with whole rows if they fit."""
         n = self.point.tokens
         steps: list[list[RowWork]] = [[]]
         left = STEP_TOKENS
@@ -202,8 +204,8 @@ class Rows:
 
 
 def decode_s(engine: Engine, rows: Rows, n_steps: int = DECODE_STEPS) -> list[float]:
-    """Seconds between the results of consecutive steps, each submitted one ahead; the first few
-    gaps, while the queue fills, do not count."""
+    """Seconds between the results of consecutive pipelined steps, without the first few gaps, while
+    the queue fills."""
     for _ in range(2):  # capture, then once more
         checked(engine.run(rows.decode()))
     gaps: list[float] = []

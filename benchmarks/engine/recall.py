@@ -1,10 +1,10 @@
-"""How well a model recalls: exact answers over seeded prompts, and perplexity on held-out stories.
+"""Recall accuracy of a model: exact answers to seeded prompts, and perplexity on held-out stories.
 
 `python -m benchmarks.engine.recall` measures the bundled model and saves
-benchmarks/results/recall.json. No key of a prompt, hence no pair, occurs in training, and no story
-either (`twolane.deploy.bundled`). An answer counts when it is right to the last character and the
-end token follows it. The distance of a question is the number of tokens from the first one of its
-pair's line to the end of the prompt.
+benchmarks/results/recall.json. No key of a prompt (hence no pair) and no story occurs in training
+(`twolane.deploy.bundled`). An answer counts if every character is right and the end token follows.
+The distance of a question is the number of tokens from the first token of its pair's line to the
+end of the prompt.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from twolane.engine.errors import EngineError
 CONTEXT_TOKENS = 4096
 MAX_ANSWER_TOKENS = 16
 STORIES = 1_000
-KV_BYTES = 2 << 30  # of our own engine's pool
+KV_BYTES = 2 << 30  # the size of our own engine's pool
 
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """One kind of prompt. Limits are the upper ends of the buckets that are reported."""
+    """One kind of prompt. Limits are the upper ends of the reported buckets."""
 
     name: str
     questions: int
     min_pairs: int
     pair_limits: tuple[int, ...]
     distance_limits: tuple[int, ...]  # tokens
-    max_chars: int  # of a distance; a little more than its last limit comes to
+    max_chars: int  # of a distance; a little more than its last limit
     in_chat: bool = False
 
 
@@ -105,7 +105,7 @@ def story_perplexity(backend: Backend, tokenizer: Tokenizer, seed: int, count: i
 
 
 def _bucket(value: int, limits: Sequence[int], first: int) -> str:
-    """The name of the bucket that `value` lies in, as "low-high"."""
+    """The name of the bucket of `value`, as "low-high"."""
     high = next(limit for limit in limits if value <= limit)
     position = limits.index(high)
     return f"{limits[position - 1] + 1 if position else first}-{high}"
@@ -139,7 +139,7 @@ def tally(suite: Suite, asked: Sequence[Question], right: Sequence[bool]) -> Mar
 
 
 def print_table(groups: Marks) -> None:
-    """Exact match in per cent: a line for each distance, a column for each number of pairs."""
+    """Exact match in per cent: one line per distance, one column per number of pairs."""
     cells = groups["distance_tokens x pairs"]
     columns = sorted(groups["pairs"], key=lambda name: int(name.split("-")[0]))
     print("distance  " + "".join(f"{name + ' pairs':>15}" for name in columns) + f"{'all':>9}")

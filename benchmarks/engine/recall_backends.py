@@ -1,4 +1,4 @@
-"""The engines that the recall benchmark can ask: the protocol, and transformers behind it."""
+"""Backends of the recall benchmark: the protocol, and transformers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from twolane.engine.model_files.fp8 import Fp8Rows
 
 
 class Backend(Protocol):
-    """What the benchmark asks of an engine."""
+    """The interface that the benchmark needs."""
 
     name: str
 
@@ -27,7 +27,7 @@ class Backend(Protocol):
 
 
 class RoundedCache(DynamicCache):  # type: ignore[misc]  # transformers has no types
-    """Keys and values are rounded to FP8 as an FP8 pool rounds them: a scale a token and head."""
+    """Rounds keys and values to FP8 like an FP8 pool: with one scale per token and head."""
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
@@ -36,14 +36,14 @@ class RoundedCache(DynamicCache):  # type: ignore[misc]  # transformers has no t
         for states in (key_states, value_states):
             rows = Fp8Rows.empty(states[..., 0].numel(), states.shape[-1], device=states.device)
             rows.copy_(states.reshape(rows.shape))
-            rounded.append(rows.wide(states.dtype).view(states.shape))
+            rounded.append(rows.dequantise(states.dtype).view(states.shape))
         both: tuple[torch.Tensor, torch.Tensor] = super().update(*rounded, *args, **kwargs)
         return both
 
 
 class TransformersBackend:
-    """Hugging Face transformers on `device`, batches padded to their longest prompt. With
-    `fp8_kv`, what it caches is rounded to FP8."""
+    """Hugging Face transformers on `device`, with batches padded to the longest prompt. With
+    `fp8_kv`, its KV cache is rounded to FP8."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class TransformersBackend:
         self.end = int(self.model.config.eos_token_id)
 
     def _batches(self, sequences: Sequence[Sequence[int]]) -> Iterable[list[int]]:
-        """Indices of `sequences`, similar lengths together."""
+        """Indices of `sequences`, grouped by similar length."""
         order = sorted(range(len(sequences)), key=lambda index: len(sequences[index]))
         return [order[at : at + self.batch_rows] for at in range(0, len(order), self.batch_rows)]
 
@@ -89,7 +89,7 @@ class TransformersBackend:
 
     @torch.inference_mode()
     def logprobs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
-        """See `Backend`; rows are padded on the right, where no real token sees the padding."""
+        """See `Backend`; rows are padded on the right, so that no real token sees the padding."""
         results: list[list[float]] = [[] for _ in sequences]
         for batch in self._batches(sequences):
             width = max(len(sequences[index]) for index in batch)

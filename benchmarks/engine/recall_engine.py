@@ -1,4 +1,4 @@
-"""Our own engine behind the recall benchmark, with the dtypes that it serves with."""
+"""The recall benchmark's backend for our own engine, with the dtypes that it serves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from twolane.params import SamplingParams
 
 STEP_TOKENS = 8192  # most positions of a step
 GREEDY = SamplingParams(temperature=0.0, top_logprobs=0)
-FORCED = 100.0  # a bias that decides; log-probabilities are those before it
+FORCED = 100.0  # a bias that forces a token; log-probabilities are computed before it
 
 
 class EngineBackend:
@@ -44,7 +44,7 @@ class EngineBackend:
         return answers
 
     def logprobs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
-        """See `Backend`: each token is forced upon the engine, a decode step a token."""
+        """See `Backend`: each token is forced by a bias, one decode step per token."""
         results: list[list[float]] = [[] for _ in sequences]
         for batch in self._batches([len(sequence) for sequence in sequences]):
             held = self._pages([len(sequences[i]) for i in batch])
@@ -116,6 +116,6 @@ def _forced(token: int) -> SamplingParams:
 
 
 def _next(work: RowWork, tokens: Sequence[int], params: SamplingParams) -> RowWork:
-    """The row's share after `work`, whose token is the last of `tokens`."""
+    """The row's share after `work`, with the last of `tokens` as its token."""
     start = len(work.token_ids)
     return RowWork(work.row, tokens, start, 1, work.pages, work.n_prompt, params, True)

@@ -1,11 +1,11 @@
-"""From the command to the first token of an engine with random weights, in a process of its own.
+"""Time from the command to the first token of an engine with random weights, in a new process.
 
     command ---> imported ---> loaded ---> ready ---> first_token ---> decoding    printed as they
     |<------------- ready_s -------------->|          |                            come
     |<--------------- first_token_s ----------------->|
 
-Cold: Triton's cache is empty. Warm: what the cold start has compiled is there. Once ready, an
-engine has compiled and captured what a worker's usual steps take.
+Cold: Triton's cache is empty. Warm: it has what the cold start compiled. Once ready, an engine has
+compiled and captured everything that a worker's expected steps need.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 def measure_starts(
     model_dir: Path, *, device: str, dtype: str, n_pages: int, exact: bool, n_warm: int = 2
 ) -> dict[str, Any]:
-    """Start once with an empty cache, then `n_warm` times with what it left there."""
+    """Start once with an empty cache, then `n_warm` times with the cache of the first start."""
     with tempfile.TemporaryDirectory() as cache:
         options = ["--device", device, "--dtype", dtype, "--pages", str(n_pages)]
         options += ["--exact"] * exact

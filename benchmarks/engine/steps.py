@@ -1,4 +1,4 @@
-"""The engine on this GPU, a step at a time, against the card's own ceilings and vLLM's figures.
+"""Steps of the engine on this GPU, compared to the card's ceilings and to vLLM.
 
     python -m benchmarks.engine.steps [--points decode:1x128,prefill:1x2048] [--mix] [--startup]
                                 [--exact] [--weights fp8] [--kv-dtype fp8] [--profile DIR]
@@ -7,15 +7,15 @@
     python -m benchmarks.engine.steps --shape 70b --tp 2 [--nccl-sums]
 
 A random model in the shape of Llama-3.1-8B, bf16, pages filled with random data. No worker, no
-network: steps are submitted as a worker does it, one ahead of what is known. A decode point is the
-median gap between the results of consecutive steps; a prefill point runs from the first submission
-to the first tokens. The ceilings are measured first, in the same run; rooflines are worked out in
-`engine_points`. `--mix` adds 1,000 requests offline through the colocated worker loop
-(`engine_mix`), `--startup` the time until new processes are ready, and to their first token
-(`engine_start`). The engine is made ready for the steps of that loop.
+network: steps are pipelined as a worker does it. A decode point is the median gap between the
+results of consecutive steps; a prefill point is the time from the first submission to the first
+tokens. The ceilings are measured first, in the same run; rooflines are computed in
+`benchmarks.engine.points`. `--mix` adds 1,000 requests offline through the colocated worker loop
+(`benchmarks.engine.mix`), `--startup` the time until new processes are ready, and to their first
+token (`benchmarks.engine.start`). The engine is warmed up for the steps of that loop.
 
-With `--tp`, on so many GPUs: pages are filled by prefills, as nobody reaches into the ranks' pools,
-and rooflines are those of one GPU with the rates of all together.
+With `--tp`, on so many GPUs: pages are filled by prefills, since the ranks' pools cannot be
+accessed from here, and rooflines are those of one GPU with the rates of all GPUs together.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from benchmarks.results import RESULTS, save
 from twolane.engine.config import NOT_EXACT, EngineConfig
 from twolane.engine.cuda.memory import tensor_of
 from twolane.engine.cuda.startup.load import load_cuda_engine
-from twolane.engine.cuda.tuning import USUAL, Tuning
+from twolane.engine.cuda.tuning import DEFAULT_TUNING, Tuning
 from twolane.engine.kernels.pages.kv_view import KVView
 from twolane.engine.load import load_engine
 from twolane.engine.model_files.fp8 import FP8
@@ -71,16 +71,16 @@ VLLM_MS = {
 }  # fmt: skip
 SHAPES = {"8b": LLAMA_8B, "70b": LLAMA_70B}
 POINTS = {"8b": ",".join(VLLM_MS), "70b": "decode:1x1024,decode:64x1024"}
-START_PAGES, MIX_PAGES = 4800, 15_000  # what any point needs; 117 GiB of a card's 140
+START_PAGES, MIX_PAGES = 4800, 15_000  # enough for any point; 117 GiB of a card's 140
 
 
 def measure(
     engine: Engine, point: Point, rates: Rates, stored: Stored, shape: Shape
 ) -> dict[str, Any]:
-    """Time one point, several times; the first prefill does not count."""
+    """Measure one point several times; the first prefill does not count."""
     rows = Rows(point, engine.spec)
     if point.is_decode:
-        if engine.device_pool is None:  # out of reach, and left as it was found
+        if engine.device_pool is None:  # the pool cannot be filled directly
             prefill_s(engine, rows)
         times = decode_s(engine, rows)
     else:
@@ -109,14 +109,14 @@ def measure(
 
 @contextmanager
 def shape_folder(shape: Shape) -> Iterator[Path]:
-    """A model directory with a configuration and nothing else."""
+    """A model directory with only a config.json."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(shape.config()))
         yield Path(folder)
 
 
 def load(config: EngineConfig, tuning: Tuning, shape: Shape) -> Engine:
-    """The engine with random pages; of several ranks, with whatever is in them."""
+    """The engine, with random pages; with several ranks, pages are not initialised."""
     if config.tensor_parallel > 1:
         return load_engine(config)
     engine = load_cuda_engine(config, tuning=tuning)
@@ -135,8 +135,8 @@ def load(config: EngineConfig, tuning: Tuning, shape: Shape) -> Engine:
 
 
 def _changes(tuning: Tuning) -> str:
-    """For a file's name: what is set otherwise than usual."""
-    usual, found = asdict(USUAL), asdict(tuning)
+    """For a file name: the settings that differ from the default."""
+    usual, found = asdict(DEFAULT_TUNING), asdict(tuning)
     return "".join(f"_{name}_{int(found[name])}" for name in found if found[name] != usual[name])
 
 
@@ -156,13 +156,15 @@ def _options() -> argparse.Namespace:
     other = parser.add_argument_group("to compare", "see twolane.engine.cuda.tuning")
     other.add_argument("--nccl-sums", action="store_true", help="with --tp, no sums of our own")
     other.add_argument("--library-products", action="store_true")
-    other.add_argument("--gemv-rows", type=int, default=USUAL.gemv_rows)
-    other.add_argument("--ring-kib", type=int, default=USUAL.ring_bytes >> 10)
-    other.add_argument("--overlap", type=int, default=USUAL.overlap, choices=(0, 1, 2))
+    other.add_argument("--gemv-rows", type=int, default=DEFAULT_TUNING.gemv_rows)
+    other.add_argument("--ring-kib", type=int, default=DEFAULT_TUNING.ring_bytes >> 10)
+    other.add_argument("--overlap", type=int, default=DEFAULT_TUNING.overlap, choices=(0, 1, 2))
     args = parser.parse_args()
-    if args.tp > 1 and (args.mix or args.startup or args.profile or _tuning(args) != USUAL):
+    if args.tp > 1 and (
+        args.mix or args.startup or args.profile or _tuning(args) != DEFAULT_TUNING
+    ):
         parser.error(
-            "--tp is for points, at the usual settings: what ranks do is not seen from here"
+            "--tp is for points with default settings only: ranks cannot be inspected from here"
         )
     if args.shape == "70b" and (args.tp == 1 or args.mix or args.startup):
         parser.error("--shape 70b is for points on several GPUs (--tp)")
@@ -196,7 +198,7 @@ def main() -> int:
     ceilings = measure_ceilings()
     rates = Rates(ceilings.read, ceilings.matmul)
     figures: dict[str, Any] = {
-        "shape": args.shape, "ranks": args.tp, "peer_sums": not args.nccl_sums,
+        "shape": args.shape, "ranks": args.tp, "peer_all_reduce": not args.nccl_sums,
         "exact": args.exact, **asdict(stored), "tuning": asdict(tuning),
         "ceilings": ceilings.rows[0],
     }  # fmt: skip
@@ -214,7 +216,7 @@ def main() -> int:
         config = EngineConfig(
             model_dir=folder, dtype="bfloat16", load_format="random", exact=args.exact,
             n_pages=MIX_PAGES if args.mix else pages_for(points), page_tokens=PAGE_TOKENS,
-            device="cuda", tensor_parallel=args.tp, peer_sums=not args.nccl_sums,
+            device="cuda", tensor_parallel=args.tp, peer_all_reduce=not args.nccl_sums,
             ready_rows=LIMITS.decode_rows, ready_tokens=LIMITS.step_tokens, **asdict(stored),
         )  # fmt: skip
         engine = load(config, tuning, shape)
@@ -244,8 +246,8 @@ def main() -> int:
 
 
 def profile(engine: Engine, point: Point, folder: Path) -> None:
-    """A trace of a few steps, to be opened in a browser (chrome://tracing, Perfetto), and a table
-    of where the device's time went."""
+    """Write a trace of a few steps (open it in chrome://tracing or Perfetto), and a table of device
+    time."""
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as recording
 

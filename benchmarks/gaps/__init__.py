@@ -1,1 +1,1 @@
-"""Which process held a token up on its way."""
+"""Which process delayed a token."""

@@ -1,17 +1,17 @@
-"""Which hop made a step late: stamps of all processes, put beside each other.
+"""Which hop made a step late: correlates the stamps of all processes.
 
-    engine       from the step before        sampled -> sampled
+    engine       from the previous step      sampled -> sampled
     landing      sampled -> landed           the loop sees the results
     applying     landed -> applied
-    shipping     applied -> shipped          the next step is planned and given to its thread
+    shipping     applied -> shipped          the next step is planned and submitted
     link         shipped -> read             gRPC, and whatever runs on the router's loop
     telling      read -> told
     writing      told -> written             the last of the step's tokens
-    receiving    written -> received         by the client that is last
+    receiving    written -> received         by the last client
 
-Writing that lasts beyond the next message is cut there. A step is late when its last token reaches
-its client so much later than one step after the last token of the step before. The hop that took
-most beyond its median is the one that made it late.
+Writing that lasts beyond the next message is cut there. A step is late if the gap between its last
+token and the previous step's, at the client, exceeds the median gap by `late_ms`. The hop that most
+exceeds its own median is counted as the cause.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ Times = npt.NDArray[np.float64]  # milliseconds
 
 
 class StampError(ValueError):
-    """The stamps are not those of one decode worker and one router; the message says why."""
+    """The stamps are not of one decode worker and one router; the message gives the reason."""
 
 
 def of_stage(rows: Rows, stage: str) -> Rows:
-    """In order of time."""
+    """The rows of a stage, in order of time."""
     found = rows[rows[:, 0] == STAGES.index(stage)]
     in_order: Rows = found[np.argsort(found[:, 3], kind="stable")]
     return in_order
 
 
 def step_times(processes: Mapping[str, Rows]) -> Times:
-    """`[steps, 1 + hops]`: of each step of the worker that ships most tokens, when it was sampled
-    and when each of its hops was over. A step without results of its own (a load report, a first
-    token) is none. Raises `StampError`."""
+    """`[steps, 1 + hops]`: for each step of the worker that ships most tokens, when it was sampled
+    and when each of its hops ended. Messages without results of a step (a load report, a first
+    token) are skipped. Raises `StampError`."""
     worker = max(processes.values(), key=lambda rows: int(of_stage(rows, "shipped")[:, 1].sum()))
     shipped = of_stage(worker, "shipped")
     router = max(processes.values(), key=lambda rows: len(of_stage(rows, "read")))
@@ -58,8 +58,8 @@ def step_times(processes: Mapping[str, Rows]) -> Times:
     if not (read[is_its][:n, 1] == shipped[:n, 1]).all():
         raise StampError("the router has read other messages than the worker has shipped")
     ends = [shipped[:n, 3], read[is_its][:n, 3], told[told[:, 2] == epoch][:n, 3]]
-    # What is written and received until the next message is read is this one's: not every token
-    # that is read is written, as a decode worker repeats the first.
+    # Writes and receipts before the next message is read belong to this one: not every token that
+    # is read is written, since a decode worker repeats the first.
     until = np.append(read[is_its][1:n, 3], np.iinfo(np.int64).max)
     everyone = np.concatenate([*processes.values()])
     for rows in (of_stage(router, "written"), of_stage(everyone, "received")):
@@ -74,7 +74,7 @@ def step_times(processes: Mapping[str, Rows]) -> Times:
 
 
 def _last_before(times: npt.NDArray[np.int64], before: npt.NDArray[np.int64]) -> Any:
-    """Of each, the last time that is not after it; its own where there is none."""
+    """For each, the last time that is not after it; itself if there is none."""
     if not len(times):
         return before
     at = np.searchsorted(times, before, side="right") - 1
@@ -82,7 +82,7 @@ def _last_before(times: npt.NDArray[np.int64], before: npt.NDArray[np.int64]) ->
 
 
 def late_steps(times: Times, *, late_ms: float = LATE_MS) -> dict[str, Any]:
-    """Percentiles of each hop, and the share of late steps that it made."""
+    """Percentiles of each hop, and how many late steps it caused."""
     taken = np.diff(times, axis=1)
     hops = np.column_stack([np.diff(times[:, 0]), taken[1:]])
     gaps = np.diff(times[:, -1])
@@ -109,7 +109,7 @@ def late_steps(times: Times, *, late_ms: float = LATE_MS) -> dict[str, Any]:
 
 
 def pauses(rows: Rows) -> dict[str, Any]:
-    """Of one process: what the collector took, and how late its thread woke, in milliseconds."""
+    """For one process, in milliseconds: garbage collections, and how late its thread woke."""
     found: dict[str, Any] = {}
     for stage in ("gc", "hiccup"):
         took = of_stage(rows, stage)[:, 1] / 1e6

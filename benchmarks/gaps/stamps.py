@@ -1,12 +1,13 @@
-"""Stamps along a token's way, taken in the processes of a cluster that knows nothing of them.
+"""Time stamps along a token's path, taken in the processes of an unmodified cluster.
 
-    worker   sampled -> landed -> applied -> submitted ... shipped    one each a step
-    router   read -> told -> written                                  one a message; one a write
-    client   received                                                 one a message
+    worker   sampled -> landed -> applied -> submitted ... shipped    one each per step
+    router   read -> told -> written                                  per message; per write
+    client   received                                                 per message
 
-`begin` wraps the methods that these are the ends of, as their modules are imported: a process that
-is not traced pays nothing. Beside them: the collector's pauses, and how late a thread wakes that
-asks for a millisecond. Rows go to FOLDER/PID.stamps, twice a second, from a ring of fixed size.
+`begin` wraps the methods at whose ends these happen, when their modules are imported: a process
+that is not traced pays nothing. Also recorded: garbage collections, and how late a thread wakes
+that sleeps for a millisecond. Rows are written to FOLDER/PID.stamps twice a second, from a
+fixed-size ring.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-FOLDER = "TWOLANE_GAP_TRACE"  # of the environment
+FOLDER = "TWOLANE_GAP_TRACE"  # environment variable
 STAGES = (
     "sampled", "landed", "applied", "submitted", "shipped", "read", "told", "written", "received",
     "gc", "hiccup",
@@ -36,11 +37,11 @@ ROWS = 1 << 16
 _EVERY_S = 0.5
 _NAP_S = 0.001
 Rows = npt.NDArray[np.int64]  # [n, 4]: stage, tokens or nanoseconds it took, epoch, nanoseconds
-After = Callable[[Any, tuple[Any, ...]], None]  # of the object and the call's arguments
+After = Callable[[Any, tuple[Any, ...]], None]  # gets the object and the call's arguments
 
 
 class Ring:
-    """The newest rows. Any thread adds; one takes."""
+    """The newest rows. Any thread may add; one takes."""
 
     def __init__(self, n_rows: int = ROWS) -> None:
         self._rows: list[tuple[int, int, int, int] | None] = [None] * n_rows
@@ -54,7 +55,7 @@ class Ring:
         self._rows[n % len(self._rows)] = row
 
     def take(self) -> Rows:
-        """Those since the last call; of more than there is room for, the newest."""
+        """The rows since the last call; if there were too many, the newest."""
         end = self._n
         first = max(self._taken, end - len(self._rows))
         self._taken = end
@@ -63,7 +64,7 @@ class Ring:
 
 
 def n_tokens(message: Any) -> int:
-    """Of a session's message."""
+    """Of a session message."""
     return len(message.tokens)
 
 
@@ -100,7 +101,7 @@ def points(ring: Ring) -> dict[tuple[str, str, str], tuple[After | None, After |
 
 
 def wrap(owner: type, name: str, before: After | None, after: After | None) -> None:
-    """The method calls them with its object and its arguments, unless it raises."""
+    """Make the method call `before` and `after` with its object and arguments, unless it raises."""
     original = getattr(owner, name)
 
     def wrapped(self: Any, *arguments: Any, **options: Any) -> Any:
@@ -115,7 +116,7 @@ def wrap(owner: type, name: str, before: After | None, after: After | None) -> N
 
 
 def watch_writes(door: ModuleType, ring: Ring) -> None:
-    """Each response that the gRPC door has written is a row, with its tokens."""
+    """Record each response that the gRPC door has written, with its tokens."""
     generate = door.Door._generate
 
     class Watched:
@@ -181,7 +182,7 @@ def patches(ring: Ring) -> dict[str, Callable[[ModuleType], None]]:
 
 
 def begin(folder: Path) -> None:
-    """In this process, from now on until it ends."""
+    """Trace this process, from now on until it ends."""
     ring = Ring()
     sys.meta_path.insert(0, _Patcher(patches(ring)))
     began: list[int] = []
@@ -199,7 +200,7 @@ def begin(folder: Path) -> None:
 
 
 def _watch(ring: Ring, path: Path) -> None:
-    """How late it wakes is a row, from a tenth of a millisecond on."""
+    """Records wake-ups that are late by more than a tenth of a millisecond."""
     with path.open("ab", buffering=0) as file:
         written_s = time.monotonic()
         while True:
@@ -214,6 +215,6 @@ def _watch(ring: Ring, path: Path) -> None:
 
 
 def read_stamps(path: Path) -> Rows:
-    """What a process has left; the last row may be cut."""
+    """The stamps that a process has left; a partial last row is dropped."""
     raw = np.fromfile(path, np.int64)
     return raw[: len(raw) // 4 * 4].reshape(-1, 4)

@@ -1,11 +1,11 @@
-"""Where the tokens of late steps were held up: a traced cluster under load.
+"""Where the tokens of late steps were delayed: a traced cluster under load.
 
     python -m benchmarks.gaps.trace --contenders benchmarks/contenders/two_h200.toml --only split \
         --set model=DIR --rate 18 --rate 24
 
 Every process of the cluster, and the clients, leave stamps (`benchmarks.gaps.stamps`), which
-`benchmarks.gaps.hops` puts beside each other. The stamps cost the cluster a few microseconds a
-token: their gaps are not to be quoted as the cluster's.
+`benchmarks.gaps.hops` correlates. The stamps cost a few microseconds per token: do not quote these
+gaps as the cluster's.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _TRACE_END_S = 1.5  # until the last rows are on disk
 
 @contextmanager
 def traced(folder: Path) -> Iterator[None]:
-    """Python processes that are started meanwhile leave stamps there, among them one that does
-    nothing else: when it wakes late, the machine was."""
+    """Python processes that are started within the block leave stamps in the folder. One of them
+    does nothing else: if it wakes late, the machine was the cause."""
     before = os.environ.copy()
     path = [str(SITE), str(ROOT), os.environ.get("PYTHONPATH", "")]
     os.environ |= {FOLDER: str(folder), "PYTHONPATH": os.pathsep.join(filter(None, path))}
@@ -60,7 +60,7 @@ def traced(folder: Path) -> Iterator[None]:
 async def load(
     contender: Contender, workload: str, rate_per_s: float, n_requests: int
 ) -> dict[str, Any]:
-    """What the clients saw."""
+    """What the clients measured."""
     target = await ask(contender.name, contender.endpoints, told=contender.told)
     config = PlanConfig(
         rate_per_s=rate_per_s, n_requests=n_requests, context_tokens=target.max_context_tokens
@@ -82,7 +82,7 @@ def report(processes: Mapping[str, Rows], seen: Mapping[str, Any]) -> dict[str, 
 
 
 def _name(pid: str, rows: Rows) -> str:
-    """By what it did."""
+    """Named by its stamps."""
     for stage, role in (("read", "router"), ("landed", "worker"), ("received", "client")):
         if len(of_stage(rows, stage)):
             return f"{role} {pid}"
@@ -92,7 +92,7 @@ def _name(pid: str, rows: Rows) -> str:
 def measure(
     contender: Contender, workload: str, rate_per_s: float, n_requests: int, logs: Path
 ) -> dict[str, Any]:
-    """A cluster of its own for each rate: its stamps are those of that rate alone."""
+    """Starts a cluster for each rate, so that its stamps are of that rate only."""
     with (
         tempfile.TemporaryDirectory() as name,
         traced(Path(name)),

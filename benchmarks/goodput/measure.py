@@ -1,14 +1,14 @@
-"""The highest rate that holds an SLO, found by search, for several contenders in one run.
+"""Searches the highest request rate that meets an SLO, for several contenders in one run.
 
 \b
     python -m benchmarks.goodput.measure --contenders benchmarks/contenders/laptop.toml \\
         --workload chat --scale 0.25 --rate 4 --rate 8 --slo 500/50
     python -m benchmarks.goodput.measure --target ours=http://localhost:8000 --target theirs=… …
 
-A rate is served when 90 % of its requests hold the SLO; a request holds it when its time to first
-token and the 99th percentile of its own gaps are within. Several SLOs share their runs. Prints and
-saves every run; times are the client's, from the planned arrival. A run whose client was late is
-void, and says so.
+A rate is served if 90 % of its requests meet the SLO; a request meets it if its time to first token
+and the 99th percentile of its own gaps are within the limits. Several SLOs share their runs. Prints
+and saves every run; times are the client's, from the planned arrival. A run whose client was late
+is marked void.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from benchmarks.traffic.plan import PlanConfig, PlanError
 from benchmarks.traffic.trace import TraceError
 from benchmarks.traffic.workload import UnknownWorkloadError, find_workload
 
-_ANY_CONTEXT = 2**20  # what a model takes at most, it says itself
+_ANY_CONTEXT = 2**20  # replaced by the model's own limit
 
 
 def parse_slo(text: str) -> Slo:
@@ -159,15 +159,15 @@ def _main(options: dict[str, Any]) -> None:
 def _search_one(
     measurement: Measurement, one: Contender, round_: int, logs: Path, problems: dict[str, str]
 ) -> bool:
-    """A contender's trouble is its own: it is told, and the next one's turn comes.
+    """A contender's failure is reported, and the next contender follows.
 
-    False: it did not start, or died.
+    False if it did not start, or died.
     """
     console = measurement.console
     is_sound = True
     console.print(f"[bold]{one.name}[/bold], round {round_ + 1}")
     try:
-        if measurement.upcoming(one.name, round_) is None:  # all of it is in the resumed result
+        if measurement.upcoming(one.name, round_) is None:  # everything is in the resumed result
             return True
         with start(one, logs) as started:
             asyncio.run(measurement.search(started, round_))

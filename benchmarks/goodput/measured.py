@@ -1,7 +1,7 @@
-"""One run as it is saved: a contender at one rate, request by request.
+"""One saved run: a contender at one rate, request by request.
 
-A run counts for an SLO if the client was on time; a late client has measured itself. Saved runs are
-enough to judge any other SLO later.
+A run counts for an SLO if the client was on time; a late client measures only itself. Saved runs
+suffice to evaluate any other SLO later.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ _COLUMNS = ("arrival_ms", "prompt_tokens", "output_tokens", "ttft_ms", "gap_p99_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Misses:
-    """Of the requests that missed an SLO: why. `late` and `halting` are told apart where only one
-    of the two is to blame; `both` where both are."""
+    """Why requests missed an SLO: `late` first token only, `halting` gaps only, or `both`."""
 
     failed: int = 0
     late: int = 0
@@ -32,8 +31,8 @@ class Misses:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """`requests` are columns of equal length; `failures` are reasons by row. `halted` says why the
-    run was given up, if it was."""
+    """`requests` are columns of equal length; `failures` are reasons by row. `halted`: why the run
+    was aborted, or empty."""
 
     contender: str
     round: int
@@ -79,7 +78,7 @@ class Measured:
         return len(self.requests.get("ttft_ms", ()))
 
     def is_late(self, limit_s: float) -> bool:
-        """Whether the client was: then nothing is known about the server."""
+        """Whether the client was late: then the run says nothing about the server."""
         late_ms = self.figures["client_late_p99_ms"]
         return late_ms is not None and late_ms > limit_s * 1e3
 

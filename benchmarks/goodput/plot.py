@@ -1,10 +1,10 @@
-"""The picture of a goodput measurement, everything against the rate.
+"""Plots of a goodput measurement, everything against the rate.
 
     TTFT, p50 and p99  |  gaps, p99             |  highest rate served, by SLO
     held at SLO 1      |  held at SLO 2         |  …
     goodput at SLO 1   |  goodput at SLO 2      |  …
 
-One colour a contender, and a reference's in grey. A cross is a run that was given up.
+One colour per contender, references in grey. A cross is an aborted run.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def draw(contest: Tournament, contenders: Sequence[str], reference: Reference, t
 def _times(
     panel: Any, contest: Tournament, colors: dict[str, Any], figure: str, style: str, what: str
 ) -> None:
-    """The mean of a rate's runs as a line, each run a dot, one that was given up a cross."""
+    """The mean of a rate's runs as a line, each run as a dot, or as a cross if it was aborted."""
     for name, color in colors.items():
         by_rate: dict[float, list[float]] = {}
         for run in _on_time(contest, name):
@@ -144,7 +144,7 @@ def _served(
     reference: Reference,
     greys: dict[str, str],
 ) -> None:
-    """Bars: the mean of what the rounds found; what missed at every rate is told as below it."""
+    """Bars: the mean of the rounds' results; if every rate missed, labelled as below the lowest."""
     slos = contest.config.slos
     measured = [name for name in colors if _on_time(contest, name)]
     names = [*measured, *reference]

@@ -1,4 +1,4 @@
-"""Somebody's earlier measurement, to stand beside ours in tables and plots. See references/."""
+"""Earlier measurements of other servers, for comparison in tables and plots. See references/."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FOLDER = Path(__file__).parents[1] / "references"
 
 
 class UnknownReferenceError(ValueError):
-    """It is of another workload, or no reference at all."""
+    """There is no such reference, or it is for another workload."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class Mode:
     served_per_s: Mapping[str, float]
 
     def held_at(self, rate_per_s: float, slo: Slo) -> float | None:
-        """The share that held, if it was measured at just that rate."""
+        """The share that met the SLO, if exactly this rate was measured."""
         shares = dict(zip(self.rates_per_s, self.held.get(key(slo), ()), strict=False))
         return shares.get(rate_per_s)
 
@@ -41,7 +41,7 @@ def key(slo: Slo) -> str:
 
 
 def read_reference(name: str, workload: str) -> Reference:
-    """NAME.toml of the folder. Raises `UnknownReferenceError` where it has another workload."""
+    """NAME.toml of the folder. Raises `UnknownReferenceError` if it is for another workload."""
     try:
         table = tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
     except OSError as error:

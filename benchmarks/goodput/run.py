@@ -1,4 +1,4 @@
-"""Measures one contender after the other, rate after rate, as a contest asks for."""
+"""Measures one contender after the other, rate after rate, as the tournament requires."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from benchmarks.traffic.plan import PlanConfig
 from benchmarks.traffic.trace import Trace
 from benchmarks.traffic.workload import Workload
 
-_SETTLE_S = 1.0  # between runs: what was cancelled at the end of one frees its pages
+_SETTLE_S = 1.0  # between runs, for cancelled requests to free their pages
 _WARM_UP_SEED = 0x57A47
-_SPARE_S = 15.0  # clients to start, answers to end: what a run takes beyond its plan
+_SPARE_S = 15.0  # a run's time beyond its plan: clients start, answers end
 
 
 class OutOfTimeError(RuntimeError):
-    """The time limit came before the search was over; what was measured is saved."""
+    """The time limit was reached before the search was complete; the measured runs are saved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """Everything that does not change from run to run."""
+    """Everything that stays the same from run to run."""
 
     workload: Workload | Trace
     plan: PlanConfig
@@ -46,7 +46,7 @@ class Measurement:
     on_run: Callable[[], object]  # called after each run, to save it
 
     def upcoming(self, contender: str, round_: int) -> tuple[float, int] | None:
-        """What `Tournament.next_run` says. Raises `OutOfTimeError` where there is no time for
+        """The next run, from `Tournament.next_run`. Raises `OutOfTimeError` if there is no time for
         it."""
         upcoming = self.contest.next_run(contender, round_)
         if upcoming is not None:
@@ -56,7 +56,7 @@ class Measurement:
         return upcoming
 
     async def search(self, started: Started, round_: int) -> None:
-        """Measure one contender until nothing is left to find out.
+        """Measure one contender until the search is complete.
 
         Raises `ContenderDiedError`, `TargetError`, `ClientDiedError`, `OutOfTimeError`.
         """
@@ -66,7 +66,7 @@ class Measurement:
         while (upcoming := self.upcoming(one.name, round_)) is not None:
             rate_per_s, nth = upcoming
             run = await self._measure(target, round_, rate_per_s, nth)
-            started.check()  # what a dead server did not answer is no measurement
+            started.check()  # discard runs of a dead server
             self.contest.runs.append(run)
             line = table.line(run, config.slos, config.late_s)
             self.console.print(line, soft_wrap=True)
@@ -74,8 +74,8 @@ class Measurement:
             await asyncio.sleep(_SETTLE_S)
 
     async def _warm_up(self, target: Target, round_: int) -> None:
-        """A few requests, and then a run that does not count, at the highest of the rates to begin
-        with: whatever a server prepares for batches of a size, it prepares now."""
+        """A few requests, and then a run that does not count, at the highest initial rate: so that
+        the server prepares for its batch sizes now."""
         await warm_up(self.workload, [target], self.plan_for(target), self.crew, round_)
         brief = WindowConfig(
             warm_up_s=0.0, n_requests=1, min_s=self.window.warm_up_s, cool_down_s=0.0
@@ -85,7 +85,7 @@ class Measurement:
         await asyncio.sleep(_SETTLE_S)
 
     async def _measure(self, target: Target, round_: int, rate_per_s: float, nth: int) -> Measured:
-        # Luck differs from rate to rate, too, but not from contender to contender.
+        # Seeds differ from rate to rate, but not from contender to contender.
         seed = 10_000 * round(rate_per_s * 1e3) + 100 * round_ + nth
         records, why_halted = await self._send(
             target, self.window, rate_per_s, seed, f"{rate_per_s:g}/s"
@@ -102,7 +102,7 @@ class Measurement:
     async def _send(
         self, target: Target, config: WindowConfig, rate_per_s: float, seed: int, title: str
     ) -> tuple[list[Record], str]:
-        """One run: the window's records, and why it was given up, if it was."""
+        """One run: the window's records, and why it was aborted, or an empty string."""
         slos = self.contest.config.slos
         plan = self.plan_for(target)
         window = make_window(self.workload, plan, config, rate_per_s=rate_per_s, seed=seed)
@@ -117,7 +117,7 @@ class Measurement:
 
             records = await run_plan(
                 window.plan,
-                [seed],  # no prompt is sent twice: it would be cached
+                [seed],  # no prompt is sent twice, since it would be cached
                 [target],
                 self.crew,
                 note,

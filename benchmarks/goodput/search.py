@@ -1,13 +1,13 @@
-"""Which rate to measure next, to find the highest that holds an SLO.
+"""Which rate to measure next, to find the highest that meets an SLO.
 
     holds ●     ●     ●     ? ? ?     ○     ○   misses
     --------------------|---------|---------------------> rate
                        low       high    while high - low > tolerance: measure between them
 
-Holding gets no easier with the rate. Where measured shares say otherwise, luck did, and neighbours
-are pooled until they fall (isotonic regression): a lost bet at a low rate does not end the search.
-Where a share is so close to what is asked for that it could be on either side, its rate is measured
-again, up to `repeats` runs, before it bounds the search; then the pooled share decides.
+The share that meets an SLO does not rise with the rate. If measured shares do, that is noise, and
+neighbours are pooled until shares fall (isotonic regression): so bad luck at a low rate does not
+end the search. If a share is so close to the limit that it could be on either side, its rate is
+measured again, up to `repeats` runs, before it bounds the search; then the pooled share decides.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _DIGITS = 3
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """So many requests of one rate held the SLO, over so many runs. A run that was given up as
-    hopeless makes the rate so."""
+    """How many requests of one rate met the SLO, over how many runs. A run that was aborted as
+    hopeless makes the rate hopeless."""
 
     held: int = 0
     n: int = 0
@@ -50,8 +50,8 @@ class Tally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchConfig:
-    """`rates_per_s` are measured whatever comes out, up to the first that is hopeless. `tolerance`
-    is relative."""
+    """All of `rates_per_s` are measured, up to the first that is hopeless. `tolerance` is
+    relative."""
 
     rates_per_s: Sequence[float]
     share: float = 0.9
@@ -70,7 +70,7 @@ class SearchConfig:
 
 @dataclass(frozen=True, slots=True)
 class Bracket:
-    """The highest measured rate that holds, and the lowest that misses."""
+    """The highest measured rate that meets the SLO, and the lowest that misses."""
 
     low_per_s: float | None
     high_per_s: float | None
@@ -86,7 +86,7 @@ def bracket(tallies: Mapping[float, Tally], config: SearchConfig) -> Bracket:
 
 
 def falling(tallies: Mapping[float, Tally]) -> dict[float, Tally]:
-    """In rising order of rates, each rate with the tally of its pool: shares do not rise."""
+    """By ascending rate, each with the tally of its pool: shares do not rise."""
     pools: list[tuple[list[float], Tally]] = []
     for rate_per_s, tally in sorted(tallies.items()):
         rates = [rate_per_s]
@@ -98,7 +98,7 @@ def falling(tallies: Mapping[float, Tally]) -> dict[float, Tally]:
 
 
 def next_rate(tallies: Mapping[float, Tally], config: SearchConfig) -> float | None:
-    """None: the search is over, and `bracket` its result."""
+    """None if the search is complete, and `bracket` its result."""
     hopeless = min((r for r, tally in tallies.items() if tally.is_hopeless), default=None)
     for rate_per_s in sorted(config.rates_per_s):
         if rate_per_s not in tallies and (hopeless is None or rate_per_s < hopeless):

@@ -13,7 +13,7 @@ from benchmarks.load.record import Slo
 
 
 def rates_table(contest: Tournament, contenders: Sequence[str], reference: Reference) -> Table:
-    """A line a run: what users felt, and which share of them was served as promised."""
+    """One line per run: latencies, and the share of requests that met each SLO."""
     slos = contest.config.slos
     table = Table(title="Runs (held: share of requests, 95 % interval)", title_justify="left")
     for header in ("", "req/s", "n", "TTFT p50", "p99", "gap p50", "p99", "own p99*"):
@@ -40,7 +40,7 @@ def rates_table(contest: Tournament, contenders: Sequence[str], reference: Refer
 
 
 def served_table(contest: Tournament, contenders: Sequence[str], reference: Reference) -> Table:
-    """A line an SLO: the highest rate at which it is held."""
+    """One line per SLO: the highest rate that meets it."""
     share = contest.config.search.share
     title = f"Goodput: highest rate (requests/s) at which {share:.0%} hold the SLO"
     table = Table(title=title, title_justify="left")
@@ -55,7 +55,7 @@ def served_table(contest: Tournament, contenders: Sequence[str], reference: Refe
 
 
 def format_outcome(contest: Tournament, contender: str, slo: Slo) -> str:
-    """`12 (12.5 misses)`, each round; what is not known is not told."""
+    """`12 (12.5 misses)` for each round; unknown parts are omitted."""
     texts = []
     for found in contest.brackets(contender, slo):
         low, high = found.low_per_s, found.high_per_s
@@ -71,7 +71,7 @@ def format_outcome(contest: Tournament, contender: str, slo: Slo) -> str:
 
 
 def why_missed(contest: Tournament, contender: str, slo: Slo) -> str:
-    """Of the lowest rate that misses: what its requests missed, and where they had waited."""
+    """For the lowest rate that misses: what its requests missed, and where they waited."""
     highs = [found.high_per_s for found in contest.brackets(contender, slo)]
     runs = [
         run
@@ -100,7 +100,7 @@ def why_missed(contest: Tournament, contender: str, slo: Slo) -> str:
 
 
 def line(run: Measured, slos: Sequence[Slo], late_s: float) -> str:
-    """One run, as it is told while the measurement goes on."""
+    """One run, as printed during the measurement."""
     held = "  ".join(f"{slo}: {run.tally(slo).share:.2f}" for slo in slos)
     name, rate, n, ttft, ttft_p99, _, gap_p99, *_ = _cells(run, [], late_s)
     note = _note(run, late_s)

@@ -1,12 +1,12 @@
-"""Sums over ranks: NCCL, torch's symmetric memory and our own, by size, against the links' rate.
+"""All-reduce: NCCL, torch's symmetric memory and our own kernel, by size, against the link rate.
 
     python -m benchmarks.kernels.all_reduce --ranks 2 [--out FOLDER]
 
-A process a GPU. Rows of 8,192 bf16, as a 70B model's layers add them up: 1 row is 16 KiB. Figures
-are medians over replays of a CUDA graph of many sums, on the slowest rank. `floor` is what each
-rank must read of its peers at the measured rate of a copy between two GPUs; with `norm`, the
-residual and RMSNorm that follow are part of the time (one kernel more, or the same one). Every
-way's result is compared with the sum in float32, and ours between the ranks, bit for bit.
+One process per GPU. Rows of 8,192 bf16, as in a 70B model's layers: 1 row is 16 KiB. Figures are
+medians over replays of a CUDA graph of many calls, on the slowest rank. `floor` is the time for
+each rank to read its peers' data at the measured rate of a copy between two GPUs; `norm` includes
+the residual and RMSNorm that follow (a second kernel, or the same one). Every result is compared
+with the sum in float32, and ours between the ranks, bit for bit.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def link_rate(rank: int, ranks: int) -> float:
 
 
 class Symmetric:
-    """torch's one-shot sum over its symmetric memory; its multicast stays off."""
+    """torch's one-shot all-reduce over its symmetric memory, without multicast."""
 
     def __init__(self, ranks: Collective, n: int) -> None:
         import torch.distributed._symmetric_memory as memory
@@ -161,7 +161,7 @@ def run_rank(place: Place, folder: Path) -> None:
     rate = link_rate(place.rank, place.ranks)
     rate = float(ranks.all_gather(torch.tensor([rate], device=device)).min())
     peers = share_buffers(ranks, width=WIDTH, dtype=BF16, device=device)
-    assert peers is not None, "these GPUs cannot reach each other's memory"
+    assert peers is not None, "these GPUs cannot map each other's memory"
     is_first = place.rank == 0
     if is_first:
         print(f"{place.ranks} ranks; a GPU reads another at {rate / 1e9:.0f} GB/s")
@@ -212,7 +212,8 @@ def main() -> int:
 
 
 def _wait(processes: list[subprocess.Popen[bytes]]) -> int:
-    """0 where all end well; the others are killed when one does not: they would wait for it."""
+    """0 if all processes succeed; if one fails, the others are killed, since they would wait for
+    it."""
     left = list(processes)
     while left:
         for process in left:

@@ -3,8 +3,7 @@
     python -m benchmarks.kernels.each [--only decode,prefill,small,…] [--out FOLDER]
 
 Shapes are those of Llama-3.1-8B, inputs random. Figures are medians over replays of a CUDA graph of
-many calls on different data. `share`: the measured rate over the ceiling that binds, read or
-matmul.
+many calls on different data. `share`: the measured rate over the limiting ceiling, read or matmul.
 """
 
 import argparse
@@ -72,7 +71,7 @@ def empty(*shape: int, dtype: torch.dtype = BF16) -> torch.Tensor:
 
 
 def time_s(calls: Sequence[Call], *, replays: int = 9) -> float:
-    """Median seconds of one call, of all of them in one graph."""
+    """Median seconds per call, with all calls in one graph."""
     for call in calls[:2]:
         call()
     torch.cuda.synchronize()
@@ -112,7 +111,7 @@ class Table:
     def add(
         self, name: str, calls: Sequence[Call], *, n_bytes: float = 0.0, operations: float = 0.0
     ) -> None:
-        """Measure and print one row; the share is that of the slower of bytes and operations."""
+        """Measure and print one row; the share is of the slower of bytes and operations."""
         time = time_s(calls)
         share = max(n_bytes / self.read, operations / self.matmul) / time
         rate = f"{operations / time / 1e12:.0f} TFLOP/s" if operations else ""
@@ -145,7 +144,7 @@ def measure_ceilings() -> Table:
 
 
 def measure_fp8_ceiling() -> float:
-    """Operations/s of an FP8 product of 8192 cubed, with a scale a row."""
+    """Operations/s of an FP8 product of 8192 cubed, with one scale per row."""
     rows = Fp8Rows.empty(8192, 8192, device=torch.device("cuda"))
     rows.copy_(randn(8192, 8192))
     call = partial(
@@ -156,7 +155,7 @@ def measure_fp8_ceiling() -> float:
 
 
 def fill_fp8(view: KVView) -> None:
-    """Random keys and values, of which torch would make NaN where they are beyond FP8."""
+    """Random keys and values, clamped since torch converts values beyond FP8's range to NaN."""
     for part in view.parts():
         for some in torch.split(part, 64):
             some.copy_((randn(*some.shape) * 100).clamp(-LARGEST, LARGEST))
@@ -296,7 +295,8 @@ def bench_products(table: Table) -> None:
 
 
 def bench_gated(table: Table) -> None:
-    """Prefill's gate_up with silu: as two kernels and as one, for so long that power binds."""
+    """Prefill's gate_up with silu, as two kernels and as one; long enough to be limited by
+    power."""
     weights = [randn(2 * WIDE, HIDDEN) / HIDDEN**0.5 for _ in range(4)]
     for rows in (512, 1024, 2048, 4096, 8192):
         x, wide, out = randn(rows, HIDDEN), empty(rows, 2 * WIDE), empty(rows, WIDE)
@@ -314,7 +314,7 @@ def bench_gated(table: Table) -> None:
 
 
 class DecodeStep:
-    """All kernels and products of a decode step in their order: what an engine has left to lose."""
+    """All kernels and products of a decode step in order: the minimum that an engine can reach."""
 
     def __init__(self, batch: int, context: int, weights: list[dict[str, torch.Tensor]]) -> None:
         self.weights = weights

@@ -1,13 +1,12 @@
-"""Which way of cutting the products of a decode step is quickest on this card, and which way of
-splitting its attention.
+"""Finds the fastest configurations of a decode step's products on this card, and of its attention.
 
     python -m benchmarks.kernels.few_rows [--only products,attention] [--rows 8,64] [--out FOLDER]
 
 Shapes are those of Llama-3.1-8B, Qwen2.5-7B and a quarter of Llama-3.1-70B. Weights are read from
-memory (copies of at least 256 MiB take turns), launches overlap as they do in a step. All of
-`skinny_plan.candidates` are built, compared with the library's answer and timed. What wins over
-`config_for`'s choice by more than 3 % is printed as it belongs into `engine/cuda/products.py`.
-Takes about a minute.
+memory (copies of at least 256 MiB alternate), launches overlap as in a step. All of
+`few_rows_plan.candidates` are built, compared with the library's answer and timed. Configurations
+that beat `config_for`'s choice by more than 3 % are printed for `engine/cuda/products.py`. Takes
+about a minute.
 """
 
 from __future__ import annotations
@@ -68,12 +67,12 @@ SHAPES |= {
     "70b/4 gate": (7168, 8192, True), "70b/4 down": (8192, 7168, False),
 }  # fmt: skip
 ATTENTION = ((1, 4096), (8, 1024), (16, 1024), (32, 1024), (64, 1024), (128, 1024))
-NOISE = 0.03  # a gain below this is none
+NOISE = 0.03  # smaller gains are ignored
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One product at one number of rows, with copies of its weights that no cache holds at once."""
+    """One product at one number of rows, with copies of its weights that exceed the cache."""
 
     name: str
     x: torch.Tensor
@@ -127,14 +126,14 @@ def _in_turn(*calls: Call) -> None:
 
 
 def overlapping_s(calls: Sequence[Call]) -> float:
-    """Seconds of a call, all in one graph behind a first kernel that is none of them: what overlaps
-    it is not at the graph's root."""
+    """Seconds per call, with all calls in one graph after another kernel, so that the first call
+    overlaps too."""
     first = empty(64)
     return time_s([lambda: first.add_(1), *calls], replays=7) * (1 + 1 / len(calls))
 
 
 class Search:
-    """Times candidates of one case; remembers all, prints the best."""
+    """Times candidates of one case; records all, prints the best."""
 
     def __init__(self, case: Case, read: float) -> None:
         self.case = case
@@ -152,7 +151,7 @@ class Search:
         return time_us
 
     def best(self, configs: Iterable[FewRowsConfig]) -> FewRowsConfig:
-        """The quickest of the sound ones."""
+        """The fastest of those with correct results."""
         configs = list(configs)
         with ThreadPoolExecutor(BUILDERS) as pool:
             errors = list(pool.map(self.case.error, configs))
@@ -208,7 +207,7 @@ def bench_products(read: float, rows_wanted: Sequence[int]) -> list[dict[str, An
 
 
 def bench_attention(read: float) -> list[dict[str, Any]]:
-    """Each call behind a write of new keys, as in a step: both together are timed."""
+    """Each call follows a write of new keys, as in a step: both are timed together."""
     cores = torch.cuda.get_device_properties(0).multi_processor_count
     cos, sin = (torch.from_numpy(t).cuda() for t in Rope(500000.0).tables(8192, DIM))
     found: list[dict[str, Any]] = []

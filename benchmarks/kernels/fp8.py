@@ -1,9 +1,9 @@
-"""FP8's kernels in every variant, which decides the defaults.
+"""All variants of the FP8 kernels, to choose the defaults.
 
     python -m benchmarks.kernels.fp8 [--only decode,prefill,products,rows] [--out FOLDER]
 
-As `benchmarks.kernels.each` measures. Before a variant of decode attention is timed, its answers
-are held against the float16 variant's.
+Measured like `benchmarks.kernels.each`. Before a variant of decode attention is timed, its answers
+are compared with the float16 variant's.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def bench_products(table: Table) -> None:
                 label = f"mm fp8 {name} {n} {'fast' if fast else 'careful'}"
                 n_bytes = outer * inner + n * (inner + 2 * outer)
                 fp8.add(label, calls, n_bytes=n_bytes, operations=operations)
-            # One scale for all, as if rows' and outputs' were left to who reads the product.
+            # One scale for all, as if the consumer applied those of rows and outputs.
             one = torch.ones((), device=CUDA)
             calls = [
                 partial(torch._scaled_mm, q.values, w.values.t(), scale_a=one, scale_b=one,

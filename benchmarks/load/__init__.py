@@ -1,1 +1,1 @@
-"""Sending a plan to running servers, and what their users would have felt."""
+"""Sends a plan to running servers, and measures the latencies that users would see."""

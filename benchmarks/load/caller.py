@@ -1,4 +1,4 @@
-"""What a client needs of a server, whatever the protocol: build a request, make it, note tokens.
+"""The client side of a server, for any protocol: build a request, send it, record tokens.
 
 HOST:PORT               twolane's own gRPC
 http://HOST:PORT        an OpenAI-style server: twolane's HTTP door, vLLM, SGLang, …
@@ -13,9 +13,8 @@ from typing import Any, Protocol, Self
 
 
 class Answer:
-    """Fills while one request runs. Times are seconds of CLOCK_MONOTONIC since `zero_s`.
-
-    `on_first` is called once, when the first token is here."""
+    """Filled while one request runs. Times are seconds of CLOCK_MONOTONIC since `zero_s`.
+    `on_first` is called once, when the first token arrives."""
 
     __slots__ = ("_on_first", "_zero_s", "failure", "ledger", "times_s")
 
@@ -27,13 +26,13 @@ class Answer:
         self.ledger: Mapping[str, float] = {}
 
     def note(self, n_tokens: int, at_s: float) -> None:
-        """So many tokens came in one message, at that time of the clock."""
+        """`n_tokens` arrived in one message, at that time of the clock."""
         if not self.times_s and n_tokens:
             self._on_first()
         self.times_s.extend([at_s - self._zero_s] * n_tokens)
 
     def end(self, n_output: int) -> None:
-        """The call is over: an answer that is not as long as was asked for is a failure."""
+        """The call has ended: an answer of another length than requested is a failure."""
         if not self.failure and len(self.times_s) != n_output:
             self.failure = "WRONG_LENGTH"
 
@@ -51,15 +50,15 @@ class Caller(Protocol):
     ) -> None: ...
 
     def build(self, token_ids: Sequence[int], n_output: int, seed: int) -> Any:
-        """A request, ready to be sent: greedy, and the answer's length is forced."""
+        """A request, ready to be sent: greedy, and with the answer's length forced."""
 
     async def call(self, message: Any, answer: Answer, timeout_s: float) -> None:
-        """Make the request. Whatever the server does wrong becomes `answer.failure`."""
+        """Send the request. Any error of the server becomes `answer.failure`."""
 
 
 def now_s() -> float:
     """CLOCK_MONOTONIC: one clock for all processes of a host. An event loop's own time may be
-    coarser (uvloop's is in whole milliseconds)."""
+    coarser (uvloop's has whole milliseconds)."""
     return time.monotonic()
 
 

@@ -1,8 +1,8 @@
 """One client process: sends its share of a plan on time, and reports each answer.
 
-Started by `benchmarks.load.client_processes`. JSON lines: a job comes in, "ready" goes out, the
-start time comes in (seconds of CLOCK_MONOTONIC, one clock for all processes of a host). Then a
-request's index goes out when its first token is here, and its record when it has ended.
+Started by `benchmarks.load.client_processes`. JSON lines: reads a job, writes "ready", reads the
+start time (seconds of CLOCK_MONOTONIC, one clock for all processes of a host). Then writes a
+request's index when its first token arrives, and its record when it has ended.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Job:
 
 
 def draw_prompt(vocab_size: int, seed: Sequence[int], index: int, n_prompt: int) -> list[int]:
-    """Random token ids that depend on seed and index alone."""
+    """Random token ids that depend only on seed and index."""
     rng = np.random.default_rng([*seed, index])
     return [int(token_id) for token_id in rng.integers(0, vocab_size, n_prompt)]
 
@@ -52,7 +52,7 @@ async def send_job(
     start: Callable[[], Awaitable[float]],
     emit: Callable[[Record | int], None],
 ) -> None:
-    """Build every request, connect, call `start` for the time to start at, send open loop."""
+    """Build every request, connect, call `start` for the start time, send open loop."""
     callers = [make_caller(endpoint, job.model) for endpoint in job.endpoints]
     shares = []
     for index, arrival_s, n_prompt, n_output in job.requests:

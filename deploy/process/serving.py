@@ -13,6 +13,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,12 +24,15 @@ from twolane.deploy.process.descriptors import (
     raise_limit,
     share,
 )
+from twolane.deploy.process.orphan import end_as_orphan
+from twolane.deploy.spec.listeners import check
 from twolane.deploy.spec.settings import DECODE
 from twolane.deploy.spec.specs import ProcessSpec, RouterSpec, WorkerSpec
 from twolane.rpc.listen import ListenError, unreachable
 
 if TYPE_CHECKING:
     from twolane.kvtransfer.transport import Landing
+    from twolane.router.router import Router
     from twolane.worker.doors.server import WorkerServer
 
 
@@ -55,6 +59,10 @@ async def serving(spec: ProcessSpec) -> AsyncIterator[Where]:
     try:
         limit = raise_limit()
     except TooFewDescriptorsError as error:
+        raise StartError(str(error)) from error
+    try:
+        check(spec)
+    except ListenError as error:
         raise StartError(str(error)) from error
     block = _serving_router(spec, limit) if isinstance(spec, RouterSpec) else _serving_worker(spec)
     try:
@@ -115,13 +123,19 @@ async def _serving_router(spec: RouterSpec, limit: int) -> AsyncIterator[Where]:
             await stack.enter_async_context(server)
         except ListenError as error:
             raise StartError(str(error)) from error
-        yield Where(
-            server.address,
-            server.metrics_address,
-            worker_endpoint=server.worker_address,
-            http_endpoint=server.http_address,
-            admin_endpoint=server.admin_address,
-        )
+        async with asyncio.TaskGroup() as tasks:
+            rule = end_as_orphan(
+                spec.state_dir, spec.timing.orphan_s, partial(_heard_at, server.router)
+            )
+            watch = tasks.create_task(rule, name="orphan")
+            yield Where(
+                server.address,
+                server.metrics_address,
+                worker_endpoint=server.worker_address,
+                http_endpoint=server.http_address,
+                admin_endpoint=server.admin_address,
+            )
+            watch.cancel()
 
 
 @asynccontextmanager
@@ -165,13 +179,22 @@ async def _serving_worker(spec: WorkerSpec) -> AsyncIterator[Where]:
                 tasks.create_task(_run(server), name="server")
                 watch = tasks.create_task(power.watch(), name="engine")
                 await server.started.wait()
+                rule = end_as_orphan(spec.state_dir, spec.timing.orphan_s, server.heard_at)
+                orphan = tasks.create_task(rule, name="orphan")
                 yield Where(worker.endpoint, server.metrics_endpoint, runs_on=power.runs_on)
                 watch.cancel()
+                orphan.cancel()
                 server.stop()
         finally:
             await dialer.close()
             for landing in landings.values():
                 landing.close()
+
+
+def _heard_at(router: Router) -> float | None:
+    """When a worker was last heard, in the event loop's time; None: there is none."""
+    ages_s = [worker.last_heard_s for worker in router.status(with_requests=False).workers]
+    return asyncio.get_running_loop().time() - min(ages_s) if ages_s else None
 
 
 async def _run(server: WorkerServer) -> None:

@@ -21,12 +21,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
+from twolane.deploy.spec.host_options import HostOptions
 from twolane.deploy.spec.options import Declared, declared, settings
 from twolane.deploy.spec.page_rules import unprotected, unsummed
 from twolane.deploy.spec.settings import (
     DECODE,
     PREFILL,
     ClusterSettings,
+    RaySettings,
     RouterSettings,
     TimingSpec,
     WorkerSettings,
@@ -41,7 +43,7 @@ NAMES = {"prefill": "prefill", "decode": "decode", "both": "colocated"}  # of po
 WORKER_KINDS = (ModelSpec, EngineConfig, WorkerSettings)
 OPTIONS = {  # by field and by key
     name: each
-    for each in declared(ClusterSettings, RouterSettings, TimingSpec, *WORKER_KINDS)
+    for each in declared(ClusterSettings, RaySettings, RouterSettings, TimingSpec, *WORKER_KINDS)
     for name in (each.field, each.key)
 }
 
@@ -128,6 +130,11 @@ class TimingOptions(_Part):
     """Times of the failure rules, and of a clean end."""
 
 
+@_with_options(RaySettings, is_final=True)
+class RayOptions(_Part):
+    """Which Ray has the cluster."""
+
+
 @_with_options(ClusterSettings, is_final=True)
 class _ClusterOptions(_Part):
     """What holds for all of a cluster."""
@@ -136,9 +143,11 @@ class _ClusterOptions(_Part):
 class Topology(_ClusterOptions):
     """One cluster."""
 
+    ray: RayOptions = RayOptions()
     router: RouterOptions = RouterOptions()
     timing: TimingOptions = TimingOptions()
     workers: WorkerOptions = WorkerOptions()
+    hosts: Annotated[tuple[HostOptions, ...], Field(strict=False)] = ()
     pools: Annotated[tuple[Pool, ...], Field(strict=False)]
 
     def options_of(self, pool: Pool) -> WorkerOptions:
@@ -198,6 +207,7 @@ def _contradictions(topology: Topology, *, is_whole: bool) -> Iterator[Problem]:
         )
     yield from _unsummed(topology)
     yield from _unprotected(topology)
+    yield from _misplaced_hosts(topology)
     if not refused and any(pool.role != "both" for pool in topology.pools):
         yield from _strangers(topology)
     parts: tuple[tuple[Place, BaseModel, type], ...] = (
@@ -243,6 +253,20 @@ def written(text: str, name: Callable[[str], str]) -> str:
 
     pattern = r"\b((?P<part>(router|timing|workers)\.)|(?=[a-z]+_))(?P<word>[a-z_]+)\b"
     return re.sub(pattern, replaced, text)
+
+
+def _misplaced_hosts(topology: Topology) -> Iterator[Problem]:
+    """Hosts without the launcher that reaches them, and equal ones."""
+    if topology.hosts and topology.launcher != "agents":
+        text = f"launcher is {topology.launcher}, which reaches no hosts: make it agents"
+        yield Problem(("hosts",), text)
+    for field in ("name", "agent"):
+        seen: dict[str, int] = {}
+        for i, host in enumerate(topology.hosts):
+            said = getattr(host, field)
+            first = seen.setdefault(said, i)
+            if first != i:
+                yield Problem(("hosts", i, field), f"hosts[{first}] has the {field} {said} already")
 
 
 def _unsummed(topology: Topology) -> Iterator[Problem]:
@@ -336,7 +360,8 @@ def _problem(detail: Mapping[str, Any]) -> Problem:
 
 def _did_you_mean(place: Place) -> str:
     parts: dict[str | int, type[BaseModel]] = {
-        "router": RouterOptions, "timing": TimingOptions, "workers": WorkerOptions, "pools": Pool
+        "ray": RayOptions, "router": RouterOptions, "timing": TimingOptions,
+        "workers": WorkerOptions, "pools": Pool, "hosts": HostOptions,
     }  # fmt: skip
     part = parts.get(place[0], Topology) if len(place) > 1 else Topology
     if place[-1] in part.model_fields:  # it stands where an object of its own would

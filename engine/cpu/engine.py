@@ -20,7 +20,7 @@ from twolane.engine.model_files.checkpoint import Checkpoint, weights_revision
 from twolane.engine.model_files.fingerprint import model_fingerprint
 from twolane.engine.model_files.shard import Shard
 from twolane.engine.model_files.weights import load_weights, random_weights
-from twolane.engine.parallel.collective import Alone, Collective
+from twolane.engine.parallel.collective import Collective, SingleRank
 from twolane.engine.parallel.pool_file import map_pool
 from twolane.engine.progress import Progress
 from twolane.engine.step import (
@@ -55,11 +55,9 @@ class CpuEngine:
     def run(self, work: Sequence[RowWork]) -> list[RowResult]:
         """See `twolane.engine.step.Engine.run`. An empty batch gives an empty list."""
         assert self._kv is not None, "the engine is closed"
-        complaints = [row_error(row, self.spec) for row in work]
-        results = [
-            RowResult(row.row, error=text) for row, text in zip(work, complaints, strict=True)
-        ]
-        sound = [i for i, text in enumerate(complaints) if not text]
+        errors = [row_error(row, self.spec) for row in work]
+        results = [RowResult(row.row, error=text) for row, text in zip(work, errors, strict=True)]
+        sound = [i for i, text in enumerate(errors) if not text]
         if sound:
             use_threads(self._threads)
             with torch.inference_mode():
@@ -77,7 +75,7 @@ class CpuEngine:
     def _run_sound(self, work: list[RowWork], kv: KVPool) -> list[RowResult]:
         packed = pack(work, self.spec.page_tokens)
         last = packed.offsets + packed.lengths - 1
-        kv.wipe_tail(packed.token_pages[last].tolist(), (packed.token_slots[last] + 1).tolist())
+        kv.zero_tail(packed.token_pages[last].tolist(), (packed.token_slots[last] + 1).tolist())
         hidden = self._model.forward(packed, kv, torch.from_numpy(last))
         finite = torch.isfinite(hidden).all(dim=-1).tolist()
         sampled = [i for i, row in enumerate(work) if row.sample and finite[i]]
@@ -118,7 +116,7 @@ def load_engine(
     context = config.context_for(arch.max_position)
     page_tokens = config.page_tokens or CPU_PAGE_TOKENS
     dtype: torch.dtype = getattr(torch, config.dtype)
-    ranks = ranks or Alone()
+    ranks = ranks or SingleRank()
     shard = Shard(ranks.rank, ranks.ranks)
     local = shard.local(arch)
     use_threads(config.threads)

@@ -134,7 +134,7 @@ class KVPool:
         heads = np.arange(shape.kv_heads) * shape.page_tokens
         return (self.places(pages) * (2 * shape.layers * plane) + slots)[:, None] + heads
 
-    def wipe_tail(self, pages: Sequence[int], used: Sequence[int]) -> None:
+    def zero_tail(self, pages: Sequence[int], used: Sequence[int]) -> None:
         """Zero the positions from `used[i]` on of each page, in all layers.
 
         Attention reads whole tiles, and gives positions past a row's end the weight 0; stale bytes

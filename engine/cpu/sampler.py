@@ -55,9 +55,9 @@ class Sampler:
         params, n_generated = row.params, len(row.token_ids) - row.n_prompt
         logits = raw
         if not leaves_logits_alone(params, n_generated):
-            complaint = self._check_ids(row)
-            if complaint:
-                return complaint
+            error = self._check_ids(row)
+            if error:
+                return error
             logits = raw.copy()
             adjust(logits, params, row.token_ids, row.n_prompt, self._eos_token_ids)
             highest = int(np.argmax(logits))

@@ -135,7 +135,7 @@ def unpin(address: int) -> None:
     _check(_driver().cuMemHostUnregister(ctypes.c_void_p(address)), "cuMemHostUnregister")
 
 
-def is_past(event: int) -> bool:
+def is_event_done(event: int) -> bool:
     """Whether the event with that handle has happened. Raises `CudaError` if work before it
     failed."""
     status = _driver().cuEventQuery(ctypes.c_void_p(event))
@@ -180,7 +180,7 @@ class Copies:
         self._one = driver.cuMemcpyAsync
         self._one.argtypes = [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p]
 
-    def give(self, targets: Addresses, sources: Addresses, sizes: Addresses) -> None:
+    def submit(self, targets: Addresses, sources: Addresses, sizes: Addresses) -> None:
         """Submit copies; returns at once. Even if `CudaError` is raised, the stream waits for those
         submitted."""
         n_streams = min(len(self._streams), -(-len(sizes) // _LEAST_SHARE))
@@ -192,11 +192,11 @@ class Copies:
                 self._wait(stream, 0)  # guard: side by side
         try:
             for share, stream in zip(shares, used, strict=True):
-                self._give(targets[share], sources[share], sizes[share], stream)
+                self._submit(targets[share], sources[share], sizes[share], stream)
         finally:
             self._join(n_streams)
 
-    def _give(
+    def _submit(
         self, targets: Addresses, sources: Addresses, sizes: Addresses, stream: ctypes.c_void_p
     ) -> None:
         if self._batch is None:

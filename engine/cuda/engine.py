@@ -58,7 +58,7 @@ class CudaEngine:
         latest: torch.Tensor,
         table_pages: int,
         exact: bool,
-        sums: AllReduce | None = None,
+        all_reduce: AllReduce | None = None,
     ) -> None:
         device = memory.device
         self.spec = spec
@@ -77,13 +77,13 @@ class CudaEngine:
             spec.vocab_size,
             spec.eos_token_ids,
             exact=exact,
-            agreed=None if sums is None else sums.agreed,
+            agreed=None if all_reduce is None else all_reduce.agreed,
         )
         self._latest = latest  # [2, rows]: tokens, bits of log-probabilities
         fresh = torch.zeros_like(latest)
         self._fresh_bits = fresh
         self._fresh = Fresh(fresh[0], fresh[1].view(torch.float32))
-        has_graphs = self._pinned and (sums is None or not sums.waits)
+        has_graphs = self._pinned and (all_reduce is None or not all_reduce.waits)
         self._graphs = DecodeGraphs(self._decode, device, has_graphs=has_graphs)
         self._places: dict[int, int] = {}  # by row: the index of the last step's sample
 
@@ -96,14 +96,14 @@ class CudaEngine:
         kind that was not warmed up compiles kernels first, which takes seconds."""
         return self._submit(work)
 
-    def try_out(self, work: Sequence[RowWork]) -> list[RowResult]:
+    def run_few_layers(self, work: Sequence[RowWork]) -> list[RowResult]:
         """Like `run`, but with few layers: loads everything that such a step needs. The results are
         meaningless."""
         return self._submit(work, few_layers=True).result()
 
     def _submit(self, work: Sequence[RowWork], *, few_layers: bool = False) -> Step:
         assert self._memory is not None, "the engine is closed"
-        errors = [self._complaint(row) for row in work]
+        errors = [self._error_of(row) for row in work]
         sound = [(nth, row) for nth, row in enumerate(work) if not errors[nth]]
         if not sound:
             self._places = {}
@@ -118,7 +118,7 @@ class CudaEngine:
         with torch.inference_mode(), self._on_stream():
             self._graphs.run(self._pack_decode([], bucket))
 
-    def wipe(self) -> None:
+    def zero_pool(self) -> None:
         """Zero the pool, as it was at first. No row may have pages in it."""
         assert self._memory is not None, "the engine is closed"
         with torch.inference_mode(), self._on_stream():
@@ -259,10 +259,12 @@ class CudaEngine:
         host = torch.empty(source.shape, dtype=source.dtype, pin_memory=self._pinned)
         return host.copy_(source, non_blocking=True)
 
-    def _complaint(self, row: RowWork) -> str:
+    def _error_of(self, row: RowWork) -> str:
         if row.follows and row.row not in self._places:
             return "the row's previous step failed"
-        return row_error(row, self.spec) or (self._sampler.complaint(row) if row.sample else "")
+        return row_error(row, self.spec) or (
+            self._sampler.parameter_error(row) if row.sample else ""
+        )
 
     @contextmanager
     def _on_stream(self) -> Iterator[None]:

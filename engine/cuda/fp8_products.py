@@ -27,7 +27,7 @@ def fp8_product(
     if x.values.is_meta:
         return x.values.new_empty(len(x), len(weight), dtype=dtype)
     if x.values.device.type != "cuda":
-        return torch.mm(x.wide(), weight.wide().t()).to(dtype)
+        return torch.mm(x.dequantise(), weight.dequantise().t()).to(dtype)
     return torch._scaled_mm(
         x.values,
         weight.values.t(),

@@ -35,7 +35,7 @@ from twolane.engine.model_files.weights import LayerWeights, Weights
 class CudaModel:
     """Weights and pool of one device; `latest` [any] int32 holds the last step's samples.
 
-    With `sums`, this is one rank of several: `arch` and `weights` are its part.
+    With `all_reduce`, this is one rank of several: `arch` and `weights` are its part.
     """
 
     def __init__(
@@ -50,13 +50,13 @@ class CudaModel:
         max_context_tokens: int,
         exact: bool,
         overlap: int,
-        sums: AllReduce | None = None,
+        all_reduce: AllReduce | None = None,
     ) -> None:
         """`overlap`: how the launches of a decode step overlap (`twolane.engine.kernels.pdl`); not
         at all in exact mode."""
         self.arch = arch
         self.weights = weights
-        self._sums = sums
+        self._all_reduce = all_reduce
         self.view = view
         self.windows = tuple(sorted(set(arch.windows)))
         self._n_few = n_few_layers(arch.windows)
@@ -103,7 +103,9 @@ class CudaModel:
         normed = residual.new_empty(residual.shape)
         self._add_norm(out, residual, weights.norm, normed, pdl)
         logits = self._products(normed, weights.head, None, pdl=pdl)
-        return logits if self._sums is None else self._sums.logits(logits, arch.vocab_size)
+        return (
+            logits if self._all_reduce is None else self._all_reduce.logits(logits, arch.vocab_size)
+        )
 
     def _plan(self, inputs: DeviceInputs, n_decode: int) -> dict[int, DecodePlan]:
         if not n_decode:
@@ -131,8 +133,8 @@ class CudaModel:
         eps = self.arch.norm_eps
         if out is None:
             rms_norm(residual, weight, out=normed, epsilon=eps, pdl=pdl)
-        elif self._sums is not None:
-            self._sums.add_norm(out, residual, weight, out=normed, epsilon=eps, pdl=pdl)
+        elif self._all_reduce is not None:
+            self._all_reduce.add_norm(out, residual, weight, out=normed, epsilon=eps, pdl=pdl)
         else:
             rms_norm(out, weight, out=normed, epsilon=eps, residual=residual, pdl=pdl)
 

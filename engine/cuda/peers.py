@@ -36,9 +36,9 @@ def share_buffers(
     except CudaError as error:
         log.warning("%s", error)
         ours = bytes(EXPORT_BYTES)
-    told = _exchange(ranks, ours, device)
+    gathered = _exchange(ranks, ours, device)
     try:
-        for rank, text in enumerate(told):
+        for rank, text in enumerate(gathered):
             addresses.append(memory.address if rank == ranks.rank else open_memory(text))
     except CudaError as error:
         log.warning("%s", error)
@@ -56,5 +56,5 @@ def share_buffers(
 
 def _exchange(ranks: Collective, ours: bytes, device: torch.device) -> list[bytes]:
     held = torch.from_numpy(np.frombuffer(ours, np.uint8).copy()).to(device)
-    told: bytes = ranks.all_gather(held).cpu().numpy().tobytes()
-    return [told[at : at + len(ours)] for at in range(0, len(told), len(ours))]
+    gathered: bytes = ranks.all_gather(held).cpu().numpy().tobytes()
+    return [gathered[at : at + len(ours)] for at in range(0, len(gathered), len(ours))]

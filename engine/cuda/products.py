@@ -6,7 +6,7 @@ import torch
 
 from twolane.engine.cpu.exact_products import TiledProduct
 from twolane.engine.cuda.fp8_products import fp8_product
-from twolane.engine.cuda.tuning import USUAL, Tuning
+from twolane.engine.cuda.tuning import DEFAULT_TUNING, Tuning
 from twolane.engine.kernels.launch import card_of
 from twolane.engine.kernels.products.few_rows import PartialSums, can_stream, few_rows_product
 from twolane.engine.kernels.products.few_rows_plan import FewRowsConfig, config_for, pad_rows
@@ -20,7 +20,7 @@ from twolane.engine.kernels.rows.silu import silu_mul
 from twolane.engine.model_files.fp8 import Fp8Rows, Matrix
 
 STREAMED_ROWS = 128  # up to here our own kernel is faster than cuBLAS
-TALL_ROWS = 512  # from here our own gated kernel is as fast, if it fills the card
+MANY_ROWS = 512  # from here our own gated kernel is as fast, if it fills the card
 # Measured on an H200 where `config_for` is off by more than 3 %. Key: padded rows, outputs (units,
 # if gated), inputs, gated. None: cuBLAS is faster.
 MEASURED: dict[tuple[int, int, int, bool], FewRowsConfig | None] = {
@@ -54,7 +54,7 @@ class Products:
     """
 
     def __init__(
-        self, *, exact: bool, dtype: torch.dtype = torch.bfloat16, tuning: Tuning = USUAL
+        self, *, exact: bool, dtype: torch.dtype = torch.bfloat16, tuning: Tuning = DEFAULT_TUNING
     ) -> None:
         self._dtype = dtype
         self._tiled = TiledProduct(EXACT_HEIGHTS, EXACT_REFERENCE) if exact else None
@@ -99,9 +99,9 @@ class Products:
             config = None if self._is_for_gemv(x) else self._config(x, units, gated=True)
             if config is not None:
                 return self._stream(x, weight, bias, config, gated=True, pdl=pdl)
-            plan = self._tall_plan(x, units) if bias is None else None
+            plan = self._many_rows_plan(x, units) if bias is None else None
             if plan is not None:
-                return _gated_tall(x, weight, plan)
+                return _gated_many_rows(x, weight, plan)
         wide = self(x, weight, bias, pdl=pdl)
         thin = self.rows_like(wide, units, fp8=isinstance(weight, Fp8Rows))
         silu_mul(wide, out=thin, pdl=pdl)
@@ -120,10 +120,10 @@ class Products:
             return False
         return len(x) <= tuning.gemv_rows
 
-    def _tall_plan(self, x: torch.Tensor, units: int) -> GatedManyRowsPlan | None:
+    def _many_rows_plan(self, x: torch.Tensor, units: int) -> GatedManyRowsPlan | None:
         """The plan of our own gated kernel for many rows; None if it does not apply."""
         rows, inner = x.shape
-        if self._tiled is not None or self._tuning.library_products or rows < TALL_ROWS:
+        if self._tiled is not None or self._tuning.library_products or rows < MANY_ROWS:
             return None
         if inner % 8 or units % 8 or inner <= CHUNK:
             return None
@@ -170,7 +170,9 @@ class Products:
         return out
 
 
-def _gated_tall(x: torch.Tensor, weight: torch.Tensor, plan: GatedManyRowsPlan) -> torch.Tensor:
+def _gated_many_rows(
+    x: torch.Tensor, weight: torch.Tensor, plan: GatedManyRowsPlan
+) -> torch.Tensor:
     from twolane.engine.kernels.products.gated_many_rows import (
         gated_many_rows,  # in Gluon, which a card may do without
     )

@@ -70,7 +70,7 @@ class DeviceSampler:
         self._exact = exact
         self._agreed = agreed
 
-    def complaint(self, work: RowWork) -> str:
+    def parameter_error(self, work: RowWork) -> str:
         """Why the row's parameters do not fit the vocabulary, or an empty string."""
         for token in work.params.logit_bias:
             if token >= self._vocab_size:

@@ -23,4 +23,4 @@ class Tuning:
     overlap: int = OVERLAP
 
 
-USUAL = Tuning()
+DEFAULT_TUNING = Tuning()

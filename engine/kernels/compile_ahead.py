@@ -25,22 +25,22 @@ from triton import AsyncCompileMode, knobs
 
 from twolane.engine.kernels.launch import Take
 
-Rehearse = Callable[[Take], None]
+DryRun = Callable[[Take], None]
 Context = Callable[[], AbstractContextManager[Any]]
 MAX_THREADS = 16  # more would only wait for the interpreter lock
 _LOOK_EVERY_S = 0.02
 
 
 class CompileAhead:
-    """Compiles the kernels that `rehearse`, called on another thread, finds. Starts at `with`;
+    """Compiles the kernels that `dry_run`, called on another thread, finds. Starts at `with`;
     leaving it waits, and after an exception drops what has not begun.
 
     Any thread may launch kernels meanwhile; one that is being compiled is waited for. `around`: a
     context in which each thread works, such as a device.
     """
 
-    def __init__(self, rehearse: Rehearse, *, threads: int, around: Context = nullcontext) -> None:
-        self._rehearse = rehearse
+    def __init__(self, dry_run: DryRun, *, threads: int, around: Context = nullcontext) -> None:
+        self._dry_run = dry_run
         self._around = around
         self._pool = ThreadPoolExecutor(threads, "compile")
         self._all_known = threading.Event()
@@ -85,7 +85,7 @@ class CompileAhead:
     def _run(self) -> None:
         with self._around(), self._mode:  # leaving the mode waits for all kernels
             try:
-                self._rehearse(_compile)
+                self._dry_run(_compile)
             finally:
                 self._all_known.set()
 

@@ -31,18 +31,18 @@ class Card:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rehearsal:
+class _DryRun:
     card: Card
     take: Take
 
 
-_current: ContextVar[_Rehearsal | None] = ContextVar("rehearsal", default=None)
+_current: ContextVar[_DryRun | None] = ContextVar("dry_run", default=None)
 
 
 @contextmanager
-def rehearsing(card: Card, take: Take) -> Iterator[None]:
+def dry_running(card: Card, take: Take) -> Iterator[None]:
     """On this thread, within `with`, nothing is launched and `meta` stands for such a card."""
-    token = _current.set(_Rehearsal(card, take))
+    token = _current.set(_DryRun(card, take))
     try:
         yield
     finally:
@@ -51,19 +51,19 @@ def rehearsing(card: Card, take: Take) -> Iterator[None]:
 
 def launch(kernel: Any, grid: tuple[int, ...]) -> Callable[..., None]:
     """Every kernel of the engine is launched by this: `kernel[grid]`, or `take` in a dry run."""
-    rehearsal = _current.get()
-    if rehearsal is None:
+    dry_run = _current.get()
+    if dry_run is None:
         launched: Callable[..., None] = kernel[grid]
         return launched
-    return partial(rehearsal.take, kernel, grid)
+    return partial(dry_run.take, kernel, grid)
 
 
 def card_of(device: torch.device) -> Card | None:
     """The card that tensors of that device are on; None for a CPU."""
     if device.type == "cuda":
         return _real(device)
-    rehearsal = _current.get()
-    return rehearsal.card if rehearsal is not None and device.type == "meta" else None
+    dry_run = _current.get()
+    return dry_run.card if dry_run is not None and device.type == "meta" else None
 
 
 @cache

@@ -84,7 +84,7 @@ class Checkpoint:
             if isinstance(target, Fp8Rows):
                 target.copy_(rows)
             else:
-                target.copy_(rows.wide())
+                target.copy_(rows.dequantise())
             return
         if not source.is_floating_point() or source.dtype.itemsize < 2:
             raise CheckpointError(f"tensor {name} is {source.dtype}; float weights are supported")

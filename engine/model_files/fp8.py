@@ -57,12 +57,12 @@ class Fp8Rows:
             self.values.copy_(source.values)
             self.scales.copy_(source.scales)
             return
-        wide = source.to(self.values.device).float()
-        scales = (wide.abs().amax(-1) / LARGEST).clamp(min=SMALLEST_SCALE)
+        values = source.to(self.values.device).float()
+        scales = (values.abs().amax(-1) / LARGEST).clamp(min=SMALLEST_SCALE)
         self.scales.copy_(scales)
-        self.values.copy_((wide / scales[:, None]).to(FP8))
+        self.values.copy_((values / scales[:, None]).to(FP8))
 
-    def wide(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    def dequantise(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """The dequantised rows, a new `[rows, width]`."""
         return (self.values.float() * self.scales[:, None]).to(dtype)
 

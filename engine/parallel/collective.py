@@ -28,7 +28,7 @@ class Collective(Protocol):
         ...
 
 
-class Alone:
+class SingleRank:
     """A single rank: every operation returns its input."""
 
     rank = 0

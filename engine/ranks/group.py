@@ -63,7 +63,7 @@ class Member:
 
 
 @dataclass(slots=True)
-class _Flight:
+class _StepInFlight:
     """A step in flight: which ranks have answered so far."""
 
     digests: dict[int, int] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class RankGroup:
         self._silent_after_s = silent_after_s
         self._writer = StepWriter()
         self._number = 0
-        self._flying: dict[int, _Flight] = {}
+        self._in_flight: dict[int, _StepInFlight] = {}
         self._facts: dict[int, dict[str, Any]] = {}
         self._lock = threading.Lock()
         self._is_ready = threading.Event()  # or lost
@@ -147,17 +147,17 @@ class RankGroup:
         assert not self._is_closing, "the engine is closed"
         if not work:
             return DoneStep([])
-        flight = _Flight()
+        step = _StepInFlight()
         with self._lock:
             if self._losses:
                 raise self._losses[0]
             self._number += 1
             number = self._number
-            self._flying[number] = flight
+            self._in_flight[number] = step
         message = self._writer.encode(number, work)
         for member in self._members:
             self._send(member, Kind.STEP, message)
-        return _GroupStep(self, number, flight)
+        return _GroupStep(self, number, step)
 
     def run(self, work: Sequence[RowWork]) -> list[RowResult]:
         """`submit` and wait."""
@@ -219,24 +219,24 @@ class RankGroup:
         else:
             self.device_pool = self._mapped.pool
 
-    def wait_for(self, number: int, flight: _Flight) -> list[RowResult]:
+    def wait_for(self, number: int, step: _StepInFlight) -> list[RowResult]:
         """Wait until every rank has answered, each after its part was complete on its device: then
         everything that they wrote into the step's pages is there, and may be transferred."""
-        if not flight.landed.wait(self._silent_after_s):
+        if not step.landed.wait(self._silent_after_s):
             text = f"has not answered for {self._silent_after_s:g} s"
             for member in self._members:
-                if member.rank not in flight.digests:
+                if member.rank not in step.digests:
                     self._lose(RankLostError(member.rank, text))
         with self._lock:
-            self._flying.pop(number, None)
-            if len(flight.digests) < len(self._members):
+            self._in_flight.pop(number, None)
+            if len(step.digests) < len(self._members):
                 raise self._losses[0]
-        for rank, found in flight.digests.items():
-            if found != flight.digests[0]:
+        for rank, found in step.digests.items():
+            if found != step.digests[0]:
                 error = RankLostError(rank, f"disagrees with rank 0 about step {number}")
                 self._lose(error)
                 raise error
-        return decode_results(flight.body)
+        return decode_results(step.body)
 
     def _send(self, member: Member, kind: Kind, body: bytes = b"") -> None:
         with contextlib.suppress(OSError):  # its reader notices too, and reports how it died
@@ -269,14 +269,14 @@ class RankGroup:
     def _land(self, rank: int, body: bytes) -> None:
         number, found = read_head(body)
         with self._lock:
-            flight = self._flying.get(number)
-            if flight is None:
+            step = self._in_flight.get(number)
+            if step is None:
                 return
-            flight.digests[rank] = found
+            step.digests[rank] = found
             if rank == 0:
-                flight.body = body
-            if len(flight.digests) == len(self._members):
-                flight.landed.set()
+                step.body = body
+            if len(step.digests) == len(self._members):
+                step.landed.set()
 
     def _lose(self, error: Exception) -> None:
         """Kill all ranks and wake all waiters. Later errors are mostly consequences."""
@@ -284,13 +284,13 @@ class RankGroup:
             self._losses.append(error)
             if len(self._losses) > 1:
                 return
-            listeners, flights = list(self._listeners), list(self._flying.values())
+            listeners, steps = list(self._listeners), list(self._in_flight.values())
         self._is_lost.set()
         log.error("%s", error)
         for member in self._members:
             member.process.kill()
-        for flight in flights:
-            flight.landed.set()
+        for step in steps:
+            step.landed.set()
         self._is_ready.set()
         for listener in listeners:
             listener(error)
@@ -300,11 +300,11 @@ class RankGroup:
 class _GroupStep:
     group: RankGroup
     number: int
-    flight: _Flight
+    step: _StepInFlight
     written: Mark | None = None  # each rank writes its own pages: its answer proves it
 
     def result(self) -> list[RowResult]:
-        return self.group.wait_for(self.number, self.flight)
+        return self.group.wait_for(self.number, self.step)
 
 
 def _error_of(rank: int, kind: str, text: str) -> Exception:

@@ -72,13 +72,13 @@ def _read_start(frame: tuple[Kind, bytes]) -> tuple[EngineConfig, Place]:
 
 
 def _progress(place: Place, channel: Channel) -> Progress:
-    told_s = 0.0
+    sent_s = 0.0
 
     def progress(news: Loaded | Readied) -> None:
-        nonlocal told_s
+        nonlocal sent_s
         now = time.monotonic()
-        if place.rank == 0 and (news.is_last or now - told_s > _PROGRESS_EVERY_S):
-            told_s = now
+        if place.rank == 0 and (news.is_last or now - sent_s > _PROGRESS_EVERY_S):
+            sent_s = now
             channel.send_json(Kind.PROGRESS, [type(news).__name__, *news])
 
     return progress
@@ -88,11 +88,11 @@ def _serve(engine: Engine, place: Place, channel: Channel) -> None:
     """Submit steps as they arrive; another thread waits for results, since the engine may be
     pipelined."""
     reader = StepReader()
-    flying: queue.SimpleQueue[tuple[int, Step] | None] = queue.SimpleQueue()
+    in_flight: queue.SimpleQueue[tuple[int, Step] | None] = queue.SimpleQueue()
     encode = encode_results if place.rank == 0 else encode_digest
 
     def answer() -> None:
-        while (step := flying.get()) is not None:
+        while (step := in_flight.get()) is not None:
             channel.send(Kind.RESULT, encode(step[0], step[1].result()))
 
     answers = threading.Thread(target=answer, name="answers")
@@ -102,8 +102,8 @@ def _serve(engine: Engine, place: Place, channel: Channel) -> None:
         if frame is None or frame[0] is Kind.CLOSE:
             break
         number, work = reader.decode(frame[1])
-        flying.put((number, engine.submit(work)))
-    flying.put(None)
+        in_flight.put((number, engine.submit(work)))
+    in_flight.put(None)
     answers.join()
 
 

@@ -128,9 +128,10 @@ class Dispatcher:
         self._look_after_lost(now)
         return member is not None
 
-    def report_gone(self, epoch: int, now: float) -> None:
-        """Proof: no process of this epoch runs. Passed on to every worker that it may have fed."""
-        self.members.report_gone(epoch, now)
+    def report_gone(self, epoch: int, now: float, *, host: str | None = None) -> None:
+        """Proof: no process of this epoch runs. Passed on to every worker that it may have fed.
+        `host`, and what is raised: see `Membership`."""
+        self.members.report_gone(epoch, now, host=host)
         for member in self.members:
             self.board.send(member.epoch, commands.peer_gone(epoch))
         self._look_after_lost(now)

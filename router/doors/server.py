@@ -187,7 +187,10 @@ class RouterServer:
         )
         stack.push_async_callback(server.stop, None)
         door = AdminDoor(
-            self.router, http_endpoint=self.http_address, metrics_endpoint=self.metrics_address
+            self.router,
+            http_endpoint=self.http_address,
+            metrics_endpoint=self.metrics_address,
+            insecure_listeners=self.gates.insecure_listeners(),
         )
         server.add_generic_rpc_handlers((door.handler(),))
         server.add_generic_rpc_handlers(standard_handlers(self._health, (ADMIN,), self._calls))

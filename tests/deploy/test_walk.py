@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,8 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 from starlette.routing import BaseRoute, Mount, Route
 
-from tests.deploy.clusters import model_with
+from tests.deploy.walked import SECRET, Served, cluster
 from tests.pki import FAR, Pki, far_is_far
-from twolane.deploy.bundled import model_path
-from twolane.deploy.process.serving import Where, serving
-from twolane.deploy.spec.settings import RouterSettings, TimingSpec
-from twolane.deploy.spec.specs import RouterSpec, WorkerSpec
 from twolane.router.config import HttpConfig, RouterConfig
 from twolane.router.doors.http.app import make_app
 from twolane.router.router import Router
@@ -34,11 +29,11 @@ from twolane.rpc.secret import shown
 from twolane.security.credentials import Credentials
 from twolane.security.identity import Role
 from twolane.security.tls import TlsFiles, server_name
-from twolane.v1 import cluster_pb2, inference_pb2, transfer_pb2, worker_pb2
+from twolane.v1 import agent_pb2, cluster_pb2, inference_pb2, transfer_pb2, worker_pb2
 
 CODE = grpc.StatusCode
 IN = "INVALID_ARGUMENT"  # the gate is passed, and the message that is sent is malformed
-OURS = (inference_pb2, cluster_pb2, worker_pb2, transfer_pb2, health_pb2, reflection_pb2)
+OURS = (agent_pb2, inference_pb2, cluster_pb2, worker_pb2, transfer_pb2, health_pb2, reflection_pb2)
 EVERY_ROLE = "router worker agent controller operator viewer client"
 
 # Method: the roles that may call it beyond the loopback; `nobody` is a caller without a certificate
@@ -55,17 +50,26 @@ LISTENERS: Mapping[str, Mapping[str, str]] = {
         "twolane.v1.InferenceService/Cancel": "client",
         "twolane.v1.InferenceService/ListModels": "client",
         "twolane.v1.InferenceService/GetStatus": "client",
+        "twolane.v1.InferenceService/WhoAmI": EVERY_ROLE,
         **HEALTH,
         **REFLECTION,
     },
     "workers": {
         "twolane.v1.MembershipService/Announce": "worker",
         "twolane.v1.MembershipService/ReportGone": "agent controller",
+        "twolane.v1.MembershipService/Supervise": "controller",
     },
     "operators": {  # a socket that is its user's alone: whoever reaches it is an operator
         "twolane.v1.AdminService/GetClusterStatus": "",
         "twolane.v1.AdminService/DrainWorker": "",
         **dict.fromkeys((*HEALTH, *REFLECTION), ""),
+    },
+    "agent": {
+        "twolane.v1.AgentService/Describe": "controller operator viewer",
+        "twolane.v1.AgentService/Start": "controller",
+        "twolane.v1.AgentService/Stop": "controller",
+        "twolane.v1.AgentService/Fence": "controller operator",
+        "twolane.v1.AgentService/Watch": "controller",
     },
     "worker": {
         "twolane.v1.WorkerService/Session": "router",
@@ -84,6 +88,7 @@ ON_LOOPBACK = {
     **dict.fromkeys(LISTENERS["clients"], ANYBODY),
     **dict.fromkeys(LISTENERS["workers"], PROCESSES),
     **dict.fromkeys(LISTENERS["operators"], ANYBODY),
+    **dict.fromkeys(LISTENERS["agent"], PROCESSES),
     "twolane.v1.WorkerService/Session": PROCESSES,
     "twolane.v1.WorkerService/Inspect": PROCESSES,
     "twolane.v1.TransferService/Connect": PROCESSES,
@@ -99,9 +104,6 @@ HTTP = {  # path: roles, `nobody` is a caller without a certificate
 METRICS = {"/metrics": "operator viewer"}  # of a worker; a router's:
 PAGES = METRICS | {"/targets": "operator viewer"}
 
-SECRET = "a-secret-of-the-cluster"
-TIMING = TimingSpec(heartbeat_s=0.05, suspicion_s=1.0, lease_s=1.0, grace_s=1.0, stop_grace_s=0.2)
-
 
 def all_methods() -> Iterator[str]:
     """Of every service of ours, and of those that come with gRPC."""
@@ -116,53 +118,6 @@ def test_every_method_that_there_is_has_its_place_at_a_listener() -> None:
     listed = {method for methods in LISTENERS.values() for method in methods}
     assert listed == {*all_methods()}
     assert ON_LOOPBACK.keys() == listed
-
-
-@dataclass(frozen=True)
-class Served:
-    """Both processes, and how each listener is reached."""
-
-    router: Where
-    worker: Where
-
-    @property
-    def listeners(self) -> dict[str, tuple[str, Role]]:
-        return {
-            "clients": (self.router.endpoint, Role.ROUTER),
-            "workers": (self.router.worker_endpoint, Role.ROUTER),
-            "operators": (self.router.admin_endpoint, Role.ROUTER),
-            "worker": (self.worker.endpoint, Role.WORKER),
-        }
-
-
-@asynccontextmanager
-async def cluster(folder: Path, host: str, pki: Pki | None) -> AsyncIterator[Served]:
-    """A router, and a worker with both roles that it knows."""
-    model = model_with(model_dir=model_path(), engine="fake", n_pages=64)
-    router_spec = RouterSpec(
-        router_id="router-0",
-        model=model,
-        settings=RouterSettings(host=host, port=0, http_port=0),
-        secret=SECRET,
-        bind_host=host,
-        admin_socket=str(folder / "admin.sock"),
-        timing=TIMING,
-        tls=None if pki is None else pki.files("router/router-0"),
-    )
-    async with serving(router_spec) as router:
-        spec = WorkerSpec(
-            worker_id="w-0",
-            epoch=7,
-            roles=("prefill", "decode"),
-            model=model,
-            routers=(router.worker_endpoint,),
-            secret=SECRET,
-            bind_host=host,
-            timing=TIMING,
-            tls=None if pki is None else pki.files("worker/w-0"),
-        )
-        async with serving(spec) as worker:
-            yield Served(router, worker)
 
 
 async def code_of(channel: grpc.aio.Channel, method: str, metadata: Any = ()) -> grpc.StatusCode:
@@ -261,7 +216,7 @@ async def test_on_the_loopback_inner_methods_want_the_secret(tmp_path: Path) -> 
             for (listener, method), code in (
                 await outcomes(served, plain_channel, metadata=metadata)
             ).items():
-                is_inner = listener in ("workers", "worker")
+                is_inner = listener in ("workers", "worker", "agent")
                 if method in LISTENERS[listener]:
                     expected = IN if caller in ON_LOOPBACK[method] else "UNAUTHENTICATED"
                 else:

@@ -51,7 +51,7 @@ def poisoned(n: int, width: int) -> Fp8Rows:
 
 def assert_rounded(got: Fp8Rows, expected: torch.Tensor) -> None:
     assert got.scales.mul(448).double().allclose(expected.abs().amax(-1), rtol=1e-2)
-    error = (got.wide().double() - expected).norm(dim=-1) / expected.norm(dim=-1)
+    error = (got.dequantise().double() - expected).norm(dim=-1) / expected.norm(dim=-1)
     assert error.max() < ROUNDING
 
 
@@ -90,8 +90,8 @@ def test_products_of_fp8_weights_match_float64(n: int, outer: int, inner: int) -
     x = torch.randn(n, inner, device=CUDA, dtype=BF16)
     weight = rows_of(torch.randn(outer, inner, device=CUDA))
     out = Products(exact=False)(x, weight, None, pdl=0)
-    wide = rows_of(x).wide().double() if n > 2 else x.double()
-    expected = wide @ weight.wide().double().t()
+    wide = rows_of(x).dequantise().double() if n > 2 else x.double()
+    expected = wide @ weight.dequantise().double().t()
     assert relative_error(out, expected) < 6e-3  # sums inside the tensor cores keep fewer bits
 
 
@@ -101,7 +101,7 @@ def test_small_products_read_fp8_weights_without_rounding_rows(rows: int) -> Non
     weight = rows_of(torch.randn(1024, 4096, device=CUDA))
     out = torch.full((rows, 1024), torch.nan, device=CUDA, dtype=BF16)
     gemv(x, weight, out=out)
-    assert relative_error(out, x.double() @ weight.wide().double().t()) < 5e-3
+    assert relative_error(out, x.double() @ weight.dequantise().double().t()) < 5e-3
 
 
 @pytest.fixture(scope="module")

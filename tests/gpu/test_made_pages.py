@@ -242,6 +242,6 @@ def _fetch(into: torch.Tensor, address: int) -> None:
     target, source, size = (np.array([n]) for n in (into.data_ptr(), address, into.numel()))
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     copies = Copies(stream.cuda_stream)
-    copies.give(target, source, size)
+    copies.submit(target, source, size)
     stream.synchronize()
     copies.close()

@@ -132,9 +132,9 @@ def test_steps_that_overlap_and_sum_in_one_shot_agree_with_the_librarys_sums(
         intermediate_size=1024, vocab_size=1000,
     )  # fmt: skip
     answers: list[list[list[Row]]] = []
-    for peer_sums in (True, False):
+    for peer_all_reduce in (True, False):
         options: dict[str, Any] = {"dtype": "bfloat16", "n_pages": 100 * PAGES_A_ROW, **stored}
-        with group(model, 2, peer_sums=peer_sums, **options) as several:
+        with group(model, 2, peer_all_reduce=peer_all_reduce, **options) as several:
             crowds = [[Row(i, prompt_of(30 + i), GREEDY) for i in range(n)] for n in (1, 7, 100)]
             for rows in crowds:
                 answer_all(several, rows, 6, chunk=lambda: 1 << 20)

@@ -101,7 +101,10 @@ class Host:
         )
         if done.returncode:
             raise subprocess.CalledProcessError(
-                done.returncode, f"{self.name}: {command}: {done.stderr}", done.stdout, done.stderr
+                done.returncode,
+                f"{self.name}: {command}: {done.stderr}{done.stdout}",
+                done.stdout,
+                done.stderr,
             )
         return done.stdout
 
@@ -186,6 +189,13 @@ class Network:
         host = Host(name, len(self.hosts) + 1, self._python)
         self.hosts.append(host)
         return host
+
+    def reboot(self, host: Host) -> Host:
+        """Kill it; another boot of it comes back, with nothing on its disks."""
+        host.kill()
+        place = self.hosts.index(host)
+        self.hosts[place] = Host(host.name, place + 1, self._python)
+        return self.hosts[place]
 
     def cut(self, a: Host, b: Host) -> None:
         """Nothing gets from one to the other, silently."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _MEMBERS = "tests/router/members/test_membership.py::"
+_REPORTED = "tests/router/members/test_reported_gone.py::"
 
 ACCESS = (
     Mutant(
@@ -105,5 +106,33 @@ ACCESS = (
         "if len(self._members) >= self._config.most_members:",
         "if False:",
         (_MEMBERS + "test_members_are_bounded_and_known_ones_stay",),
+    ),
+    Mutant(
+        "own host",
+        "router/members/membership.py",
+        "if host is not None and its is not None and its.announce.host != host:",
+        "if False:",
+        (_REPORTED + "test_agent_of_another_host_is_not_believed",),
+    ),
+    Mutant(
+        "an agent's host",
+        "router/doors/worker_door.py",
+        "if caller.role is Role.AGENT:",
+        "if False:",
+        (_REPORTED + "test_agent_speaks_for_its_own_host_whatever_it_says",),
+    ),
+    Mutant(
+        "a controller's proof",
+        "router/doors/worker_door.py",
+        "if caller.role is Role.CONTROLLER and request.proof_class != OFF:",
+        "if False:",
+        (_REPORTED + "test_controller_reports_no_proof_but_that_a_host_is_off",),
+    ),
+    Mutant(
+        "term",
+        "deploy/agent/term.py",
+        "if self.highest is not None and term.number <= self.highest.number:",
+        "if False:",
+        ("tests/deploy/agent/test_agent.py::test_term_outlives_the_agent_and_only_rises",),
     ),
 )

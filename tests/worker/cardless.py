@@ -34,7 +34,7 @@ class _Copies:
     def __init__(self, stream: object, side_streams: object) -> None:
         """Everything is done at once, in order."""
 
-    def give(self, targets: Any, sources: Any, sizes: Any) -> None:
+    def submit(self, targets: Any, sources: Any, sizes: Any) -> None:
         for target, source, n_bytes in zip(targets, sources, sizes, strict=True):
             ctypes.memmove(int(target), int(source), int(n_bytes))
 

@@ -11,11 +11,17 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from twolane.cli.common import admin_client, console, json_option, operator_option, print_json
+from twolane.cli.common import (
+    admin_client,
+    client,
+    console,
+    json_option,
+    operator_option,
+    print_json,
+)
 from twolane.cli.rows import Rows
-from twolane.client import Client
 from twolane.service_status import ServiceStatus
-from twolane.status import ClusterStatus, RequestInfo, TenantInfo, WorkerInfo
+from twolane.status import ClusterStatus, HostInfo, RequestInfo, TenantInfo, WorkerInfo
 
 WATCH_EVERY_S = 0.5
 MAX_REQUESTS_SHOWN = 20
@@ -40,7 +46,7 @@ def status(*, watch: bool, with_gone: bool, as_json: bool, endpoint: str | None)
         if admin is not None:
             look = stack.enter_context(admin).status
         else:
-            look = stack.enter_context(Client(endpoint)).status
+            look = stack.enter_context(client(endpoint)).status
         if as_json:
             print_json(look())
         elif not watch:
@@ -82,8 +88,15 @@ def render(status: ClusterStatus, *, with_gone: bool = False) -> RenderableType:
     head = Text(f"{status.router_id} · up {status.uptime_s:.0f} s{http}", style="bold")
     shown = [worker for worker in status.workers if with_gone or worker.state != "gone"]
     workers = sorted(shown, key=lambda worker: worker.worker_id)
-    parts: list[RenderableType] = [head, "", _workers(workers), "", _pages(workers)]
+    parts: list[RenderableType] = [head]
+    if status.insecure_listeners:
+        text = f"without TLS, reached from other machines: {', '.join(status.insecure_listeners)}"
+        parts.append(Text(text, style="bold red"))
+    parts += ["", _workers(workers), "", _pages(workers)]
     parts += ["", _places(workers)]
+    if status.hosts:
+        parts += ["", _hosts(status.hosts)]
+        parts += [Text(lost(host), style="red") for host in status.hosts if host.state != "up"]
     if any(worker.transports for worker in workers):
         parts += ["", _transports(workers)]
     if any(tenant.tenant for tenant in status.tenants):
@@ -126,6 +139,23 @@ def _places(workers: Sequence[WorkerInfo]) -> Rows:
     for worker in workers:
         table.add_row(worker.worker_id, worker.pool, worker.host, _devices(worker.devices))
     return table
+
+
+def _hosts(hosts: Sequence[HostInfo]) -> Rows:
+    table = Rows(("host", "state", "workers"), ("for s",))
+    for host in hosts:
+        style = {"up": "green", "silent": "red"}.get(host.state, "yellow")
+        its = " ".join(host.workers)
+        table.add_row(host.name, Text(host.state, style=style), its, f"{host.for_s:.0f}")
+    return table
+
+
+def lost(host: HostInfo) -> str:
+    """lost 2 GPUs since 4 min (node-b silent; no fence command)"""
+    n, what = (host.gpus, "GPU") if host.gpus else (len(host.workers), "seat")
+    since = f"{host.for_s / 60:.0f} min" if host.for_s >= 60 else f"{host.for_s:.0f} s"
+    note = f"; {host.note}" if host.note else ""
+    return f"lost {n} {what}{'s' * (n != 1)} since {since} ({host.name} {host.state}{note})"
 
 
 def _devices(names: Sequence[str]) -> str:

@@ -14,11 +14,10 @@ import enum
 import ssl
 from dataclasses import dataclass, field
 from functools import partial
-from ipaddress import ip_address
 
 import grpc
 
-from twolane.rpc.listen import ListenError, bare, bind_port, join
+from twolane.rpc.listen import ListenError, bind_port, is_local, join
 from twolane.rpc.options import CHANNEL_OPTIONS
 from twolane.rpc.secret import new_secret, shown
 from twolane.rpc.shared_port import SharedPort
@@ -28,6 +27,7 @@ from twolane.security.tls import (
     TlsFiles,
     TlsFilesError,
     channel_credentials,
+    check_files,
     server_context,
     server_credentials,
     server_name,
@@ -46,17 +46,6 @@ class Protection(enum.Enum):
     LOCAL = "local"  # no other machine reaches it
     TLS = "tls"
     INSECURE = "insecure"  # plain though other machines reach it: the operator allowed that
-
-
-def is_local(host: str) -> bool:
-    """Whether only this machine reaches what listens at `host`, which may be unix:PATH. A name
-    other than localhost may be anything: it is not looked up."""
-    if host.startswith(_UNIX) or host == "localhost":
-        return True
-    try:
-        return ip_address(bare(host)).is_loopback
-    except ValueError:
-        return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,9 +69,8 @@ class Credentials:
         if self.insecure:
             return Protection.INSECURE
         raise UnprotectedError(
-            f"{option} {host} is not this machine alone, so it needs TLS: add "
-            "--tls-ca FILE --tls-cert FILE --tls-key FILE (`twolane certs init` makes them), or "
-            "--insecure where the network is private"
+            f"{option} {host} is not this machine alone, so it needs TLS: --tls-ca, --tls-cert and "
+            "--tls-key, with files of `twolane certs` or your own"
         )
 
     def gate(
@@ -92,12 +80,12 @@ class Credentials:
         option: str,
         *,
         advertised: str = "",
+        takes_secret: bool = True,
         anonymous: Identity | None = None,
         keys: KeyCheck | None = None,
     ) -> Gate:
-        """Of the listener at `host`, which `option` sets. Where callers on this machine may be
-        `anonymous`, the secret means nothing. `advertised` is what others dial instead of `host`.
-        Raises `ListenError`."""
+        """Of the listener at `host`, which `option` sets. `advertised` is what others dial instead
+        of `host`. Raises `ListenError`."""
         protection = self.protection(host, option)
         if protection is Protection.TLS and advertised and is_local(advertised):
             raise ListenError(
@@ -107,7 +95,7 @@ class Credentials:
         return Gate(
             listener,
             is_private=protection is not Protection.TLS,
-            secret="" if anonymous else self.secret,
+            secret=self.secret if takes_secret else "",
             anonymous=anonymous,
             keys=keys,
         )
@@ -155,6 +143,15 @@ class Credentials:
         except TlsFilesError as error:
             raise ListenError(str(error)) from error
 
+    def check(self, host: str, option: str) -> None:
+        """Raises what opening a listener at `host` would raise."""
+        if self.protection(host, option) is Protection.TLS:
+            assert self.tls is not None
+            try:
+                check_files(self.tls)
+            except TlsFilesError as error:
+                raise ListenError(str(error)) from error
+
     def channel(self, endpoint: str, role: Role) -> grpc.aio.Channel:
         """To a process of that role. Its files are read now: a channel that is made anew has the
         certificates of today. Raises `TlsFilesError`."""
@@ -168,13 +165,7 @@ class Credentials:
     def check_calls(self, endpoint: str, option: str) -> None:
         """Raises `ListenError` if calls there would be plain, or cannot be made with these files.
         For endpoints that are known at the start; others fail when they are dialled."""
-        host = _host(endpoint)
-        if self.protection(host, option) is Protection.TLS:
-            assert self.tls is not None
-            try:
-                channel_credentials(self.tls)
-            except TlsFilesError as error:
-                raise ListenError(str(error)) from error
+        self.check(_host(endpoint), option)
 
     def metadata(self, endpoint: str) -> tuple[tuple[str, str], ...]:
         """Of calls there. The secret never leaves the machine, unless the operator allowed that."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from twolane.engine.cuda.driver import Context, Copies, CudaError, is_past
+from twolane.engine.cuda.driver import Context, Copies, CudaError, is_event_done
+from twolane.engine.kernels.pages.page_checksum import checksum_pages
 from twolane.engine.kernels.pages.page_copy import copy_pages
-from twolane.engine.kernels.pages.page_sum import sum_pages
 from twolane.kvtransfer.copy_plan import PageIds
 from twolane.kvtransfer.device import Bytes, DeviceError, Fence, Mark, PeerPool, Sums
 from twolane.worker.cuda.copy_cost import CopyCost
@@ -46,7 +46,7 @@ class CudaFence:
 
     def is_done(self) -> bool:
         try:
-            return is_past(self._handle)
+            return is_event_done(self._handle)
         except CudaError as error:
             raise DeviceError(f"a copy failed: {error}") from error
 
@@ -123,7 +123,7 @@ class CudaCopyStream:
             for parts, held, span in self._origin.batches(pages):
                 ids = upload(held, device)
                 for part in parts:
-                    sum_pages(
+                    checksum_pages(
                         part.address,
                         ids,
                         page_bytes=part.n_bytes,
@@ -171,7 +171,7 @@ class CudaCopyStream:
     def _by_engines(self, copy: Copy, src: PageIds, dst: PageIds) -> None:
         spans = np.array(copy.spans(src, dst), dtype=np.int64)
         begins = spans[:, 0]
-        self._copies.give(
+        self._copies.submit(
             copy.target.address + dst[begins] * copy.target.stride,
             copy.source.address + src[begins] * copy.source.stride,
             (spans[:, 1] - begins) * copy.source.n_bytes,

@@ -18,10 +18,10 @@ import torch
 
 from twolane.engine.kernels.pages.page_convert import (
     UNIT_BYTES,
-    MakeTable,
+    ConversionTable,
     convert_pages,
+    convert_pages_to_fp8,
     fp8_tokens,
-    make_fp8_pages,
 )
 from twolane.kvtransfer.copy_plan import PageIds
 from twolane.kvtransfer.layouts.gather import Gather, gather_of
@@ -77,7 +77,7 @@ class CudaPageConverter:
                 self._address, rows, self._table, page_bytes=size, out=out, programs=programs
             )
             return
-        make_fp8_pages(
+        convert_pages_to_fp8(
             self._address,
             rows,
             self._table,
@@ -100,7 +100,7 @@ def table_of(
     units: int,
     slots_a_page: int,
     device: torch.device,
-) -> MakeTable:
+) -> ConversionTable:
     """A whole page's gather as the kernels read it, cut into granules of `granule_bytes`."""
     cut, rest = divmod(gather.granule_bytes, granule_bytes)
     assert not rest
@@ -112,7 +112,7 @@ def table_of(
     step = gather.step * gather.granule_bytes
     assert not (base % UNIT_BYTES).any()
     assert not (step % UNIT_BYTES).any()
-    return MakeTable(
+    return ConversionTable(
         base=torch.from_numpy(base.reshape(-1) // UNIT_BYTES).to(device),
         unit=torch.from_numpy(np.repeat(gather.unit, cut).astype(np.int32)).to(device),
         step=torch.from_numpy(np.repeat(step // UNIT_BYTES, cut).astype(np.int32)).to(device),

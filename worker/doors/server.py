@@ -49,8 +49,10 @@ class WorkerServer:
             "the metrics' page",
             config.metrics_host or config.bind_host,
             METRICS_HOST,
+            takes_secret=False,
             anonymous=Identity(Role.VIEWER),
         )
+        self._announcer: Announcer | None = None
 
     @property
     def metrics_endpoint(self) -> str:
@@ -58,6 +60,10 @@ class WorkerServer:
         config = self._worker.config
         host = config.metrics_host or config.advertise_host or config.bind_host
         return join(host, self.metrics_port) if self.metrics_port else ""
+
+    def heard_at(self) -> float | None:
+        """When a router was last heard, in the event loop's time; None: none yet."""
+        return None if self._announcer is None else self._announcer.heard_at
 
     def stop(self) -> None:
         """Shut down: finish running rows (up to `drain_for_s`), tell the routers, end `run`."""
@@ -103,6 +109,7 @@ class WorkerServer:
 
     async def _serve(self, servicer: Health, services: Services) -> None:
         announcer = Announcer(self._worker, metrics_endpoint=self.metrics_endpoint)
+        self._announcer = announcer
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(self._worker.run(), name="worker")
             announcing = tasks.create_task(announcer.run(), name="announcer")

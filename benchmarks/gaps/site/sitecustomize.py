@@ -1,4 +1,4 @@
-"""What Python imports first where this folder is on its path: see `benchmarks.gaps.stamps`."""
+"""Python imports this at start-up if the folder is on its path: see `benchmarks.gaps.stamps`."""
 
 import os
 from pathlib import Path

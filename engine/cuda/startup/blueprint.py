@@ -88,7 +88,7 @@ class Blueprint:
         *,
         products: Products,
         latest: torch.Tensor,
-        sums: AllReduce | None,
+        all_reduce: AllReduce | None,
     ) -> CudaModel:
         """A model around `pool`, the bytes of whole pages; all tensors are on its device."""
         view = KVView(
@@ -114,5 +114,5 @@ class Blueprint:
             max_context_tokens=self.context,
             exact=self.config.exact,
             overlap=self.tuning.overlap,
-            sums=sums,
+            all_reduce=all_reduce,
         )

@@ -15,11 +15,11 @@ from twolane.engine.cuda.all_reduce import AllReduce
 from twolane.engine.cuda.inputs import DeviceInputs, InputShape
 from twolane.engine.cuda.model import n_few_layers
 from twolane.engine.cuda.plans import STEP_ROWS
-from twolane.engine.cuda.products import TALL_ROWS
+from twolane.engine.cuda.products import MANY_ROWS
 from twolane.engine.cuda.sampler import DeviceSampler, Fresh
 from twolane.engine.cuda.startup.blueprint import Blueprint
 from twolane.engine.cuda.startup.step_shapes import PassKind, StepShapes, mixed_kinds
-from twolane.engine.kernels.launch import Card, Take, rehearsing
+from twolane.engine.kernels.launch import Card, Take, dry_running
 from twolane.engine.kernels.products.gated_many_rows_plan import TILE_ROWS, plan_gated_many_rows
 from twolane.engine.kernels.rows.all_reduce import MAX_ROWS, MAX_WIDTH, PeerBuffers
 from twolane.engine.kernels.rows.sample import sample
@@ -28,42 +28,42 @@ from twolane.engine.model_files.weights import allocate_weights
 META = torch.device("meta")
 
 
-def rehearse(blueprint: Blueprint, usual: StepShapes, card: Card, take: Take) -> None:
-    """Call `take` for every launch, in every variant, that steps within `usual` may need; for some
-    of them several times."""
-    with rehearsing(card, take), torch.inference_mode():
+def dry_run_launches(blueprint: Blueprint, expected: StepShapes, card: Card, take: Take) -> None:
+    """Call `take` for every launch, in every variant, that steps within `expected` may need; for
+    some of them several times."""
+    with dry_running(card, take), torch.inference_mode():
         stage = Stage(blueprint)
-        for kind in mixed_kinds(usual, tall_rows=tall_rows(blueprint, usual, card)):
+        for kind in mixed_kinds(expected, many_rows_from=many_rows_from(blueprint, expected, card)):
             stage.mixed(kind)
-        for bucket in usual.buckets:
+        for bucket in expected.buckets:
             stage.decode(bucket)
         stage.refine()
 
 
-def tall_rows(blueprint: Blueprint, usual: StepShapes, card: Card) -> int | None:
+def many_rows_from(blueprint: Blueprint, expected: StepShapes, card: Card) -> int | None:
     """The fewest tokens for which the many-rows gated kernel fills the card; None if there are
     none."""
     units, cores = blueprint.local.intermediate_size, card.cores
-    sizes = range(TALL_ROWS, usual.tokens + 1, TILE_ROWS)
+    sizes = range(MANY_ROWS, expected.tokens + 1, TILE_ROWS)
     return next(
         (n for n in sizes if plan_gated_many_rows(n, units, cores=cores).fills(cores)), None
     )
 
 
 class Stage:
-    """A model on `meta` with one layer of each kind, created and used within `rehearsing`."""
+    """A model on `meta` with one layer of each kind, created and used within `dry_running`."""
 
     def __init__(self, blueprint: Blueprint) -> None:
         self._blueprint = blueprint
         self._latest = torch.zeros(2, STEP_ROWS, dtype=torch.int32, device=META)
         self._fresh = Fresh(self._latest[0], self._latest[1].view(torch.float32))
-        sums = _silent_sums(blueprint)
+        all_reduce = _dry_run_all_reduce(blueprint)
         arch = blueprint.arch
         self._sampler = DeviceSampler(
             arch.vocab_size,
             arch.eos_token_ids,
             exact=blueprint.config.exact,
-            agreed=None if sums is None else sums.agreed,
+            agreed=None if all_reduce is None else all_reduce.agreed,
         )
         with META:
             weights, _ = allocate_weights(arch, blueprint.dtype, blueprint.shard, fp8=blueprint.fp8)
@@ -73,7 +73,7 @@ class Stage:
             torch.empty(blueprint.pool.page_bytes, dtype=torch.uint8, device=META),
             products=blueprint.products(weights),
             latest=self._latest[0],
-            sums=sums,
+            all_reduce=all_reduce,
         )
 
     @property
@@ -117,22 +117,22 @@ class Stage:
         )  # fmt: skip
 
 
-def _silent_sums(blueprint: Blueprint) -> AllReduce | None:
+def _dry_run_all_reduce(blueprint: Blueprint) -> AllReduce | None:
     shard, width = blueprint.shard, blueprint.arch.hidden_size
     if shard.ranks == 1:
         return None
     peers = None
-    if blueprint.config.peer_sums and width <= MAX_WIDTH:
+    if blueprint.config.peer_all_reduce and width <= MAX_WIDTH:
         peers = PeerBuffers(
             rank=shard.rank,
             addresses=torch.zeros(shard.ranks, dtype=torch.int64, device=META),
             counts=torch.zeros(MAX_ROWS, dtype=torch.int32, device=META),
             width=width,
         )
-    return AllReduce(_Silent(shard.rank, shard.ranks), peers)
+    return AllReduce(_ShapesOnly(shard.rank, shard.ranks), peers)
 
 
-class _Silent:
+class _ShapesOnly:
     """A `Collective` that only computes shapes, and contacts no other rank."""
 
     waits = False

@@ -12,7 +12,7 @@ from twolane.engine.cuda.peers import share_buffers
 from twolane.engine.cuda.plans import STEP_ROWS
 from twolane.engine.cuda.startup.blueprint import Blueprint
 from twolane.engine.cuda.startup.warmup import Warmup
-from twolane.engine.cuda.tuning import USUAL, Tuning
+from twolane.engine.cuda.tuning import DEFAULT_TUNING, Tuning
 from twolane.engine.errors import EngineConfigError, UnsupportedModelError
 from twolane.engine.kernels.rows.all_reduce import MAX_WIDTH
 from twolane.engine.model_files.architecture import Architecture, read_architecture
@@ -20,7 +20,7 @@ from twolane.engine.model_files.checkpoint import Checkpoint, weights_revision
 from twolane.engine.model_files.fingerprint import model_fingerprint
 from twolane.engine.model_files.shard import Shard
 from twolane.engine.model_files.weights import Weights, load_weights, random_weights
-from twolane.engine.parallel.collective import Alone, Collective, least
+from twolane.engine.parallel.collective import Collective, SingleRank, least
 from twolane.engine.progress import Progress
 from twolane.engine.step import EngineSpec
 
@@ -36,7 +36,7 @@ def load_cuda_engine(
     *,
     device: torch.device | None = None,
     progress: Progress | None = None,
-    tuning: Tuning = USUAL,
+    tuning: Tuning = DEFAULT_TUNING,
     ranks: Collective | None = None,
 ) -> CudaEngine:
     """Read a model onto the device; with `ranks`, one rank's part of it. Raises ModelLoadError,
@@ -48,7 +48,7 @@ def load_cuda_engine(
     arch = read_architecture(config.model_dir)
     _check_kernels(config, arch)
     try:
-        return _load(config, arch, device, progress, tuning, ranks or Alone())
+        return _load(config, arch, device, progress, tuning, ranks or SingleRank())
     except torch.OutOfMemoryError as error:
         raise MemoryError(f"{_room_on(device)} and the model needs more: {_ADVICE}") from error
 
@@ -69,21 +69,23 @@ def _load(
         fp8=_has_fp8_weights(config, shard.local(arch), device),
         tuning=tuning,
     )
-    getting_ready = Warmup(blueprint, device, progress)
-    with torch.inference_mode(), getting_ready:
+    warmup = Warmup(blueprint, device, progress)
+    with torch.inference_mode(), warmup:
         weights, revision = _weights(blueprint, device, progress)
         if config.exact:
             # The library adds up split sums in an order of its choice.
             torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
         products = blueprint.products(weights)
-        getting_ready.wait_for_kernels()
-        sums = _sums(ranks, arch, blueprint.dtype, device, peer_sums=config.peer_sums)
+        warmup.wait_for_kernels()
+        all_reduce = _all_reduce(
+            ranks, arch, blueprint.dtype, device, peer_all_reduce=config.peer_all_reduce
+        )
         shape = blueprint.pool
         n_pages = least(ranks, _n_pages(config, shape.page_bytes, device), device)
         memory = RawMemory(n_pages * shape.page_bytes, device)
         latest = torch.zeros(2, STEP_ROWS, dtype=torch.int32, device=device)
         model = blueprint.model(
-            weights, memory.tensor, products=products, latest=latest[0], sums=sums
+            weights, memory.tensor, products=products, latest=latest[0], all_reduce=all_reduce
         )
         if device.type == "cuda":
             torch.cuda.synchronize(device)  # the engine's stream does not wait for this one
@@ -113,30 +115,30 @@ def _load(
     )
     engine = CudaEngine(
         spec, model, memory, latest=latest, table_pages=blueprint.table_pages, exact=config.exact,
-        sums=sums,
+        all_reduce=all_reduce,
     )  # fmt: skip
     try:
-        getting_ready.make_passes(engine)
+        warmup.make_passes(engine)
     except BaseException:
         engine.close()
         raise
     return engine
 
 
-def _sums(
+def _all_reduce(
     ranks: Collective,
     arch: Architecture,
     dtype: torch.dtype,
     device: torch.device,
     *,
-    peer_sums: bool,
+    peer_all_reduce: bool,
 ) -> AllReduce | None:
     if ranks.ranks == 1:
         return None
     peers = None
     # Ranks on one card take turns: their kernels would wait for each other forever.
     may_meet = device.type == "cuda" and not ranks.waits
-    if peer_sums and may_meet and arch.hidden_size <= MAX_WIDTH:
+    if peer_all_reduce and may_meet and arch.hidden_size <= MAX_WIDTH:
         peers = share_buffers(ranks, width=arch.hidden_size, dtype=dtype, device=device)
     return AllReduce(ranks, peers)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from twolane.engine.cuda.plans import BUCKETS, MAX_ROWS
-from twolane.engine.cuda.products import STREAMED_ROWS, TALL_ROWS
+from twolane.engine.cuda.products import MANY_ROWS, STREAMED_ROWS
 
 # For passes without a graph, by tokens or sampled rows: the largest of every class of products.
 CLASSES: tuple[int, ...] = (1, 2, 8, 16, 32, 64, STREAMED_ROWS, 2 * STREAMED_ROWS)
@@ -49,17 +49,17 @@ class PassKind:
         return self.decode + self.chunk
 
 
-def mixed_kinds(usual: StepShapes, *, tall_rows: int | None) -> list[PassKind]:
-    """Longest first, since those need the most memory. `tall_rows`: tokens from which the gated
-    product uses the many-rows kernel, if ever."""
-    if not usual.tokens:
+def mixed_kinds(expected: StepShapes, *, many_rows_from: int | None) -> list[PassKind]:
+    """Longest first, since those need the most memory. `many_rows_from`: tokens from which the
+    gated product uses the many-rows kernel, if ever."""
+    if not expected.tokens:
         return []
-    longs = {*CLASSES, TALL_ROWS, tall_rows or TALL_ROWS, usual.tokens}
-    longs |= {TALL_ROWS << i for i in range(1, 5)}
-    kinds = [PassKind(0, n, 1) for n in longs if 2 <= n <= usual.tokens]
+    longs = {*CLASSES, MANY_ROWS, many_rows_from or MANY_ROWS, expected.tokens}
+    longs |= {MANY_ROWS << i for i in range(1, 5)}
+    kinds = [PassKind(0, n, 1) for n in longs if 2 <= n <= expected.tokens]
     # A short chunk beside decode rows, all sampled: covers the products with the head.
-    kinds += [PassKind(n - 1, 2, n) for n in CLASSES if n + 1 <= usual.tokens]
+    kinds += [PassKind(n - 1, 2, n) for n in CLASSES if n + 1 <= expected.tokens]
     # Decode rows up to each power of two, which plans are built for.
-    powers = [1 << i for i in range(4, 11) if 1 << i < 2 * usual.rows]
-    kinds += [PassKind(n, 2, 0) for n in powers if n + 2 <= usual.tokens]
+    powers = [1 << i for i in range(4, 11) if 1 << i < 2 * expected.rows]
+    kinds += [PassKind(n, 2, 0) for n in powers if n + 2 <= expected.tokens]
     return sorted(set(kinds), key=lambda kind: -kind.tokens)

@@ -13,7 +13,7 @@ import torch
 
 from twolane.engine.cuda.engine import CudaEngine
 from twolane.engine.cuda.startup.blueprint import Blueprint
-from twolane.engine.cuda.startup.dry_run import rehearse, tall_rows
+from twolane.engine.cuda.startup.dry_run import dry_run_launches, many_rows_from
 from twolane.engine.cuda.startup.step_shapes import StepShapes
 from twolane.engine.cuda.startup.warmup_passes import WarmupPasses
 from twolane.engine.kernels.compile_ahead import CompileAhead, threads_here
@@ -35,13 +35,13 @@ class Warmup:
         config = blueprint.config
         self._blueprint = blueprint
         self._progress = progress
-        self._usual = StepShapes(rows=config.ready_rows, tokens=config.ready_tokens)
+        self._expected = StepShapes(rows=config.ready_rows, tokens=config.ready_tokens)
         self._card = card_of(device) or _NO_CARD
         self._ahead: CompileAhead | None = None
-        if device.type == "cuda" and self._usual.any:
+        if device.type == "cuda" and self._expected.any:
             threads = threads_here(shared_by=blueprint.shard.ranks)
             self._ahead = CompileAhead(
-                self._rehearse, threads=threads, around=partial(torch.cuda.device, device)
+                self._dry_run, threads=threads, around=partial(torch.cuda.device, device)
             )
 
     def __enter__(self) -> Warmup:
@@ -66,15 +66,15 @@ class Warmup:
     def make_passes(self, engine: CudaEngine) -> None:
         """Run the warm-up passes on the engine's stream; all ranks do. Does nothing if no steps are
         expected."""
-        if not self._usual.any:
+        if not self._expected.any:
             return
-        tall = tall_rows(self._blueprint, self._usual, self._card)
-        passes = WarmupPasses(engine, self._usual, tall_rows=tall)
+        tall = many_rows_from(self._blueprint, self._expected, self._card)
+        passes = WarmupPasses(engine, self._expected, many_rows_from=tall)
         for n, _ in enumerate(passes.run(), 1):
             self._tell(PASSES, n, len(passes))
 
-    def _rehearse(self, take: Take) -> None:
-        rehearse(self._blueprint, self._usual, self._card, take)
+    def _dry_run(self, take: Take) -> None:
+        dry_run_launches(self._blueprint, self._expected, self._card, take)
 
     def _tell(self, what: str, done: int, of: int) -> None:
         if self._progress is not None:

@@ -28,15 +28,21 @@ class WarmupPasses:
     """The passes of one engine that is not in use yet. Longest first, since later ones then fit in
     the memory of earlier ones; passes too large for this pool are left out."""
 
-    def __init__(self, engine: CudaEngine, usual: StepShapes, *, tall_rows: int | None) -> None:
+    def __init__(
+        self, engine: CudaEngine, expected: StepShapes, *, many_rows_from: int | None
+    ) -> None:
         self._engine = engine
         spec = engine.spec
         self._decode_page = Page(spec.n_pages - 1)
         most = min(spec.max_context_tokens - 1, (spec.n_pages - 1) * spec.page_tokens)
-        kinds = [kind for kind in mixed_kinds(usual, tall_rows=tall_rows) if kind.chunk <= most]
+        kinds = [
+            kind
+            for kind in mixed_kinds(expected, many_rows_from=many_rows_from)
+            if kind.chunk <= most
+        ]
         self._todo: list[Callable[[], object]] = [
             *(partial(self._mixed, kind) for kind in kinds),
-            *(partial(engine.capture, bucket) for bucket in usual.buckets),
+            *(partial(engine.capture, bucket) for bucket in expected.buckets),
             partial(self._decode, _ELABORATE),
         ]
 
@@ -48,7 +54,7 @@ class WarmupPasses:
         for todo in self._todo:
             todo()
             yield
-        self._engine.wipe()
+        self._engine.zero_pool()
 
     def _mixed(self, kind: PassKind) -> None:
         samples = kind.sampled > 0
@@ -56,7 +62,7 @@ class WarmupPasses:
         pages = [Page(i) for i in range(-(-kind.chunk // self._engine.spec.page_tokens))]
         tokens = [0] * kind.chunk
         chunk = RowWork(kind.decode, tokens, 0, kind.chunk, pages, kind.chunk, _GREEDY, samples)
-        self._check(self._engine.try_out([*rows, chunk]))
+        self._check(self._engine.run_few_layers([*rows, chunk]))
 
     def _decode(self, params: SamplingParams) -> None:
         self._check(self._engine.run([self._decode_row(0, params, True)]))

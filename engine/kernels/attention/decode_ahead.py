@@ -18,7 +18,7 @@ def pages_ahead(view: KVView, wanted: int) -> int:
 
 
 @triton.jit
-def ask_ahead(
+def prefetch_pages(
     values,
     tables,
     items,

@@ -21,9 +21,9 @@ import torch
 import triton
 import triton.language as tl
 
-from twolane.engine.kernels.attention.decode_ahead import ask_ahead, pages_ahead
+from twolane.engine.kernels.attention.decode_ahead import pages_ahead, prefetch_pages
 from twolane.engine.kernels.attention.decode_config import DecodeConfig, config_for
-from twolane.engine.kernels.attention.decode_fp8 import launch_turned
+from twolane.engine.kernels.attention.decode_fp8 import launch_fp8
 from twolane.engine.kernels.attention.decode_merge import merge_items
 from twolane.engine.kernels.attention.decode_plan import RECORD, DecodePlan
 from twolane.engine.kernels.launch import launch
@@ -117,7 +117,7 @@ def _decode_kernel(
 ):
     head = tl.program_id(0)
     if PDL and AHEAD > 0:
-        ask_ahead(
+        prefetch_pages(
             values, tables, items, n_items, layer, head, max_items, table_stride,
             LAYERS, KV_HEADS, PAGE, HEAD_DIM, PLANE, RECORD, AHEAD,
         )  # fmt: skip
@@ -239,7 +239,7 @@ def decode_attention(
     assert len(tables) >= rows
     dim_pad = triton.next_power_of_2(head_dim)
     if view.has_scales:
-        launch_turned(
+        launch_fp8(
             queries, view, layer, tables, plan,
             out=out, scale=scale / math.log(2), window=window, programs=programs, config=config,
             pdl=pdl,

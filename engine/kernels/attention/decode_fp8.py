@@ -30,7 +30,7 @@ import torch
 import triton
 import triton.language as tl
 
-from twolane.engine.kernels.attention.decode_ahead import ask_ahead, pages_ahead
+from twolane.engine.kernels.attention.decode_ahead import pages_ahead, prefetch_pages
 from twolane.engine.kernels.attention.decode_config import DecodeConfig, Fp8Products
 from twolane.engine.kernels.attention.decode_merge import merge_items
 from twolane.engine.kernels.attention.decode_plan import RECORD, DecodePlan
@@ -77,7 +77,7 @@ def _product(left, parts, HALVES: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["layer", "window", "max_items", "table_stride"])
-def _turned_kernel(
+def _decode_fp8_kernel(
     queries,
     out,
     values,
@@ -117,7 +117,7 @@ def _turned_kernel(
 ):
     head = tl.program_id(0)
     if PDL and AHEAD > 0:
-        ask_ahead(
+        prefetch_pages(
             values, tables, items, n_items, layer, head, max_items, table_stride,
             LAYERS, KV_HEADS, PAGE, HEAD_DIM, PLANE, RECORD, AHEAD,
         )  # fmt: skip
@@ -221,7 +221,7 @@ def _turned_kernel(
                     tl.store(counter, 0)
 
 
-def launch_turned(
+def launch_fp8(
     queries: torch.Tensor,
     view: KVView,
     layer: int,
@@ -244,13 +244,13 @@ def launch_turned(
     tensor_copy = config.tensor_copy and view.has_descriptor
     dim_pad = triton.next_power_of_2(head_dim)
     values = view.values
-    launch(_turned_kernel, (view.kv_heads, programs or plan.max_items))(
+    launch(_decode_fp8_kernel, (view.kv_heads, programs or plan.max_items))(
         queries,
         out,
         values,
         view.scales,
         view.descriptor(dim_pad) if tensor_copy else values,
-        view.turned_descriptor() if tensor_copy else values,
+        view.transposed_descriptor() if tensor_copy else values,
         view.scales_descriptor() if tensor_copy else values,
         tables,
         plan.items,

@@ -281,7 +281,7 @@ def prefill_attention(
     descriptor = view.descriptor(dim_pad) if tensor_copy else view.values
     held_descriptor = descriptor
     if tensor_copy and view.has_scales:
-        held_descriptor = view.turned_descriptor()
+        held_descriptor = view.transposed_descriptor()
     launch(_prefill_kernel, (heads, len(tiles)))(
         queries,
         out,

@@ -22,7 +22,7 @@ from twolane.engine.kernels.pages.load_plane import load_plane, load_scales, loa
     do_not_specialize=["layer", "table_stride", "pages_a_row"],
     do_not_specialize_on_alignment=["lengths"],
 )
-def _widen_kernel(
+def _dequantise_kernel(
     values,
     scales,
     tables,
@@ -79,7 +79,7 @@ def dequantise_pages(
     )  # fmt: skip
     assert tables.dtype == lengths.dtype == torch.int32
     assert tables.stride(1) == 1
-    launch(_widen_kernel, (out.n_pages, 2 * view.kv_heads))(
+    launch(_dequantise_kernel, (out.n_pages, 2 * view.kv_heads))(
         view.values,
         view.scales,
         tables,

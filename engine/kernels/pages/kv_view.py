@@ -109,7 +109,7 @@ class KVView:
         box = [self.page_tokens, dim_pad]
         return TensorDescriptor(self.values, [rows, self.head_dim], [self.head_dim, 1], box)
 
-    def turned_descriptor(self) -> TensorDescriptor:
+    def transposed_descriptor(self) -> TensorDescriptor:
         """The same for an FP8 pool's values: rows of page_tokens, a block is one transposed
         plane."""
         assert self.has_scales

@@ -7,9 +7,9 @@
 A pool of several parts, as ranks have, is treated as one: `base` may lead from the first part into
 any other, whose pages are also `page_bytes` apart. Absent places become zeros.
 
-Bytes: `convert_pages` reads and writes each byte once, 16 bytes per thread; `make_fp8_pages` reads
-each once and writes an FP8 byte per value, and a scale per token and head. 16 bytes of the table
-per granule are read again for every page, from the cache.
+Bytes: `convert_pages` reads and writes each byte once, 16 bytes per thread; `convert_pages_to_fp8`
+reads each once and writes an FP8 byte per value, and a scale per token and head. 16 bytes of the
+table per granule are read again for every page, from the cache.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
@@ -31,7 +31,7 @@ _SMALLEST: tl.constexpr = tl.constexpr(SMALLEST_SCALE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MakeTable:
+class ConversionTable:
     """One row per granule, in the order of a converted page; on the device that runs the kernel.
 
     `base` int64; `unit`, `step` int32, all [granules].
@@ -51,7 +51,7 @@ class MakeTable:
         assert self.base.shape == self.unit.shape == self.step.shape
 
     @property
-    def made_bytes(self) -> int:
+    def converted_bytes(self) -> int:
         """Bytes of a converted page, before it is quantised."""
         return self.granule_bytes * len(self.base)
 
@@ -69,7 +69,7 @@ def _found(slots, base, unit, step, granule, keep, SLOTS_A_PAGE: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["n_pages"])
-def _page_make_kernel(
+def _convert_kernel(
     address,
     slots,
     base,
@@ -109,7 +109,7 @@ def _size(x):
 
 
 @triton.jit(do_not_specialize=["n_pages"])
-def _page_make_fp8_kernel(
+def _convert_to_fp8_kernel(
     address,
     slots,
     base,
@@ -166,13 +166,14 @@ def _page_make_fp8_kernel(
 def convert_pages(
     address: int,
     slots: torch.Tensor,
-    table: MakeTable,
+    table: ConversionTable,
     *,
     page_bytes: int,
     out: torch.Tensor,
     programs: int = 64,
 ) -> None:
-    """Fill `out` [n, table.made_bytes] uint8 with the pages that `slots` [n, units] int32 name.
+    """Fill `out` [n, table.converted_bytes] uint8 with the pages that `slots` [n, units] int32
+    name.
 
     `address` is of page 0 of the pool's first part, 16-byte aligned, and `page_bytes` the distance
     of pages in each part. `programs` bounds how much of the device is used.
@@ -181,11 +182,11 @@ def convert_pages(
     span = min(MAX_SPAN, words & -words)
     pieces = TILE_WORDS // span
     _check(address, slots, table, page_bytes, out)
-    assert out.shape[1] == table.made_bytes
+    assert out.shape[1] == table.converted_bytes
     if len(slots) == 0:
         return
-    tasks = len(slots) * triton.cdiv(table.made_bytes // 8 // span, pieces)
-    _page_make_kernel[(min(programs, tasks),)](
+    tasks = len(slots) * triton.cdiv(table.converted_bytes // 8 // span, pieces)
+    _convert_kernel[(min(programs, tasks),)](
         address,
         slots,
         table.base,
@@ -204,10 +205,10 @@ def convert_pages(
     )
 
 
-def make_fp8_pages(
+def convert_pages_to_fp8(
     address: int,
     slots: torch.Tensor,
-    table: MakeTable,
+    table: ConversionTable,
     *,
     page_bytes: int,
     out: torch.Tensor,
@@ -234,7 +235,7 @@ def make_fp8_pages(
     assert out.shape[1] == n_tiles * tokens * (head_dim + 4)
     if len(slots) == 0:
         return
-    _page_make_fp8_kernel[(min(programs, len(slots) * n_tiles),)](
+    _convert_to_fp8_kernel[(min(programs, len(slots) * n_tiles),)](
         address,
         slots,
         table.base,
@@ -259,12 +260,12 @@ def make_fp8_pages(
 
 
 def fp8_tokens(unit_tokens: int) -> int:
-    """Tokens of a head per row of `make_fp8_pages`' table."""
+    """Tokens of a head per row of the table of `convert_pages_to_fp8`."""
     return min(MAX_TOKENS, unit_tokens & -unit_tokens)
 
 
 def _check(
-    address: int, slots: torch.Tensor, table: MakeTable, page_bytes: int, out: torch.Tensor
+    address: int, slots: torch.Tensor, table: ConversionTable, page_bytes: int, out: torch.Tensor
 ) -> None:
     assert address % 16 == 0
     assert page_bytes % 128 == 0

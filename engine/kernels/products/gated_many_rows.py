@@ -10,7 +10,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from twolane.engine.kernels.launch import launch
-from twolane.engine.kernels.products.gated_many_rows_hopper import tall_kernel
+from twolane.engine.kernels.products.gated_many_rows_hopper import gated_many_rows_kernel
 from twolane.engine.kernels.products.gated_many_rows_plan import (
     CHUNK,
     TILE_ROWS,
@@ -55,7 +55,7 @@ def gated_many_rows(
         assert t.data_ptr() % 16 == 0
     plan = plan or plan_gated_many_rows(rows, units, cores=_CORES)
     assert (plan.down, plan.across) == (-(-rows // TILE_ROWS), -(-units // TILE_UNITS))
-    launch(tall_kernel, (plan.programs,))(
+    launch(gated_many_rows_kernel, (plan.programs,))(
         _descriptor(x, _GROUP_BOX),
         _descriptor(weight, _WEIGHT_BOX),
         _descriptor(out, _OUT_BOX),

@@ -151,7 +151,7 @@ def _multiply(
 
 
 @gluon.jit(do_not_specialize=["n_units", "n_down", "n_across", "band", "n_chunks"])
-def tall_kernel(
+def gated_many_rows_kernel(
     x,
     weight,
     out,

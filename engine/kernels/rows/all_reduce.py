@@ -42,7 +42,7 @@ _ALIGN = 128
 
 
 @triton.jit
-def _rank_sum_kernel(
+def _all_reduce_kernel(
     x,
     residual,
     weight,
@@ -186,7 +186,7 @@ def _launch(
     assert x.stride(1) == 1
     assert out.is_contiguous()
     assert out.shape == x.shape
-    launch(_rank_sum_kernel, (n,))(
+    launch(_all_reduce_kernel, (n,))(
         x,
         residual,
         weight,

@@ -30,7 +30,7 @@ def test_equal_tokens_and_empty_books_are_no_problem() -> None:
     [
         (outcome_of(calm=(1, 3)), "other tokens"),
         (outcome_of(attempts=1), "no kill cost"),
-        (outcome_of(dataclasses.replace(KILL, tokens=0)), "nobody was served"),
+        (outcome_of(dataclasses.replace(KILL, tokens=0)), "no request was served"),
     ],
 )
 def test_what_was_lost_is_told(outcome: Outcome, problem: str) -> None:

@@ -96,7 +96,7 @@ def test_a_bad_row_fails_alone(model_dir: ModelDir) -> None:
         "outside the vocabulary": row(1, [*prompt[:5], 320], 4),
         "outside the vocabulary of 320": row(1, [-1, 5], 4),
         "need 3 pages, the row has 2": row(2, prompt, 4, pages=[Page(4), Page(5)]),
-        "not of this pool of 16": row(3, prompt, 14),
+        "not in this pool of 16": row(3, prompt, 14),
         "exceed the context of 1024": row(4, [5] * 1025, 4),
         "logit_bias names token 999": row(5, [5], 4, params=SamplingParams(logit_bias={999: 1.0})),
     }

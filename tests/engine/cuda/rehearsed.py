@@ -27,11 +27,11 @@ from twolane.engine.cuda.plans import MAX_ROWS, bucket_for
 from twolane.engine.cuda.shares import split_passes
 from twolane.engine.cuda.startup import step_shapes
 from twolane.engine.cuda.startup.blueprint import Blueprint
-from twolane.engine.cuda.startup.dry_run import Stage, rehearse
+from twolane.engine.cuda.startup.dry_run import Stage, dry_run_launches
 from twolane.engine.cuda.startup.step_shapes import StepShapes
-from twolane.engine.cuda.tuning import USUAL
+from twolane.engine.cuda.tuning import DEFAULT_TUNING
 from twolane.engine.kernels.compile_ahead import CompileAhead
-from twolane.engine.kernels.launch import Card, Take, rehearsing
+from twolane.engine.kernels.launch import Card, Take, dry_running
 from twolane.engine.model_files.architecture import read_architecture
 from twolane.engine.model_files.shard import Shard
 from twolane.engine.step import Page, RowWork
@@ -71,7 +71,7 @@ ENGINES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "llama float32": (LLAMA, {"dtype": "float32"}),
     "llama of 2": (LLAMA, {"tensor_parallel": 2}),
     "llama of 4 fp8": (LLAMA, FP8 | {"tensor_parallel": 4}),
-    "llama of 2 library": (LLAMA, {"tensor_parallel": 2, "peer_sums": False}),
+    "llama of 2 library": (LLAMA, {"tensor_parallel": 2, "peer_all_reduce": False}),
     "qwen2": (QWEN2, {}),
     "qwen3": (QWEN3, {}),
     "small": (SMALL, {}),
@@ -89,7 +89,7 @@ def blueprint(facts: dict[str, Any], options: dict[str, Any]) -> Blueprint:
     ranks = config.tensor_parallel
     return Blueprint(
         config=config, arch=arch, shard=Shard(ranks - 1, ranks), fp8=config.weights == "fp8",
-        tuning=USUAL,
+        tuning=DEFAULT_TUNING,
     )  # fmt: skip
 
 
@@ -122,7 +122,7 @@ def _row(
 
 def run_steps(made: Blueprint, take: Take) -> None:
     """Random ones, as the engine cuts and packs them."""
-    with rehearsing(H200, take):
+    with dry_running(H200, take):
         stage = Stage(made)
         for work in random_steps(seed=3):
             passes = split_passes(
@@ -155,7 +155,7 @@ class Variants:
 def coverage(name: str) -> dict[str, Any]:
     made = blueprint(*ENGINES[name])
     rehearsed, asked = Variants(), Variants()
-    rehearse(made, USUALLY, H200, rehearsed)
+    dry_run_launches(made, USUALLY, H200, rehearsed)
     run_steps(made, asked)
     missing = sorted(asked.found - rehearsed.found)
     return {
@@ -185,7 +185,7 @@ def compiled() -> dict[str, Any]:
         triton.knobs.cache.dir = cache
 
         def rehearsal(take: Take) -> None:
-            rehearse(made, USUALLY, H200, take)
+            dry_run_launches(made, USUALLY, H200, take)
 
         with CompileAhead(rehearsal, threads=2) as ahead:
             ahead.wait(lambda done, of: counts.append((done, of)))
@@ -204,7 +204,7 @@ def main() -> None:
         print(json.dumps(compiled()))
         return
     for made in (blueprint(*engine) for engine in ENGINES.values()):
-        rehearse(made, USUALLY, H200, lambda *arguments, **options: None)
+        dry_run_launches(made, USUALLY, H200, lambda *arguments, **options: None)
     imports_sympy = "sympy" in sys.modules
     report = {name: coverage(name) for name in ENGINES}
     fewer = tuple(n for n in step_shapes.CLASSES if n != 32)

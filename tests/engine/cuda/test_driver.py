@@ -122,7 +122,7 @@ class Scene:
         at = np.arange(len(self.source)) * SIZE
         sizes = np.full(len(self.source), SIZE)
         targets = self.target.ctypes.data + at[self.order]
-        self.copies.give(targets, self.source.ctypes.data + at, sizes)
+        self.copies.submit(targets, self.source.ctypes.data + at, sizes)
 
     def fill(self) -> None:
         self.fake.on(MAIN, lambda: np.copyto(self.source, self.content))

@@ -39,7 +39,7 @@ def cuda_engine(model_dir: Path, **options: Any) -> Engine:
 def rounded(x: torch.Tensor) -> torch.Tensor:
     rows = Fp8Rows.empty(x[..., 0].numel(), x.shape[-1])
     rows.copy_(x.reshape(-1, x.shape[-1]))
-    return rows.wide(x.dtype).view(x.shape)
+    return rows.dequantise(x.dtype).view(x.shape)
 
 
 def assert_close(ours: list[SampledToken], theirs: list[SampledToken], bound: float) -> None:

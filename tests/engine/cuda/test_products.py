@@ -86,7 +86,7 @@ def test_gated_products_of_many_rows_are_one_kernel(monkeypatch: pytest.MonkeyPa
         return x.new_empty(len(x), len(weight) // 2)
 
     monkeypatch.setattr(module, "can_stream", lambda x: len(x) > module.STREAMED_ROWS)
-    monkeypatch.setattr(module, "_gated_tall", noting)
+    monkeypatch.setattr(module, "_gated_many_rows", noting)
     monkeypatch.setattr(module, "silu_mul", lambda wide, *, out, pdl: None)  # not what is looked at
     products = module.Products(exact=False)
 
@@ -101,8 +101,8 @@ def test_gated_products_of_many_rows_are_one_kernel(monkeypatch: pytest.MonkeyPa
         assert out.shape == (n, units)
         return len(rows) > before
 
-    assert taken(module.TALL_ROWS)
-    assert not taken(module.TALL_ROWS - 1)
+    assert taken(module.MANY_ROWS)
+    assert not taken(module.MANY_ROWS - 1)
     assert not taken(600, biased=True)
     assert not taken(600, dtype=torch.float32)
     assert not taken(600, inner=64), "one chunk"

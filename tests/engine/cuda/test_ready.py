@@ -66,12 +66,9 @@ def test_random_steps_ask_for_no_kernel_that_was_not_rehearsed() -> None:
 
 
 def test_every_launch_of_a_step_can_be_rehearsed() -> None:
-    """`kernel[grid](...)` tells nobody."""
-    moving_pages = {
-        "page_copy.py",
-        "page_sum.py",
-        "page_convert.py",
-    }  # the worker's, who makes them ready himself
+    """A dry run does not see `kernel[grid](...)`."""
+    # The worker launches these, and warms them up itself.
+    moving_pages = {"page_copy.py", "page_checksum.py", "page_convert.py"}
     launches = {
         path.name: ast.unparse(node.func)
         for path in (ROOT / "engine").rglob("*.py")
@@ -119,12 +116,12 @@ def test_compiling_begins_when_all_kernels_are_known() -> None:
         compiled.append(n)
         return mock.Mock()
 
-    def rehearse(take: Take) -> None:
+    def dry_run_launches(take: Take) -> None:
         for n in range(3):
             take(Kernel(compile_one), (1,), n)
         assert not began.wait(0.2)
 
-    with CompileAhead(rehearse, threads=2) as ahead:
+    with CompileAhead(dry_run_launches, threads=2) as ahead:
         ahead.wait(lambda done, of: None)
     assert sorted(compiled) == [0, 1, 2]
 
@@ -138,12 +135,12 @@ def test_kernels_that_have_not_begun_are_dropped_when_loading_fails() -> None:
         release.wait()
         compiled.append(n)
 
-    def rehearse(take: Take) -> None:
+    def dry_run_launches(take: Take) -> None:
         for n in range(5):
             take(Kernel(compile_one), (1,), n)
 
     def fail() -> None:
-        with CompileAhead(rehearse, threads=1):
+        with CompileAhead(dry_run_launches, threads=1):
             began.wait()
             threading.Timer(0.1, release.set).start()
             raise MemoryError
@@ -165,12 +162,12 @@ def test_nothing_is_made_ready_where_no_steps_are_usual() -> None:
     usual = StepShapes(rows=0, tokens=0)
     assert not usual.any
     assert usual.buckets == []
-    assert mixed_kinds(usual, tall_rows=None) == []
+    assert mixed_kinds(usual, many_rows_from=None) == []
 
 
 def test_passes_stay_within_the_steps_that_are_usual() -> None:
     for tokens in (2, 3, 100, 2048, 8192):
-        kinds = mixed_kinds(StepShapes(rows=256, tokens=tokens), tall_rows=896)
+        kinds = mixed_kinds(StepShapes(rows=256, tokens=tokens), many_rows_from=896)
         assert max(kind.tokens for kind in kinds) == tokens
         assert kinds == sorted(kinds, key=lambda kind: -kind.tokens)
     assert PassKind(0, 896, 1) in kinds

@@ -168,9 +168,13 @@ def cases() -> dict[str, Callable[[], None]]:
     from twolane.engine.kernels.attention.prefill_overlapped import launch_overlapped
     from twolane.engine.kernels.pages.dequantise import dequantise_pages
     from twolane.engine.kernels.pages.kv_view import allocate_view
-    from twolane.engine.kernels.pages.page_convert import MakeTable, convert_pages, make_fp8_pages
+    from twolane.engine.kernels.pages.page_checksum import checksum_pages
+    from twolane.engine.kernels.pages.page_convert import (
+        ConversionTable,
+        convert_pages,
+        convert_pages_to_fp8,
+    )
     from twolane.engine.kernels.pages.page_copy import copy_pages
-    from twolane.engine.kernels.pages.page_sum import sum_pages
     from twolane.engine.kernels.pages.rope_write import rope_write
     from twolane.engine.kernels.products.few_rows import PartialSums, few_rows_product
     from twolane.engine.kernels.products.few_rows_plan import config_for as cut_for
@@ -219,7 +223,7 @@ def cases() -> dict[str, Callable[[], None]]:
     def paged(granule_bytes: int, granules: int, units: int) -> dict[str, Any]:
         """A small piece of such a table, out of pages of 4 units."""
         narrow = zeros(granules, dtype=torch.int32)
-        table = MakeTable(
+        table = ConversionTable(
             base=narrow.long(), unit=narrow, step=narrow, granule_bytes=granule_bytes,
             units=units, slots_a_page=4,
         )  # fmt: skip
@@ -234,7 +238,7 @@ def cases() -> dict[str, Callable[[], None]]:
         tokens = min(64, page_tokens)
         tiles = 2 * 8 * page_tokens // tokens
         out = zeros(2, tiles * tokens * (dim + 4), dtype=torch.uint8)
-        make_fp8_pages(
+        convert_pages_to_fp8(
             **paged(tokens * dim * dtype.itemsize, tiles, units), out=out, dtype=dtype,
             kv_heads=8, page_tokens=page_tokens, head_dim=dim,
         )  # fmt: skip
@@ -296,7 +300,7 @@ def cases() -> dict[str, Callable[[], None]]:
         "sample": lambda: sample(
             zeros(4, 128_256), floats, ints.long(), ints, ints, tokens=ints, logprobs=floats
         ),
-        "page sums": lambda: sum_pages(1 << 20, ints, page_bytes=8 << 20, out=ints.long()),
+        "page sums": lambda: checksum_pages(1 << 20, ints, page_bytes=8 << 20, out=ints.long()),
         "copy": lambda: copy_pages(1 << 20, 1 << 21, ints, ints, page_bytes=8 << 20),
         "made": lambda: remade(4096, 32, 1),
         "made of several": lambda: remade(4096, 32, 4),

@@ -23,7 +23,7 @@ def poisoned(rows: int, width: int) -> Fp8Rows:
 def assert_rounded(got: Fp8Rows, expected: torch.Tensor) -> None:
     """Each row is `expected` to FP8's precision, under the scale of its largest."""
     assert got.scales.mul(448).double().allclose(expected.abs().amax(-1), rtol=1e-5)
-    error = (got.wide().double() - expected).norm(dim=-1) / expected.norm(dim=-1)
+    error = (got.dequantise().double() - expected).norm(dim=-1) / expected.norm(dim=-1)
     assert error.max() < 0.04
     nearest = Fp8Rows.empty(*expected.shape)
     nearest.copy_(expected)
@@ -55,7 +55,7 @@ def test_rows_are_rounded_alone_and_zeros_stay_zero() -> None:
     out = poisoned(4, 100)
     quantise_rows(x, out=out)
     assert_rounded(Fp8Rows(out.values[:3], out.scales[:3]), x[:3].double())
-    assert out.wide()[3].abs().sum() == 0
+    assert out.dequantise()[3].abs().sum() == 0
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
@@ -65,7 +65,7 @@ def test_what_is_not_finite_stays_so(broken: float) -> None:
     x[1, 3] = broken
     out = poisoned(2, 32)
     quantise_rows(x, out=out)
-    assert out.wide().isfinite().all(-1).tolist() == [True, False]
+    assert out.dequantise().isfinite().all(-1).tolist() == [True, False]
 
 
 @pytest.mark.parametrize("rows", [1, 2, 4])
@@ -76,5 +76,5 @@ def test_small_products_of_fp8_weights_match_float64(rows: int) -> None:
     out = torch.full((rows, 10), torch.nan)
     config = GemvConfig(block_out=4, block_in=32, warps=4)
     gemv(x, weight, out=out, bias=bias, config=config)
-    expected = x.double() @ weight.wide().double().T + bias
+    expected = x.double() @ weight.dequantise().double().T + bias
     assert (out.double() - expected).norm() / expected.norm() < 1e-6

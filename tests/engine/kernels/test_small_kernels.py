@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from twolane.engine.kernels.pages.kv_view import allocate_view
+from twolane.engine.kernels.pages.page_checksum import checksum_pages
 from twolane.engine.kernels.pages.page_copy import copy_pages
-from twolane.engine.kernels.pages.page_sum import sum_pages
 from twolane.engine.kernels.pages.rope_write import reference_rope, rope_write
 from twolane.engine.kernels.products.gemv import GemvConfig, gemv
 from twolane.engine.kernels.rows.embed import embed, reference_embed
@@ -124,7 +124,7 @@ def test_sums_of_pages_are_those_that_a_cpu_takes(page_bytes: int) -> None:
     pool = torch.randint(0, 256, (5, page_bytes), dtype=torch.uint8)
     pages = torch.tensor([4, 0, 4], dtype=torch.int32)
     out = torch.zeros(3, dtype=torch.int64)
-    sum_pages(pool.data_ptr(), pages, page_bytes=page_bytes, out=out, programs=4)
+    checksum_pages(pool.data_ptr(), pages, page_bytes=page_bytes, out=out, programs=4)
     expected = mix64(pool.numpy(), np.array([4, 0, 4]))
     assert out.numpy().view(np.uint64).tolist() == expected.tolist()
 
@@ -136,9 +136,9 @@ def test_sums_of_parts_add_up_to_that_of_the_whole_page() -> None:
     apart, inside = torch.zeros(2, dtype=torch.int64), torch.zeros(2, dtype=torch.int64)
     for i, part in enumerate(parts):
         first = 640 * i
-        sum_pages(part.data_ptr(), pages, page_bytes=640, out=apart, bytes_before=first)
+        checksum_pages(part.data_ptr(), pages, page_bytes=640, out=apart, bytes_before=first)
         at = whole.data_ptr() + first
-        sum_pages(at, pages, page_bytes=640, out=inside, stride=3 * 640, bytes_before=first)
+        checksum_pages(at, pages, page_bytes=640, out=inside, stride=3 * 640, bytes_before=first)
     expected = mix64(whole.numpy(), np.array([3, 1])).tolist()
     assert apart.numpy().view(np.uint64).tolist() == expected
     assert inside.numpy().view(np.uint64).tolist() == expected

@@ -53,11 +53,11 @@ NORM = "model.norm.weight"
         (lambda t: t.pop(NORM), f"tensor {NORM} is missing"),
         (
             lambda t: t.update({"model.extra": torch.ones(2)}),
-            "1 tensors have no place.*model.extra",
+            "1 tensors are not part.*model.extra",
         ),
         (
             lambda t: t.update({NORM: torch.ones(63)}),
-            r"has shape \[63\]; config.json asks for \[64\]",
+            r"has shape \[63\]; config.json requires \[64\]",
         ),
         (lambda t: t.update({NORM: torch.ones(64, dtype=torch.int8)}), "is torch.int8"),
     ],
@@ -86,7 +86,7 @@ def test_a_head_that_is_not_the_embedding_it_is_said_to_be_is_refused(llama: Pat
     edit_weights(llama, lambda tensors: tensors.update({head: tensors[embedding].clone()}))
     load(llama)
     edit_weights(llama, lambda tensors: tensors[head][-1, -1].add_(1))
-    with pytest.raises(CheckpointError, match=f"{head} is not {embedding}: say false"):
+    with pytest.raises(CheckpointError, match=f"{head} differs from {embedding}: set it false"):
         load(llama)
 
 
@@ -100,7 +100,7 @@ def test_old_rotary_buffers_are_ignored(llama: Path) -> None:
 def test_a_truncated_file_is_refused(keep: int, llama: Path) -> None:
     path = llama / "model.safetensors"
     path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(CheckpointError, match="is not a sound safetensors file"):
+    with pytest.raises(CheckpointError, match="is not a valid safetensors file"):
         load(llama)
 
 

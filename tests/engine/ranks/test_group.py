@@ -132,7 +132,7 @@ def test_ranks_whose_cards_are_out_of_reach_serve_without_their_pools(
         assert ranks.device_pool is None
         assert not driver.mapped, "what was mapped before is given back"
         assert ranks.run([ROW])
-    assert "stay where they are: no way to that card" in caplog.text
+    assert "cannot be transferred: no way to that card" in caplog.text
 
 
 def test_steps_may_be_submitted_before_results_are_taken() -> None:
@@ -220,7 +220,7 @@ def test_why_a_rank_could_not_load_is_told_in_its_own_words() -> None:
         start("cannot load:1")
     with pytest.raises(RankLostError, match="rank 0 exited with 4"):
         start("dies at load:0")
-    with pytest.raises(RankLostError, match="rank 1 made another engine"):
+    with pytest.raises(RankLostError, match="rank 1 loaded another engine"):
         start("makes another:1")
     assert set(psutil.Process().children()) == before
 

@@ -94,7 +94,7 @@ def test_tokens_that_did_not_travel_are_not_made_up() -> None:
     tokens = PartOfTokens(4, [7, 8, 9], 7)
     assert (len(tokens), tokens[5], tokens[4:7], tokens[6:2]) == (7, 8, [7, 8, 9], [])
     for wrong in (3, slice(3, 5), slice(0, 7)):
-        with pytest.raises(AssertionError, match="did not travel"):
+        with pytest.raises(AssertionError, match="was not sent"):
             tokens[wrong]
 
 

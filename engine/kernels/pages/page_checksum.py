@@ -17,7 +17,7 @@ _SECOND: tl.constexpr = tl.constexpr(0x94D049BB133111EB)
 
 
 @triton.jit(do_not_specialize=["n_pages"])
-def _page_sum_kernel(
+def _checksum_kernel(
     address, pages, sums, n_pages, page_words, stride_words, words_before, BLOCK: tl.constexpr
 ):
     pool = tl.multiple_of(address.to(tl.uint64).to(tl.pointer_type(tl.uint64)), 16)
@@ -36,7 +36,7 @@ def _page_sum_kernel(
         tl.atomic_add(sums + nth, total)
 
 
-def sum_pages(
+def checksum_pages(
     address: int,
     pages: torch.Tensor,
     *,
@@ -63,7 +63,7 @@ def sum_pages(
         return
     words = page_bytes // 8
     tasks = len(pages) * triton.cdiv(words, BLOCK)
-    _page_sum_kernel[(min(programs, tasks),)](
+    _checksum_kernel[(min(programs, tasks),)](
         address,
         pages,
         out,

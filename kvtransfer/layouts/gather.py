@@ -9,13 +9,13 @@ Two sides of one model may differ in three ways, and each has its own step:
     unit = gcd(page_tokens) tokens          source pages   |  0  1  2  3 |  4  5  6  7 |  64 tokens
     target page 1 = units 2, 3              target pages   |  0  1 |  2  3 |  4  5 |      32 tokens
 
-A unit of a source page has a number of its own, a slot: page * units_a_page + place. So what a
-target page is made of is a row of slots, -1 where the row of tokens has ended; those bytes are 0.
+Each unit of a source page has a number, its slot: page * units_a_page + place. A target page is a
+list of slots, with -1 where the row has ended; those bytes are 0.
 
-Several ranks. A page is the pages of all ranks, one behind the other, so byte b of it is byte
-b % rank_page_bytes of that page of rank b // rank_page_bytes, and one `Gather` makes a whole page
-of whole pages. A target rank's part takes each head from exactly one source rank; of ranks that
-hold the same head, target ranks take turns, so that no source rank is read for all:
+Several ranks. A page is the concatenation of the pages of all ranks: byte b of it is byte
+b % rank_page_bytes in the page of rank b // rank_page_bytes, so one `Gather` converts whole pages.
+A target rank takes each head from exactly one source rank; where several source ranks have a head,
+the target ranks take turns, so that no source rank is read for all:
 
     split        source |0 1 2 3|           merged       source |0 1|  |2 3|
                  target |0 1|  |2 3|                     target |0 1 2 3|
@@ -108,7 +108,7 @@ class Paging:
     def sources(self, offered: Sequence[int], first: int, stop: int, n_tokens: int) -> Ints:
         """The source pages that target pages [first, stop) of a row are made of.
 
-        Even: their source pages, [n]. Else slots, [n, units], -1 for units past the row's end.
+        [n] source pages if `is_even`; else [n, units] slots, -1 for units past the row's end.
         """
         if self.is_even:
             return np.asarray(offered[first:stop], dtype=np.int64)
@@ -124,10 +124,17 @@ class Paging:
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """One target page, granule by granule.
+    """Where each granule of a target page comes from.
 
-    Granule k of it is granule `start[k] + place * step[k]` of the source page that unit `unit[k]`
-    of the target page is at `place` in. Granules are as large as all this divides by.
+    Granule k of the target page belongs to its unit `unit[k]`. That unit is in a source page, at
+    place `place`, and the granule is granule `start[k] + place * step[k]` of that source page.
+
+    Example: keys and values of 8 bytes a token, source pages of 4 tokens, target pages of 2, so a
+    unit is 2 tokens. A granule has 16 bytes. A source page has 4: keys of tokens 0-1, of 2-3, values
+    of 0-1, of 2-3; a target page has 2: keys, values. unit [0, 0], start [0, 2], step [1, 1]: the
+    target page at place 1 of a source page takes its granules 0 + 1 and 2 + 1.
+
+    Granules are as large as all offsets and sizes allow.
     """
 
     granule_bytes: int

@@ -1,7 +1,7 @@
 """Pages in the receiver's layout: directly from the pool, or converted on the way.
 
-What is made lies in a small memory of the source's own, so that it is summed and sent from the
-cache; the transport asks for a few pages at a time. One source belongs to one thread.
+Converted pages are in a small buffer of the source, so that their checksums are computed and they
+are sent from the cache; the transport takes a few pages at a time. A source belongs to one thread.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class WholePages:
 class MadePages:
     """Pages of `target`'s layout, converted from those in `pool`; both with all their ranks.
 
-    Each byte that travels is read and written once, and again where the dtype changes. The place of
-    a unit that is not there is 0.
+    Each byte is read and written once, and once more where the dtype changes. Units past the end of
+    a row are filled with zeros.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class PageMaker:
     """Sources of one pool for receivers of any layout. `converts` by target dtype.
 
     Without the pool's own `layout`, or without bytes in host memory (a GPU's pool is [0, bytes]),
-    there is one for receivers of equal layout alone.
+    only receivers of equal layout have a source.
     """
 
     def __init__(

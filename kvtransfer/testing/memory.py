@@ -12,8 +12,8 @@ It acts as either kind of transport:
 so that late bytes meet the landing's checks in the first, and the wait for the sender's drain in
 the second. Delays differ from page to page: pages arrive in any order.
 
-Pages that are still to be computed wait for a `MemoryMark`. A sender that writes has given its
-copies away by then, as a device's copy stream has: they come though the post was cancelled.
+Pages that are still to be computed wait for a `MemoryMark`. A sender that writes has submitted its
+copies by then, as a device's copy stream has: they come though the post was cancelled.
 """
 
 from __future__ import annotations

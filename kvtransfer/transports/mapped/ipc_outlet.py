@@ -3,13 +3,13 @@
     jobs    [job] [job] ...
     copies    wait slice slice slice      a few under way; no other stream waits for them
 
-Slices are small, so that a cancelled post ends soon, and several posts may be under way, so that
-the lane never runs empty between two. A post is complete when its last slice is: nothing of it is
-read or written from then on. Where pages are still to be computed, the lane waits for the engine's
-mark: the copies begin by themselves.
+Slices are small, so that a cancelled post ends soon; several posts may be under way, so that the
+copy stream never runs empty between two. A post is complete when its last slice is: nothing of it
+is read or written from then on. Where pages are still being computed, the copy stream waits for the
+engine's event, and the copies begin without this thread.
 
-Who looks at the device takes time from the threads that feed it: seldom while pages are computed,
-without a pause while a slice must be nearly over.
+Polling the device takes time from the threads that feed it: it is rare while pages are computed,
+and without a pause when a slice must be nearly done.
 """
 
 from __future__ import annotations

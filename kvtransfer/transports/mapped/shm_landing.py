@@ -1,7 +1,7 @@
 """Receiver's end of the shm transport: the sender writes into our pool; this end sums.
 
-Revoking a grant here stops nobody: only the sender's own word, or the end of its process (pidfd,
-the launcher), is proof that its pages are free.
+Revoking a grant does not stop the sender here: only its Drained, or the end of its process (pidfd,
+the launcher), proves that it no longer writes to the pages.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Sender's end of the shm transport: a thread copies pages into the receiver's mapped pool.
 
-A post is complete when its last copy is: nothing of it is being written from then on.
+A post is complete when its last copy is: nothing of it is written from then on.
 """
 
 from __future__ import annotations

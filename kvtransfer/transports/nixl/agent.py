@@ -1,22 +1,21 @@
 """A small wrapper of NIXL: one agent, one peer, pages by number.
 
-    receiver   agent = NixlAgent(name, regions)          tells agent.metadata, and its regions
+    receiver   agent = NixlAgent(name, regions)          sends agent.metadata and its regions
     sender     agent = NixlAgent(name, regions)
                agent.meet(metadata, regions, page_bytes)
                write = agent.write(src, dst); write.state() ... until it is not UNDER_WAY
 
-Nothing runs by itself: whoever has an agent drives it, the receiver's end too while a peer writes
-(`drive`); over RDMA cards that costs little, and over sockets it is what carries the bytes. Without
-a thread of NIXL's own an idle agent costs nothing (that thread spins on a core), and what comes
-over sockets is written during `drive` alone.
+An agent has no thread: its owner must call `drive` while writes are under way, at the receiver's
+end too. Over RDMA cards that costs little; over sockets it is what moves the bytes, and bytes that
+come are written only during `drive`. NIXL's own thread is off because it spins on a core when idle.
 
-An agent serves one pair, so that `close` is proof: its connections and registrations are gone when
-it returns, and with them whatever could still write to, or read from, its memory.
+An agent serves one pair, so that `close` is proof: when it returns, its connections and
+registrations are gone, and nothing can write to or read from its memory through them.
 
-Pages are written, never read: where UCX has to play a read in software, the side that is read from
-aborts its whole process when the reader goes away (UCX 1.21, "Fatal: unexpected error").
+Pages are written, never read: where UCX emulates reads in software, the process that is read from
+aborts when the reader goes away (UCX 1.21, "Fatal: unexpected error").
 
-Which fabric it is, is the business of UCX and its own environment (UCX_TLS, UCX_NET_DEVICES).
+UCX chooses the fabric by its own environment (UCX_TLS, UCX_NET_DEVICES).
 """
 
 from __future__ import annotations

@@ -2,13 +2,13 @@
 registered.
 
     jobs    [job] [job] ...
-    agent     part part part part    a few under way; looked at while there are any
-    channel   hello ->  <- welcome   who we are; where the pages are, and which grants still hold
+    agent     part part part part    a few under way; polled while there are any
+    channel   hello ->  <- welcome   who we are; where the pages are, and which grants are valid
               busy ->   <- revoke  drained ->
 
-A post is complete when its last part is in the receiver's memory. What is called back and does not
-end within a moment (a receiver that has stopped) ends with the connection: the agent is closed, and
-reads nothing any more. The next post makes a new one.
+A post is complete when its last part is in the receiver's memory. If a cancelled part does not end
+soon (the receiver has stopped), the connection is closed, and with it the agent, which then reads
+nothing any more. The next post opens a new connection.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A device's pool as the destination of a stream landing: slots first, then copies to the device.
 
-    bytes --> slot --> [copy, sum under way] --> fence --> landed       slot is free again
+    bytes --> slot --> [copy and checksum under way] --> fence --> landed; the slot is free
 
-Each connection has a ring of its own, so that a sender which stops in mid-page keeps no other one
-waiting (`RingSink`). Over shm the slots are the sender's, mapped and pinned here (`SharedSink`).
+Each connection has its own ring, so that a sender that stops in the middle of a page delays no
+other (`RingSink`). Over shm the slots are the sender's, mapped and pinned here (`SharedSink`).
 """
 
 from __future__ import annotations

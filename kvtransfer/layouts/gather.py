@@ -130,9 +130,9 @@ class Gather:
     place `place`, and the granule is granule `start[k] + place * step[k]` of that source page.
 
     Example: keys and values of 8 bytes a token, source pages of 4 tokens, target pages of 2, so a
-    unit is 2 tokens. A granule has 16 bytes. A source page has 4: keys of tokens 0-1, of 2-3, values
-    of 0-1, of 2-3; a target page has 2: keys, values. unit [0, 0], start [0, 2], step [1, 1]: the
-    target page at place 1 of a source page takes its granules 0 + 1 and 2 + 1.
+    unit is 2 tokens. A granule has 16 bytes. A source page has 4: keys of tokens 0-1, of 2-3,
+    values of 0-1, of 2-3; a target page has 2: keys, values. Then unit is [0, 0], start [0, 2],
+    step [1, 1]: the target page at place 1 of a source page takes its granules 0 + 1 and 2 + 1.
 
     Granules are as large as all offsets and sizes allow.
     """

@@ -16,11 +16,15 @@ import click
 
 from twolane.config import SOCKET_NAME
 from twolane.deploy.cli.agent_command import agent
+from twolane.deploy.cli.down_command import down
 from twolane.deploy.cli.flags import flags, said
-from twolane.deploy.cli.scratch import make_scratch, remove_stale_scratch
+from twolane.deploy.cli.start_failed import StartFailed
 from twolane.deploy.errors import StartError
 from twolane.deploy.process.child import run_process
 from twolane.deploy.process.parent_death import die_with_parent
+from twolane.deploy.process.scratch import make_scratch, remove_stale_scratch
+from twolane.deploy.spec.cluster_spec import ClusterSpec
+from twolane.deploy.spec.listeners import check_listeners
 from twolane.deploy.spec.secret import secret_by_hand, secret_option
 from twolane.deploy.spec.settings import (
     DECODE,
@@ -31,7 +35,7 @@ from twolane.deploy.spec.settings import (
     WorkerSettings,
 )
 from twolane.deploy.spec.spec_json import from_json
-from twolane.deploy.spec.specs import ClusterSpec, ModelSpec, RouterSpec, WorkerSpec
+from twolane.deploy.spec.specs import ModelSpec, RouterSpec, WorkerSpec
 from twolane.engine.config import EngineConfig
 from twolane.rpc.listen import MAX_PORT
 
@@ -132,15 +136,20 @@ def worker(context: click.Context, /, **given: Any) -> None:
 
 
 main.add_command(agent)
+main.add_command(down)
 
 
 def _run(kind: type[SpecT], made: Callable[[], SpecT], given: dict[str, Any]) -> None:
     if given["parent_pid"]:
         die_with_parent(given["parent_pid"])
     try:
-        spec = from_json(kind, sys.stdin.read()) if given["spec_from_stdin"] else made()
+        if given["spec_from_stdin"]:
+            spec = from_json(kind, sys.stdin.read())
+        else:
+            spec = made()
+            check_listeners([spec], ["python", "-m", "twolane.deploy", *sys.argv[1:]])
     except StartError as error:
-        raise click.ClickException(str(error)) from error
+        raise StartFailed(error) from error
     run_process(spec, given["ready_fd"])
 
 

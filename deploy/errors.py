@@ -11,6 +11,14 @@ class StartError(Exception):
     """A process did not come up; the text is its own account of why, or the system's."""
 
 
+class NotProvenError(Exception):
+    """A process may still run; the text tells why nobody knows."""
+
+
+class DeposedError(Exception):
+    """Another controller has taken over. All processes run on, and are its business."""
+
+
 def first_error(errors: ExceptionGroup[ErrorT]) -> ErrorT:
     """Of what task groups piled up, one is enough to tell: the others are its consequences."""
     error = errors.exceptions[0]

@@ -20,7 +20,6 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from twolane.deploy.cli.scratch import LAST_WORDS, keep_logs, make_scratch, remove_stale_scratch
 from twolane.deploy.process.descriptors import TooFewDescriptorsError, raise_limit
 from twolane.deploy.process.parent_death import (
     adopt_orphans,
@@ -28,6 +27,7 @@ from twolane.deploy.process.parent_death import (
     die_with_parent,
     end_children,
 )
+from twolane.deploy.process.scratch import LAST_WORDS, keep_logs, make_scratch, remove_stale_scratch
 
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _WATCHED = (*_STOPS, signal.SIGCHLD)

@@ -3,9 +3,9 @@
     memory = ...                        a DeviceMemory: `twolane.worker.cuda.memory` on a GPU, and
                                         the shipped double, `twolane.kvtransfer.testing.device`
     memory.made(ours, theirs)           its pages as pages of another layout, for a sender
-    lane = memory.open_lane()           copies in order, on a stream that nothing else waits for
-    lane.to_host(pages, buffer)         returns at once
-    fence = lane.mark()                 done when all before it is
+    copies = memory.open_copy_stream()  copies in order; no other stream waits for it
+    copies.to_host(pages, buffer)       returns at once
+    fence = copies.mark()               an event: done when all before it is
 
 A page of several ranks is the concatenation of their pages, in the order of ranks: where each lies
 is the memory's business, on our side and on a peer's.
@@ -116,7 +116,7 @@ class SentMemory(Protocol):
 
     page_bytes: int  # of all ranks
 
-    def open_lane(self) -> CopyStream:
+    def open_copy_stream(self) -> CopyStream:
         """Raises `DeviceError`."""
         ...
 

@@ -19,12 +19,13 @@ from twolane.errors import (
 )
 from twolane.router.config import RouterConfig
 from twolane.router.dispatch.affinity import prefix_hashes
-from twolane.router.limits import check_shape, fit
+from twolane.router.limits import check_shape, check_tenant, fit
 from twolane.router.members.membership import Membership
 from twolane.router.members.model import ModelFacts
 from twolane.router.requests.request import Job
 from twolane.router.text.codec import TextCodec
 from twolane.router.text.model_defaults import NO_DEFAULTS
+from twolane.security.identity import ANONYMOUS, Identity
 from twolane.v1 import inference_pb2
 
 NO_DEADLINE_S = 10 * 365 * 86_400.0  # gRPC's "none" may come as a very long time
@@ -56,12 +57,14 @@ class Intake:
         message: inference_pb2.GenerateRequest,
         arrived: float,
         time_left_s: float | None,
+        caller: Identity = ANONYMOUS,
         *,
         default_max_tokens: int | None = None,
     ) -> Job:
         """May wait: for a long text's ids (off the loop), and, up to `unavailable_after_s`, for
         workers of a model that is expected."""
         limits = self._config.limits
+        check_tenant(message.tenant, caller)
         params = check_shape(message, limits, has_text=self._text is not None)
         deadline = deadline_of(arrived, time_left_s)
         token_ids = await self._token_ids(message)
@@ -82,8 +85,8 @@ class Intake:
             arrived=arrived,
             priority=message.priority,
             deadline=deadline,
-            tenant=message.tenant,
-            prefix_hashes=prefix_hashes(numbers),
+            caller=caller,
+            prefix_hashes=prefix_hashes(numbers, caller.tenant),
         )
 
     async def _token_ids(self, message: inference_pb2.GenerateRequest) -> Sequence[int]:

@@ -12,16 +12,22 @@ from dataclasses import replace
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from twolane.errors import InvalidParameterError, InvalidRequestError, UnimplementedError
+from twolane.errors import (
+    InvalidParameterError,
+    InvalidRequestError,
+    PermissionDeniedError,
+    UnimplementedError,
+    short,
+)
 from twolane.params import SamplingParams
 from twolane.router.config import LimitsConfig
 from twolane.router.members.model import ModelFacts, pages_for
 from twolane.rpc.params import params_from_proto
+from twolane.security.identity import Identity
 from twolane.v1 import inference_pb2
 
 RESERVED_FIELDS = ("adapter", "model_version", "constraint")
 MAX_REQUEST_ID_CHARS = 64
-MAX_TENANT_CHARS = 64
 MAX_ROLE_CHARS = 64
 NO_TOKENIZER = "the model's tokenizer.json, which is not there (tokenizer.model is not read)"
 
@@ -47,7 +53,6 @@ def check_shape(
     if request.n < 0:
         raise InvalidParameterError("n", request.n, "0 or 1")
     _at_most("len(request_id)", len(request.request_id), MAX_REQUEST_ID_CHARS)
-    _at_most("len(tenant)", len(request.tenant), MAX_TENANT_CHARS)
     if abs(request.priority) > limits.priority:
         bound = f"{-limits.priority} to {limits.priority}"
         raise InvalidParameterError("priority", request.priority, bound)
@@ -62,6 +67,17 @@ def check_shape(
         )
     _check_prompt(request, limits, has_text=has_text)
     return params
+
+
+def check_tenant(named: str, caller: Identity) -> None:
+    """A request may repeat its caller's tenant, no more. Raises `PermissionDeniedError`."""
+    if named and named != caller.tenant:  # guard: tenant
+        yours = f"yours says {caller.tenant!r}" if caller.tenant else "you show none"
+        raise PermissionDeniedError(
+            f"tenant is {short(named, 64)!r}; an API key or a certificate says whose "
+            f"a request is, and {yours}: leave the field unset",
+            metadata={"field": "tenant"},
+        )
 
 
 def _refuse_unknown(request: inference_pb2.GenerateRequest) -> None:

@@ -10,14 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncGenerator, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from types import TracebackType
 
 from twolane.errors import (
     CancelledError,
     InvalidRequestError,
-    TwolaneError,
+    UnauthenticatedError,
     UnavailableError,
 )
 from twolane.router.background import Background
@@ -28,12 +27,15 @@ from twolane.router.intake import Intake
 from twolane.router.members.member import MemberState
 from twolane.router.members.model import ModelFacts
 from twolane.router.members.session import WorkerDialer, WorkerSession
+from twolane.router.refusal_log import RefusalLog
 from twolane.router.requests.readers import Readers
 from twolane.router.requests.request import Job, Label, Request
 from twolane.router.status import make_service_status, make_status
+from twolane.router.tenants.accounts import Level, no_limits
 from twolane.router.text.codec import TextCodec
 from twolane.rpc.link import LinkBrokenError
-from twolane.rpc.log_rate import LogRate
+from twolane.security.identity import ANONYMOUS, Identity
+from twolane.security.keys import TenantLimits
 from twolane.v1 import cluster_pb2, inference_pb2, worker_pb2
 
 log = logging.getLogger(__name__)
@@ -46,7 +48,7 @@ LAST_WORDS_S = 0.1
 class Router:
     """Use as an async context manager; leaving it ends every answer with `UnavailableError`.
 
-    `text` None serves token ids only.
+    `text` None serves token ids only. `limits_of` a tenant may change at any time.
     """
 
     def __init__(
@@ -56,22 +58,25 @@ class Router:
         text: TextCodec | None = None,
         *,
         observer: Observer | None = None,
+        limits_of: Callable[[str], TenantLimits] = no_limits,
     ) -> None:
         self.config = config
         self._dialer = dialer
         self._text = text
-        self._dispatcher = Dispatcher(config, observer)
+        self._dispatcher = Dispatcher(config, observer, limits_of)
+        self.refusals = RefusalLog(self._dispatcher.board.counters)
         self._intake = Intake(config, self._dispatcher.members, text)
         self._sessions: dict[int, tuple[WorkerSession, asyncio.Task[None]]] = {}
         # by the very request: its id is free for another while its client still reads
         self._wakes: dict[Request, asyncio.Event] = {}
         self._readers = Readers(config.readers)
         self._tasks = Background()
-        self._refusals = LogRate()
         self._epoch = secrets.randbits(63) + 1  # of this process, among all of its router_id
         self._is_stopping = False
         self._is_flush_due = False
         self._started = 0.0
+        self._hosts: tuple[cluster_pb2.HostStatus, ...] = ()
+        self._hosts_at = 0.0
 
     async def __aenter__(self) -> Router:
         self._loop = asyncio.get_running_loop()
@@ -99,6 +104,7 @@ class Router:
     async def generate(
         self,
         message: inference_pb2.GenerateRequest,
+        caller: Identity = ANONYMOUS,
         *,
         time_left_s: float | None = None,
         default_max_tokens: int | None = None,
@@ -111,7 +117,7 @@ class Router:
         Raises a `TwolaneError` instead of the rest. Closing the iterator early (or cancelling its
         task) cancels the request at both workers.
         """
-        job = await self._admit(message, time_left_s, default_max_tokens)
+        job = await self._admit(message, caller, time_left_s, default_max_tokens)
         request = self._submit(job)
         del job  # with its prompt, which must not outlive the request
         wake = self._wakes[request] = asyncio.Event()
@@ -151,51 +157,53 @@ class Router:
                 self._dispatcher.end(request.job.submission_id, left, self._loop.time())
                 self._flush()
 
-    @contextmanager
-    def noting_refusals(self) -> Iterator[None]:
-        """Around what may turn a request away at a door: it is counted, and logged now and then."""
-        with self._logging_refusals():
-            try:
-                yield
-            except TwolaneError as error:
-                self._dispatcher.board.counters[f"refused.{error.reason.lower()}"] += 1
-                raise
-
-    @contextmanager
-    def _logging_refusals(self) -> Iterator[None]:
-        """Around admission, which counts what it refuses itself."""
-        try:
-            yield
-        except TwolaneError as error:
-            reason = error.reason.lower()
-            n = self._refusals.take(reason, self._loop.time())
-            if n:
-                log.info("refused %d requests (%s); the last: %.200s", n, reason, error.message)
-            raise
-
-    def check_room(self, *, priority: int | None = None, time_left_s: float | None = None) -> None:
+    def check_room(
+        self,
+        caller: Identity = ANONYMOUS,
+        *,
+        priority: int | None = None,
+        time_left_s: float | None = None,
+    ) -> None:
         """For doors, before they parse: raises `OverloadedError` or `DeadlineError` for what would
         be refused whatever it is. `priority` None: not known yet."""
         highest = self.config.limits.priority
         priority = highest if priority is None else priority
         now = self._loop.time()
-        with self._logging_refusals():
-            self._dispatcher.check_room(now, priority=priority, left_s=time_left_s)
+        with self.refusals.logging():
+            self._dispatcher.check_room(
+                now, priority=priority, tenant=caller.tenant, left_s=time_left_s
+            )
 
     def cancel(self, request_id: str, *, tenant: str = "") -> bool:
         """End the running request of that label with CANCELLED. False if there is none."""
         submission_id = self._dispatcher.board.labels.get(Label(tenant, request_id))
         return submission_id is not None and self._end_cancelled(submission_id, request_id)
 
-    def cancel_submission(self, submission_id: str) -> bool:
-        """The same, by the name that the router drew."""
-        return self._end_cancelled(submission_id, submission_id)
+    def cancel_submission(self, submission_id: str, *, tenant: str = "") -> bool:
+        """The same, by the name that the router drew. False also for another tenant's."""
+        request = self._dispatcher.board.find(submission_id, tenant)
+        return request is not None and self._end_cancelled(submission_id, submission_id)
 
     def _end_cancelled(self, submission_id: str, name: str) -> bool:
         error = CancelledError(f"request {name} was cancelled by its id")
         found = self._dispatcher.end(submission_id, error, self._loop.time())
         self._flush()
         return found
+
+    def end_of_keys(self, names: Collection[str]) -> None:
+        """These API keys do not count any more: what was asked with them ends."""
+        if not names:
+            return
+        requests = self._dispatcher.board.requests
+        for request in [r for r in requests.values() if r.job.caller.name in names]:
+            error = UnauthenticatedError(f"API key {request.job.caller.name} counts no longer")
+            self._dispatcher.end(request.job.submission_id, error, self._loop.time())
+        self._flush()
+
+    def quotas(self, tenant: str) -> list[Level]:
+        """What is left of those that the tenant has."""
+        now = self._loop.time()
+        return list(self._dispatcher.board.accounts.of(tenant, now).levels(now))
 
     def models(self) -> list[ModelFacts]:
         return list(self._dispatcher.members.models())
@@ -236,19 +244,38 @@ class Router:
             raise InvalidRequestError(f"there is no worker {worker_id!r}", field="worker_id")
         self._flush()
 
-    def report_gone(self, epoch: int) -> None:
-        """The launcher's proof that no process of `epoch` runs any more."""
-        self._dispatcher.report_gone(epoch, self._loop.time())
+    def report_gone(self, epoch: int, *, host: str | None = None) -> None:
+        """The proof that no process of `epoch` runs any more; with a `host`, by its agent. Raises
+        `ForeignEpochError` for one of another host."""
+        self._dispatcher.report_gone(epoch, self._loop.time(), host=host)
         self._flush()
 
-    def service_status(self, submission_ids: Iterable[str]) -> inference_pb2.GetStatusResponse:
-        """What clients may know, of requests what is asked by name."""
+    def heard_at(self) -> float | None:
+        """When a worker was last heard, in the event loop's time; None: there is none."""
+        return max((member.last_heard for member in self._dispatcher.members), default=None)
+
+    def note_hosts(self, hosts: Sequence[cluster_pb2.HostStatus]) -> None:
+        """What a controller knows of the hosts. It is shown until the controller is silent."""
+        self._hosts = tuple(hosts)
+        self._hosts_at = self._loop.time()
+
+    def service_status(
+        self, submission_ids: Iterable[str], *, tenant: str = ""
+    ) -> inference_pb2.GetStatusResponse:
+        """What clients may know, of requests what is asked by name; other tenants' are unknown."""
         board, now = self._dispatcher.board, self._loop.time()
-        return make_service_status(board, submission_ids, serving=self.can_serve(), now=now)
+        found = [board.find(submission_id, tenant) for submission_id in submission_ids]
+        return make_service_status(board, found, serving=self.can_serve(), now=now)
 
     def status(self, *, with_requests: bool = True) -> cluster_pb2.GetClusterStatusResponse:
         board, now = self._dispatcher.board, self._loop.time()
-        return make_status(board, started=self._started, now=now, with_requests=with_requests)
+        status = make_status(board, started=self._started, now=now, with_requests=with_requests)
+        age_s = now - self._hosts_at
+        if age_s < self.config.membership.gone_after_s:
+            status.hosts.extend(self._hosts)
+            for host in status.hosts:
+                host.for_s += age_s
+        return status
 
     def check_integrity(self) -> None:
         """Raises AssertionError if the router's tables disagree with each other."""
@@ -288,20 +315,25 @@ class Router:
     async def _admit(
         self,
         message: inference_pb2.GenerateRequest,
+        caller: Identity,
         time_left_s: float | None,
         default_max_tokens: int | None,
     ) -> Job:
         arrived = self._loop.time()
-        with self.noting_refusals():
+        with self.refusals.noting():
             if self._is_stopping:
                 raise UnavailableError("the router is stopping")
-        with self._logging_refusals():
+        with self.refusals.logging():
             self._dispatcher.check_room(
-                arrived, model=message.model, priority=message.priority, left_s=time_left_s
+                arrived,
+                model=message.model,
+                priority=message.priority,
+                tenant=caller.tenant,
+                left_s=time_left_s,
             )
-        with self.noting_refusals():
+        with self.refusals.noting():
             job = await self._intake.make_job(
-                message, arrived, time_left_s, default_max_tokens=default_max_tokens
+                message, arrived, time_left_s, caller, default_max_tokens=default_max_tokens
             )
             await self._claim(job)
         return job
@@ -320,7 +352,7 @@ class Router:
     def _submit(self, job: Job) -> Request:
         detokenizer = self._text.detokenizer(job.token_ids) if self._text else None
         try:
-            with self._logging_refusals():
+            with self.refusals.logging():
                 return self._dispatcher.submit(job, detokenizer, self._loop.time())
         finally:
             if job.submission_id not in self._dispatcher.board.requests:

@@ -45,23 +45,33 @@ def make_status(
         requests=[_request_status(board, r, now) for r in requests],
         requests_by_state=requests_by_state(board),
         counters=board.counters,
+        tenants=[
+            cluster_pb2.TenantStatus(
+                tenant=account.tenant,
+                label=account.label,
+                weight=account.limits.weight,
+                live=account.n_live,
+                **account.counters,
+            )
+            for account in board.accounts
+        ],
     )
 
 
 def make_service_status(
-    board: Board, submission_ids: Iterable[str], *, serving: bool, now: float
+    board: Board, found: Iterable[Request | None], *, serving: bool, now: float
 ) -> inference_pb2.GetStatusResponse:
-    """What clients may know: no worker's name, nobody else's requests. The models are missing."""
+    """What clients may know: no worker's name, no requests but those `found` for them. The models
+    are missing."""
     status = inference_pb2.GetStatusResponse(serving=serving)
     here = [member for member in board.members if member.state is not MemberState.GONE]
     counts = Counter((member.state.name.lower(), _role(member)) for member in here)
     for (state, role), n in sorted(counts.items()):
         status.workers.add(state=state, role=role, workers=n)
-    for submission_id in dict.fromkeys(submission_ids):
-        request = board.requests.get(submission_id)
+    for request in dict.fromkeys(found):
         if request is not None:
             status.submissions.add(
-                submission_id=submission_id,
+                submission_id=request.job.submission_id,
                 state=request.state.name.lower(),
                 prompt_tokens=request.n_prompt,
                 output_tokens=len(request.answer.tokens),
@@ -85,6 +95,7 @@ def _request_status(board: Board, request: Request, now: float) -> cluster_pb2.R
         output_tokens=len(request.answer.tokens),
         age_s=now - request.job.arrived,
         priority=request.job.priority,
+        tenant=request.job.tenant,
     )
     attempt = request.last_attempt
     if attempt is not None:

@@ -42,12 +42,15 @@ if TYPE_CHECKING:
     from twolane.errors import UnknownModelError as UnknownModelError
     from twolane.params import SamplingParams as SamplingParams
     from twolane.prompts import RequestOptions as RequestOptions
+    from twolane.service_status import Caller as Caller
+    from twolane.service_status import Quota as Quota
     from twolane.service_status import ServiceStatus as ServiceStatus
     from twolane.service_status import SubmissionInfo as SubmissionInfo
     from twolane.service_status import WorkerCount as WorkerCount
     from twolane.status import ClusterStatus as ClusterStatus
     from twolane.status import Pages as Pages
     from twolane.status import RequestInfo as RequestInfo
+    from twolane.status import TenantInfo as TenantInfo
     from twolane.status import WorkerInfo as WorkerInfo
     from twolane.stream import AsyncStream as AsyncStream
     from twolane.values import Chunk as Chunk
@@ -73,8 +76,8 @@ _MODULE_OF = {
         "UnknownModelError",
         "twolane.params": "SamplingParams",
         "twolane.prompts": "RequestOptions",
-        "twolane.service_status": "ServiceStatus SubmissionInfo WorkerCount",
-        "twolane.status": "ClusterStatus Pages RequestInfo WorkerInfo",
+        "twolane.service_status": "Caller Quota ServiceStatus SubmissionInfo WorkerCount",
+        "twolane.status": "ClusterStatus Pages RequestInfo TenantInfo WorkerInfo",
         "twolane.stream": "AsyncStream",
         "twolane.values": "Chunk Completion FinishReason Ledger Message Model Token TopLogprob",
     }.items()

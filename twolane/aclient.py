@@ -10,13 +10,20 @@ from typing import Self, TypeVar, Unpack
 
 import grpc
 
-from twolane.config import ClientConfig, check_endpoint, check_seconds, endpoint_from_env
+from twolane.config import (
+    ClientConfig,
+    api_key_from_env,
+    check_api_key,
+    check_endpoint,
+    check_seconds,
+    endpoint_from_env,
+)
 from twolane.errors import InvalidRequestError
 from twolane.failures import explain, unreachable
 from twolane.params import check_text
 from twolane.prompts import RequestOptions, build_request
 from twolane.rpc.options import CHANNEL_OPTIONS
-from twolane.service_status import ServiceStatus
+from twolane.service_status import Caller, ServiceStatus
 from twolane.stream import AsyncStream, check_loop, running_loop
 from twolane.v1 import inference_pb2, inference_pb2_grpc
 from twolane.values import Completion, Model
@@ -35,6 +42,8 @@ class AsyncClient:
     def __init__(self, endpoint: str | None = None, *, config: ClientConfig | None = None) -> None:
         self.endpoint = check_endpoint(endpoint or endpoint_from_env())
         self._config = config or ClientConfig()
+        api_key = self._config.api_key or api_key_from_env()
+        self._metadata = _showing(check_api_key(api_key)) if api_key else ()
         self._is_closed = False
         self._opened: tuple[asyncio.AbstractEventLoop, grpc.aio.Channel] | None = None
 
@@ -61,7 +70,7 @@ class AsyncClient:
         request = build_request(prompt, options)
         timeout_s = options.get("timeout_s")
         bound_s = self._config.timeout_s if timeout_s is None else timeout_s
-        call = self._inference.Generate(request, timeout=bound_s)
+        call = self._inference.Generate(request, timeout=bound_s, metadata=self._metadata)
         return AsyncStream(
             call, request.request_id, partial(explain, endpoint=self.endpoint, timeout_s=bound_s)
         )
@@ -91,6 +100,11 @@ class AsyncClient:
             check_text("submission_ids", submission_id)
         request = inference_pb2.GetStatusRequest(submission_ids=submission_ids)
         return ServiceStatus.from_proto(await self._call(self._inference.GetStatus, request))
+
+    async def who_am_i(self) -> Caller:
+        """Who the cluster takes this client for, and what is left of its tenant's quotas."""
+        request = inference_pb2.WhoAmIRequest()
+        return Caller.from_proto(await self._call(self._inference.WhoAmI, request))
 
     async def close(self) -> None:
         """Cancel what still runs and hang up. May be called twice; no call is possible after."""
@@ -135,6 +149,10 @@ class AsyncClient:
     ) -> ResponseT:
         bound_s = self._config.call_timeout_s
         try:
-            return await method(request, timeout=bound_s)
+            return await method(request, timeout=bound_s, metadata=self._metadata)
         except grpc.RpcError as error:
             raise explain(error, endpoint=self.endpoint, timeout_s=bound_s) from error
+
+
+def _showing(api_key: str) -> tuple[tuple[str, str], ...]:
+    return (("authorization", f"Bearer {api_key}"),)

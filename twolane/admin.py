@@ -27,7 +27,7 @@ from twolane.status import ClusterStatus
 from twolane.v1 import cluster_pb2, cluster_pb2_grpc
 
 UNIX = "unix:"
-_FOLDERS = "twolane-*"  # in the temporary folder: see twolane.deploy.cli.scratch
+_FOLDERS = "twolane-*"  # in the temporary folder: see twolane.deploy.process.scratch
 
 
 class AdminClient:
@@ -79,9 +79,9 @@ class AdminClient:
             raise explain(error, endpoint=self.endpoint, timeout_s=bound_s) from error
 
 
-def only_socket() -> str:
+def only_socket(name: str = SOCKET_NAME) -> str:
     """unix:PATH. Raises `UnavailableError` unless exactly one cluster of this user's runs here."""
-    found = live_sockets()
+    found = live_sockets(name)
     if len(found) == 1:
         return f"{UNIX}{found[0]}"
     if not found:
@@ -96,9 +96,10 @@ def only_socket() -> str:
     )
 
 
-def live_sockets() -> list[Path]:
-    """The operators' sockets of this user's clusters on this machine that are listened at."""
-    paths = sorted(Path(tempfile.gettempdir()).glob(f"{_FOLDERS}/{SOCKET_NAME}"))
+def live_sockets(name: str = SOCKET_NAME) -> list[Path]:
+    """The operators' sockets of this user's clusters on this machine that are listened at: those of
+    routers, or of that other name."""
+    paths = sorted(Path(tempfile.gettempdir()).glob(f"{_FOLDERS}/{name}"))
     return [path for path in paths if _is_ours(path) and _is_listened_at(path)]
 
 

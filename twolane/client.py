@@ -13,7 +13,7 @@ from twolane.aclient import AsyncClient
 from twolane.config import ClientConfig
 from twolane.errors import CancelledError, InvalidRequestError
 from twolane.prompts import RequestOptions
-from twolane.service_status import ServiceStatus
+from twolane.service_status import Caller, ServiceStatus
 from twolane.stream import AsyncStream
 from twolane.values import Chunk, Completion, Model
 
@@ -70,6 +70,10 @@ class Client:
     def status(self, submission_ids: Sequence[str] = ()) -> ServiceStatus:
         """See `AsyncClient.status`."""
         return self._wait(self._async.status(submission_ids))
+
+    def who_am_i(self) -> Caller:
+        """See `AsyncClient.who_am_i`."""
+        return self._wait(self._async.who_am_i())
 
     def close(self) -> None:
         """Cancel what still runs (other threads get CancelledError), hang up, end the thread.

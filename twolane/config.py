@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from twolane.errors import InvalidParameterError
 from twolane.params import is_number
 
 ENDPOINT_VARIABLE = "TWOLANE_ENDPOINT"
+API_KEY_VARIABLE = "TWOLANE_API_KEY"
 DEFAULT_ENDPOINT = "localhost:7200"
-SOCKET_NAME = "admin.sock"  # of operators
+SOCKET_NAME = "admin.sock"  # of operators, at a router
+CONTROLLER_SOCKET_NAME = "controller.sock"  # of operators, at the launcher
 _ENDPOINT_BOUND = f"HOST:PORT, like {DEFAULT_ENDPOINT}"
 _MAX_PORT = 65535
 
@@ -25,6 +27,18 @@ def endpoint_from_env() -> str:
 def named_endpoint() -> str | None:
     """What `TWOLANE_ENDPOINT` says, if it does."""
     return os.environ.get(ENDPOINT_VARIABLE) or None
+
+
+def api_key_from_env() -> str | None:
+    """The API key to show: `TWOLANE_API_KEY`, or none."""
+    return os.environ.get(API_KEY_VARIABLE) or None
+
+
+def check_api_key(api_key: Any) -> str:
+    """Raise `InvalidParameterError` unless it can be sent. What it was is not repeated."""
+    if not isinstance(api_key, str) or not (api_key.isascii() and api_key.isprintable()):
+        raise InvalidParameterError("api_key", "…", "printable ASCII characters, like tl_…")
+    return api_key
 
 
 def check_endpoint(endpoint: Any) -> str:
@@ -48,13 +62,17 @@ def check_endpoint(endpoint: Any) -> str:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
     """`timeout_s` is the deadline of a generation that names none; None lets it run for ever.
-    `call_timeout_s` bounds every short call (cancel, models, status, drain)."""
+    `call_timeout_s` bounds every short call (cancel, models, status, drain). `api_key` is shown
+    with every call; None: that of `TWOLANE_API_KEY`, if it is set."""
 
+    api_key: str | None = field(default=None, repr=False)
     timeout_s: float | None = None
     connect_timeout_s: float = 5.0
     call_timeout_s: float = 10.0
 
     def __post_init__(self) -> None:
+        if self.api_key is not None:
+            check_api_key(self.api_key)
         if self.timeout_s is not None:
             check_seconds("timeout_s", self.timeout_s)
         check_seconds("connect_timeout_s", self.connect_timeout_s)

@@ -1,4 +1,5 @@
-"""What `status()` at the clients' door gives back: no worker's name, and nobody else's requests."""
+"""What the clients' door tells of itself and of the caller: no worker's name, and nobody else's
+requests."""
 
 from __future__ import annotations
 
@@ -50,5 +51,38 @@ class ServiceStatus:
             submissions=tuple(
                 SubmissionInfo(**{f.name: getattr(one, f.name) for f in fields(SubmissionInfo)})
                 for one in message.submissions
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """One quota of a tenant: requests a second, tokens a minute, or concurrent requests. Below 0
+    remains what running requests may still take beyond it."""
+
+    name: str  # requests, tokens, concurrent
+    limit: float
+    remaining: float
+    reset_s: float  # until all of it is there again, if nothing is asked meanwhile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """`name` is that of an API key or certificate, and empty where neither was shown."""
+
+    role: str
+    name: str
+    tenant: str
+    quotas: tuple[Quota, ...] = ()
+
+    @classmethod
+    def from_proto(cls, message: inference_pb2.WhoAmIResponse) -> Caller:
+        return cls(
+            role=message.role,
+            name=message.name,
+            tenant=message.tenant,
+            quotas=tuple(
+                Quota(**{f.name: getattr(quota, f.name) for f in fields(Quota)})
+                for quota in message.quotas
             ),
         )

@@ -114,10 +114,53 @@ class RequestInfo:
     output_tokens: int
     age_s: float
     priority: int
+    tenant: str = ""
 
     @classmethod
     def from_proto(cls, message: cluster_pb2.RequestStatus) -> RequestInfo:
         return cls(**{f.name: getattr(message, f.name) for f in fields(cls)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantInfo:
+    """One tenant that has asked for something since the router started."""
+
+    tenant: str  # empty: clients without a key or certificate
+    label: str  # what metrics call it
+    weight: float
+    live: int  # requests that wait or run
+    requests: int
+    refused: int  # by its quotas
+    prompt_tokens: int
+    output_tokens: int
+
+    @classmethod
+    def from_proto(cls, message: cluster_pb2.TenantStatus) -> TenantInfo:
+        return cls(**{f.name: getattr(message, f.name) for f in fields(cls)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostInfo:
+    """A host of the cluster, as its controller sees it. One that is silent or off keeps the seats
+    of its workers until it is proven that they have ended."""
+
+    name: str
+    state: str  # up, silent, off
+    for_s: float  # since when
+    workers: tuple[str, ...]  # that have a seat there
+    gpus: int  # of those seats; 0: they are on the CPU
+    note: str = ""  # what could prove its workers' end
+
+    @classmethod
+    def from_proto(cls, message: cluster_pb2.HostStatus) -> HostInfo:
+        return cls(
+            name=message.name,
+            state=message.state,
+            for_s=message.for_s,
+            workers=tuple(message.workers),
+            gpus=message.gpus,
+            note=message.note,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +175,9 @@ class ClusterStatus:
     counters: Mapping[str, int]
     http_endpoint: str = ""  # host:port of the router's HTTP door, if it has one
     metrics_endpoint: str = ""  # host:port of its Prometheus page, if it has one
+    insecure_listeners: tuple[str, ...] = ()  # that other machines reach without TLS, in words
+    tenants: tuple[TenantInfo, ...] = ()
+    hosts: tuple[HostInfo, ...] = ()  # where agents run the processes
 
     @classmethod
     def from_proto(cls, message: cluster_pb2.GetClusterStatusResponse) -> ClusterStatus:
@@ -143,5 +189,8 @@ class ClusterStatus:
             requests_by_state=MappingProxyType(dict(message.requests_by_state)),
             counters=MappingProxyType(dict(message.counters)),
             http_endpoint=message.http_endpoint,
+            insecure_listeners=tuple(message.insecure_listeners),
             metrics_endpoint=message.metrics_endpoint,
+            tenants=tuple(TenantInfo.from_proto(tenant) for tenant in message.tenants),
+            hosts=tuple(HostInfo.from_proto(host) for host in message.hosts),
         )

@@ -3,10 +3,10 @@
     python -m benchmarks.kernels.all_reduce --ranks 2 [--out FOLDER]
 
 One process per GPU. Rows of 8,192 bf16, as in a 70B model's layers: 1 row is 16 KiB. Figures are
-medians over replays of a CUDA graph of many calls, on the slowest rank. `floor` is the time for each
-rank to read its peers' data at the measured rate of a copy between two GPUs; `norm` includes the
-residual and RMSNorm that follow (a second kernel, or the same one). Every result is compared with
-the sum in float32, and ours between the ranks, bit for bit.
+medians over replays of a CUDA graph of many calls, on the slowest rank. `floor` is the time for
+each rank to read its peers' data at the measured rate of a copy between two GPUs; `norm` includes
+the residual and RMSNorm that follow (a second kernel, or the same one). Every result is compared
+with the sum in float32, and ours between the ranks, bit for bit.
 """
 
 from __future__ import annotations
@@ -147,8 +147,8 @@ def measure(n: int, ranks: Collective, peers: PeerBuffers, rate: float) -> dict[
     if n <= MAX_ROWS:
         all_reduce(x, peers, out=out)
         close(out, "ours")
-        everybodys = ranks.all_gather(out).view(n, ranks.ranks, WIDTH)
-        assert all(torch.equal(everybodys[:, i], out) for i in range(ranks.ranks)), "ranks differ"
+        gathered = ranks.all_gather(out).view(n, ranks.ranks, WIDTH)
+        assert all(torch.equal(gathered[:, i], out) for i in range(ranks.ranks)), "ranks differ"
         row["ours_us"] = time_us(lambda: all_reduce(x, peers, out=out), ranks)
         row["ours_norm_us"] = time_us(ours_norm, ranks)
     return {k: round(v, 2) if isinstance(v, float) else v for k, v in row.items()}

@@ -54,7 +54,7 @@ def _between(memory: Any, address: str, n: int, name: str) -> dict[str, Any]:
         what: str, config: CopyStreamConfig, work: Callable[[CopyStream], None], n_bytes: int
     ) -> None:
         memory.config = config
-        lane = memory.open_lane()
+        lane = memory.open_copy_stream()
         found[f"{what}, {name}"] = round(_best(lane, work) * n_bytes / 1e9, 1)
         lane.close()
 
@@ -81,7 +81,7 @@ def _host(memory: DeviceMemory, name: str) -> dict[str, Any]:
     host = create_pool_memory(n * memory.page_bytes, "ceiling")
     buffer = host.array.reshape(n, memory.page_bytes)
     memory.pin(buffer)
-    lane, pages = memory.open_lane(), np.arange(n)
+    lane, pages = memory.open_copy_stream(), np.arange(n)
     out = _best(lane, lambda lane: lane.to_host(pages, buffer)) * buffer.nbytes / 1e9
     into = _best(lane, lambda lane: lane.from_host(buffer, pages)) * buffer.nbytes / 1e9
     lane.close()

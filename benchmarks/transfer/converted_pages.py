@@ -62,7 +62,7 @@ def measure(ours: Layout, theirs: Layout, programs: tuple[int, ...]) -> dict[str
         best = best_s(lambda n=n: maker.convert(slots, out, programs=n))  # type: ignore[misc]
         figures[f"programs_{n}_gb_per_s"] = round(n_bytes / best / 1e9)
     made = memory.made(ours, theirs)
-    lane = made.open_lane()
+    lane = made.open_copy_stream()
     dst = np.random.default_rng(2).permutation(len(src))
     last_card = str(torch.cuda.device_count() - 1)
     with far_pool(last_card, len(src), theirs.page_bytes, theirs.ranks) as address:

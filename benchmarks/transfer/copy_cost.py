@@ -132,7 +132,7 @@ def _of_size(far_device: str, page_bytes: int) -> list[Sample]:
         for programs in (0, *PROGRAMS):
             cost = CopyCost(run_start_s=1.0) if programs else CopyCost(kernel_start_s=1.0)
             memory.config = CopyStreamConfig(cost=cost, copy_programs=programs or 1)
-            lane = memory.open_lane()
+            lane = memory.open_copy_stream()
             for run_pages in RUN_PAGES if not programs else RUN_PAGES[:1]:
                 for n_runs in COUNTS:
                     if n_runs * run_pages > most:

@@ -27,6 +27,7 @@ import numpy as np
 from benchmarks.transfer.pools import open_pool
 from twolane.kvtransfer.config import MIB
 from twolane.kvtransfer.copy_plan import CopyPlan
+from twolane.kvtransfer.page_lane import PageLane
 from twolane.kvtransfer.transport import Checked, Outlet
 from twolane.kvtransfer.transports.registry import OutletOpener, TransportConfig, open_landings
 from twolane.v1 import transfer_pb2
@@ -53,6 +54,7 @@ class Setting:
     n_rounds: int
     kind: str = "host"
     sockets: int = 1
+    lane: PageLane = PageLane.PLAIN  # of tcp
     child_device: str = ""  # as CUDA_VISIBLE_DEVICES says it
 
     @property
@@ -70,7 +72,10 @@ class Setting:
 
     def config(self) -> TransportConfig:
         return TransportConfig(
-            transports=(self.transport,), checksums=self.checksums, sockets=self.sockets
+            transports=(self.transport,),
+            checksums=self.checksums,
+            sockets=self.sockets,
+            page_lane=self.lane,
         )
 
     def places(self, shape: Shape, rng: np.random.Generator) -> Any:
@@ -96,12 +101,14 @@ def rounds(setting: Setting, shapes: Sequence[Shape] = ()) -> list[list[Rate]]:
     child = context.Process(target=_land, args=(setting, there), daemon=True)
     child.start()
     pool = open_pool(setting.kind, setting.pool_pages, setting.page_bytes, fill=True)
-    address, digests = here.recv()
+    address, digests, page_key = here.recv()
     hello = transfer_pb2.ReceiverHello(
         epoch=D_EPOCH,
         transport=setting.transport,
         transport_address=address,
         checksums=digests,
+        page_lane=setting.lane,
+        page_key=page_key,
     )
     outlet = OutletOpener(P_EPOCH, pool.transfers, setting.config())(hello)
     woken = threading.Event()
@@ -164,7 +171,7 @@ def _land(setting: Setting, pipe: Connection) -> None:
     landing = landings[setting.transport]
     woken = threading.Event()
     landing.set_wake(woken.set)
-    pipe.send((landing.address, landing.digests))
+    pipe.send((landing.address, landing.digests, landing.lane.key_for(P_EPOCH)))
     generation = 0
     while (pages := pipe.recv()) is not None:
         generation += 1

@@ -14,29 +14,27 @@ import asyncio
 import logging
 import os
 import select
+import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
+from twolane.config import SOCKET_NAME
 from twolane.deploy.agent.config import AgentConfig
 from twolane.deploy.agent.ended import CLASS_A, CLASS_B, Ended, EndedProcesses
 from twolane.deploy.agent.term import OldTermError, Term, TermFile
-from twolane.deploy.errors import StartError
+from twolane.deploy.errors import NotProvenError, StartError
 from twolane.deploy.launch.host_process import HostProcess
 from twolane.deploy.launch.process_launcher import DEPLOY_COMMAND, ProcessLauncher
 from twolane.deploy.process.evidence import Evidence, boot_id, pid_namespace, read_evidence
 from twolane.deploy.process.handshake import Handle
+from twolane.deploy.process.orphan import HEARTBEAT
 from twolane.deploy.process.parent_death import end_group
-from twolane.deploy.spec.specs import ProcessSpec
+from twolane.deploy.spec.specs import ProcessSpec, RouterSpec
 from twolane.kvtransfer.link.process_identity import open_pidfd, start_ticks
 
 log = logging.getLogger(__name__)
-
-HEARTBEAT = "heartbeat"  # a file in the state folder; its time of change moves while we live
-
-
-class NotProvenError(Exception):
-    """It may still run: the message says why nobody knows."""
 
 
 class NeverHereError(Exception):
@@ -107,6 +105,8 @@ class Agent:
         self.terms.check(term)
         await self._call_off(spec.name)
         self._live.pop(spec.name, None)  # `_watch` sees its end
+        if isinstance(spec, RouterSpec):
+            spec = replace(spec, admin_socket=str(self._socket_folder() / SOCKET_NAME))
         starting = asyncio.create_task(self._launcher.start(spec))
         self._starting[spec.name] = spec, starting
         try:
@@ -147,16 +147,16 @@ class Agent:
         """
         if term is not None:
             self.terms.check(term)
-        spec, starting = self._starting.get(name, (None, None))
-        if spec is not None and starting is not None and spec.epoch == epoch != 0:
-            await _cancelled(starting)
-            return Ended(name, epoch, 0, "was starting", CLASS_A)
-        live = self._live.get(name)
-        if live is not None and _is(live.evidence, epoch, pid):
-            await self._launcher.fence(live.handle)
-            await self._until_ended(live)
+        for spec, starting in list(self._starting.values()):
+            if spec.epoch == epoch != 0:
+                await _cancelled(starting)
+                return Ended(spec.name, epoch, 0, "was starting", CLASS_A)
+        for live in list(self._live.values()):
+            if _is(live.evidence, name, epoch, pid):
+                await self._launcher.fence(live.handle)
+                await self._until_ended(live)
         for evidence in read_evidence(self.config.state_dir):
-            if evidence.name == name and _is(evidence, epoch, pid):
+            if _is(evidence, name, epoch, pid):
                 await self._end(evidence)
         ended = self._ended.find(name, epoch, pid)
         if ended is not None:
@@ -181,6 +181,18 @@ class Agent:
                 pass
             if term != self.terms.highest:
                 raise OldTermError(f"{term} is over: this agent has seen {self.terms.highest}")
+
+    def _socket_folder(self) -> Path:
+        """Where clients on this host look for the operators' socket. Raises `StartError`."""
+        name = f"twolane-agent-{self.config.host_name}-{os.geteuid()}"
+        folder = Path(tempfile.gettempdir()) / name
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            if folder.is_symlink() or folder.stat().st_uid != os.geteuid():
+                raise StartError(f"{folder} is not ours")
+        except OSError as error:
+            raise StartError(f"{folder}: {error.strerror}") from error
+        return folder
 
     async def _call_off(self, name: str) -> None:
         _, starting = self._starting.get(name, (None, None))
@@ -288,8 +300,11 @@ def _ticks_of(pid: int) -> int | None:
         return None
 
 
-def _is(evidence: Evidence, epoch: int, pid: int) -> bool:
-    return evidence.epoch == epoch and (pid in (0, evidence.pid) if epoch else pid == evidence.pid)
+def _is(evidence: Evidence, name: str, epoch: int, pid: int) -> bool:
+    """A worker by its epoch, a router by name and pid."""
+    if epoch:
+        return evidence.epoch == epoch
+    return (evidence.name, evidence.epoch, evidence.pid) == (name, 0, pid)
 
 
 def _words(ended: Ended) -> tuple[str, int, str, str]:

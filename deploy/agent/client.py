@@ -6,14 +6,12 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Self
 
-import grpc
-
 from twolane.deploy.agent.term import Term
 from twolane.deploy.process.handshake import Handle
 from twolane.deploy.spec.spec_json import to_json
 from twolane.deploy.spec.specs import ProcessSpec, RouterSpec
-from twolane.rpc.options import CHANNEL_OPTIONS
-from twolane.rpc.secret import shown
+from twolane.security.credentials import Credentials
+from twolane.security.identity import Role
 from twolane.v1 import agent_pb2, agent_pb2_grpc
 
 _CALL_S = 5.0
@@ -23,18 +21,19 @@ class AgentClient:
     """An async context manager around a channel. Every call raises `grpc.aio.AioRpcError`:
     UNAVAILABLE where nobody answers, FAILED_PRECONDITION where the term is over."""
 
-    def __init__(self, endpoint: str, secret: str, term: Term) -> None:
+    def __init__(self, endpoint: str, credentials: Credentials, term: Term) -> None:
+        """Raises `TlsFilesError`."""
         self.endpoint = endpoint
-        self._channel = grpc.aio.insecure_channel(endpoint, options=CHANNEL_OPTIONS)
+        self._channel = credentials.channel(endpoint, Role.AGENT)
         self._stub = agent_pb2_grpc.AgentServiceStub(self._channel)
-        self._metadata = shown(secret)
+        self._metadata = credentials.metadata(endpoint)
         self._controller = agent_pb2.Controller(term=term.number, id=term.controller)
 
-    async def describe(self) -> agent_pb2.DescribeResponse:
+    async def describe(self, within_s: float = _CALL_S) -> agent_pb2.DescribeResponse:
         """What the host is and has. Takes no term."""
         request = agent_pb2.DescribeRequest()
         answer: agent_pb2.DescribeResponse
-        answer = await self._stub.Describe(request, timeout=_CALL_S, metadata=self._metadata)
+        answer = await self._stub.Describe(request, timeout=within_s, metadata=self._metadata)
         return answer
 
     async def start(self, spec: ProcessSpec) -> agent_pb2.StartResponse:
@@ -59,7 +58,8 @@ class AgentClient:
     async def fence(
         self, name: str, *, epoch: int = 0, pid: int = 0, boot_id: str = ""
     ) -> agent_pb2.FenceResponse:
-        """Kill that incarnation: of a worker by its epoch, of a router by its pid."""
+        """Kill that incarnation: of a worker by its epoch (then the name may be empty), of a router
+        by its pid."""
         request = agent_pb2.FenceRequest(
             controller=self._controller, name=name, epoch=epoch, pid=pid, boot_id=boot_id
         )
@@ -73,6 +73,10 @@ class AgentClient:
         async for message in self._stub.Watch(request, metadata=self._metadata):
             yield message
 
+    async def close(self) -> None:
+        """Calls that run end with CANCELLED."""
+        await self._channel.close()
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -82,7 +86,7 @@ class AgentClient:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._channel.close()
+        await self.close()
 
 
 def handle_of_process(process: agent_pb2.HostProcess, host_name: str) -> Handle:

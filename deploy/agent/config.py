@@ -6,6 +6,8 @@ import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from twolane.security.credentials import Credentials
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentConfig:
@@ -17,7 +19,7 @@ class AgentConfig:
 
     state_dir: Path
     log_dir: Path
-    secret: str = field(repr=False)
+    credentials: Credentials
     host_name: str = field(default_factory=socket.gethostname)
     bind_host: str = "127.0.0.1"
     port: int = 0

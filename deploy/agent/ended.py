@@ -48,7 +48,7 @@ class EndedProcesses:
     def find(self, name: str, epoch: int, pid: int) -> Ended | None:
         """A worker by its epoch, a router by its pid."""
         for ended in reversed(self._all.values()):
-            if (ended.name, ended.epoch) == (name, epoch) and (epoch or ended.pid == pid):
+            if ended.epoch == epoch and (epoch or (ended.name, ended.pid) == (name, pid)):
                 return ended
         return None
 

@@ -8,8 +8,8 @@ import logging
 import grpc
 
 from twolane.deploy.agent.ended import Ended
-from twolane.rpc.options import CHANNEL_OPTIONS
-from twolane.rpc.secret import shown
+from twolane.security.credentials import Credentials
+from twolane.security.identity import Role
 from twolane.v1 import cluster_pb2, cluster_pb2_grpc
 
 log = logging.getLogger(__name__)
@@ -21,12 +21,11 @@ _FINAL = frozenset({grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENT
 
 
 class Reporter:
-    """Keeps a channel to each router that it has had to tell something."""
+    """Speaks for one host."""
 
-    def __init__(self, host_name: str, secret: str) -> None:
+    def __init__(self, host_name: str, credentials: Credentials) -> None:
         self._host_name = host_name
-        self._metadata = shown(secret)
-        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._credentials = credentials
 
     async def report(self, ended: Ended) -> None:
         """Tell each of its routers, again until it has heard, for ten minutes at most."""
@@ -34,14 +33,7 @@ class Reporter:
             for router in ended.routers:
                 tasks.create_task(self._tell(router, ended), name=f"report-{router}")
 
-    async def close(self) -> None:
-        for channel in self._channels.values():
-            await channel.close()
-
     async def _tell(self, router: str, ended: Ended) -> None:
-        if router not in self._channels:
-            self._channels[router] = grpc.aio.insecure_channel(router, options=CHANNEL_OPTIONS)
-        stub = cluster_pb2_grpc.MembershipServiceStub(self._channels[router])
         request = cluster_pb2.ReportGoneRequest(
             epoch=ended.epoch, host=self._host_name, proof_class=ended.proof_class
         )
@@ -49,7 +41,10 @@ class Reporter:
         end = clock() + _FOR_S
         while clock() < end:
             try:
-                await stub.ReportGone(request, timeout=_CALL_S, metadata=self._metadata)
+                async with self._credentials.channel(router, Role.ROUTER) as channel:
+                    stub = cluster_pb2_grpc.MembershipServiceStub(channel)
+                    metadata = self._credentials.metadata(router)
+                    await stub.ReportGone(request, timeout=_CALL_S, metadata=metadata)
                 return
             except grpc.aio.AioRpcError as error:
                 if error.code() in _FINAL:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -19,62 +19,53 @@ from twolane.deploy.agent.agent import (
     Agent,
     Live,
     NeverHereError,
-    NotProvenError,
 )
 from twolane.deploy.agent.config import AgentConfig
 from twolane.deploy.agent.ended import Ended
 from twolane.deploy.agent.reports import Reporter
 from twolane.deploy.agent.term import OldTermError, Term
-from twolane.deploy.errors import StartError
+from twolane.deploy.errors import NotProvenError, StartError
 from twolane.deploy.launch.process_launcher import DEPLOY_COMMAND
 from twolane.deploy.spec.spec_json import from_json
 from twolane.deploy.spec.specs import ProcessSpec, RouterSpec, WorkerSpec
-from twolane.errors import InvalidRequestError, PermissionDeniedError
+from twolane.errors import InvalidRequestError
 from twolane.rpc.call_gate import Context
 from twolane.rpc.handlers import unary, unary_stream
-from twolane.rpc.listen import join, listening
+from twolane.rpc.listen import join
 from twolane.rpc.options import INTERNAL_SERVER_OPTIONS
-from twolane.security.credentials import Credentials
-from twolane.security.identity import Identity, Role
+from twolane.security.gate import Gate
+from twolane.security.identity import Role
 from twolane.v1 import agent_pb2
 
 AGENT = agent_pb2.DESCRIPTOR.services_by_name["AgentService"].full_name
-_COMMANDERS = frozenset({Role.CONTROLLER, Role.LOCAL})
 _RESULT = agent_pb2.FenceResponse
 
 
-def local_identity(context: Context) -> Identity:
-    """Of a caller that has shown the cluster's secret."""
-    return Identity(Role.LOCAL)
-
-
 class AgentServer:
-    """An `Agent` behind gRPC. `identity` says who calls."""
+    """An `Agent` behind gRPC."""
 
     def __init__(
         self,
         config: AgentConfig,
         *,
-        identity: Callable[[Context], Identity] = local_identity,
+        gate: Gate | None = None,
         command: Sequence[str] = DEPLOY_COMMAND,
     ) -> None:
-        """Raises OSError or ValueError for a state folder that cannot be used."""
+        """Raises OSError or ValueError for a state folder that cannot be used, `ListenError` for an
+        address that needs TLS."""
         self.config = config
         self.endpoint = ""
-        self._identity = identity
-        self._reporter = Reporter(config.host_name, config.secret)
+        self.gate = gate or config.credentials.gate("the agent", config.bind_host, "--listen")
+        self._reporter = Reporter(config.host_name, config.credentials)
         self.agent = Agent(config, self._reporter.report, command=command)
         self._running: asyncio.Task[None] | None = None
-        gate = Credentials(secret=config.secret).gate(
-            "the agent's port", config.bind_host, "--listen"
-        )
-        self._server = grpc.aio.server(interceptors=[gate], options=INTERNAL_SERVER_OPTIONS)
+        self._server = grpc.aio.server(interceptors=[self.gate], options=INTERNAL_SERVER_OPTIONS)
         self._server.add_generic_rpc_handlers((self._handler(),))
 
     async def __aenter__(self) -> Self:
         """Returns when it serves, having adopted what runs. Raises `ListenError`, OSError."""
-        with listening(self.config.bind_host, self.config.port, "--listen"):
-            port = self._server.add_insecure_port(join(self.config.bind_host, self.config.port))
+        config = self.config
+        port = config.credentials.bind(self._server, config.bind_host, config.port, "--listen")
         self._running = asyncio.create_task(self.agent.run(), name="agent")
         adopted = asyncio.create_task(self.agent.ready.wait())
         await asyncio.wait({self._running, adopted}, return_when=asyncio.FIRST_COMPLETED)
@@ -97,7 +88,6 @@ class AgentServer:
         self._running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._running
-        await self._reporter.close()
 
     async def wait(self) -> None:
         """Until the agent breaks: raises what broke it."""
@@ -117,7 +107,6 @@ class AgentServer:
     async def _describe(
         self, request: agent_pb2.DescribeRequest, context: Context
     ) -> agent_pb2.DescribeResponse:
-        self._admit(context, _COMMANDERS | {Role.OPERATOR, Role.VIEWER})
         term = self.agent.terms.highest
         return agent_pb2.DescribeResponse(
             host=self.config.host_name,
@@ -132,7 +121,6 @@ class AgentServer:
     async def _start(
         self, request: agent_pb2.StartRequest, context: Context
     ) -> agent_pb2.StartResponse:
-        self._admit(context, _COMMANDERS)
         async with _refusing_old_terms(context):
             try:
                 live = await self.agent.start(_term(request.controller), _spec(request))
@@ -144,7 +132,6 @@ class AgentServer:
     async def _stop(
         self, request: agent_pb2.StopRequest, context: Context
     ) -> agent_pb2.StopResponse:
-        self._admit(context, _COMMANDERS)
         async with _refusing_old_terms(context):
             term = _term(request.controller)
             await self.agent.stop(term, request.name, request.pid, request.grace_s)
@@ -153,8 +140,8 @@ class AgentServer:
     async def _fence(
         self, request: agent_pb2.FenceRequest, context: Context
     ) -> agent_pb2.FenceResponse:
-        caller = self._admit(context, _COMMANDERS | {Role.OPERATOR})
-        term = None if caller.role is Role.OPERATOR else _term(request.controller)
+        is_operator = self.gate.identity(context).role is Role.OPERATOR
+        term = None if is_operator else _term(request.controller)
         try:
             async with _refusing_old_terms(context):
                 ended = await self.agent.fence(
@@ -171,7 +158,6 @@ class AgentServer:
         return _RESULT(result=_RESULT.RESULT_FENCED, proof_class=ended.proof_class, how=ended.how)
 
     async def _watch(self, request: agent_pb2.WatchRequest, context: Context) -> None:
-        self._admit(context, _COMMANDERS)
         async with _refusing_old_terms(context):
             async for seen in self.agent.watch(_term(request.controller)):
                 await context.write(
@@ -181,12 +167,6 @@ class AgentServer:
                         ended=[_ended(each) for each in seen.ended],
                     )
                 )
-
-    def _admit(self, context: Context, roles: frozenset[Role] | set[Role]) -> Identity:
-        caller = self._identity(context)
-        if caller.role not in roles:
-            raise PermissionDeniedError(f"{caller} may not do that to an agent")
-        return caller
 
 
 @contextlib.asynccontextmanager

@@ -39,7 +39,7 @@ class TermFile:
         highest seen, or is that of another controller. A higher one is on disk on return."""
         if term == self.highest:
             return
-        if self.highest is not None and term.number <= self.highest.number:
+        if self.highest is not None and term.number <= self.highest.number:  # guard: term
             raise OldTermError(f"{term} is over: this agent has seen {self.highest}")
         write_json(self._path, asdict(term))
         self.highest = term

@@ -14,14 +14,23 @@ import click
 
 from twolane.deploy.agent.config import AgentConfig
 from twolane.deploy.agent.server import AgentServer
+from twolane.deploy.cli.flags import flags
 from twolane.deploy.errors import StartError
 from twolane.deploy.process.child import log_to_stderr
 from twolane.deploy.process.descriptors import TooFewDescriptorsError, raise_limit
 from twolane.deploy.spec.devices import visible_devices
+from twolane.deploy.spec.options import declared
 from twolane.deploy.spec.secret import secret_by_hand, secret_option
+from twolane.deploy.spec.settings import ClusterSettings
+from twolane.deploy.spec.tls import TLS_OPTIONS, tls_files
 from twolane.rpc.listen import ListenError, bare
+from twolane.security.credentials import Credentials
+from twolane.security.tls import TlsFilesError
 
 AGENT_PORT = 7210
+_TLS = (*TLS_OPTIONS, "insecure")
+_NOT_TLS = [each.key for each in declared(ClusterSettings) if each.key not in _TLS]
+_REFUSALS = (StartError, ListenError, TlsFilesError, TooFewDescriptorsError)
 log = logging.getLogger(__name__)
 
 
@@ -51,6 +60,7 @@ log = logging.getLogger(__name__)
     metavar="NAMES",
     help="GPUs to give away, as CUDA_VISIBLE_DEVICES names them.  [default: all that it sees]",
 )
+@flags(ClusterSettings, leave_out=_NOT_TLS)
 @secret_option("~/.twolane/secret, made where there is none")
 def agent(
     *,
@@ -60,6 +70,10 @@ def agent(
     log_dir: Path | None,
     gpus: str | None,
     secret_file: Path | None,
+    tls_ca: str,
+    tls_cert: str,
+    tls_key: str,
+    insecure: bool,
 ) -> None:
     """Run this host's agent until SIGTERM. What it has started goes on without it."""
     host, _, port = listen.rpartition(":")
@@ -69,18 +83,23 @@ def agent(
     state = (state_dir or Path.home() / ".twolane" / name).absolute()
     try:
         raise_limit()
+        files = tls_files(tls_ca, tls_cert, tls_key)
         config = AgentConfig(
             host_name=name,
             bind_host=bare(host),
             port=int(port),
             state_dir=state,
             log_dir=(log_dir or state / "logs").absolute(),
-            secret=secret_by_hand(secret_file),
+            credentials=Credentials(
+                secret=secret_by_hand(secret_file),
+                tls=files.of(name) if files else None,
+                insecure=insecure,
+            ),
             gpus=visible_devices() if gpus is None else tuple(filter(None, gpus.split(","))),
         )
         log_to_stderr()
         asyncio.run(_serve(config))
-    except (StartError, ListenError, TooFewDescriptorsError, OSError, ValueError) as error:
+    except (*_REFUSALS, OSError, ValueError) as error:
         raise click.ClickException(f"agent {name}: {error}") from error
 
 

@@ -11,13 +11,15 @@ from rich.console import Console
 from rich.markup import escape
 
 from twolane.deploy.launch.events import Event, Kind
-from twolane.deploy.spec.specs import ClusterSpec, PoolSpec
+from twolane.deploy.spec.cluster_spec import ClusterSpec, PoolSpec
 
 _STYLE = {
     Kind.STARTED: "green",
     Kind.DIED: "red",
     Kind.RESTARTING: "yellow",
     Kind.FENCED: "yellow",
+    Kind.LOST: "red",
+    Kind.FOUND: "green",
     Kind.FAILED: "red",
 }
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from twolane.deploy.spec.topology import (
     OPTIONS,
+    RayOptions,
     RouterOptions,
     TimingOptions,
     Topology,
@@ -22,6 +23,7 @@ from twolane.deploy.spec.topology_file import find_topology, read_topology
 
 _COUNTS = ("prefill", "decode", "colocated")
 _PARTS: dict[str, type[BaseModel]] = {
+    "ray": RayOptions,
     "router": RouterOptions,
     "timing": TimingOptions,
     "workers": WorkerOptions,

@@ -23,15 +23,26 @@ from rich.console import Console
 from twolane.config import SOCKET_NAME
 from twolane.deploy.cli.flags import flags, said
 from twolane.deploy.cli.progress import Progress
-from twolane.deploy.cli.scratch import CRASHED, LAST_WORDS
-from twolane.deploy.errors import StartError
+from twolane.deploy.cli.start_failed import StartFailed, code_of
+from twolane.deploy.cli.stdin import read_stdin
+from twolane.deploy.errors import DeposedError, StartError
+from twolane.deploy.launch.controller_door import ControllerDoor, open_controller_door
 from twolane.deploy.launch.events import Event, Kind
 from twolane.deploy.launch.launcher import Launcher
 from twolane.deploy.launch.process_launcher import ProcessLauncher
+from twolane.deploy.process.scratch import CRASHED, LAST_WORDS
+from twolane.deploy.spec.cluster_spec import ClusterSpec
 from twolane.deploy.spec.devices import settled
-from twolane.deploy.spec.secret import read_secret, secret_option
-from twolane.deploy.spec.settings import ClusterSettings, RouterSettings, TimingSpec, WorkerSettings
-from twolane.deploy.spec.specs import ClusterSpec, ModelSpec
+from twolane.deploy.spec.listeners import check_listeners
+from twolane.deploy.spec.secret import read_secret, secret_by_hand, secret_option
+from twolane.deploy.spec.settings import (
+    ClusterSettings,
+    RaySettings,
+    RouterSettings,
+    TimingSpec,
+    WorkerSettings,
+)
+from twolane.deploy.spec.specs import ModelSpec, ProcessSpec
 from twolane.engine.config import EngineConfig
 from twolane.rpc.listen import join, try_listen
 from twolane.testing.extras import missing_for_serving
@@ -53,7 +64,15 @@ _COUNT = click.IntRange(min=0)
 @click.option("--prefill", type=_COUNT, help="Workers that read prompts.  [default: 1]")
 @click.option("--decode", type=_COUNT, help="Workers that write answers.  [default: 1]")
 @click.option("--colocated", type=_COUNT, default=0, help="Workers that do both.")
-@flags(ClusterSettings, RouterSettings, ModelSpec, EngineConfig, WorkerSettings, TimingSpec)
+@flags(
+    ClusterSettings,
+    RaySettings,
+    RouterSettings,
+    ModelSpec,
+    EngineConfig,
+    WorkerSettings,
+    TimingSpec,
+)
 @secret_option("drawn, so that nobody else can join")
 @click.option("--log-dir", type=click.Path(path_type=Path), help="Keep the processes' output here.")
 @click.option("--json", "as_json", is_flag=True, help="Print events as lines of JSON.")
@@ -65,6 +84,8 @@ def up(context: click.Context, /, **given: Any) -> None:
 
     Without --colocated, there is one prefill and one decode worker unless you say otherwise.
     """
+    from twolane.deploy.cli.over_agents import up_over_agents
+    from twolane.deploy.cli.over_ray import up_over_ray
     from twolane.deploy.cli.topology_options import read_options
     from twolane.deploy.launch.supervisor import Supervisor
     from twolane.deploy.spec.topology_file import write_topology
@@ -78,21 +99,45 @@ def up(context: click.Context, /, **given: Any) -> None:
             print(write_topology(topology), end="")
             return
         cluster = _cluster(topology, given["secret_file"], scratch)
-        _check_ports(cluster)
+        # agents' hosts and those of another Ray have their own ports and files
+        if topology.launcher != "agents" and not _is_on_another_ray(topology):
+            specs: list[ProcessSpec] = [cluster.router(), *cluster.workers(worker_endpoint="")]
+            check_listeners(specs, ["twolane", "up", *sys.argv[1:]])
+            _check_ports(cluster)
         _make(log_dir)
         with _prints_to(log_dir / "launcher.log") as own_log:
             if not given["as_json"]:
                 tell = Progress(Console(file=out, highlight=False), cluster, log_dir)
             tell = partial(_tell_and_log, _while_read(tell, out), own_log, scratch)
+            if topology.launcher == "agents":
+                secret = secret_by_hand(given["secret_file"])
+                cluster = replace(cluster, secret=secret)
+                up_over_agents(
+                    cluster,
+                    tell,
+                    scratch,
+                    share=topology.share_gpus,
+                    until_eof=given["until_stdin_closes"],
+                )
+                return
+            if _is_on_another_ray(topology):
+                up_over_ray(topology, cluster, tell, scratch)
+                return
             launcher = _launcher(topology.launcher, cluster, log_dir, scratch)
             supervisor = Supervisor(cluster, launcher, tell, log_dir=log_dir)
             last_words = None if given["as_json"] else scratch / LAST_WORDS
-            asyncio.run(_keep_up(supervisor, tell, given["until_stdin_closes"], last_words))
-    except StartError as error:
+            eof = given["until_stdin_closes"]
+            asyncio.run(_keep_up(supervisor, tell, eof, last_words, scratch))
+    except (StartError, DeposedError) as error:
         if given["as_json"]:
-            tell(Event(kind=Kind.FAILED, text=str(error)))
-            raise SystemExit(1) from error
-        raise click.ClickException(str(error)) from error
+            _print_json(out, Event(kind=Kind.FAILED, text=str(error)))  # the log may be closed
+            raise SystemExit(code_of(error)) from error
+        raise StartFailed(error) from error
+
+
+def _is_on_another_ray(topology: Topology) -> bool:
+    """Than one of our own on this machine."""
+    return bool(topology.launcher == "ray" and topology.ray.address != "local")
 
 
 def _check_ports(cluster: ClusterSpec) -> None:
@@ -123,9 +168,14 @@ def _make(log_dir: Path) -> None:
 def _cluster(topology: Topology, secret_file: Path | None, scratch: Path) -> ClusterSpec:
     from twolane.deploy.spec.resolve import resolve
 
-    cluster = settled(resolve(topology), share=topology.share_gpus)
+    cluster = resolve(topology)
+    if topology.launcher == "agents":  # they know what GPUs there are
+        return cluster
     if secret_file is not None:
         cluster = replace(cluster, secret=read_secret(secret_file))
+    if _is_on_another_ray(topology):  # which knows, too
+        return cluster
+    cluster = settled(cluster, share=topology.share_gpus)
     # in the folder of this run, which is its user's alone, and where the client looks for it
     return replace(cluster, admin_socket=str(scratch / SOCKET_NAME))
 
@@ -135,6 +185,7 @@ async def _keep_up(
     tell: Callable[[Event], None],
     until_stdin_closes: bool,
     last_words: Path | None,
+    folder: Path,
 ) -> None:
     stop, hurry = asyncio.Event(), asyncio.Event()
 
@@ -155,14 +206,9 @@ async def _keep_up(
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, ask_to_stop)
     if until_stdin_closes:
-        loop.add_reader(sys.stdin.fileno(), _read_stdin, loop, ask_to_stop)
-    await supervisor.run(stop, hurry)
-
-
-def _read_stdin(loop: asyncio.AbstractEventLoop, at_end: Callable[[], None]) -> None:
-    if not os.read(sys.stdin.fileno(), 4096):
-        loop.remove_reader(sys.stdin.fileno())
-        at_end()
+        loop.add_reader(sys.stdin.fileno(), read_stdin, loop, ask_to_stop)
+    async with open_controller_door(ControllerDoor(supervisor, ask_to_stop, tell), folder):
+        await supervisor.run(stop, hurry)
 
 
 def _launcher(kind: str, cluster: ClusterSpec, log_dir: Path, scratch: Path) -> Launcher:

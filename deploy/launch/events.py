@@ -16,6 +16,9 @@ class Kind(StrEnum):
     DIED = "died"  # a process is proven dead: text says how
     RESTARTING = "restarting"  # text says when
     FENCED = "fenced"  # killed: text says why
+    LOST = "lost"  # a host is silent, and nothing proves that its processes have ended: text
+    FOUND = "found"  # it answers again
+    OPERATOR = "operator"  # somebody has asked for something: text says who and what
     FAILED = "failed"  # the cluster cannot start: text says why
     STOPPING = "stopping"
     STOPPED = "stopped"  # after a start only; the end of the stream proves it in any case

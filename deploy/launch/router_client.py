@@ -4,8 +4,9 @@ that a router says ends the supervisor."""
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -15,19 +16,20 @@ from twolane.security.credentials import Credentials
 from twolane.security.identity import Role
 from twolane.v1 import cluster_pb2, cluster_pb2_grpc
 
+AnswerT = TypeVar("AnswerT")
+
 log = logging.getLogger(__name__)
 
 
 class RouterClient:
-    """An async context manager around channels to the router's doors for workers and operators."""
+    """An async context manager around channels to the router's doors for workers and clients."""
 
     def __init__(self, router: Handle, credentials: Credentials, *, timeout_s: float = 2.0) -> None:
         self._credentials = credentials
         self._worker_endpoint = router.worker_endpoint
         self._worker_door = credentials.channel(router.worker_endpoint, Role.ROUTER)
-        self._admin_door = credentials.channel(router.admin_endpoint, Role.ROUTER)
-        self._admin = cluster_pb2_grpc.AdminServiceStub(self._admin_door)
-        self._health: Any = health_pb2_grpc.HealthStub(self._admin_door)
+        self._door = credentials.channel(router.endpoint, Role.ROUTER)
+        self._health: Any = health_pb2_grpc.HealthStub(self._door)
         self._timeout_s = timeout_s
 
     async def is_serving(self) -> bool:
@@ -39,34 +41,35 @@ class RouterClient:
             return False
         return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
-    async def workers(self) -> list[cluster_pb2.WorkerStatus]:
-        """The router's members; none while it does not answer."""
-        try:
-            request = cluster_pb2.GetClusterStatusRequest()
-            answer = await self._admin.GetClusterStatus(request, timeout=self._timeout_s)
-        except grpc.aio.AioRpcError as error:
-            _not_now(error)
-            return []
-        return list(answer.workers)
+    async def workers(
+        self, hosts: Sequence[cluster_pb2.HostStatus] = ()
+    ) -> list[cluster_pb2.WorkerStatus]:
+        """The router's members, none while it does not answer; it learns what `hosts` are heard."""
+        stub = cluster_pb2_grpc.MembershipServiceStub(self._worker_door)
+        call = stub.Supervise(cluster_pb2.SuperviseRequest(hosts=hosts), **self._how())
+        answer = await self._try(call)
+        return [] if answer is None else list(answer.workers)
 
-    async def report_gone(self, epoch: int) -> bool:
+    async def report_gone(self, epoch: int, proof_class: str = "A") -> bool:
         """Hand over the proof that `epoch` is dead. False: not delivered, try again."""
         stub = cluster_pb2_grpc.MembershipServiceStub(self._worker_door)
+        request = cluster_pb2.ReportGoneRequest(epoch=epoch, proof_class=proof_class)
+        return await self._try(stub.ReportGone(request, **self._how())) is not None
+
+    def _how(self) -> dict[str, Any]:
+        metadata = self._credentials.metadata(self._worker_endpoint)
+        return {"timeout": self._timeout_s, "metadata": metadata}
+
+    async def _try(self, call: Awaitable[AnswerT]) -> AnswerT | None:
+        """The answer of a call to the workers' door; None if it cannot be had now."""
         try:
-            await stub.ReportGone(
-                cluster_pb2.ReportGoneRequest(epoch=epoch),
-                timeout=self._timeout_s,
-                metadata=self._credentials.metadata(self._worker_endpoint),
-            )
+            return await call
         except grpc.aio.AioRpcError as error:
             _not_now(error)
-            failed, self._worker_door = (
-                self._worker_door,
-                self._credentials.channel(self._worker_endpoint, Role.ROUTER),
-            )  # our certificate may have been renewed
+            failed = self._worker_door  # our certificate may have been renewed: it is read again
+            self._worker_door = self._credentials.channel(self._worker_endpoint, Role.ROUTER)
             await failed.close()
-            return False
-        return True
+            return None
 
     async def __aenter__(self) -> Self:
         return self
@@ -77,7 +80,7 @@ class RouterClient:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for channel in (self._worker_door, self._admin_door):
+        for channel in (self._worker_door, self._door):
             await channel.close()
 
 

@@ -3,11 +3,10 @@
     start router -> start workers -> ready -> watch | fence -> stop
 
     watch: a dead process comes back, a worker under a new epoch
-    fence: a worker is killed that another wants proven dead, whose step never ends, or of which the
-           router hears nothing any more
+    fence: see `twolane.deploy.launch.fencing`
 
-Whoever is proven dead is reported to the router (`ReportGone`), which frees what it may have been
-writing to. Proof is the launcher's word, never a timeout.
+Where agents keep processes running without a launcher, it may find its cluster there and attach to
+it: then each process is adopted or started as it is found, and a failure of its own ends nothing.
 """
 
 from __future__ import annotations
@@ -17,39 +16,37 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from twolane.deploy.errors import StartError, first_error
+from twolane.deploy.errors import DeposedError, NotProvenError, StartError, first_error
 from twolane.deploy.launch.events import Event, Kind
-from twolane.deploy.launch.launcher import Launcher
+from twolane.deploy.launch.fencing import Fencing, FencingConfig
+from twolane.deploy.launch.launcher import Hosts, Launcher
 from twolane.deploy.launch.load_progress import tell_loading
 from twolane.deploy.launch.restart import RestartConfig, RestartPolicy
 from twolane.deploy.launch.router_client import RouterClient
 from twolane.deploy.process.handshake import Handle
-from twolane.deploy.spec.specs import ClusterSpec, ProcessSpec, WorkerSpec
-from twolane.v1 import cluster_pb2
+from twolane.deploy.spec.cluster_spec import ClusterSpec
+from twolane.deploy.spec.specs import ProcessSpec, WorkerSpec
 
-ALIVE, GONE = "alive", "gone"  # words of WorkerStatus.state
+ALIVE = "alive"  # a word of WorkerStatus.state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisorConfig:
-    """`stop_margin_s`: a process that is still there so long after its grace is killed.
-    `hung_factor`: a worker is, too, whose step takes so many times longer than what is late.
-    `lost_s`: and one that the router has called gone, or has not known, for so long."""
+    """`stop_margin_s`: a process that is still there so long after its grace is killed."""
 
     restart: RestartConfig = field(default_factory=RestartConfig)
+    fencing: FencingConfig = field(default_factory=FencingConfig)
     ready_timeout_s: float = 60.0
     ready_poll_s: float = 0.05
-    fence_poll_s: float = 1.0
     stop_margin_s: float = 3.0
-    hung_factor: float = 2.0
-    lost_s: float = 30.0
     loading_poll_s: float = 1.0
 
 
 class Supervisor:
     """One cluster. `run` is called once; `tell` hears every event, on the event loop. In `log_dir`
     the launcher's processes write `<name>.log`: where it is given, what they say of loading is
-    told, too."""
+    told, too. `hosts` are those of a launcher that has several; `attaches`: processes of this
+    cluster run already."""
 
     def __init__(
         self,
@@ -59,8 +56,12 @@ class Supervisor:
         config: SupervisorConfig | None = None,
         *,
         log_dir: Path | None = None,
+        hosts: Hosts | None = None,
+        attaches: bool = False,
     ) -> None:
         self._log_dir = log_dir
+        self._attaches = attaches
+        self._hosts = hosts
         self._cluster = cluster
         self._launcher = launcher
         self._tell = tell
@@ -68,20 +69,22 @@ class Supervisor:
         self.is_up = False  # from the first READY on
         self._running: dict[str, Handle] = {}
         self._specs: dict[str, ProcessSpec] = {}
-        self._dead: set[int] = set()  # every epoch of ours that is proven dead
-        self._unreported: set[int] = set()  # those of them that the router may not know of
-        self._present_at: dict[int, float] = {}  # when the router last had each running worker
+        self._fencing = Fencing(self._config.fencing, launcher, self._workers, tell, hosts)
 
     async def run(self, stop: asyncio.Event, hurry: asyncio.Event) -> None:
         """Keep the cluster up until `stop`; `hurry` cuts the grace short.
 
-        Raises `StartError` if it does not come up. However this ends, nothing is left running.
+        Raises `StartError` if it does not come up, and `DeposedError` if another controller has
+        taken over. However this ends, nothing is left running of what this launcher has started,
+        but where its processes are another controller's by now.
         """
         try:
             router = await self._start(self._cluster.router())
             async with RouterClient(router, self._cluster.credentials) as client:
-                await self._unless_exit(self._start_workers(router.worker_endpoint))
-                await self._unless_exit(self._until_ready(client))
+                workers = self._cluster.workers(router.worker_endpoint)
+                if not self._attaches:
+                    await self._unless_exit(self._start_workers(workers))
+                    await self._unless_exit(self._until_ready(client))
                 self.is_up = True
                 self._tell(
                     Event(
@@ -91,12 +94,29 @@ class Supervisor:
                         admin=router.admin_endpoint,
                     )
                 )
-                await self._keep_up(client, stop)
+                await self._keep_up(client, stop, workers)
             self._tell(Event(kind=Kind.STOPPING))
             await self._stop(hurry)
         finally:
             await self._launcher.close()
         self._tell(Event(kind=Kind.STOPPED))
+
+    async def fence(self, worker_id: str) -> str:
+        """Kill a worker and return the proof of its end, in words; it is started again. Raises
+        `NotProvenError` with the reason why there is none."""
+        handle = self._running.get(worker_id)
+        if handle is None or not handle.epoch:
+            names = ", ".join(its.name for its in self._workers())
+            raise NotProvenError(f"no worker {worker_id} runs; there are {names}")
+        await self._launcher.fence(handle)
+        how = await self._launcher.wait_exit(handle)
+        return f"{worker_id} {how}" + " (proof of class A)" * (self._hosts is None)
+
+    def say_off(self, host_name: str) -> str:
+        """Take an operator's word that a host is off. Raises `NotProvenError`."""
+        if self._hosts is None:
+            raise NotProvenError("this cluster is on one machine: fence its workers")
+        return self._hosts.say_off(host_name)
 
     async def _start(self, spec: ProcessSpec) -> Handle:
         self._tell(Event(kind=Kind.STARTING, name=spec.name, epoch=spec.epoch))
@@ -130,9 +150,9 @@ class Supervisor:
             log = self._log_dir / f"{spec.name}.log"
             await tell_loading(log, tell, self._config.loading_poll_s)
 
-    async def _start_workers(self, worker_endpoint: str) -> None:
+    async def _start_workers(self, workers: Sequence[WorkerSpec]) -> None:
         async with asyncio.TaskGroup() as group:
-            for spec in self._cluster.workers(worker_endpoint):
+            for spec in workers:
                 group.create_task(self._start(spec))
 
     async def _until_ready(self, client: RouterClient) -> None:
@@ -160,94 +180,62 @@ class Supervisor:
                 await work
                 for watcher in watchers:
                     watcher.cancel()
-        except* StartError as errors:
+        except* (StartError, DeposedError) as errors:
             raise first_error(errors) from None
 
     async def _fail_on_exit(self, handle: Handle) -> None:
         raise StartError(f"{handle.name} {await self._launcher.wait_exit(handle)}")
 
-    async def _keep_up(self, client: RouterClient, stop: asyncio.Event) -> None:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._keep(handle)) for handle in self._handles()]
-            tasks.append(group.create_task(self._report_and_fence(client)))
-            await stop.wait()
-            for task in tasks:
-                task.cancel()
+    async def _keep_up(
+        self, client: RouterClient, stop: asyncio.Event, workers: Sequence[WorkerSpec]
+    ) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                specs = [*self._specs.values()]
+                specs += [spec for spec in workers if spec.name not in self._specs]
+                tasks = [group.create_task(self._keep(spec)) for spec in specs]
+                tasks.append(group.create_task(self._fencing.run(client)))
+                await stop.wait()
+                for task in tasks:
+                    task.cancel()
+        except* DeposedError as errors:
+            raise first_error(errors) from None
 
-    async def _keep(self, handle: Handle) -> None:
-        """Watch one process, and bring it back whenever it dies."""
+    async def _keep(self, spec: ProcessSpec) -> None:
+        """Watch one process, and bring it back whenever it dies; start it, if it does not run."""
         policy = RestartPolicy(self._config.restart)
+        handle = self._running.get(spec.name) or await self._try_start(spec)
         while True:
+            if handle is None:
+                handle = await self._restart(spec, policy)
             why = await self._launcher.wait_exit(handle)
             del self._running[handle.name]
-            self._proven_dead(handle.epoch)
+            self._fencing.proven_dead(handle.epoch)
             self._tell(Event(kind=Kind.DIED, name=handle.name, epoch=handle.epoch, text=why))
-            handle = await self._restart(handle, policy)
+            spec = _at_the_same_ports(self._specs[handle.name], handle)
+            handle = None
 
-    async def _restart(self, dead: Handle, policy: RestartPolicy) -> Handle:
+    async def _restart(self, spec: ProcessSpec, policy: RestartPolicy) -> Handle:
+        """Start it, as often as it takes."""
         while True:
             delay_s = policy.delay_s(asyncio.get_running_loop().time())
             text = f"in {delay_s:g} s" if delay_s else "now"
-            self._tell(Event(kind=Kind.RESTARTING, name=dead.name, text=text))
+            self._tell(Event(kind=Kind.RESTARTING, name=spec.name, text=text))
             await asyncio.sleep(delay_s)
-            spec = _next_incarnation(self._specs[dead.name], dead)
-            try:
-                return await self._start(spec)
-            except StartError as error:
-                self._proven_dead(spec.epoch)
-                event = Event(kind=Kind.DIED, name=spec.name, epoch=spec.epoch, text=str(error))
-                self._tell(event)
+            if isinstance(spec, WorkerSpec):
+                spec = spec.reborn()
+            if (handle := await self._try_start(spec)) is not None:
+                return handle
 
-    def _proven_dead(self, epoch: int) -> None:
-        if epoch:
-            self._dead.add(epoch)
-            self._unreported.add(epoch)
-
-    async def _report_and_fence(self, client: RouterClient) -> None:
-        """Kill whom a worker wants proven dead, and tell the router who is."""
-        while True:
-            await asyncio.sleep(self._config.fence_poll_s)
-            # what is gone says nothing any more: its last report is old
-            told = await client.workers()
-            members = [m for m in told if m.state != GONE]
-            wanted = {epoch for member in members for epoch in member.load.fence_wanted}
-            self._unreported |= wanted & self._dead
-            why = dict.fromkeys(wanted, "a peer must know that it writes no more")
-            why |= self._hung(members) | self._lost(
-                {m.worker.epoch for m in members}, is_news=bool(told)
-            )
-            for handle in self._workers():
-                if (text := why.get(handle.epoch)) is not None:
-                    event = Event(kind=Kind.FENCED, name=handle.name, epoch=handle.epoch, text=text)
-                    self._tell(event)
-                    await self._launcher.fence(handle)  # `_keep` sees its end and reports it
-            for epoch in sorted(self._unreported):
-                if await client.report_gone(epoch):
-                    self._unreported.discard(epoch)
-
-    def _hung(self, members: Sequence[cluster_pb2.WorkerStatus]) -> dict[int, str]:
-        """Workers whose step does not end, and that in words."""
-        return {
-            member.worker.epoch: f"its step has not ended for {member.load.step_age_s:.0f} s"
-            for member in members
-            if member.load.step_age_s > self._config.hung_factor * member.load.step_bound_s > 0
-        }
-
-    def _lost(self, present: set[int], *, is_news: bool) -> dict[int, str]:
-        """Workers that run and that the router has long been without, and that in words: they are
-        stopped, or stuck in a call that lets no other thread run. A router that is silent itself,
-        or has just come back and knows nobody yet, is no news of anybody."""
-        now = asyncio.get_running_loop().time()
-        running = {handle.epoch for handle in self._workers()}
-        seen = running if not is_news else present
-        self._present_at = {
-            epoch: now if epoch in seen else self._present_at.get(epoch, now) for epoch in running
-        }
-        return {
-            epoch: f"it runs, and the router has been without it for {now - at:.0f} s"
-            for epoch, at in self._present_at.items()
-            if now - at > self._config.lost_s
-        }
+    async def _try_start(self, spec: ProcessSpec) -> Handle | None:
+        """None: it could not be started, which is told."""
+        try:
+            return await self._start(spec)
+        except StartError as error:
+            self._fencing.proven_dead(spec.epoch)
+            event = Event(kind=Kind.DIED, name=spec.name, epoch=spec.epoch, text=str(error))
+            self._tell(event)
+            return None
 
     async def _stop(self, hurry: asyncio.Event) -> None:
         """The router first, so that running answers end; then the workers."""
@@ -257,10 +245,10 @@ class Supervisor:
             workers = self._workers()
             for handle in self._handles():
                 if handle not in workers:
-                    await self._launcher.stop(handle, grace_s)
+                    await self._stop_one(handle, grace_s)
             async with asyncio.TaskGroup() as group:
                 for handle in workers:
-                    group.create_task(self._launcher.stop(handle, grace_s))
+                    group.create_task(self._stop_one(handle, grace_s))
 
         stopping = asyncio.create_task(stop_all())
         hurried = asyncio.create_task(hurry.wait())
@@ -271,6 +259,13 @@ class Supervisor:
             if isinstance(outcome, Exception):
                 raise outcome
 
+    async def _stop_one(self, handle: Handle, grace_s: float) -> None:
+        try:
+            await self._launcher.stop(handle, grace_s)
+        except NotProvenError as error:
+            text = f"it may still run: {error}"
+            self._tell(Event(kind=Kind.LOST, name=handle.name, epoch=handle.epoch, text=text))
+
     def _handles(self) -> list[Handle]:
         return list(self._running.values())
 
@@ -278,10 +273,10 @@ class Supervisor:
         return [h for h in self._handles() if isinstance(self._specs[h.name], WorkerSpec)]
 
 
-def _next_incarnation(spec: ProcessSpec, dead: Handle) -> ProcessSpec:
-    """A worker comes back under a new epoch; a router at the ports that everybody knows."""
+def _at_the_same_ports(spec: ProcessSpec, dead: Handle) -> ProcessSpec:
+    """A router comes back at the ports that everybody knows; a worker anywhere."""
     if isinstance(spec, WorkerSpec):
-        return spec.reborn()
+        return spec
     settings = replace(
         spec.settings,
         port=_port(dead.endpoint),

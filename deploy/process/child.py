@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -19,9 +19,12 @@ from twolane.deploy.process.handshake import Ready, send_failure, send_ready
 from twolane.deploy.process.log_limit import limit_records
 from twolane.deploy.process.parent_death import outlive_parent
 from twolane.deploy.process.serving import Where, serving
+from twolane.deploy.spec.listeners import insecure_listeners
 from twolane.deploy.spec.specs import ProcessSpec
 
 log = logging.getLogger(__name__)
+
+_WARN_S = 60.0
 
 
 def run_process(spec: ProcessSpec, ready_fd: int | None) -> None:
@@ -84,8 +87,17 @@ async def _serve(spec: ProcessSpec, ready_fd: int | None, is_ready: threading.Ev
                 print(line, flush=True)
         else:
             send_ready(ready_fd, ready)
+        warning = asyncio.create_task(_warn(insecure_listeners(spec)), name="insecure")
         await stop.wait()
+        warning.cancel()
         log.info("%s was asked to stop", spec.name)
+
+
+async def _warn(listeners: Sequence[str]) -> None:
+    """Each minute, while there are listeners without TLS."""
+    while listeners:
+        log.warning("without TLS, reached from other machines: %s", ", ".join(listeners))
+        await asyncio.sleep(_WARN_S)
 
 
 def doors_in_words(name: str, where: Where) -> Iterator[str]:

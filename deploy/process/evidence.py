@@ -22,7 +22,8 @@ log = logging.getLogger(__name__)
 
 # What may differ between two specs of a process that need not be replaced
 _OF_ONE_START = frozenset(
-    {"epoch", "routers", "state_dir", "port", "worker_port", "metrics_port", "http_port"}
+    {"epoch", "routers", "state_dir", "admin_socket"}
+    | {"port", "worker_port", "metrics_port", "http_port"}
 )
 
 

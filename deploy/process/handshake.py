@@ -26,6 +26,11 @@ class Handle:
     admin_endpoint: str = ""  # unix:PATH of a router's door for operators, or empty
     host_name: str = ""  # its host's name, where an agent runs it; empty: this machine
 
+    @property
+    def key(self) -> tuple[str, int, int]:
+        """Of this incarnation: name, epoch, pid. Two of a router differ in the pid alone."""
+        return self.name, self.epoch, self.pid
+
 
 LOG_TAIL_LINES = 15
 

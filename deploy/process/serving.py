@@ -13,6 +13,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from twolane.deploy.errors import StartError, first_error
@@ -22,6 +23,8 @@ from twolane.deploy.process.descriptors import (
     raise_limit,
     share,
 )
+from twolane.deploy.process.orphan import end_as_orphan
+from twolane.deploy.spec.listeners import check
 from twolane.deploy.spec.settings import DECODE
 from twolane.deploy.spec.specs import ProcessSpec, RouterSpec, WorkerSpec
 from twolane.rpc.listen import ListenError, unreachable
@@ -55,6 +58,10 @@ async def serving(spec: ProcessSpec) -> AsyncIterator[Where]:
         limit = raise_limit()
     except TooFewDescriptorsError as error:
         raise StartError(str(error)) from error
+    try:
+        check(spec)
+    except ListenError as error:
+        raise StartError(str(error)) from error
     block = _serving_router(spec, limit) if isinstance(spec, RouterSpec) else _serving_worker(spec)
     try:
         async with block as where:
@@ -82,6 +89,8 @@ async def _serving_router(spec: RouterSpec, limit: int) -> AsyncIterator[Where]:
     from twolane.router.members.dialer import GrpcDialer
     from twolane.router.text.codec import TextCodec
     from twolane.router.text.model_files import ModelFilesError
+    from twolane.security.key_file import KeyFile
+    from twolane.security.keys import KeyFileError
 
     if why := unreachable(spec.bind_host, spec.advertise_host, ()):
         raise StartError(why)
@@ -104,20 +113,25 @@ async def _serving_router(spec: RouterSpec, limit: int) -> AsyncIterator[Where]:
         dialer = await stack.enter_async_context(GrpcDialer(spec.credentials))
         try:
             config, text = router_config(spec), TextCodec.load(spec.model.model_dir)
-        except ModelFilesError as error:
+            keys = KeyFile(Path(settings.keys)) if settings.keys else None
+        except (KeyFileError, ModelFilesError) as error:
             raise StartError(str(error)) from error
         try:
-            server = RouterServer(config, place, dialer, text)
+            server = RouterServer(config, place, dialer, text, keys=keys)
             await stack.enter_async_context(server)
         except ListenError as error:
             raise StartError(str(error)) from error
-        yield Where(
-            server.address,
-            server.metrics_address,
-            worker_endpoint=server.worker_address,
-            http_endpoint=server.http_address,
-            admin_endpoint=server.admin_address,
-        )
+        async with asyncio.TaskGroup() as tasks:
+            rule = end_as_orphan(spec.state_dir, spec.timing.orphan_s, server.router.heard_at)
+            watch = tasks.create_task(rule, name="orphan")
+            yield Where(
+                server.address,
+                server.metrics_address,
+                worker_endpoint=server.worker_address,
+                http_endpoint=server.http_address,
+                admin_endpoint=server.admin_address,
+            )
+            watch.cancel()
 
 
 @asynccontextmanager
@@ -161,8 +175,11 @@ async def _serving_worker(spec: WorkerSpec) -> AsyncIterator[Where]:
                 tasks.create_task(_run(server), name="server")
                 watch = tasks.create_task(power.watch(), name="engine")
                 await server.started.wait()
+                rule = end_as_orphan(spec.state_dir, spec.timing.orphan_s, server.heard_at)
+                orphan = tasks.create_task(rule, name="orphan")
                 yield Where(worker.endpoint, server.metrics_endpoint, runs_on=power.runs_on)
                 watch.cancel()
+                orphan.cancel()
                 server.stop()
         finally:
             await dialer.close()

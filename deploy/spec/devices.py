@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -9,8 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from twolane.deploy.errors import StartError
-from twolane.deploy.spec.placement import Host, Need, place
-from twolane.deploy.spec.specs import ClusterSpec, PoolSpec, ProcessSpec, RouterSpec, WorkerSpec
+from twolane.deploy.spec.cluster_spec import ClusterSpec, PoolSpec
+from twolane.deploy.spec.placement import AssignedGpus, Host, Need, place
+from twolane.deploy.spec.specs import ProcessSpec, RouterSpec, WorkerSpec
 
 _DRIVER = Path("/proc/driver/nvidia/gpus")
 _LEAST_CAPABILITY = (9, 0)  # as `twolane.engine.load` has it, which imports torch
@@ -63,6 +65,40 @@ def settled(
     return placed(cluster, [Host("this machine", gpus)], share=share)
 
 
+def settled_on(
+    cluster: ClusterSpec, offered: Mapping[str, Sequence[str]], *, share: bool = False
+) -> ClusterSpec:
+    """As `settled`, for a cluster of several hosts: `offered` are the GPUs that each one's agent
+    offers. Every worker gets its host. Raises `StartError`."""
+    hosts = [
+        Host(host.name, tuple(offered.get(host.name, ())) if host.gpus is None else host.gpus)
+        for host in cluster.hosts
+    ]
+    cluster = on_one_kind(cluster, sum(len(host.gpus) for host in hosts), share=share)
+    on_gpus = any(_computes_on_gpu(pool) for pool in cluster.pools)
+    if on_gpus and any(host.gpus for host in hosts):
+        return placed(cluster, hosts, share=share)
+    return _seated(cluster)
+
+
+def _seated(cluster: ClusterSpec) -> ClusterSpec:
+    """Workers that compute on the CPU take seats: as many of each host as it has, or its share."""
+    share = math.ceil(cluster.n_workers / len(cluster.hosts))
+    hosts = [
+        Host(host.name, tuple(map(str, range(share if host.seats is None else host.seats))))
+        for host in cluster.hosts
+    ]
+    needs = [Need(pool.name, pool.roles, pool.n_workers, 1) for pool in cluster.pools]
+    n_seats = sum(len(host.gpus) for host in hosts)
+    if n_seats < cluster.n_workers:
+        raise StartError(
+            f"{cluster.n_workers} workers need {cluster.n_workers} seats; the hosts have {n_seats} "
+            "(hosts[].seats)"
+        )
+    seats = zip(cluster.pools, place(needs, hosts), strict=True)
+    return replace(cluster, pools=tuple(_on_hosts(pool, its) for pool, its in seats))
+
+
 def on_one_kind(cluster: ClusterSpec, n_gpus: int, *, share: bool = False) -> ClusterSpec:
     """All workers compute on the same kind of device, as rows that begin in float32 on a CPU cannot
     go on in bfloat16 on a GPU. Where it is open and some have one role, all are on the CPU unless
@@ -100,14 +136,24 @@ def placed(cluster: ClusterSpec, hosts: Sequence[Host], *, share: bool = False) 
         seats = place(needs, hosts, share=share)
     except StartError as error:
         raise StartError(f"{error}. {_instead(needs, hosts, share=share)}") from error
-    devices = {
-        pool.name: tuple(seat.gpus for seat in its) for pool, its in zip(pools, seats, strict=True)
-    }
+    of_pool = {pool.name: its for pool, its in zip(pools, seats, strict=True)}
     cluster = replace(
-        cluster, pools=tuple(replace(p, devices=devices.get(p.name, ())) for p in cluster.pools)
+        cluster, pools=tuple(_on_gpus(pool, of_pool.get(pool.name, ())) for pool in cluster.pools)
     )
     _check_shared(cluster)
-    return cluster
+    if not cluster.hosts:
+        return cluster
+    return replace(
+        cluster, pools=tuple(_on_hosts(pool, of_pool.get(pool.name, ())) for pool in cluster.pools)
+    )
+
+
+def _on_gpus(pool: PoolSpec, its: Sequence[AssignedGpus]) -> PoolSpec:
+    return replace(pool, devices=tuple(seat.gpus for seat in its))
+
+
+def _on_hosts(pool: PoolSpec, its: Sequence[AssignedGpus]) -> PoolSpec:
+    return replace(pool, host_names=tuple(seat.host for seat in its))
 
 
 def environment_of(spec: ProcessSpec) -> dict[str, str]:

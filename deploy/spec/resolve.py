@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from twolane.deploy.errors import StartError
+from twolane.deploy.spec.cluster_spec import ClusterSpec, PoolSpec
 from twolane.deploy.spec.hub import find_model
 from twolane.deploy.spec.options import settings
 from twolane.deploy.spec.settings import RouterSettings, TimingSpec, WorkerSettings
-from twolane.deploy.spec.specs import ClusterSpec, PoolSpec
+from twolane.deploy.spec.tls import tls_files
 from twolane.deploy.spec.topology import ROLES, Topology, given
-from twolane.security.tls import TlsFiles
 
 
 def resolve(topology: Topology, *, cores: int | None = None) -> ClusterSpec:
     """GPUs are not placed yet (`twolane.deploy.spec.devices`). Raises `StartError` if there is no
-    such model.
+    such model, or no host.
 
-    `cores` are shared among all ranks of all workers; those that this process may use.
+    `cores` are those of each host, by default those that this process may use; they are shared
+    among all ranks there.
     """
+    if topology.launcher == "agents" and not topology.hosts:
+        raise StartError("launcher is agents: name the hosts that have one in a topology (hosts)")
     name, model_dir = find_model(topology.model)
     cores = cores or len(os.sched_getaffinity(0))
     options = [given(topology.options_of(pool)) for pool in topology.pools]
@@ -29,7 +33,8 @@ def resolve(topology: Topology, *, cores: int | None = None) -> ClusterSpec:
         pool.workers * its.get("tensor_parallel", 1)
         for pool, its in zip(topology.pools, options, strict=True)
     )
-    threads = max(1, cores // max(1, n_ranks))
+    per_host = math.ceil(n_ranks / max(1, len(topology.hosts)))
+    threads = max(1, cores // max(1, per_host))
     pools = tuple(
         PoolSpec(
             name=pool.title,
@@ -43,27 +48,24 @@ def resolve(topology: Topology, *, cores: int | None = None) -> ClusterSpec:
     return ClusterSpec(
         model=pools[0].model,
         pools=tuple(_metrics_side_by_side(pools, topology)),
-        settings=RouterSettings(**settings(RouterSettings, given(topology.router))),
+        settings=_router_settings(topology),
         bind_host=topology.bind_host,
         advertise_host=topology.advertise_host,
         ports=topology.ports,
+        hosts=tuple(host.spec() for host in topology.hosts),
         log_level=topology.log_level,
         timing=TimingSpec(**settings(TimingSpec, given(topology.timing))),
-        tls=_tls(topology),
+        tls=tls_files(topology.tls_ca, topology.tls_cert, topology.tls_key),
         insecure=topology.insecure,
     )
 
 
-def _tls(topology: Topology) -> TlsFiles | None:
-    """Absolute paths, as processes are started in other directories. Raises `StartError` where one
-    of the three files is missing."""
-    names = ("tls_ca", "tls_cert", "tls_key")
-    paths = [getattr(topology, name) for name in names]
-    if not any(paths):
-        return None
-    if missing := [name for name, path in zip(names, paths, strict=True) if not path]:
-        raise StartError(f"TLS needs tls_ca, tls_cert and tls_key; {', '.join(missing)} is missing")
-    return TlsFiles(*(Path(path).expanduser().absolute() for path in paths))
+def _router_settings(topology: Topology) -> RouterSettings:
+    """With absolute paths, as the router is started in another directory."""
+    said = RouterSettings(**settings(RouterSettings, given(topology.router)))
+    if said.keys is None:
+        return said
+    return replace(said, keys=str(Path(said.keys).expanduser().absolute()))
 
 
 def _metrics_side_by_side(pools: Iterable[PoolSpec], topology: Topology) -> Iterator[PoolSpec]:

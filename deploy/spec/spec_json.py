@@ -29,6 +29,7 @@ def _build(hint: Any, value: Any, where: str) -> Any:
         if value is None:
             return None
         (hint,) = (arm for arm in get_args(hint) if arm is not types.NoneType)
+        return _build(hint, value, where)
     if get_origin(hint) is tuple:
         if not isinstance(value, list):
             raise ValueError(f"{where} is {value!r}; it must be a list")

@@ -12,14 +12,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from twolane.deploy.spec.settings import (
-    LAUNCHER,
     RouterSettings,
     TimingSpec,
     WorkerSettings,
 )
 from twolane.engine.config import EngineConfig
 from twolane.options import option
-from twolane.rpc.listen import is_loopback
 from twolane.rpc.secret import new_secret
 from twolane.security.credentials import Credentials
 from twolane.security.tls import TlsFiles
@@ -135,106 +133,6 @@ class WorkerSpec:
 
 
 ProcessSpec = RouterSpec | WorkerSpec
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolSpec:
-    """Workers that are alike, called `<name>-0`, `<name>-1`, …
-
-    `devices` are the GPUs of each (`twolane.deploy.spec.devices`); empty: all see those that their
-    launcher sees. Their metrics are at `settings.worker_metrics_port` and the ports above; 0: any
-    free ones. `host_names` are the hosts of each;
-    empty: this machine.
-    """
-
-    name: str
-    roles: tuple[str, ...]
-    model: ModelSpec
-    n_workers: int = 1
-    settings: WorkerSettings = field(default_factory=WorkerSettings)
-    devices: tuple[tuple[str, ...], ...] = ()
-    host_names: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterSpec:
-    """One router and its pools of workers. `bind_host`, `advertise_host` and `ports` are those of
-    every process, see `WorkerSpec`."""
-
-    model: ModelSpec  # as the router sees it: its name, and where its tokenizer is
-    pools: tuple[PoolSpec, ...]
-    settings: RouterSettings = field(default_factory=RouterSettings)
-    admin_socket: str = ""
-    bind_host: str = "127.0.0.1"
-    advertise_host: str = ""
-    ports: str = ""
-    log_level: str = "info"
-    timing: TimingSpec = field(default_factory=TimingSpec)
-    secret: str = field(default_factory=new_secret, repr=False, compare=False)
-    tls: TlsFiles | None = None  # the paths may contain {name}: see `tls_of`
-    insecure: bool = False
-
-    def tls_of(self, name: str) -> TlsFiles | None:
-        """The files of the process with that name."""
-        return None if self.tls is None else self.tls.of(name)
-
-    @property
-    def credentials(self) -> Credentials:
-        """The launcher's."""
-        return Credentials(secret=self.secret, tls=self.tls_of(LAUNCHER), insecure=self.insecure)
-
-    @property
-    def n_workers(self) -> int:
-        return sum(pool.n_workers for pool in self.pools)
-
-    @property
-    def devices(self) -> list[str]:
-        """The GPUs of every worker; more than once, where workers share one."""
-        return [gpu for pool in self.pools for devices in pool.devices for gpu in devices]
-
-    def router(self, router_id: str = "router-0") -> RouterSpec:
-        return RouterSpec(
-            router_id=router_id,
-            model=self.model,
-            settings=self.settings,
-            admin_socket=self.admin_socket,
-            bind_host=self.bind_host,
-            advertise_host=self.advertise_host,
-            ports=self.ports,
-            log_level=self.log_level,
-            timing=self.timing,
-            secret=self.secret,
-            tls=self.tls_of(router_id),
-            insecure=self.insecure,
-        )
-
-    def workers(self, worker_endpoint: str) -> list[WorkerSpec]:
-        """Every worker, each with a fresh epoch; they announce themselves to that endpoint."""
-        return [
-            WorkerSpec(
-                worker_id=f"{pool.name}-{i}",
-                epoch=new_epoch(),
-                roles=pool.roles,
-                model=pool.model,
-                routers=(worker_endpoint,),
-                settings=pool.settings,
-                secret=self.secret,
-                pool=pool.name,
-                bind_host=self.bind_host,
-                advertise_host=self.advertise_host,
-                ports=self.ports,
-                metrics_host=self.settings.host if is_loopback(self.bind_host) else "",
-                metrics_port=port + i if (port := pool.settings.worker_metrics_port) else 0,
-                log_level=self.log_level,
-                timing=self.timing,
-                devices=pool.devices[i] if pool.devices else (),
-                tls=self.tls_of(f"{pool.name}-{i}"),
-                insecure=self.insecure,
-                host_name=pool.host_names[i] if pool.host_names else "",
-            )
-            for pool in self.pools
-            for i in range(pool.n_workers)
-        ]
 
 
 def new_epoch() -> int:

@@ -21,12 +21,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
+from twolane.deploy.spec.cluster_spec import HostSpec
 from twolane.deploy.spec.options import Declared, declared, settings
 from twolane.deploy.spec.page_rules import unprotected, unsummed
 from twolane.deploy.spec.settings import (
     DECODE,
     PREFILL,
     ClusterSettings,
+    RaySettings,
     RouterSettings,
     TimingSpec,
     WorkerSettings,
@@ -34,6 +36,7 @@ from twolane.deploy.spec.settings import (
 from twolane.deploy.spec.specs import ModelSpec
 from twolane.engine.config import EngineConfig
 from twolane.engine.errors import EngineConfigError
+from twolane.rpc.listen import bare
 
 Place = tuple[str | int, ...]  # of a field: ("pools", 0, "role")
 ROLES = {"prefill": (PREFILL,), "decode": (DECODE,), "both": (PREFILL, DECODE)}
@@ -41,7 +44,7 @@ NAMES = {"prefill": "prefill", "decode": "decode", "both": "colocated"}  # of po
 WORKER_KINDS = (ModelSpec, EngineConfig, WorkerSettings)
 OPTIONS = {  # by field and by key
     name: each
-    for each in declared(ClusterSettings, RouterSettings, TimingSpec, *WORKER_KINDS)
+    for each in declared(ClusterSettings, RaySettings, RouterSettings, TimingSpec, *WORKER_KINDS)
     for name in (each.field, each.key)
 }
 
@@ -117,6 +120,32 @@ class Pool(WorkerOptions):
         return self.name or NAMES[self.role]
 
 
+class HostOptions(_Part):
+    """A host with an agent of ours: see `twolane.deploy.spec.host_spec.HostSpec`."""
+
+    name: Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9.-]*$", max_length=253)]
+    agent: Annotated[str, Field(pattern=r"^\S+:\d{1,5}$")]
+    bind_host: str | None = None
+    advertise_host: str | None = None
+    gpus: Annotated[tuple[str, ...], Field(strict=False)] | None = None
+    seats: Annotated[int, Field(ge=1)] | None = None
+    fence_command: str = ""
+
+    def spec(self) -> HostSpec:
+        """Its processes are where its agent is, unless it says otherwise."""
+        address = bare(self.agent.rpartition(":")[0])
+        bind_host = self.bind_host or address
+        return HostSpec(
+            name=self.name,
+            agent=self.agent,
+            bind_host=bind_host,
+            advertise_host=self.advertise_host or (address if self.bind_host else ""),
+            gpus=self.gpus,
+            seats=self.seats,
+            fence_command=self.fence_command,
+        )
+
+
 @_with_options(RouterSettings)
 class RouterOptions(_Part):
     """Where clients come in, where workers do, what is refused, and what requests take that leave
@@ -128,6 +157,11 @@ class TimingOptions(_Part):
     """Times of the failure rules, and of a clean end."""
 
 
+@_with_options(RaySettings, is_final=True)
+class RayOptions(_Part):
+    """Which Ray has the cluster."""
+
+
 @_with_options(ClusterSettings, is_final=True)
 class _ClusterOptions(_Part):
     """What holds for all of a cluster."""
@@ -136,9 +170,11 @@ class _ClusterOptions(_Part):
 class Topology(_ClusterOptions):
     """One cluster."""
 
+    ray: RayOptions = RayOptions()
     router: RouterOptions = RouterOptions()
     timing: TimingOptions = TimingOptions()
     workers: WorkerOptions = WorkerOptions()
+    hosts: Annotated[tuple[HostOptions, ...], Field(strict=False)] = ()
     pools: Annotated[tuple[Pool, ...], Field(strict=False)]
 
     def options_of(self, pool: Pool) -> WorkerOptions:
@@ -198,6 +234,7 @@ def _contradictions(topology: Topology, *, is_whole: bool) -> Iterator[Problem]:
         )
     yield from _unsummed(topology)
     yield from _unprotected(topology)
+    yield from _misplaced_hosts(topology)
     if not refused and any(pool.role != "both" for pool in topology.pools):
         yield from _strangers(topology)
     parts: tuple[tuple[Place, BaseModel, type], ...] = (
@@ -243,6 +280,20 @@ def written(text: str, name: Callable[[str], str]) -> str:
 
     pattern = r"\b((?P<part>(router|timing|workers)\.)|(?=[a-z]+_))(?P<word>[a-z_]+)\b"
     return re.sub(pattern, replaced, text)
+
+
+def _misplaced_hosts(topology: Topology) -> Iterator[Problem]:
+    """Hosts without the launcher that reaches them, and equal ones."""
+    if topology.hosts and topology.launcher != "agents":
+        text = f"launcher is {topology.launcher}, which reaches no hosts: make it agents"
+        yield Problem(("hosts",), text)
+    for field in ("name", "agent"):
+        seen: dict[str, int] = {}
+        for i, host in enumerate(topology.hosts):
+            said = getattr(host, field)
+            first = seen.setdefault(said, i)
+            if first != i:
+                yield Problem(("hosts", i, field), f"hosts[{first}] has the {field} {said} already")
 
 
 def _unsummed(topology: Topology) -> Iterator[Problem]:
@@ -336,7 +387,8 @@ def _problem(detail: Mapping[str, Any]) -> Problem:
 
 def _did_you_mean(place: Place) -> str:
     parts: dict[str | int, type[BaseModel]] = {
-        "router": RouterOptions, "timing": TimingOptions, "workers": WorkerOptions, "pools": Pool
+        "ray": RayOptions, "router": RouterOptions, "timing": TimingOptions,
+        "workers": WorkerOptions, "pools": Pool, "hosts": HostOptions,
     }  # fmt: skip
     part = parts.get(place[0], Topology) if len(place) > 1 else Topology
     if place[-1] in part.model_fields:  # it stands where an object of its own would

@@ -2,7 +2,7 @@
 
 Two sides of one model may differ in three ways, and each has its own step:
 
-    ranks     `lanes`     which heads go from which source rank to which target rank
+    ranks     `head_spans`     which heads go from which source rank to which target rank
     tokens    `Paging`    which units of source pages a target page consists of
     planes    `Gather`    which bytes of these units, in the order of the target page
 
@@ -50,7 +50,7 @@ class HeadSpan:
     n_heads: int
 
 
-def lanes(source: Layout, target: Layout) -> list[HeadSpan]:
+def head_spans(source: Layout, target: Layout) -> list[HeadSpan]:
     """By target rank and head; each head of each target rank is in exactly one."""
     whole = source.whole_kv_heads
     assert whole == target.whole_kv_heads, "two models"
@@ -199,34 +199,34 @@ def gather_of(source: Layout, target: Layout) -> Gather:
     assert source.dtype == target.dtype, "bytes are moved here, not converted"
     assert (source.layers, source.head_dim) == (target.layers, target.head_dim)
     found = _Runs()
-    for lane in lanes(source, target):
-        _add_lane(found, source, target, lane)
+    for span in head_spans(source, target):
+        _add_heads(found, source, target, span)
     return found.gather(source.page_bytes, target.page_bytes)
 
 
-def _add_lane(found: _Runs, source: Layout, target: Layout, lane: HeadSpan) -> None:
+def _add_heads(found: _Runs, source: Layout, target: Layout, span: HeadSpan) -> None:
     planes = np.arange(source.layers * 2, dtype=np.int64)  # of a head: layer by layer, keys first
     none = np.zeros(1, dtype=np.int64)
-    to_rank = lane.target_rank * target.rank_page_bytes
-    from_rank = lane.source_rank * source.rank_page_bytes
+    to_rank = span.target_rank * target.rank_page_bytes
+    from_rank = span.source_rank * source.rank_page_bytes
     if source.page_tokens == target.page_tokens:
-        if source.kv_heads == target.kv_heads == lane.n_heads:
+        if source.kv_heads == target.kv_heads == span.n_heads:
             found.add(none + to_rank, none, none + from_rank, 0, source.rank_page_bytes)
             return
-        to = to_rank + (planes * target.kv_heads + lane.target_head) * target.plane_bytes
-        start = from_rank + (planes * source.kv_heads + lane.source_head) * source.plane_bytes
-        found.add(to, none, start, 0, lane.n_heads * source.plane_bytes)
+        to = to_rank + (planes * target.kv_heads + span.target_head) * target.plane_bytes
+        start = from_rank + (planes * source.kv_heads + span.source_head) * source.plane_bytes
+        found.add(to, none, start, 0, span.n_heads * source.plane_bytes)
         return
     unit = math.gcd(source.page_tokens, target.page_tokens)
     units = np.arange(target.page_tokens // unit, dtype=np.int64)[:, None, None, None]
-    heads = np.arange(lane.n_heads, dtype=np.int64)[:, None]
+    heads = np.arange(span.n_heads, dtype=np.int64)[:, None]
     for is_values in (False, True):
         own = planes[int(is_values) :: 2, None, None]
         at = 0  # bytes a token before this band
         for band in _bands(source, is_values=is_values):
             row = np.arange(band.rows, dtype=np.int64) * band.token_bytes + at
-            to = (own * target.kv_heads + lane.target_head + heads) * target.plane_bytes
-            start = (own * source.kv_heads + lane.source_head + heads) * source.plane_bytes
+            to = (own * target.kv_heads + span.target_head + heads) * target.plane_bytes
+            start = (own * source.kv_heads + span.source_head + heads) * source.plane_bytes
             run_bytes = unit * band.token_bytes
             found.add(
                 to_rank + to + row * target.page_tokens + units * run_bytes,

@@ -11,7 +11,7 @@ from twolane.v1 import transfer_pb2
 
 
 @dataclass(slots=True)
-class _Farewell:
+class _Unanswered:
     message: transfer_pb2.Abandon
     retry: Retry
     until: float
@@ -22,13 +22,13 @@ class UnansweredAbandons:
 
     def __init__(self, lease: LeaseConfig) -> None:
         self._lease = lease
-        self._of: dict[Key, _Farewell] = {}
+        self._of: dict[Key, _Unanswered] = {}
 
     def add(self, key: Key, generation: int, reason: str, now: float) -> None:
         """`due` names it at once, then again and again."""
         message = transfer_pb2.Abandon(key=key.proto(), generation=generation, reason=reason)
         retry = Retry(self._lease, now)
-        self._of[key] = _Farewell(message, retry, now + self._lease.lease_s)
+        self._of[key] = _Unanswered(message, retry, now + self._lease.lease_s)
 
     def answered(self, key: Key) -> None:
         self._of.pop(key, None)
@@ -38,15 +38,17 @@ class UnansweredAbandons:
 
     def hurry(self, epoch: int, now: float) -> None:
         """The link is back: all of that receiver are due."""
-        for key, farewell in self._of.items():
+        for key, unanswered in self._of.items():
             if key.receiver_epoch == epoch:
-                farewell.retry = Retry(self._lease, now)
+                unanswered.retry = Retry(self._lease, now)
 
     def due(self, now: float) -> list[tuple[int, transfer_pb2.Abandon]]:
         """Messages to send now, by receiver epoch. Those whose lease is over are forgotten."""
-        self._of = {key: farewell for key, farewell in self._of.items() if now < farewell.until}
+        self._of = {
+            key: unanswered for key, unanswered in self._of.items() if now < unanswered.until
+        }
         return [
-            (key.receiver_epoch, farewell.message)
-            for key, farewell in self._of.items()
-            if farewell.retry.is_due(now)
+            (key.receiver_epoch, unanswered.message)
+            for key, unanswered in self._of.items()
+            if unanswered.retry.is_due(now)
         ]

@@ -135,7 +135,10 @@ class SenderDriver:
     async def _keep(self, epoch: int) -> None:
         """One peer's task: connected, or trying to be, as long as anything waits for it."""
         pause_s = self._lease.retry_first_s
-        while True:
+        while self._is_needed(epoch):
+            if not self._needs_link(epoch):
+                await asyncio.sleep(self._lease.retry_first_s)
+                continue
             self._asked.discard(epoch)
             try:
                 link = await self._dial(self._endpoints[epoch])
@@ -146,8 +149,7 @@ class SenderDriver:
                     pause_s = self._lease.retry_first_s
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, self._lease.retry_most_s)
-            if not self._is_needed(epoch):
-                break  # transfers were retargeted, or ended with their lease
+        # Transfers were retargeted, or ended with their lease.
         self._forget_way(epoch)
         del self._endpoints[epoch]
 
@@ -155,6 +157,12 @@ class SenderDriver:
         """Somebody asked for it, or waits."""
         is_idle = self._sender.is_idle(epoch) and epoch not in self._asked
         return not is_idle or self._is_wanted(epoch)
+
+    def _needs_link(self, epoch: int) -> bool:
+        """False while all that is left are sends that their transport has not completed: however
+        long that takes, no message to the receiver would end it."""
+        is_asked = epoch in self._asked or self._is_wanted(epoch)
+        return is_asked or self._sender.has_messages(epoch)
 
     def _forget_way(self, epoch: int) -> None:
         """Nothing is under way to that receiver: the next link may choose among all transports."""

@@ -75,7 +75,7 @@ class OutHub:
     config: SenderConfig
     pages: PageAuthority
     posts: PostBook
-    farewells: UnansweredAbandons
+    abandons: UnansweredAbandons
     say: Say
     events: list[SenderEvent]
     dropped: Counter[str]
@@ -120,12 +120,17 @@ class Outbound:
         self._floor = 1  # generations below it are drained for ever
         self._regrants = 0
         self._is_unplaced = False
-        self._farewell = ""  # why the receiver must be told that this is over; empty: it knows
+        self._abandon_reason = ""  # to tell the receiver; empty: it knows that this is over
         self.repeat(now)
 
     @property
     def state(self) -> OutState:
         return self._life.state
+
+    @property
+    def has_messages(self) -> bool:
+        """Something may be said of it before its sends are completed, or there are none."""
+        return self.is_hopeful or (self.is_open and not self.in_flight)
 
     @property
     def is_hopeful(self) -> bool:
@@ -171,9 +176,9 @@ class Outbound:
         self.first = first
         self.progress(now)
 
-    def close(self, farewell: str, now: float) -> None:
-        """The end, as soon as no send is under way. `farewell` tells the receiver why."""
-        self._farewell = farewell
+    def close(self, reason: str, now: float) -> None:
+        """The end, as soon as no send is under way. `reason` tells the receiver why."""
+        self._abandon_reason = reason
         self._life.advance(OutState.CLOSING)
         self._hub.posts.call_back(self)
         self._settle(now)
@@ -322,9 +327,9 @@ class Outbound:
             self._life.advance(OutState.OVER)
             self._hub.pages.unpin(self.pages)
             self._hub.events.append(Released(self.key))
-            if self._farewell and self._hub.posts.knows(self.key.receiver_epoch):
+            if self._abandon_reason and self._hub.posts.knows(self.key.receiver_epoch):
                 generation = 0 if self.grant is None else self.grant.generation
-                self._hub.farewells.add(self.key, generation, self._farewell, now)
+                self._hub.abandons.add(self.key, generation, self._abandon_reason, now)
 
     def _say_again(self) -> None:
         epoch = self.key.receiver_epoch

@@ -50,7 +50,7 @@ class Sender:
         self._config = config
         self._outs: dict[Key, Outbound] = {}
         self._posts = PostBook(config)
-        self._farewells = UnansweredAbandons(config.lease)
+        self._abandons = UnansweredAbandons(config.lease)
         self._barred: dict[int, str] = {}  # receivers that nothing can be sent to now, and why
         self._outbox: list[tuple[int, transfer_pb2.ConnectRequest]] = []
         self._events: list[SenderEvent] = []
@@ -58,7 +58,7 @@ class Sender:
             config=config,
             pages=pages,
             posts=self._posts,
-            farewells=self._farewells,
+            abandons=self._abandons,
             say=self._say,
             events=self._events,
             dropped=self.dropped,
@@ -173,7 +173,13 @@ class Sender:
 
     def is_idle(self, epoch: int) -> bool:
         """Nothing is left to say to that receiver: its link and outlet may be closed."""
-        return not self.keys(epoch) and not self._farewells.has(epoch)
+        return not self.keys(epoch) and not self._abandons.has(epoch)
+
+    def has_messages(self, epoch: int) -> bool:
+        """There is something to tell that receiver, or to hear from it. What only waits for sends
+        that were called back has no message before these are completed."""
+        waits = any(self._outs[key].has_messages for key in self.keys(epoch))
+        return waits or self._abandons.has(epoch)
 
     def take_outbox(self) -> list[tuple[int, transfer_pb2.ConnectRequest]]:
         """Messages by receiver epoch, in order. What cannot be sent may be thrown away."""
@@ -201,7 +207,7 @@ class Sender:
         self._barred.pop(epoch, None)
         peer.attached = True
         peer.renew_at = now
-        self._farewells.hurry(epoch, now)
+        self._abandons.hurry(epoch, now)
         for key in self.keys(epoch):
             self._outs[key].repeat(now)
             self._outs[key].progress(now)
@@ -251,7 +257,7 @@ class Sender:
                 keys = [k.proto() for k in self.keys(epoch) if self._outs[k].is_hopeful]
                 if keys:
                     self._say(epoch, renew=transfer_pb2.Renew(keys=keys))
-        for epoch, abandon in self._farewells.due(now):
+        for epoch, abandon in self._abandons.due(now):
             self._say(epoch, abandon=abandon)
 
     def on_message(self, epoch: int, message: transfer_pb2.ConnectResponse, now: float) -> None:
@@ -299,7 +305,7 @@ class Sender:
         if kind in ("reserved", "revoke"):
             self._say(epoch, drained=transfer_pb2.Drained(ticket=body.ticket))
         elif kind == "refused":
-            self._farewells.answered(Key.of(body.key))
+            self._abandons.answered(Key.of(body.key))
 
     def _forget_over(self, outs: Sequence[Outbound]) -> None:
         for out in outs:

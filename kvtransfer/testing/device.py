@@ -77,7 +77,7 @@ class DoubleMemory:
         """It is host memory."""
         return (region_of(self.pages),)
 
-    def open_lane(self, source: Source | None = None) -> DoubleCopyStream:
+    def open_copy_stream(self, source: Source | None = None) -> DoubleCopyStream:
         lane = DoubleCopyStream(self, source)
         self.lanes.append(lane)
         return lane
@@ -145,8 +145,8 @@ class DoubleMade:
         self._source = partial(MadePages, memory.pages, source, target, make)
         self.page_bytes = self._source().page_bytes
 
-    def open_lane(self) -> DoubleCopyStream:
-        return self._memory.open_lane(self._source())
+    def open_copy_stream(self) -> DoubleCopyStream:
+        return self._memory.open_copy_stream(self._source())
 
     def open_peer(self, address: str) -> DoublePeer:
         return self._memory.open_pages(address, self.page_bytes)

@@ -151,6 +151,7 @@ class MemoryOutlet:
         self._wake: Wake = _nothing
         self._stalled: list[tuple[Callable[..., None], tuple[Any, ...]]] | None = None
         self._is_dead = False
+        self._held_back: list[tuple[int, int, int, int, Pool]] | None = None  # by a cut network
 
     def post(self, post: int, generation: int, plan: CopyPlan) -> None:
         self._posts[post] = _MemoryPost(post, generation, plan, self._fabric.sender_writes)
@@ -196,6 +197,19 @@ class MemoryOutlet:
         stalled, self._stalled = self._stalled or [], None
         for callback, args in stalled:
             callback(*args)
+
+    def cut(self) -> None:
+        """As a network that is cut: nothing goes on, and what is on its way waits for `heal`."""
+        self.stall()
+        if self._held_back is None:
+            self._held_back = []
+
+    def heal(self) -> None:
+        """What was on its way arrives, late."""
+        held_back, self._held_back = self._held_back or [], None
+        for args in held_back:
+            self._arrive(args)
+        self.resume()
 
     def kill(self) -> None:
         """As SIGKILL: nothing is read or written any more. What left us may still arrive."""
@@ -246,7 +260,10 @@ class MemoryOutlet:
         self._finish_if_over(post)
 
     def _arrive(self, args: tuple[int, int, int, int, Pool]) -> None:
-        self._fabric.landing_at(self._address).arrive(*args)
+        if self._held_back is not None:
+            self._held_back.append(args)
+        else:
+            self._fabric.landing_at(self._address).arrive(*args)
 
     def _write(self, name: int, page: int, content: Pool) -> None:
         self._landing.pool[page] = content

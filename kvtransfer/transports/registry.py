@@ -64,6 +64,7 @@ from twolane.rpc.listen import ListenError, is_loopback
 from twolane.v1 import transfer_pb2
 
 TRANSPORTS = ("cuda_ipc", "shm", "unix", "nixl", "tcp")  # best first
+ENCRYPTED_SOCKETS = 4
 TRUSTED = frozenset({"cuda_ipc"})  # not summed unless asked: no byte leaves the cards' own wires
 _UNPROVABLE = "no proof that a sender has stopped writing crosses the network"
 AnyPool = Pool | DeviceMemory
@@ -80,7 +81,7 @@ class TransportConfig:
     advertise_host: str = ""  # ... and senders dial this; empty: bind_host
     ports: str = ""  # 7300-7399: one of these ports; empty: any
     checksums: bool | None = None  # None: on, but for those that are trusted
-    sockets: int = 1  # of unix and tcp, from each sender to each receiver
+    sockets: int | None = None  # of unix and tcp; None: see `sockets_of`
     page_lane: PageLane = PageLane.PLAIN  # what protects tcp connections
     trusted_fabric: bool = False  # nixl may be used beyond this host: nobody else is on the fabric
 
@@ -88,7 +89,7 @@ class TransportConfig:
         unknown = set(self.transports) - set(TRANSPORTS)
         assert not unknown, f"transports {unknown}; there are {TRANSPORTS}"
         assert self.transports, "no transport"
-        assert self.sockets >= 1
+        assert self.sockets is None or self.sockets >= 1
 
     def offered(self, pool: AnyPool) -> tuple[str, ...]:
         """Those that pages of this pool may travel by."""
@@ -99,6 +100,13 @@ class TransportConfig:
         if is_slower or is_readable or not agent.is_installed():
             left_out.add("nixl")
         return tuple(name for name in self.transports if name not in left_out)
+
+    def sockets_of(self, transport: str) -> int:
+        """From each sender to each receiver. Encryption has a thread of its own on each."""
+        if self.sockets is not None:
+            return self.sockets
+        is_encrypted = transport == "tcp" and self.page_lane is PageLane.ENCRYPTED
+        return ENCRYPTED_SOCKETS if is_encrypted else 1
 
     def sums(self, transport: str) -> bool:
         """Whether pages are summed and compared on it."""
@@ -156,14 +164,14 @@ def _open_landing(
     table = LandingTable(checksums=checksums)
     try:
         if isinstance(pool, np.ndarray):
-            ground: Destination = HostDestination(pool, table, checksums=checksums)
+            place: Destination = HostDestination(pool, table, checksums=checksums)
         else:
-            ground = DeviceDestination(pool, table, checksums=checksums, has_rings=name == "shm")
+            place = DeviceDestination(pool, table, checksums=checksums, has_rings=name == "shm")
     except OSError:
         listener.close()
         raise
     lane = ReceiverLane.draw(config.page_lane) if name == "tcp" else PLAIN_RECEIVER
-    return StreamLanding(listener, address, receiver_epoch, ground, lane=lane)
+    return StreamLanding(listener, address, receiver_epoch, place, lane=lane)
 
 
 def _listen_tcp(config: TransportConfig) -> tuple[socket.socket, str]:
@@ -259,7 +267,7 @@ class OutletOpener:
         lane = self._lane_to(hello)
         outlets: list[Outlet] = []
         try:
-            for _ in range(self._config.sockets):
+            for _ in range(self._config.sockets_of(hello.transport)):
                 outlets.append(self._stream_outlet(hello, digest, lane))  # noqa: PERF401
         except OSError:
             for outlet in outlets:

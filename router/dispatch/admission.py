@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from twolane.errors import DeadlineError, OverloadedError, TwolaneError, UnavailableError
+from twolane.errors import (
+    DeadlineError,
+    OverloadedError,
+    QuotaError,
+    TwolaneError,
+    UnavailableError,
+)
 from twolane.refusals import Refusal
 from twolane.router.dispatch.board import Board
 from twolane.router.dispatch.endings import Endings
 from twolane.router.members.member import MemberState
 from twolane.router.requests.request import Job, Request, RequestState
+from twolane.router.tenants.accounts import REFUSALS, Account
 
 UNKNOWN_WAIT_S = 1.0  # for RetryInfo before anything was seen to drain
 MAX_PRIORITY = 1 << 31
@@ -25,9 +32,9 @@ class Admission:
 
     def check(self, job: Job, now: float) -> None:
         """Raises `DeadlineError` or `OverloadedError`; else the job may be queued. If the queue is
-        full, the youngest of a lower priority has lost its place to it."""
+        full, another has lost its place to it: see `WaitingQueue.last`."""
         left_s = None if job.deadline is None else job.deadline - now
-        self.check_room(job.model, job.priority, left_s, now)
+        self.check_room(job.model, job.priority, job.tenant, left_s, now)
         queue = self._board.queue
         if left_s is not None and queue:
             self._check_hope(job, left_s, now)
@@ -35,10 +42,24 @@ class Admission:
             last = queue.last()
             assert last is not None
             self._count(Refusal.EVICTED)
-            why = "it gave its place to one of a higher priority: "
+            is_lower = last.job.priority < job.priority
+            to = "one of a higher priority" if is_lower else "a tenant with fewer requests here"
+            why = f"it gave its place to {to}: "
             self._endings.fail(last, self._full(len(queue), last, now, why))
 
-    def check_room(self, model: str, priority: int, left_s: float | None, now: float) -> None:
+    def check_quotas(self, tenant: str, n_tokens: float, now: float) -> Account:
+        """Raises `QuotaError` if its tenant may not have one request more, of so many tokens."""
+        account = self._board.accounts.of(tenant, now)
+        try:
+            account.check(n_tokens, now)
+        except QuotaError as error:
+            self._count(REFUSALS[error.metadata["quota"]])
+            raise
+        return account
+
+    def check_room(
+        self, model: str, priority: int, tenant: str, left_s: float | None, now: float
+    ) -> None:
         """What can be said without the prompt, and so before it is looked at; an empty model stands
         for the only one. Raises as `check`."""
         if left_s is not None and left_s <= 0:
@@ -53,10 +74,10 @@ class Admission:
             return
         if n_waiting >= self._config.max_queued:
             last = queue.last()
-            if last is None or last.job.priority >= priority:
+            if last is None or not queue.gives_way(last, priority, tenant):
                 self._count(Refusal.QUEUE_FULL)
                 raise self._full(n_waiting, None, now)
-        wait_s = self._wait_s(model, priority, now)
+        wait_s = self._wait_s(model, priority, tenant, now)
         if wait_s is None:
             return
         if wait_s > self._config.max_wait_s:
@@ -181,7 +202,7 @@ class Admission:
         """A new request that would be refused if it came now, since those of higher priorities that
         have come later leave nothing to its own: it is told so as soon as that can be seen."""
         job = request.job
-        n_higher = self._board.queue.n_ahead(job.model, job.priority + 1)
+        n_higher = self._board.queue.n_above(job.model, job.priority)
         if request.state is not RequestState.QUEUED or not n_higher:
             return None
         wait_s = self._board.outlook.wait_s(job.model, n_higher, job.priority, now)
@@ -213,7 +234,7 @@ class Admission:
 
     def _check_hope(self, job: Job, left_s: float, now: float) -> None:
         """Refuse what the measured rates say would miss its deadline."""
-        wait_s = self._wait_s(job.model, job.priority, now) or 0.0
+        wait_s = self._wait_s(job.model, job.priority, job.tenant, now) or 0.0
         service_s = self._board.outlook.service_s(job.model, job.n_prompt, job.max_tokens, now)
         estimate_s = wait_s + (service_s or 0.0)
         if estimate_s * self._config.hopeless_factor > left_s:
@@ -241,13 +262,14 @@ class Admission:
             },
         )
 
-    def _wait_s(self, model: str, priority: int, now: float) -> float | None:
-        """Expected for a new request of that priority."""
+    def _wait_s(self, model: str, priority: int, tenant: str, now: float) -> float | None:
+        """Expected for a new request of that priority and tenant."""
         queue = self._board.queue
         models = queue.models()
         if not model and len(models) == 1:
             model = models[0]
-        return self._board.outlook.wait_s(model, queue.n_ahead(model, priority), priority, now)
+        n_ahead = queue.n_ahead(model, priority, tenant)
+        return self._board.outlook.wait_s(model, n_ahead, priority, now)
 
     def _count(self, refusal: Refusal) -> None:
         self._board.counters[f"refused.{refusal}"] += 1

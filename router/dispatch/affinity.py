@@ -87,11 +87,12 @@ def tokens_of(n_blocks: int) -> int:
     return (n_blocks - n_coarse) * BLOCK_TOKENS + n_coarse * COARSE_BLOCK_TOKENS
 
 
-def prefix_hashes(token_ids: Sequence[int]) -> array[int]:
-    """A chain hash, of 64 bits, of each beginning of a whole number of blocks."""
+def prefix_hashes(token_ids: Sequence[int], tenant: str = "") -> array[int]:
+    """A chain hash, of 64 bits, of each beginning of a whole number of blocks. Those of one tenant
+    tell nothing of another's prompts: they begin with its name."""
     ids = token_ids if isinstance(token_ids, array) else array("i", token_ids[:])
     raw = memoryview(ids).cast("B")
-    chain = hashlib.blake2b(digest_size=8)
+    chain = hashlib.blake2b(tenant.encode(), digest_size=8)  # guard: tenant of a prefix
     names = array("Q")
     for start, end in _blocks(len(ids)):
         chain.update(raw[start * ids.itemsize : end * ids.itemsize])

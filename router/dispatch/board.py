@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Callable
 from typing import Protocol
 
 from twolane.router.config import RouterConfig
@@ -24,6 +25,8 @@ from twolane.router.members.membership import Membership
 from twolane.router.requests.attempt import Attempt
 from twolane.router.requests.request import WAITING, Label, Request, RequestState
 from twolane.router.store import Store
+from twolane.router.tenants.accounts import Accounts, no_limits
+from twolane.security.keys import TenantLimits
 from twolane.v1 import worker_pb2
 
 CANCELS_A_MESSAGE = 1_000
@@ -63,12 +66,18 @@ class NullObserver:
 class Board:
     """See the module's docstring."""
 
-    def __init__(self, config: RouterConfig, observer: Observer) -> None:
+    def __init__(
+        self,
+        config: RouterConfig,
+        observer: Observer,
+        limits_of: Callable[[str], TenantLimits] = no_limits,
+    ) -> None:
         self.config = config
+        self.accounts = Accounts(limits_of)
         self.store = Store()
         self.observer = observer
         self.members = Membership(config.membership)
-        self.queue = WaitingQueue()
+        self.queue = WaitingQueue(self.accounts.weight_of)
         self.requests: dict[str, Request] = {}  # by submission id
         self.labels: dict[Label, str] = {}  # submission ids
         self.states: Counter[RequestState] = Counter()  # of `requests`
@@ -138,6 +147,13 @@ class Board:
         self.states[request.state] += 1
         self.queue.push(request)
 
+    def find(self, submission_id: str, tenant: str) -> Request | None:
+        """A live request of that tenant. Another tenant's is as unknown as one that never was."""
+        request = self.requests.get(submission_id)
+        if request is None or request.job.tenant != tenant:  # guard: tenant of an id
+            return None
+        return request
+
     def alarm(self, request: Request, due: float) -> None:
         """Have it looked at then, if it is not earlier anyway."""
         before = self.alarms.rank_of(request)
@@ -191,9 +207,20 @@ class Board:
         if self.requests.pop(job.submission_id, None) is not None:
             self.states[request.state] -= 1
             del self.labels[job.label]
+            self._settle(request)
         self.alarms.discard(request)
         self.store.release(job.label, job.submission_id)
         request.drop_prompt()
+
+    def _settle(self, request: Request) -> None:
+        """What it has cost its tenant is known now: nothing, if no worker had it."""
+        had_worker = request.n_attempts > 0
+        n_prompt = request.n_prompt if had_worker else 0
+        n_output = len(request.answer.tokens)
+        account = self.accounts.of(request.job.tenant, self.now)
+        account.settle(request.cost_tokens, n_prompt, n_output, self.now)
+        if had_worker:
+            self.queue.settle(request, n_prompt + n_output - request.cost_tokens)
 
     def attempts_at(self, epoch: int) -> list[tuple[Request, Attempt]]:
         """Live attempts that are known to that worker."""
@@ -209,6 +236,9 @@ class Board:
         assert +self.states == states, f"counted {+self.states}, are {states}"
         assert all(self.requests.get(r.job.submission_id) is r for r in self.queue)
         assert all(request.state in WAITING for request in self.queue)
+        tenants = Counter(request.job.tenant for request in self.requests.values())
+        counted = {account.tenant: account.n_live for account in self.accounts if account.n_live}
+        assert counted == tenants, f"accounts {counted}, are {tenants}"
         assert set(self.alarms) == set(self.requests.values())
         names = {request.job.label: name for name, request in self.requests.items()}
         assert self.labels == names, f"labels {self.labels}, are {names}"

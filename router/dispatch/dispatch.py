@@ -10,6 +10,8 @@ it, once for several.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from twolane.errors import TwolaneError
 from twolane.router.config import RouterConfig
 from twolane.router.dispatch import commands
@@ -24,17 +26,25 @@ from twolane.router.dispatch.request_clock import RequestClock
 from twolane.router.members.membership import Membership
 from twolane.router.requests.answer import Answer
 from twolane.router.requests.request import Job, Request
+from twolane.router.tenants.accounts import no_limits
 from twolane.router.text.detokenizer import Detokenizer
 from twolane.rpc.columns import tokens_of
 from twolane.rpc.params import params_to_proto
+from twolane.security.keys import TenantLimits
 from twolane.v1 import cluster_pb2, worker_pb2
 
 
 class Dispatcher:
     """One router's requests on one router's view of the workers."""
 
-    def __init__(self, config: RouterConfig, observer: Observer | None = None) -> None:
-        self.board = Board(config, observer or NullObserver())
+    def __init__(
+        self,
+        config: RouterConfig,
+        observer: Observer | None = None,
+        limits_of: Callable[[str], TenantLimits] = no_limits,
+    ) -> None:
+        """`limits_of` a tenant may change at any time."""
+        self.board = Board(config, observer or NullObserver(), limits_of)
         self._config = config
         self._endings = Endings(self.board)
         self._guard = FaultBoundary(self.board, self._endings)
@@ -54,19 +64,30 @@ class Dispatcher:
     # Clients
 
     def check_room(
-        self, now: float, *, model: str = "", priority: int = 0, left_s: float | None = None
+        self,
+        now: float,
+        *,
+        model: str = "",
+        priority: int = 0,
+        tenant: str = "",
+        left_s: float | None = None,
     ) -> None:
         """What can be said of a request before its prompt is looked at. Raises as `submit`."""
-        self._admission.check_room(model, priority, left_s, now)
+        self._admission.check_quotas(tenant, 0, now)
+        self._admission.check_room(model, priority, tenant, left_s, now)
 
     def submit(self, job: Job, detokenizer: Detokenizer | None, now: float) -> Request:
-        """Admit a job, or refuse it: `DuplicateRequestError`, `DeadlineError`, `OverloadedError`.
-        Its label is the caller's to have claimed."""
+        """Admit a job, or refuse it: `DuplicateRequestError`, `DeadlineError`, `OverloadedError`,
+        `QuotaError`. Its label is the caller's to have claimed."""
         if job.label in self.board.labels:
             raise job.label.in_use_error()
+        cost = self.board.outlook.cost_tokens(job)
+        account = self._admission.check_quotas(job.tenant, cost, now)
         self._admission.check(job, now)
         answer = Answer(detokenizer, job.params.stop, job.params.min_tokens)
         request = Request(job, answer, params_to_proto(job.params))
+        request.cost_tokens = cost
+        account.take(cost, now)
         self.board.add(request)
         self.board.observer.admitted(job.model, request.n_prompt)
         self.settle(now)
@@ -107,9 +128,10 @@ class Dispatcher:
         self._look_after_lost(now)
         return member is not None
 
-    def report_gone(self, epoch: int, now: float) -> None:
-        """Proof: no process of this epoch runs. Passed on to every worker that it may have fed."""
-        self.members.report_gone(epoch, now)
+    def report_gone(self, epoch: int, now: float, *, host: str | None = None) -> None:
+        """Proof: no process of this epoch runs. Passed on to every worker that it may have fed.
+        `host`, and what is raised: see `Membership`."""
+        self.members.report_gone(epoch, now, host=host)
         for member in self.members:
             self.board.send(member.epoch, commands.peer_gone(epoch))
         self._look_after_lost(now)

@@ -19,7 +19,7 @@ class DrainRate:
     def note(self, now: float, priority: int = 0) -> None:
         self._seen.append((now, priority))
 
-    def wait_s(self, n_ahead: int, now: float, priority: int | None = None) -> float | None:
+    def wait_s(self, n_ahead: float, now: float, priority: int | None = None) -> float | None:
         """Estimated wait behind `n_ahead` requests, or None: unknown, too few were seen lately.
 
         Of somebody of that priority: what goes to higher ones, that come all the time, does not

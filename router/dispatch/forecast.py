@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from twolane.router.dispatch.drain_rate import DrainRate
 from twolane.router.dispatch.service_time import ServiceTime
-from twolane.router.requests.request import Request
+from twolane.router.requests.request import Job, Request
 
 
 class Forecast:
@@ -42,7 +42,13 @@ class Forecast:
             now=line.last_token,
         )
 
-    def wait_s(self, model: str, n_ahead: int, priority: int, now: float) -> float | None:
+    def cost_tokens(self, job: Job) -> float:
+        """What a request will probably have, of prompt and answer: its whole `max_tokens`, as long
+        as it is not known how much of them answers use."""
+        pace = self._pace.get(job.model)
+        return job.n_prompt + (job.max_tokens if pace is None else pace.n_likely(job.max_tokens))
+
+    def wait_s(self, model: str, n_ahead: float, priority: int, now: float) -> float | None:
         """In the queue, behind so many of that model."""
         return self._drain.get(model, DrainRate()).wait_s(n_ahead, now, priority)
 

@@ -86,6 +86,7 @@ class Placing:
         assert prefill is not None
         assert decode is not None
         assigns = commands.assigns(request, attempt, prefill, decode, now)
+        board.queue.pay(request)
         board.advance(request, RequestState.RUNNING)
         board.set_attempt(request, attempt)
         for epoch, command in assigns:

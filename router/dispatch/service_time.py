@@ -63,6 +63,12 @@ class ServiceTime:
             self._share.note(n_tokens / max_tokens)
         self._latest = now
 
+    def n_likely(self, max_tokens: int) -> float:
+        """Tokens of an answer that may have so many."""
+        if self._share.n < ENOUGH:
+            return max_tokens
+        return max(1.0, self._share.value * max_tokens)
+
     def service_s(self, prompt_tokens: int, max_tokens: int, now: float) -> float | None:
         """From dispatch to the likely end, with the margin; None: unknown."""
         if self._first_s.n < ENOUGH or not self._share.n or now - self._latest > MAX_AGE_S:

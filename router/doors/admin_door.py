@@ -7,7 +7,7 @@ more than a file's rights where it is to be reached from elsewhere.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import grpc
@@ -22,12 +22,21 @@ MAX_SOCKET_PATH_BYTES = 107  # what the kernel takes
 
 
 class AdminDoor:
-    """`http_endpoint` and `metrics_endpoint` are the router's other listeners, for the status."""
+    """`http_endpoint` and `metrics_endpoint` are the router's other listeners, for the status;
+    `insecure_listeners` those that other machines reach without TLS, in words."""
 
-    def __init__(self, router: Router, *, http_endpoint: str, metrics_endpoint: str) -> None:
+    def __init__(
+        self,
+        router: Router,
+        *,
+        http_endpoint: str,
+        metrics_endpoint: str,
+        insecure_listeners: Sequence[str] = (),
+    ) -> None:
         self._router = router
         self._http_endpoint = http_endpoint
         self._metrics_endpoint = metrics_endpoint
+        self._insecure_listeners = insecure_listeners
 
     def handler(self) -> grpc.GenericRpcHandler:
         methods = {
@@ -42,6 +51,7 @@ class AdminDoor:
         status = self._router.status()
         status.http_endpoint = self._http_endpoint
         status.metrics_endpoint = self._metrics_endpoint
+        status.insecure_listeners.extend(self._insecure_listeners)
         return status
 
     async def _drain_worker(

@@ -1,19 +1,22 @@
 """The gRPC service that clients see, as thin as it can be.
 
-Whoever reaches this door may ask for answers, and how his own do. All else is told to operators, at
-a door of theirs.
+A caller may ask for answers, and how its own are. All else is for operators, at a door of theirs.
 """
 
 from __future__ import annotations
 
 from contextlib import aclosing
+from dataclasses import asdict
 
 import grpc
 
 from twolane.errors import InvalidParameterError, InvalidRequestError
+from twolane.router.limits import check_tenant
 from twolane.router.router import Router
 from twolane.rpc.call_gate import CallGate, Context
 from twolane.rpc.handlers import unary, unary_stream
+from twolane.security.gate import Gate
+from twolane.security.identity import Role
 from twolane.v1 import inference_pb2
 
 INFERENCE = "twolane.v1.InferenceService"
@@ -24,18 +27,20 @@ class Door:
     """Clients come in here. Workers: `twolane.router.doors.worker_door`, operators:
     `twolane.router.doors.admin_door`."""
 
-    def __init__(self, router: Router) -> None:
+    def __init__(self, router: Router, gate: Gate) -> None:
         self._router = router
+        self._gate = gate
 
-    def handlers(self, gate: CallGate) -> list[grpc.GenericRpcHandler]:
+    def handlers(self, calls: CallGate) -> list[grpc.GenericRpcHandler]:
         services = {
             INFERENCE: {
                 "Generate": unary_stream(
-                    inference_pb2.GenerateRequest, self._generate, gate, check=self._check_room
+                    inference_pb2.GenerateRequest, self._generate, calls, check=self._check_room
                 ),
-                "Cancel": unary(inference_pb2.CancelRequest, self._cancel, gate),
-                "ListModels": unary(inference_pb2.ListModelsRequest, self._list_models, gate),
-                "GetStatus": unary(inference_pb2.GetStatusRequest, self._get_status, gate),
+                "Cancel": unary(inference_pb2.CancelRequest, self._cancel, calls),
+                "ListModels": unary(inference_pb2.ListModelsRequest, self._list_models, calls),
+                "GetStatus": unary(inference_pb2.GetStatusRequest, self._get_status, calls),
+                "WhoAmI": unary(inference_pb2.WhoAmIRequest, self._who_am_i, calls),
             },
         }
         return [
@@ -44,24 +49,28 @@ class Door:
         ]
 
     def _check_room(self, context: Context) -> None:
-        self._router.check_room(time_left_s=context.time_remaining())
+        caller = self._gate.identity(context)
+        self._router.check_room(caller, time_left_s=context.time_remaining())
 
     async def _generate(self, request: inference_pb2.GenerateRequest, context: Context) -> None:
-        time_left_s = context.time_remaining()
-        async with aclosing(self._router.generate(request, time_left_s=time_left_s)) as answer:
+        caller, time_left_s = self._gate.identity(context), context.time_remaining()
+        generating = self._router.generate(request, caller, time_left_s=time_left_s)
+        async with aclosing(generating) as answer:
             async for response in answer:
                 await context.write(response)
 
     async def _cancel(
         self, request: inference_pb2.CancelRequest, context: Context
     ) -> inference_pb2.CancelResponse:
+        caller = self._gate.identity(context)
+        check_tenant(request.tenant, caller)
         if bool(request.request_id) == bool(request.submission_id):
             text = "name a request by request_id or by submission_id, one of the two"
             raise InvalidRequestError(text, field="request_id")
         if request.submission_id:
-            found = self._router.cancel_submission(request.submission_id)
+            found = self._router.cancel_submission(request.submission_id, tenant=caller.tenant)
         else:
-            found = self._router.cancel(request.request_id, tenant=request.tenant)
+            found = self._router.cancel(request.request_id, tenant=caller.tenant)
         return inference_pb2.CancelResponse(found=found)
 
     async def _list_models(
@@ -77,9 +86,22 @@ class Door:
             raise InvalidParameterError(
                 "len(submission_ids)", n_ids, f"at most {MAX_SUBMISSION_IDS}"
             )
-        status = self._router.service_status(request.submission_ids)
+        caller = self._gate.identity(context)
+        status = self._router.service_status(request.submission_ids, tenant=caller.tenant)
         status.models.extend(self._models())
         return status
+
+    async def _who_am_i(
+        self, request: inference_pb2.WhoAmIRequest, context: Context
+    ) -> inference_pb2.WhoAmIResponse:
+        caller = self._gate.identity(context)
+        quotas = self._router.quotas(caller.tenant) if caller.role is Role.CLIENT else []
+        return inference_pb2.WhoAmIResponse(
+            role=caller.role.value,
+            name=caller.name,
+            tenant=caller.tenant,
+            quotas=[inference_pb2.QuotaStatus(**asdict(quota)) for quota in quotas],
+        )
 
     def _models(self) -> list[inference_pb2.Model]:
         return [

@@ -28,6 +28,13 @@ _FAMILIES = {
     "denied": ("method", "Calls that the caller's role may not make"),
     "failed": ("reason", "Requests that ended with an error"),
 }
+# fields of a tenant's status
+_OF_TENANTS = {
+    "requests": "Requests of a tenant that were admitted",
+    "refused": "Requests that a quota of their tenant refused",
+    "prompt_tokens": "Tokens of prompts that workers had, by tenant",
+    "output_tokens": "Tokens of answers, by tenant",
+}
 _PLAIN = {
     "finished": "Requests that ended well",
     "cancelled": "Requests cancelled by the client or an operator",
@@ -90,6 +97,7 @@ class RouterMetrics(Collector):
             requests.add_metric((state,), count)
         yield requests
         yield from _counters(status)
+        yield from _tenants(status)
 
     def _histogram(self, name: str, text: str, *labels: str) -> Histogram:
         return Histogram(
@@ -134,4 +142,21 @@ def _counters(status: cluster_pb2.GetClusterStatusResponse) -> Iterable[Metric]:
             head, _, reason = key.partition(".")
             if head == name:
                 family.add_metric((reason,), count)
+        yield family
+
+
+def _tenants(status: cluster_pb2.GetClusterStatusResponse) -> Iterable[Metric]:
+    """By the hashes of their names, which the status tells to operators."""
+    live = GaugeMetricFamily(
+        "twolane_router_tenant_live_requests",
+        "Requests of a tenant that wait or run",
+        labels=("tenant",),
+    )
+    for tenant in status.tenants:
+        live.add_metric((tenant.label,), tenant.live)
+    yield live
+    for name, text in _OF_TENANTS.items():
+        family = CounterMetricFamily(f"twolane_router_tenant_{name}", text, labels=("tenant",))
+        for tenant in status.tenants:
+            family.add_metric((tenant.label,), getattr(tenant, name))
         yield family

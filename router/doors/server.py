@@ -28,6 +28,7 @@ from twolane.router.doors.scrape_targets import TARGETS, scrape_targets
 from twolane.router.doors.worker_door import WorkerDoor
 from twolane.router.members.session import WorkerDialer
 from twolane.router.router import Router
+from twolane.router.tenants.accounts import no_limits
 from twolane.router.text.codec import TextCodec
 from twolane.rpc.call_gate import CallGate
 from twolane.rpc.listen import IN_USE, ListenError, bare, bind_port, join, try_listen
@@ -36,7 +37,7 @@ from twolane.rpc.options import INTERNAL_SERVER_OPTIONS
 from twolane.rpc.shared_port import SharedPort
 from twolane.rpc.standard_services import Health, standard_handlers
 from twolane.security.access import METRICS_ROLES
-from twolane.security.gate import KeyCheck
+from twolane.security.key_file import KeyFile
 from twolane.v1 import cluster_pb2
 
 PUBLISH_S = 0.5  # health and metrics lag behind by this much
@@ -46,7 +47,7 @@ class RouterServer:
     """Use as an async context manager: serving inside, stopped with grace at the end.
 
     async with (
-        GrpcDialer(server_config.secret) as dialer,
+        GrpcDialer(server_config.credentials) as dialer,
         RouterServer(config, server_config, dialer, text) as s,
     ):
         print(s.address, s.http_address, s.worker_address, s.metrics_port)
@@ -60,18 +61,21 @@ class RouterServer:
         dialer: WorkerDialer,
         text: TextCodec | None = None,
         *,
-        keys: KeyCheck | None = None,
+        keys: KeyFile | None = None,
     ) -> None:
-        """`keys` finds out whose an API key is. Without it, clients beyond this machine show
-        certificates. Raises `ListenError` for a listener that must not be opened."""
+        """`keys` tells whose an API key is, and is read again when it changes. Without it, clients
+        beyond this machine show certificates. Raises `ListenError` for a listener that must not be
+        opened."""
         self.metrics = RouterMetrics()
-        self.router = Router(config, dialer, text, observer=self.metrics)
+        limits_of = no_limits if keys is None else keys.limits
+        self.router = Router(config, dialer, text, observer=self.metrics, limits_of=limits_of)
+        self._keys = keys
         self.port = 0
         self.worker_port = 0
         self.metrics_port = 0
         self.http_port = 0
         self._config = server_config
-        self.gates = Gates(server_config, keys)
+        self.gates = Gates(server_config, None if keys is None else keys.identity)
         self._health = Health()
         self._stop_wanted = asyncio.Event()
         self._calls = CallGate(server_config.grpc.calls)
@@ -120,7 +124,7 @@ class RouterServer:
             http = self._open_http()
             stack.push_async_callback(self._stop_doors, server, http)
             gate = self._calls
-            server.add_handlers(Door(self.router).handlers(gate))
+            server.add_handlers(Door(self.router, self.gates.clients).handlers(gate))
             server.add_handlers(standard_handlers(self._health, (INFERENCE,), gate))
             config = self._config
             self.port = config.credentials.bind(
@@ -183,7 +187,10 @@ class RouterServer:
         )
         stack.push_async_callback(server.stop, None)
         door = AdminDoor(
-            self.router, http_endpoint=self.http_address, metrics_endpoint=self.metrics_address
+            self.router,
+            http_endpoint=self.http_address,
+            metrics_endpoint=self.metrics_address,
+            insecure_listeners=self.gates.insecure_listeners(),
         )
         server.add_generic_rpc_handlers((door.handler(),))
         server.add_generic_rpc_handlers(standard_handlers(self._health, (ADMIN,), self._calls))
@@ -233,6 +240,9 @@ class RouterServer:
     async def _publish_forever(self) -> None:
         while True:
             await asyncio.sleep(PUBLISH_S)
+            if self._keys is not None:
+                ended = await asyncio.to_thread(self._keys.refresh)
+                self.router.end_of_keys(ended)
             await self._publish()
 
     async def _publish(self) -> None:

@@ -1,4 +1,4 @@
-"""The gRPC service for workers, agents and the launcher, at a listener of its own."""
+"""The gRPC service for workers, agents and controllers, at a listener of its own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from urllib.parse import unquote
 import grpc
 
 from twolane.errors import InvalidRequestError, PermissionDeniedError
-from twolane.router.members.membership import NameTakenError, RetiredEpochError
+from twolane.router.members.membership import (
+    ForeignEpochError,
+    NameTakenError,
+    RetiredEpochError,
+)
 from twolane.router.router import Router
 from twolane.rpc.call_gate import Context
 from twolane.rpc.handlers import unary
@@ -23,6 +27,7 @@ log = logging.getLogger(__name__)
 
 MEMBERSHIP = "twolane.v1.MembershipService"
 CODE = grpc.StatusCode
+OFF = "C"  # class of proof: the host was switched off
 
 
 class WorkerDoor:
@@ -38,6 +43,7 @@ class WorkerDoor:
         methods = {
             "Announce": unary(cluster_pb2.AnnounceRequest, self._announce),
             "ReportGone": unary(cluster_pb2.ReportGoneRequest, self._report_gone),
+            "Supervise": unary(cluster_pb2.SuperviseRequest, self._supervise),
         }
         return grpc.method_handlers_generic_handler(MEMBERSHIP, methods)
 
@@ -61,13 +67,40 @@ class WorkerDoor:
     ) -> cluster_pb2.ReportGoneResponse:
         if not request.epoch:
             raise InvalidRequestError("epoch is 0; name an incarnation", field="epoch")
-        self._router.report_gone(request.epoch)
+        caller = self._gate.identity(context)
+        try:
+            self._router.report_gone(request.epoch, host=_host_of_proof(caller, request))
+        except ForeignEpochError as error:
+            raise PermissionDeniedError(str(error)) from error
+        log.info(
+            "%s reports epoch %016x gone: class %s", caller, request.epoch, request.proof_class
+        )
         return cluster_pb2.ReportGoneResponse()
+
+    async def _supervise(
+        self, request: cluster_pb2.SuperviseRequest, context: Context
+    ) -> cluster_pb2.SuperviseResponse:
+        self._router.note_hosts(request.hosts)
+        status = self._router.status(with_requests=False)
+        return cluster_pb2.SuperviseResponse(workers=status.workers)
 
     def _log(self, epoch: int, error: Exception) -> None:
         n = self._log_rate.take(epoch, asyncio.get_running_loop().time())
         if n:
             log.warning("refused %d announces: %s", n, error)
+
+
+def _host_of_proof(caller: Identity, request: cluster_pb2.ReportGoneRequest) -> str | None:
+    """The host whose epochs this caller's word counts for; None: any. An agent speaks for its own
+    host; a controller, of hosts that were switched off. Raises `PermissionDeniedError`."""
+    if caller.role is Role.AGENT:  # guard: an agent's host
+        return caller.name
+    if caller.role is Role.CONTROLLER and request.proof_class != OFF:  # guard: a controller's proof
+        raise PermissionDeniedError(
+            f"{caller} reports a proof of class {request.proof_class or 'none'}: a controller has "
+            "those of class C, the others are an agent's to report"
+        )
+    return request.host or None if request.proof_class != OFF else None
 
 
 def check_endpoint(endpoint: str, caller: str) -> None:

@@ -35,6 +35,10 @@ class NameTakenError(Exception):
     """Another worker of that id is alive, and keeps the name."""
 
 
+class ForeignEpochError(Exception):
+    """An agent has reported an incarnation of another host."""
+
+
 class RetiredEpochError(Exception):
     """That incarnation was replaced or reported dead, and cannot come back."""
 
@@ -52,7 +56,8 @@ class Membership:
         self._looks: LazyHeap[int] = LazyHeap()  # epochs by when silence may have lasted
         self._lost: list[Member] = []
         self._gone: list[int] = []
-        self._retired: OrderedDict[int, None] = OrderedDict()
+        # with the host whose agent said so of an epoch that nobody had announced
+        self._retired: OrderedDict[int, str | None] = OrderedDict()
         # epochs of which no process runs, and since when that is known, oldest first: what they may
         # have been writing to is freed at workers that hear of it, if only with their next session
         self.proofs: dict[int, float] = {}
@@ -84,6 +89,7 @@ class Membership:
             if member is not None:
                 self._end(member, now, "it leaves", logging.INFO)
             return None
+        self._check_claim(announce)
         if epoch in self._retired:  # guard: retired epoch
             raise RetiredEpochError(
                 f"epoch {epoch:016x} of {worker_id} was replaced, or reported dead: start it again"
@@ -187,9 +193,17 @@ class Membership:
                     found = member
         return found
 
-    def report_gone(self, epoch: int, now: float) -> None:
-        """The launcher's proof that no process of this epoch runs."""
-        self._retire(epoch)
+    def report_gone(self, epoch: int, now: float, *, host: str | None = None) -> None:
+        """The proof that no process of this epoch runs. With a `host` it is the word of its agent,
+        which counts for what that host has announced, or for what nobody has announced yet: then
+        until another host does. Raises `ForeignEpochError`."""
+        its = self._members.get(epoch)
+        if host is not None and its is not None and its.announce.host != host:  # guard: own host
+            raise ForeignEpochError(
+                f"epoch {epoch:016x} is of {its.worker_id} on {its.announce.host or 'no host'}, "
+                f"and the agent of {host} reports it gone"
+            )
+        self._retire(epoch, host if its is None else None)
         self.proofs.pop(epoch, None)
         self.proofs[epoch] = now
         if len(self.proofs) > MAX_RETIRED:
@@ -315,8 +329,20 @@ class Membership:
         self._models = self._servable = None
         self.changed.add(epoch)
 
-    def _retire(self, epoch: int) -> None:
-        self._retired[epoch] = None
+    def _check_claim(self, announce: cluster_pb2.AnnounceRequest) -> None:
+        """An agent's word on an epoch that nobody knew does not hold for another host's worker."""
+        epoch = announce.worker.epoch
+        claimed_by = self._retired.get(epoch)
+        if claimed_by is not None and claimed_by != announce.host:
+            log.error(
+                "the agent of %s reported %s of %s gone, which announces itself",
+                claimed_by, announce.worker.worker_id, announce.host or "no host",
+            )  # fmt: skip
+            del self._retired[epoch]
+            self.proofs.pop(epoch, None)
+
+    def _retire(self, epoch: int, claimed_by: str | None = None) -> None:
+        self._retired[epoch] = claimed_by
         while len(self._retired) > MAX_RETIRED:
             self._retired.popitem(last=False)
 

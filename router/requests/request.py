@@ -28,6 +28,7 @@ from twolane.params import SamplingParams
 from twolane.router.requests.answer import Answer
 from twolane.router.requests.attempt import Attempt
 from twolane.router.requests.ledger import Timeline
+from twolane.security.identity import ANONYMOUS, Identity
 from twolane.v1 import sampling_pb2
 
 
@@ -84,8 +85,12 @@ class Job:
     arrived: float
     priority: int = 0
     deadline: float | None = None  # router's clock
-    tenant: str = ""
+    caller: Identity = ANONYMOUS
     prefix_hashes: Sequence[int] = ()
+
+    @property
+    def tenant(self) -> str:
+        return self.caller.tenant
 
     @property
     def label(self) -> Label:
@@ -109,6 +114,7 @@ class Request:
         "attempt",
         "avoid",
         "awaited_roles",
+        "cost_tokens",
         "due",
         "error",
         "failures",
@@ -142,6 +148,7 @@ class Request:
         self.n_preempted = 0
         self.avoid: frozenset[int] = frozenset()  # epochs that refused it
         self.queued_since = job.arrived
+        self.cost_tokens: float = self.n_prompt + job.max_tokens  # an estimate; see `Forecast`
         self.sequence = 0  # order of arrival, set by the queue
         self.due: float | None = None  # RESUMING: not before; ENDING: no longer than
         self.awaited_roles: frozenset[int] = frozenset()  # ENDING: whose figures are awaited

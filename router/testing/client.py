@@ -11,8 +11,11 @@ from typing import Any
 from twolane.errors import TwolaneError
 from twolane.router.config import RouterConfig
 from twolane.router.router import Router
+from twolane.router.tenants.accounts import no_limits
 from twolane.router.testing.cluster import ScriptedCluster
 from twolane.router.text.codec import TextCodec
+from twolane.security.identity import ANONYMOUS, Identity, Role
+from twolane.security.keys import TenantLimits
 from twolane.testing.virtual_time import virtual_time_runner
 from twolane.v1 import inference_pb2, sampling_pb2
 
@@ -48,17 +51,24 @@ def message(
     return request
 
 
+def client_of(tenant: str, name: str = "key") -> Identity:
+    """A client of that tenant."""
+    return Identity(Role.CLIENT, name, tenant)
+
+
 async def ask(
     router: Router,
     request: inference_pb2.GenerateRequest,
     *,
+    caller: Identity = ANONYMOUS,
     time_left_s: float | None = None,
     leave_after: int | None = None,
 ) -> Outcome:
     """The whole answer; or its first `leave_after` tokens, then the client is gone."""
     outcome = Outcome()
     try:
-        async with aclosing(router.generate(request, time_left_s=time_left_s)) as answer:
+        generating = router.generate(request, caller, time_left_s=time_left_s)
+        async with aclosing(generating) as answer:
             async for response in answer:
                 if not outcome.responses:
                     outcome.first = response
@@ -86,13 +96,14 @@ def play(
     config: RouterConfig | None = None,
     text: TextCodec | None = None,
     clean_after_s: float = 1.0,
+    limits_of: Callable[[str], TenantLimits] = no_limits,
 ) -> None:
     """Run a script under virtual time, with a router and these workers; at its end, nothing may be
     left in the router's tables or, `clean_after_s` later, on the workers."""
 
     async def main() -> None:
         cluster = ScriptedCluster()
-        async with Router(config or RouterConfig(), cluster, text) as router:
+        async with Router(config or RouterConfig(), cluster, text, limits_of=limits_of) as router:
             cluster.router_announce = router.announce
             for worker_id in workers:
                 cluster.start_worker(worker_id)

@@ -16,6 +16,7 @@ from twolane.router.testing.worker import ScriptedWorker
 from twolane.router.text.codec import TextCodec
 from twolane.rpc.link import GrpcLink
 from twolane.rpc.options import INTERNAL_SERVER_OPTIONS
+from twolane.security.key_file import KeyFile
 from twolane.v1 import worker_pb2, worker_pb2_grpc
 
 
@@ -35,6 +36,7 @@ async def serve_cluster(
     config: RouterConfig | None = None,
     server_config: ServerConfig | None = None,
     text: TextCodec | None = None,
+    keys: KeyFile | None = None,
     **knobs: Any,
 ) -> AsyncIterator[tuple[RouterServer, ScriptedCluster]]:
     """A router and its workers, all on this event loop, each with a port of its own."""
@@ -44,7 +46,7 @@ async def serve_cluster(
     async with AsyncExitStack() as stack:
         dialer = await stack.enter_async_context(GrpcDialer(server_config.credentials))
         router_server = await stack.enter_async_context(
-            RouterServer(config, server_config, dialer, text)
+            RouterServer(config, server_config, dialer, text, keys=keys)
         )
         cluster.router_announce = router_server.router.announce
         for worker_id in worker_ids:

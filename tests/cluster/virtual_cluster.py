@@ -16,15 +16,16 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
+from tests.cluster.virtual_worker import HangingRunner, Life
 from twolane.decode_worker.config import DecodeConfig
 from twolane.decode_worker.role import DecodeRole
 from twolane.engine.fake import FakeEngine, FakeEngineConfig
-from twolane.engine.step import RowResult, RowWork
 from twolane.kvtransfer.config import LeaseConfig
 from twolane.kvtransfer.layouts.sources import PageMaker
-from twolane.kvtransfer.testing.memory import Faults, MemoryFabric, MemoryOutlet
+from twolane.kvtransfer.testing.memory import Faults, MemoryFabric, MemoryLanding, MemoryOutlet
 from twolane.params import SamplingParams
 from twolane.prefill_worker.config import PrefillConfig
 from twolane.prefill_worker.role import PrefillRole
@@ -33,6 +34,7 @@ from twolane.router.members.membership import NameTakenError
 from twolane.router.router import Router
 from twolane.rpc.link import LinkBrokenError
 from twolane.rpc.params import params_to_proto
+from twolane.security.identity import ANONYMOUS, Identity
 from twolane.testing.links import MemoryLink, link_pair
 from twolane.v1 import cluster_pb2, inference_pb2, sampling_pb2, transfer_pb2, worker_pb2
 from twolane.worker.config import SessionConfig, StepLimits, StepWatchConfig, WorkerConfig
@@ -41,7 +43,7 @@ from twolane.worker.doors.announcer import Announcer
 from twolane.worker.errors import RouterInUseError, StaleEpochError
 from twolane.worker.peers.peers import Wiring
 from twolane.worker.role import Roles
-from twolane.worker.steps.step_runner import OnSubmitted, TimedEngine, TimedStepRunner
+from twolane.worker.steps.step_runner import TimedEngine
 from twolane.worker.worker import Worker
 
 LEASE = LeaseConfig(lease_s=3.0, heartbeat_s=0.5, retry_first_s=0.05, retry_most_s=0.4)
@@ -77,33 +79,6 @@ class Outcome:
     took_s: float
 
 
-@dataclass
-class Life:
-    """One incarnation of a worker."""
-
-    worker: Worker
-    task: asyncio.Task[None]
-    announcing: asyncio.Task[None]
-    links: list[MemoryLink[Any, Any]] = field(default_factory=list)
-
-
-class _HangingRunner(TimedStepRunner):
-    """Steps that begin while the device hangs never end."""
-
-    def __init__(self, engine: TimedEngine, steps_ahead: int, is_hung: Callable[[], bool]) -> None:
-        super().__init__(engine, steps_ahead=steps_ahead)
-        self._is_hung = is_hung
-
-    async def run(
-        self, work: Sequence[RowWork], on_submitted: OnSubmitted | None
-    ) -> list[RowResult]:
-        if self._is_hung():
-            if on_submitted is not None:
-                on_submitted(None)
-            await asyncio.Event().wait()
-        return await super().run(work, on_submitted)
-
-
 class VirtualCluster:
     """Made by `virtual_cluster`."""
 
@@ -114,6 +89,8 @@ class VirtualCluster:
         self.kills = 0
         self.outlets: dict[tuple[str, str], MemoryOutlet] = {}  # (from, to): the latest
         self.stalled: set[str] = set()  # bytes to these workers do not move
+        self.landings: dict[str, MemoryLanding] = {}  # of each worker's latest life
+        self.cut_off: set[str] = set()  # nobody reaches these workers, and they reach nobody
         self.hung: set[str] = set()  # steps of these workers do not end
         self.dials_to_fail: Counter[str] = Counter()  # so many of other workers, by worker
         self.opens_to_fail: Counter[str] = Counter()  # of transports, by either worker
@@ -180,6 +157,27 @@ class VirtualCluster:
                 if receiver == worker_id:
                     outlet.resume()
 
+    def cut(self, worker_id: str) -> None:
+        """The network of its host is cut: streams break, dials fail, bytes on their way wait."""
+        self.cut_off.add(worker_id)
+        self.reset_streams(worker_id)
+        for link in self.lives[worker_id].dialled:
+            link.break_now("no route to host")
+        for pair, outlet in self.outlets.items():
+            if worker_id in pair:
+                outlet.cut()
+
+    def heal(self, worker_id: str) -> None:
+        """What was on its way arrives, late."""
+        self.cut_off.remove(worker_id)
+        for pair, outlet in self.outlets.items():
+            if worker_id in pair and not self.cut_off & {*pair}:
+                outlet.heal()
+
+    def dropped(self, reason: str) -> int:
+        """How many pages came over the network and were refused for that reason."""
+        return sum(landing.table.dropped[reason] for landing in self.landings.values())
+
     async def replace_hung(self) -> None:
         """What the launcher does, each second: a worker of which the status says that a step is
         late is killed, its end is proven, and another is started. Until cancelled."""
@@ -212,11 +210,15 @@ class VirtualCluster:
     async def dial_worker(self, address: worker_pb2.WorkerAddress) -> MemoryLink[Any, Any]:
         return self._dial(address.endpoint, lambda worker, link: worker.serve_session(link))
 
-    async def _dial_peer(self, endpoint: str) -> MemoryLink[Any, Any]:
+    async def _dial_peer(self, worker_id: str, endpoint: str) -> MemoryLink[Any, Any]:
         if self.dials_to_fail[endpoint]:
             self.dials_to_fail[endpoint] -= 1
             raise LinkBrokenError("a packet was lost")
-        return self._dial(endpoint, lambda worker, link: worker.serve_peer(link))
+        if worker_id in self.cut_off:
+            raise LinkBrokenError("no route to host")
+        link = self._dial(endpoint, lambda worker, link: worker.serve_peer(link))
+        self.lives[worker_id].dialled.append(link)
+        return link
 
     def _dial(
         self, endpoint: str, serve: Callable[[Worker, MemoryLink[Any, Any]], Awaitable[object]]
@@ -224,6 +226,8 @@ class VirtualCluster:
         life = self.lives.get(endpoint)
         if life is None:
             raise LinkBrokenError("connection refused")
+        if endpoint in self.cut_off:
+            raise LinkBrokenError("no route to host")
         here: MemoryLink[Any, Any]
         there: MemoryLink[Any, Any]
         here, there = link_pair()
@@ -273,21 +277,23 @@ class VirtualCluster:
                 outlet.stall()
             return outlet
 
+        landing = self.landings[worker_id] = self._fabric.landing(context.epoch, engine.pool)
         wire = Wiring(
-            dial=self._dial_peer,
+            dial=partial(self._dial_peer, worker_id),
             open_outlet=open_outlet,
-            landings={"memory": self._fabric.landing(context.epoch, engine.pool)},
+            landings={"memory": landing},
             transports=("memory",),
             makes_dtypes=maker.makes_dtypes,
         )
-        runner = _HangingRunner(engine, self.shape.steps_ahead, lambda: worker_id in self.hung)
+        runner = HangingRunner(engine, self.shape.steps_ahead, lambda: worker_id in self.hung)
         return Worker(config, context, Roles(decode_role, prefill_role), runner, wire)
 
     async def _announce(self, worker: Worker) -> None:
         announcer = Announcer(worker)
         while True:
-            with contextlib.suppress(NameTakenError):  # until its former life is missed
-                self.router.announce(announcer.describe())
+            if worker.config.worker_id not in self.cut_off:
+                with contextlib.suppress(NameTakenError):  # until its former life is missed
+                    self.router.announce(announcer.describe())
             await asyncio.sleep(worker.config.announce_every_s)
 
     # -- clients ----------------------------------------------------------------------------
@@ -305,12 +311,17 @@ class VirtualCluster:
         return tokens
 
     async def outcome(
-        self, prompt: Sequence[int], params: SamplingParams, *, priority: int = 0
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        *,
+        priority: int = 0,
+        caller: Identity = ANONYMOUS,
     ) -> Outcome:
         """As `ask`, and what it took."""
         clock = asyncio.get_running_loop().time
         begun = clock()
-        tokens, ledger = await self._generate(prompt, params, priority)
+        tokens, ledger = await self._generate(prompt, params, priority, caller=caller)
         return Outcome([token.token_id for token in tokens], ledger, clock() - begun)
 
     async def _generate(
@@ -319,6 +330,7 @@ class VirtualCluster:
         params: SamplingParams,
         priority: int = 0,
         request_id: str = "",
+        caller: Identity = ANONYMOUS,
     ) -> tuple[list[inference_pb2.Token], sampling_pb2.Ledger]:
         request = inference_pb2.GenerateRequest(
             request_id=request_id,
@@ -327,7 +339,7 @@ class VirtualCluster:
             priority=priority,
         )
         tokens: list[inference_pb2.Token] = []
-        async for response in self.router.generate(request):
+        async for response in self.router.generate(request, caller):
             for token in response.tokens:
                 assert token.index == len(tokens), "a token was lost or came twice"
                 tokens.append(token)

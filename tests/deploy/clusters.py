@@ -6,9 +6,10 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from twolane.deploy.spec.cluster_spec import ClusterSpec, PoolSpec
 from twolane.deploy.spec.options import settings
 from twolane.deploy.spec.settings import DECODE, PREFILL, RouterSettings, WorkerSettings
-from twolane.deploy.spec.specs import ClusterSpec, ModelSpec, PoolSpec
+from twolane.deploy.spec.specs import ModelSpec
 from twolane.engine.config import EngineConfig
 
 

@@ -4,9 +4,10 @@ import pytest
 
 from tests.deploy.clusters import cluster_with, model_with
 from twolane.deploy.launch.restart import RestartConfig, RestartPolicy
+from twolane.deploy.spec.cluster_spec import ClusterSpec
 from twolane.deploy.spec.settings import TimingSpec, WorkerSettings
 from twolane.deploy.spec.spec_json import from_json, to_json
-from twolane.deploy.spec.specs import ClusterSpec, RouterSpec, WorkerSpec
+from twolane.deploy.spec.specs import RouterSpec, WorkerSpec
 
 MODEL = model_with(model_dir="/m", name="m", kv_bytes=7)
 CLUSTER = cluster_with(

@@ -12,10 +12,11 @@ from tests.deploy.clusters import model_with
 from tests.deploy.topologies import read, refusal, said
 from twolane.deploy.cli.topology_options import topology_of
 from twolane.deploy.errors import StartError
+from twolane.deploy.spec.cluster_spec import ClusterSpec
 from twolane.deploy.spec.devices import settled
 from twolane.deploy.spec.resolve import resolve
 from twolane.deploy.spec.settings import WorkerSettings
-from twolane.deploy.spec.specs import ClusterSpec, ProcessSpec
+from twolane.deploy.spec.specs import ProcessSpec
 from twolane.deploy.spec.topology import given, parse_topology
 from twolane.deploy.spec.topology_file import SHIPPED, find_topology, read_topology, write_topology
 
@@ -168,7 +169,7 @@ def test_pools_may_differ_in_what_pages_can_be_made_of(
 def test_everything_that_is_wrong_is_told_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
     text = "launcher: slurm\nrouter: 7200\npools:\n  - role: reader\n    pages: 0\n"
     assert refusal(text, tmp_path) == [
-        "t.yaml:1: launcher is 'slurm'; it should be 'ray' or 'process'",
+        "t.yaml:1: launcher is 'slurm'; it should be 'ray', 'process' or 'agents'",
         "t.yaml:2: router must be fields with values",
         "t.yaml:4: pools[0].role is 'reader'; it should be 'prefill', 'decode' or 'both'",
         "t.yaml:5: pools[0].pages is 0; it should be greater than or equal to 1",

@@ -85,7 +85,10 @@ def test_pages_are_encrypted_beyond_the_loopback_unless_something_else_was_asked
         insecure=insecure,
         settings=replace(worker.settings, page_lane=given_lane),
     )
-    assert transport_config(spec).page_lane is expected
+    config = transport_config(spec)
+    assert config.page_lane is expected
+    assert config.sockets_of("tcp") == (4 if expected is PageLane.ENCRYPTED else 1)
+    assert config.sockets_of("unix") == 1
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from tests.deploy.test_up_process import ONE, command
-from twolane.deploy.cli.scratch import CRASHED, keep_logs
 from twolane.deploy.launch.process_end import how_it_ended
+from twolane.deploy.process.scratch import CRASHED, keep_logs
 from twolane.deploy.spec.resolve import resolve
 from twolane.deploy.spec.topology import parse_topology
 from twolane.testing import start_local

@@ -10,7 +10,7 @@ from tests.deploy.clusters import cluster_with, model_with
 from twolane.deploy.bundled import model_path
 from twolane.deploy.cli.progress import Progress
 from twolane.deploy.launch.events import Event, Kind
-from twolane.deploy.spec.specs import ClusterSpec
+from twolane.deploy.spec.cluster_spec import ClusterSpec
 
 
 def shown_when_ready(model_dir: Path, host: str = "127.0.0.1") -> str:

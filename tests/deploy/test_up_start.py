@@ -17,8 +17,8 @@ import pytest
 from tests.deploy.clusters import cluster_with, model_with
 from twolane.deploy.cli.up_command import _check_ports
 from twolane.deploy.errors import StartError
+from twolane.deploy.spec.cluster_spec import ClusterSpec
 from twolane.deploy.spec.settings import WorkerSettings
-from twolane.deploy.spec.specs import ClusterSpec
 from twolane.testing import start_local
 
 UP = [sys.executable, "-m", "twolane.cli", "up", "--json", "--engine", "fake", "--colocated", "1"]

@@ -13,6 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.deploy.clusters import cluster_with, model_with
 from twolane.deploy.errors import StartError
 from twolane.deploy.launch.events import Event, Kind
+from twolane.deploy.launch.fencing import FencingConfig
 from twolane.deploy.launch.restart import RestartConfig
 from twolane.deploy.launch.supervisor import Supervisor, SupervisorConfig
 from twolane.deploy.process.handshake import Handle
@@ -25,13 +26,11 @@ QUICK = SupervisorConfig(
     restart=RestartConfig(first_delay_s=0.01),
     ready_timeout_s=2,
     ready_poll_s=0.01,
-    fence_poll_s=0.01,
-    lost_s=0.2,
+    fencing=FencingConfig(poll_s=0.01, lost_s=0.2),
 )
 
 
 class Admin(
-    cluster_pb2_grpc.AdminServiceServicer,
     cluster_pb2_grpc.MembershipServiceServicer,
     health_pb2_grpc.HealthServicer,
 ):
@@ -52,11 +51,11 @@ class Admin(
         kinds = health_pb2.HealthCheckResponse
         return kinds(status=kinds.SERVING if self.is_serving else kinds.NOT_SERVING)
 
-    async def GetClusterStatus(
-        self, request: Any, context: Context
-    ) -> cluster_pb2.GetClusterStatusResponse:
+    async def Supervise(
+        self, request: cluster_pb2.SuperviseRequest, context: Context
+    ) -> cluster_pb2.SuperviseResponse:
         await self._fail(context)
-        response = cluster_pb2.GetClusterStatusResponse()
+        response = cluster_pb2.SuperviseResponse()
         for epoch, state in self.members.items():
             member = response.workers.add(state=state)
             member.worker.epoch = epoch
@@ -185,7 +184,6 @@ class Scene:
 async def scene() -> AsyncIterator[Scene]:
     admin = Admin()
     door, worker_door = grpc.aio.server(), grpc.aio.server()
-    cluster_pb2_grpc.add_AdminServiceServicer_to_server(admin, door)
     health_pb2_grpc.add_HealthServicer_to_server(admin, door)
     cluster_pb2_grpc.add_MembershipServiceServicer_to_server(admin, worker_door)
     ports = [server.add_insecure_port("127.0.0.1:0") for server in (door, worker_door)]
@@ -382,7 +380,7 @@ async def test_router_that_knows_nobody_yet_gets_nobody_killed(scene: Scene) -> 
     async with scene.up():
         members = dict(scene.admin.members)
         scene.admin.members.clear()
-        await asyncio.sleep(2 * QUICK.lost_s)
+        await asyncio.sleep(2 * QUICK.fencing.lost_s)
         scene.admin.members.update(members)
-        await asyncio.sleep(QUICK.lost_s)
+        await asyncio.sleep(QUICK.fencing.lost_s)
         assert not [event for event in scene.events if event.kind is Kind.FENCED]

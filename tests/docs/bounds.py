@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from twolane.config import ClientConfig
 from twolane.decode_worker.config import DecodeConfig
+from twolane.deploy.agent.host_link import LinkConfig
+from twolane.deploy.launch.fencing import FencingConfig
 from twolane.deploy.launch.restart import RestartConfig
 from twolane.deploy.launch.supervisor import SupervisorConfig
 from twolane.deploy.process.compose_worker import GPU_STEP_LIMITS, sender_config, step_watch_config
@@ -218,6 +220,11 @@ SECTIONS = (
                 "stop_grace_s": Row(
                     "running answers when a process is stopped", "--stop-grace-s", "cut off"
                 ),
+                "orphan_s": Row(
+                    "silence of a worker's agent and of all its routers",
+                    "--orphan-s",
+                    "the worker ends itself",
+                ),
             },
             MembershipConfig: {
                 "announce_interval_s": Row(
@@ -267,13 +274,20 @@ SECTIONS = (
                     "from ready workers to a router that sees them alive", "", "the start fails"
                 ),
                 "ready_poll_s": Row("between looks while starting", "", ""),
-                "fence_poll_s": Row("between looks at the router's status", "", ""),
                 "stop_margin_s": Row("a stop beyond --stop-grace-s", "", "killed"),
+                "loading_poll_s": Row("between lines of loading progress", "", ""),
+            },
+            FencingConfig: {
+                "poll_s": Row("between looks at the router's status", "", ""),
                 "hung_factor": Row("a late step, times its bound", "", "the worker is killed"),
                 "lost_s": Row(
                     "a worker that the router has called gone", "", "killed, started again"
                 ),
-                "loading_poll_s": Row("between lines of loading progress", "", ""),
+            },
+            LinkConfig: {
+                "silence_s": Row("of a host's agent", "", "its seats are lost"),
+                "reconnect_s": Row("between calls of an agent that does not answer", "", ""),
+                "connect_s": Row("for the first word of an agent", "", "the start fails"),
             },
             RestartConfig: {
                 "first_delay_s": Row(
@@ -337,5 +351,5 @@ SECTIONS = (
     ),
 )
 # Fields that bound nothing: other configs, and switches.
-PARTS = {"lease", "sender", "receiver", "batching", "restart", "calls", "port"}
-SWITCHES = {"index_answers", "require_checksums"}
+PARTS = {"lease", "sender", "receiver", "batching", "restart", "fencing", "calls", "port"}
+SWITCHES = {"api_key", "index_answers", "require_checksums"}

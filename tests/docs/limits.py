@@ -20,22 +20,34 @@ from twolane.engine import config as engine_config
 from twolane.engine.cuda import plans
 from twolane.errors import InvalidParameterError
 from twolane.kvtransfer.link import handshake
+from twolane.kvtransfer.transports.common import listener
+from twolane.kvtransfer.transports.stream import outlet, records
 from twolane.params import SamplingParams
 from twolane.router import limits
 from twolane.router.doors.http import connection
-from twolane.rpc import metrics_http, options, secret
+from twolane.rpc import link, metrics_http, options, secret
 
 ROOT = Path(__file__).resolve().parents[2]
 # Constants: module, name, what they bound, what happens beyond.
 OTHERS = (
     (limits, "MAX_REQUEST_ID_CHARS", "characters of a request id", INVALID),
-    (limits, "MAX_TENANT_CHARS", "characters of a tenant", INVALID),
     (limits, "MAX_ROLE_CHARS", "characters of a chat message's role", INVALID),
     (engine_config, "MAX_RANKS", "ranks of a worker (`--tensor-parallel`)", "the start fails"),
     (engine_config, "MAX_THREADS", "compute threads of a process (`--threads`)", "the start fails"),
     (plans, "STEP_ROWS", "rows of a GPU's step (`--decode-rows`)", "the start fails"),
     (options, "MAX_MESSAGE_BYTES", "a gRPC message inside a cluster, and an answer", "call fails"),
     (handshake, "HELLO_S", "a transfer link until its hello", "closed"),
+    (listener, "HELLO_WITHIN_S", "a page connection until its hello and its key", "closed"),
+    (
+        listener,
+        "MOST_CONNECTIONS",
+        "page connections of a worker",
+        "the oldest without a hello goes",
+    ),
+    (outlet, "HANDSHAKE_S", "a receiver's proof of the key of a page lane", "the post fails"),
+    (records, "RECORD_BYTES", "a record of an encrypted page lane", "closed"),
+    (link, "MAX_UNSENT_MESSAGES", "messages that a peer is behind", "its stream is closed"),
+    (link, "MAX_UNSENT_BYTES", "bytes that a peer is behind, of several messages", "the same"),
     (secret, "MIN_SECRET_CHARS", "characters of a cluster's secret, at least", "the start fails"),
     (connection, "_HELD_BYTES", "pipelined HTTP requests behind the running one", "not read"),
     (metrics_http, "MOST_CONNECTIONS", "connections to a metrics page", "closed"),

@@ -7,9 +7,10 @@ import json
 import time
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -18,6 +19,7 @@ from twolane.errors import TwolaneError
 from twolane.testing import LocalCluster
 
 MIB = 1 << 20
+GOOD_S = 1.0  # what others ask for in an attack takes tens of milliseconds without one
 
 
 @dataclass
@@ -33,11 +35,19 @@ class Harm:
     failed: list[str] = field(default_factory=list)
     log_bytes: int = 0
 
+    @property
+    def goodput_share(self) -> float:
+        """Of what others asked for: what they got within a second."""
+        took_s = self.grpc_s + self.http_s
+        n_good = sum(each <= GOOD_S for each in took_s)
+        return n_good / max(1, len(took_s) + len(self.failed))
+
     def __str__(self) -> str:
         return (
             f"RSS {self.before_mib:.0f} -> {self.peak_mib:.0f} -> {self.after_mib:.0f} MiB, "
             f"CPU {self.cpu_s:.1f} s, log {self.log_bytes} B; others: gRPC {_show(self.grpc_s)}, "
-            f"HTTP {_show(self.http_s)}, failed {len(self.failed)} {self.failed[:2]}"
+            f"HTTP {_show(self.http_s)}, failed {len(self.failed)} {self.failed[:2]}; goodput "
+            f"{self.goodput_share:.0%}"
         )
 
 
@@ -54,8 +64,8 @@ async def harm(cluster: LocalCluster, log: Path) -> AsyncIterator[Harm]:
     async with asyncio.TaskGroup() as tasks:
         watch = tasks.create_task(_watch(router, seen))
         probes = [
-            tasks.create_task(_ask_grpc(cluster, seen)),
-            tasks.create_task(_ask_http(cluster, seen)),
+            tasks.create_task(_offer(partial(_ask_grpc, cluster), seen, seen.grpc_s)),
+            tasks.create_task(_offer(partial(_ask_http, cluster), seen, seen.http_s)),
         ]
         yield seen
         for probe in probes:
@@ -73,27 +83,31 @@ async def _watch(router: psutil.Process, seen: Harm) -> None:
         await asyncio.sleep(0.02)
 
 
-async def _ask_grpc(cluster: LocalCluster, seen: Harm) -> None:
-    while True:
+async def _offer(asks: Callable[[], Awaitable[None]], seen: Harm, took_s: list[float]) -> None:
+    """A request each tenth of a second, however long the ones before take."""
+
+    async def one() -> None:
         began = time.monotonic()
         try:
-            async with cluster.aclient() as client:  # a new connection, too
-                await client.generate("Once", max_tokens=8, ignore_eos=True, timeout_s=5.0)
-            seen.grpc_s.append(time.monotonic() - began)
-        except TwolaneError as error:
-            seen.failed.append(f"gRPC {error}"[:120])
-        await asyncio.sleep(0.1)
+            await asks()
+        except (OSError, TwolaneError) as error:
+            seen.failed.append(f"{type(error).__name__} {error}"[:120])
+        else:
+            took_s.append(time.monotonic() - began)
+
+    async with asyncio.TaskGroup() as tasks:
+        while True:
+            tasks.create_task(one())
+            await asyncio.sleep(0.1)
 
 
-async def _ask_http(cluster: LocalCluster, seen: Harm) -> None:
-    while True:
-        began = time.monotonic()
-        try:
-            await asyncio.to_thread(_post, cluster.http_endpoint)
-            seen.http_s.append(time.monotonic() - began)
-        except (OSError, urllib.error.URLError) as error:
-            seen.failed.append(f"HTTP {error}"[:120])
-        await asyncio.sleep(0.1)
+async def _ask_grpc(cluster: LocalCluster) -> None:
+    async with cluster.aclient() as client:  # a new connection, too
+        await client.generate("Once", max_tokens=8, ignore_eos=True, timeout_s=5.0)
+
+
+async def _ask_http(cluster: LocalCluster) -> None:
+    await asyncio.to_thread(_post, cluster.http_endpoint)
 
 
 def _post(endpoint: str) -> None:

@@ -124,7 +124,7 @@ def test_a_card_makes_the_pages_that_a_host_makes(
         n = len(row.src)
         host = open_pool("host", n, theirs.page_bytes)
         row.made.pin(host.pages)
-        lane = row.made.open_lane()
+        lane = row.made.open_copy_stream()
         sums = lane.sum(row.src)
         lane.to_host(row.src, host.pages)
         wait(lane)
@@ -136,7 +136,7 @@ def test_a_card_makes_the_pages_that_a_host_makes(
             peer_pool = open_pool("cuda", n + 5, theirs.page_bytes, theirs.ranks)
             assert isinstance(peer_pool.transfers, CudaMemory)
             peer = row.made.open_peer(peer_pool.transfers.export())
-            by = row.made.open_lane()
+            by = row.made.open_copy_stream()
             by.to_peer(peer, row.src, dst)
             wait(by)
             assert (peer_pool.pages[dst] == row.expected).all()
@@ -163,7 +163,11 @@ def test_pages_of_ranks_go_part_by_part_to_as_many_ranks_and_through_a_host(
     assert isinstance(ours, CudaMemory)
     assert isinstance(theirs, CudaMemory)
     ours.config = config
-    peer, lane, back = ours.open_peer(theirs.export()), ours.open_lane(), theirs.open_lane()
+    peer, lane, back = (
+        ours.open_peer(theirs.export()),
+        ours.open_copy_stream(),
+        theirs.open_copy_stream(),
+    )
     src, dst = np.array([4, 5, 6, 20, 1]), np.array([9, 10, 11, 3, 30])
     lane.to_peer(peer, src, dst)
     sums = lane.sum(src)
@@ -217,7 +221,7 @@ def test_pages_of_real_size_are_made_into_a_pool_of_another_card(
 def _check_peer(row: Case, theirs: Layout, address: str, *, n_pages: int) -> None:
     """The row arrives in scattered pages of a pool that has so many."""
     peer = row.made.open_peer(address)
-    lane = row.made.open_lane()
+    lane = row.made.open_copy_stream()
     dst = np.random.default_rng(5).permutation(n_pages)[: len(row.src)]
     lane.to_peer(peer, row.src, dst)
     wait(lane)

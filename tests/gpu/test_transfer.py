@@ -63,7 +63,7 @@ def test_pages_go_to_a_pool_of_this_process_by_kernel_and_by_engines(
     source.transfers.config = config
     before = target.pages[np.arange(N_PAGES)]
     peer = source.transfers.open_peer(target.transfers.export())
-    lane = source.transfers.open_lane()
+    lane = source.transfers.open_copy_stream()
     rng = np.random.default_rng(3)
     src, dst = rng.permutation(N_PAGES)[:40], rng.permutation(N_PAGES)[:40]
     lane.to_peer(peer, src, dst)
@@ -81,7 +81,7 @@ def test_sums_of_a_card_are_those_of_a_cpu_at_real_sizes() -> None:
     content = np.random.default_rng(4).integers(0, 256, (5, 8 << 20), np.uint8)
     pool.pages[np.arange(5)] = content
     assert isinstance(pool.transfers, CudaMemory)
-    lane = pool.transfers.open_lane()
+    lane = pool.transfers.open_copy_stream()
     pages = np.array([4, 0, 3])
     sums = lane.sum(pages)
     wait(lane)
@@ -96,7 +96,7 @@ def test_pages_pass_through_pinned_memory_unchanged() -> None:
     assert isinstance(target.transfers, CudaMemory)
     host = open_pool("host", 20, SIZE)
     source.transfers.pin(host.pages)
-    out, into = source.transfers.open_lane(), target.transfers.open_lane()
+    out, into = source.transfers.open_copy_stream(), target.transfers.open_copy_stream()
     src, dst = np.arange(63, 43, -1), np.arange(1, 41, 2)
     out.to_host(src, host.pages)
     wait(out)
@@ -167,7 +167,7 @@ def test_a_receiver_killed_in_mid_copy_leaves_the_senders_card_sound() -> None:
             outlet.cancel(1)
             outlet.close()
             assert len(outlet.poll()) == 400
-        lane = memory.open_lane()
+        lane = memory.open_copy_stream()
         peer = memory.open_peer(other.transfers.export())  # type: ignore[union-attr]
         pages = rng.permutation(N_PAGES)
         lane.to_peer(peer, pages, np.arange(N_PAGES))

@@ -101,7 +101,10 @@ class Host:
         )
         if done.returncode:
             raise subprocess.CalledProcessError(
-                done.returncode, f"{self.name}: {command}: {done.stderr}", done.stdout, done.stderr
+                done.returncode,
+                f"{self.name}: {command}: {done.stderr}{done.stdout}",
+                done.stdout,
+                done.stderr,
             )
         return done.stdout
 

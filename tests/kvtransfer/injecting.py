@@ -20,8 +20,8 @@ class InjectingMemory:
         self.page_bytes = memory.page_bytes
         self.goes_as: PageIds = np.arange(memory.n_pages)
 
-    def open_lane(self) -> InjectingLane:
-        return InjectingLane(self, self._memory.open_lane())
+    def open_copy_stream(self) -> InjectingLane:
+        return InjectingLane(self, self._memory.open_copy_stream())
 
     def forget(self) -> None:
         """Every page goes as itself again."""
@@ -36,32 +36,32 @@ class InjectingLane:
 
     def __init__(self, memory: InjectingMemory, lane: CopyStream) -> None:
         self._memory = memory
-        self._lane = lane
+        self._copy_stream = lane
 
     def after(self, mark: Mark) -> None:
-        self._lane.after(mark)
+        self._copy_stream.after(mark)
 
     def to_peer(self, peer: PeerPool, src: PageIds, dst: PageIds) -> None:
         goes = self._memory.goes_as[src]
         kept = goes != LEFT_OUT
         if kept.any():
-            self._lane.to_peer(peer, goes[kept], dst[kept])
+            self._copy_stream.to_peer(peer, goes[kept], dst[kept])
 
     def to_host(self, pages: PageIds, buffer: Bytes) -> None:
         goes = self._memory.goes_as[pages]
         places = np.flatnonzero(goes != LEFT_OUT)
         for begin, end in runs(places):
             span = slice(int(places[begin]), int(places[end - 1]) + 1)
-            self._lane.to_host(goes[span], buffer[span])
+            self._copy_stream.to_host(goes[span], buffer[span])
 
     def from_host(self, buffer: Bytes, pages: PageIds) -> None:
-        self._lane.from_host(buffer, pages)
+        self._copy_stream.from_host(buffer, pages)
 
     def sum(self, pages: PageIds) -> Sums:
-        return self._lane.sum(pages)
+        return self._copy_stream.sum(pages)
 
     def mark(self) -> Fence:
-        return self._lane.mark()
+        return self._copy_stream.mark()
 
     def close(self) -> None:
-        self._lane.close()
+        self._copy_stream.close()

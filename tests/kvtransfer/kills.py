@@ -290,7 +290,7 @@ def _answer(
 def _check_sound(kind: str, source: PoolForTest) -> None:
     """Copies of that card still do what they should."""
     target = open_pool(kind, _SOURCE_PAGES, PAGE_BYTES)
-    lane = source.transfers.open_lane()  # type: ignore[union-attr]
+    lane = source.transfers.open_copy_stream()  # type: ignore[union-attr]
     peer = source.transfers.open_peer(target.transfers.export())  # type: ignore[union-attr]
     pages = np.random.default_rng(2).permutation(_SOURCE_PAGES)
     lane.to_peer(peer, pages, np.arange(_SOURCE_PAGES))

@@ -30,6 +30,7 @@ from twolane.kvtransfer.events import Landed, ReceiverEvent
 from twolane.kvtransfer.key import Key
 from twolane.kvtransfer.link.handshake import ReceiverIdentity
 from twolane.kvtransfer.link.process_identity import host_identity
+from twolane.kvtransfer.page_lane import PageLane
 from twolane.kvtransfer.receive.driver import ReceiverDriver
 from twolane.kvtransfer.receive.receiver import Receiver
 from twolane.kvtransfer.transports.registry import TRANSPORTS, TransportConfig, open_landings
@@ -108,6 +109,7 @@ class Receiving:
         row_pages: int,
         kind: str = "host",
         transports: tuple[str, ...] = TRANSPORTS,
+        page_lane: PageLane = PageLane.PLAIN,
     ) -> None:
         self.epoch = secrets.randbits(63)
         self.row_pages = row_pages
@@ -126,7 +128,7 @@ class Receiving:
         self.landings = open_landings(
             self.epoch,
             self.held.transfers,
-            TransportConfig(checksums=True, transports=transports),
+            TransportConfig(checksums=True, transports=transports, page_lane=page_lane),
             self.held.memory,
         )
         identity = ReceiverIdentity(
@@ -164,11 +166,14 @@ class Receiving:
             self.landed.append(event.key.submission_id)
 
     async def wait_until(self, what: str, condition: Any) -> None:
-        for _ in range(1000):
-            if condition():
-                return
+        """Within a minute: on a busy machine another process takes seconds to start."""
+        clock = asyncio.get_running_loop().time
+        give_up_at = clock() + 60
+        while not condition():
+            if clock() > give_up_at:
+                found = f"{self.pages.counts()}, {self.receiver.keys()}"
+                raise AssertionError(f"never: {what}; {found}")
             await asyncio.sleep(0.01)
-        raise AssertionError(f"never: {what}; {self.pages.counts()}, {self.receiver.keys()}")
 
     async def start_sender(
         self,
@@ -177,8 +182,10 @@ class Receiving:
         n_transfers: int,
         kind: str = "",
         device: str | None = None,
+        far: str = "",
     ) -> Sending:
-        """`device`: the card that it sees, as CUDA_VISIBLE_DEVICES says it."""
+        """`device`: the card that it sees, as CUDA_VISIBLE_DEVICES says it. `far`: see
+        `sender_process`."""
         env = None if device is None else os.environ | {"CUDA_VISIBLE_DEVICES": device}
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -190,6 +197,7 @@ class Receiving:
             str(n_transfers),
             str(self.row_pages),
             kind or self.kind,
+            far,
             stdout=asyncio.subprocess.PIPE,
             cwd=ROOT,
             env=env,
@@ -213,9 +221,10 @@ async def receiving(
     row_pages: int,
     kind: str = "host",
     transports: tuple[str, ...] = TRANSPORTS,
+    page_lane: PageLane = PageLane.PLAIN,
 ) -> AsyncIterator[tuple[Receiving, Any]]:
     """A running receiving side and the task group for its senders; all closed at the end."""
-    side = Receiving(n_pages, row_pages, kind, transports)
+    side = Receiving(n_pages, row_pages, kind, transports, page_lane)
     server = grpc.aio.server()
     transfer_pb2_grpc.add_TransferServiceServicer_to_server(_Servicer(side.driver), server)
     side.endpoint = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"

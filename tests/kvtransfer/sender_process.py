@@ -23,6 +23,7 @@ from twolane.kvtransfer.config import MIB, LeaseConfig, SenderConfig
 from twolane.kvtransfer.events import Committed, FirstToken, Released, SenderEvent
 from twolane.kvtransfer.key import Key
 from twolane.kvtransfer.link.handshake import sender_hello
+from twolane.kvtransfer.page_lane import PageLane
 from twolane.kvtransfer.send.driver import PeerLink, SenderDriver
 from twolane.kvtransfer.send.sender import Sender
 from twolane.kvtransfer.transports.registry import OutletOpener, TransportConfig
@@ -48,8 +49,9 @@ async def main(
     n_pages: int,
     kind: str,
     copies: str = "",
+    far: str = "",
 ) -> None:
-    """`copies`: see `force_copies`."""
+    """`copies`: see `force_copies`. `far`: it says that it is on another host, and encrypts."""
     epoch = secrets.randbits(63)
     pages = PageAllocator(3 * n_pages)
     held = open_pool(kind, pages.n_pages, PAGE_BYTES)
@@ -76,10 +78,13 @@ async def main(
         stub = transfer_pb2_grpc.TransferServiceStub(channel)
         return GrpcLink(stub.Connect())
 
-    opener = OutletOpener(epoch, held.transfers, TransportConfig(checksums=True))
+    lane = PageLane.ENCRYPTED if far else PageLane.PLAIN
+    opener = OutletOpener(epoch, held.transfers, TransportConfig(checksums=True, page_lane=lane))
     hello = sender_hello(
-        "p", epoch, "fingerprint", LAYOUT, transport.split(","), memory=opener.memory
-    )
+        "p", epoch, "fingerprint", LAYOUT, transport.split(","), memory=opener.memory,
+        page_lane=opener.page_lane,
+    )  # fmt: skip
+    hello.host = far or hello.host
     driver = SenderDriver(sender, hello, dial, opener, on_events, LEASE)
     loop = asyncio.get_running_loop()
     async with asyncio.TaskGroup() as tasks:
@@ -112,5 +117,5 @@ async def main(
 
 
 if __name__ == "__main__":
-    where, receiver, by, count, size, what = sys.argv[1:]
-    asyncio.run(main(where, int(receiver), by, int(count), int(size), what))
+    where, receiver, by, count, size, what, host = sys.argv[1:]
+    asyncio.run(main(where, int(receiver), by, int(count), int(size), what, far=host))

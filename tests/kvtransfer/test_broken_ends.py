@@ -38,10 +38,10 @@ def small_slots(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(start.__kwdefaults__, "slot_bytes", 2 * SIZE)  # type: ignore[arg-type]
 
 
-def ground_of(pair: DevicePair) -> DeviceDestination:
-    ground = pair.landing._ground  # type: ignore[attr-defined]
-    assert isinstance(ground, DeviceDestination)
-    return ground
+def destination_of(pair: DevicePair) -> DeviceDestination:
+    destination = pair.landing._destination  # type: ignore[attr-defined]
+    assert isinstance(destination, DeviceDestination)
+    return destination
 
 
 def source_of(pair: DevicePair) -> DeviceSource:
@@ -76,8 +76,8 @@ class LastSight:
 
 def test_a_sender_that_dies_while_its_slot_is_copied_does_not_end_the_landing() -> None:
     with device_pair("shm") as pair:
-        ground = ground_of(pair)
-        lane = ground._lane
+        destination = destination_of(pair)
+        lane = destination._copy_stream
         real = lane.mark
 
         def die() -> None:
@@ -88,7 +88,7 @@ def test_a_sender_that_dies_while_its_slot_is_copied_does_not_end_the_landing() 
         pair.grant(1, 3, 4)
         pair.post(1, 1, [9, 8], [3, 4])
         assert pair.out.wait_for(1)[0].ok
-        wait_until(lambda: ground.is_busy)
+        wait_until(lambda: destination.is_busy)
         pair.landing.revoke(1)
         pair.d.resume()
         assert pair.into.wait_for(1) == [Stopped(1)]
@@ -131,7 +131,7 @@ def test_copies_that_are_refused_at_launch_keep_no_slot_and_end_before_their_pos
 ) -> None:
     with device_pair(kind) as pair:
         source = source_of(pair)
-        lane: Any = source._lane
+        lane: Any = source._copy_stream
         real = lane.to_host
 
         def refuse(pages: PageIds, buffer: Bytes) -> None:
@@ -164,11 +164,11 @@ class Full(DoubleMemory):
         self._lanes_left, self._buffers_left = lanes, buffers
         self.peers: list[DoublePeer] = []
 
-    def open_lane(self, source: Source | None = None) -> DoubleCopyStream:
+    def open_copy_stream(self, source: Source | None = None) -> DoubleCopyStream:
         if not self._lanes_left:
             raise DeviceError("no more lanes")
         self._lanes_left -= 1
-        return super().open_lane(source)
+        return super().open_copy_stream(source)
 
     def pin(self, buffer: Bytes) -> None:
         if not self._buffers_left:

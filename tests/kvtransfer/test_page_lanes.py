@@ -57,11 +57,11 @@ def hello_of(landing: Any, **fields: Any) -> transfer_pb2.ReceiverHello:
 
 @contextmanager
 def landing_of(
-    pool: Any, lane: ReceiverLane, door: ListenerConfig | None = None
+    pool: Any, lane: ReceiverLane, limits: ListenerConfig | None = None
 ) -> Iterator[StreamLanding]:
     listener, address = listen_tcp("127.0.0.1", "")
     place = HostDestination(pool, LandingTable(checksums=True), checksums=True)
-    landing = StreamLanding(listener, address, D_EPOCH, place, lane=lane, door=door)
+    landing = StreamLanding(listener, address, D_EPOCH, place, lane=lane, limits=limits)
     try:
         yield landing
     finally:

@@ -34,7 +34,7 @@ async def test_rows_of_scattered_pages_arrive_from_another_process(
     async with receiving(1500, 500, here, (transport,)) as (side, tasks):
         sending = await side.start_sender(tasks, transport, 6, there)
         await side.wait_until("all landed", lambda: len(side.landed) == 6)
-        assert await asyncio.wait_for(sending.process.wait(), 10) == 0
+        assert await asyncio.wait_for(sending.process.wait(), 60) == 0
         assert side.landed == [str(i) for i in range(6)]
         assert side.used == {"p": transport}
         await side.wait_until("its link closed", lambda: side.driver.transports == [])

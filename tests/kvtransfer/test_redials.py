@@ -4,11 +4,13 @@ again."""
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from tests.kvtransfer.two_drivers import D_EPOCH, Two, play
-from twolane.kvtransfer.events import Committed, Failed, Released
+from twolane.kvtransfer.events import Committed, Failed, Released, Unplaced
+from twolane.kvtransfer.testing.memory import MemoryOutlet
 from twolane.rpc.link import LinkBrokenError
 from twolane.v1 import transfer_pb2
 
@@ -172,5 +174,53 @@ def test_link_that_is_replaced_is_closed() -> None:
         two.move("b", 1)
         await asyncio.sleep(0.5)
         assert sum(isinstance(event, Committed) for event in two.p_events) == 2
+
+    play(scene)
+
+
+class StuckOutlet:
+    """Nothing moves until its outlet is resumed, and it gives no send back before that."""
+
+    def __init__(self, outlet: MemoryOutlet) -> None:
+        self.outlet = outlet
+        outlet.stall()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.outlet, name)
+
+    def cancel(self, generation: int) -> None:
+        """As behind a device that hangs."""
+
+
+def test_receiver_that_is_gone_is_not_dialled_for_a_send_that_its_transport_keeps() -> None:
+    async def scene(two: Two) -> None:
+        stuck: list[StuckOutlet] = []
+
+        def wrap(outlet: MemoryOutlet) -> StuckOutlet:
+            stuck.append(StuckOutlet(outlet))
+            return stuck[-1]
+
+        two.wrap = wrap
+        key = two.move("a")
+        await asyncio.sleep(1.0)
+        two.is_reachable = False
+        two.links[-1].break_now("its host is gone")
+        await asyncio.sleep(30.0)
+        assert two.p_events[-1] == Unplaced(key, "stuck")
+        for _ in range(2):
+            assert not two.sender.is_idle(D_EPOCH), "its pages are still being read"
+            n_dials = two.n_dials
+            await asyncio.sleep(300.0)
+            assert two.n_dials == n_dials
+            two.sender.abandon(key, "cancelled", asyncio.get_running_loop().time())
+            await asyncio.sleep(30.0)
+        two.is_reachable = True
+        stuck[-1].outlet.resume()
+        await asyncio.sleep(10.0)
+        assert two.sender.is_idle(D_EPOCH)
+        two.wrap = lambda outlet: outlet
+        two.move("b")
+        await asyncio.sleep(1.0)
+        assert [e for e in two.p_events if isinstance(e, Committed)], "it is asked for again"
 
     play(scene)

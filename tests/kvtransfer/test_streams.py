@@ -37,7 +37,7 @@ SIZE = 4096
 HELLO = Hello(1, 2, SIZE).pack()
 
 
-def ground(pool: Any) -> HostDestination:
+def destination(pool: Any) -> HostDestination:
     return HostDestination(pool, LandingTable(checksums=True), checksums=True)
 
 
@@ -66,7 +66,7 @@ class Ear:
 def landing(request: pytest.FixtureRequest) -> Iterator[tuple[str, StreamLanding, Any]]:
     pool = np.zeros((16, SIZE), dtype=np.uint8)
     listener, address = listen_unix() if request.param == "unix" else listen_tcp("127.0.0.1", "")
-    landing = StreamLanding(listener, address, 2, ground(pool))
+    landing = StreamLanding(listener, address, 2, destination(pool))
     yield request.param, landing, pool
     landing.close()
     landing.close()
@@ -214,12 +214,12 @@ class ShortListener(socket.socket):
 
 
 @contextmanager
-def landing_with(door: ListenerConfig) -> Iterator[tuple[StreamLanding, ShortListener]]:
+def landing_with(limits: ListenerConfig) -> Iterator[tuple[StreamLanding, ShortListener]]:
     plain, address = listen_tcp("127.0.0.1", "")
     listener = ShortListener(fileno=plain.detach())
     listener.is_short = False
     pool = np.zeros((16, SIZE), dtype=np.uint8)
-    landing = StreamLanding(listener, address, 2, ground(pool), door=door)
+    landing = StreamLanding(listener, address, 2, destination(pool), limits=limits)
     yield landing, listener
     landing.close()
 
@@ -244,7 +244,7 @@ def test_connection_without_a_hello_is_closed_and_one_with_it_stays() -> None:
 
 
 def test_full_landing_turns_out_its_oldest_stranger_and_no_sender() -> None:
-    with landing_with(ListenerConfig(hello_within_s=60.0, most_arrivals=2)) as (there, _):
+    with landing_with(ListenerConfig(hello_within_s=60.0, most_connections=2)) as (there, _):
         with connect("tcp", there) as stranger, connect("tcp", there) as first:
             first.sendall(HELLO)
             assert is_served(there, first, 1)

@@ -19,7 +19,7 @@ from twolane.kvtransfer.receive.driver import ReceiverDriver
 from twolane.kvtransfer.receive.receiver import Receiver
 from twolane.kvtransfer.send.driver import PeerLink, SenderDriver
 from twolane.kvtransfer.send.sender import Sender
-from twolane.kvtransfer.testing.memory import MemoryFabric
+from twolane.kvtransfer.testing.memory import MemoryFabric, MemoryOutlet
 from twolane.layout import parse_layout
 from twolane.rpc.link import LinkBrokenError
 from twolane.testing.links import MemoryLink, link_pair
@@ -103,6 +103,7 @@ class Two:
         self.is_reachable = True
         self.is_mute = False  # who dials the decode worker is heard by nobody
         self.broken: set[str] = set()  # transports that cannot be opened
+        self.wrap: Callable[[MemoryOutlet], Any] = lambda outlet: outlet  # those that are opened
         self.n_dials = 0
         self.links: list[MemoryLink[Any, Any]] = []
         self.tasks: asyncio.TaskGroup
@@ -119,7 +120,7 @@ class Two:
         if hello.transport in self.broken:
             raise OSError(f"{hello.transport} is broken")
         source = self.maker.source_for(hello.layout)
-        return self.fabric.outlet(P_EPOCH, source, hello.transport_address)
+        return self.wrap(self.fabric.outlet(P_EPOCH, source, hello.transport_address))
 
     async def dial(self, endpoint: str) -> PeerLink:
         self.n_dials += 1

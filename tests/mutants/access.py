@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _MEMBERS = "tests/router/members/test_membership.py::"
+_REPORTED = "tests/router/members/test_reported_gone.py::"
 
 ACCESS = (
     Mutant(
@@ -15,6 +16,40 @@ ACCESS = (
         (
             "tests/twolane/security/test_keys.py::"
             "test_wrong_keys_are_refused_and_the_answer_does_not_tell_a_known_id_from_another",
+        ),
+    ),
+    Mutant(
+        "tenant",
+        "router/limits.py",
+        "if named and named != caller.tenant:",
+        "if False:",
+        ("tests/router/test_limits.py::test_tenant_may_be_repeated_and_not_chosen",),
+    ),
+    Mutant(
+        "tenant of an id",
+        "router/dispatch/board.py",
+        "if request is None or request.job.tenant != tenant:",
+        "if request is None:",
+        (
+            "tests/router/test_labels.py::"
+            "test_submission_of_another_tenant_is_as_unknown_as_one_that_never_was",
+        ),
+    ),
+    Mutant(
+        "tenant of a prefix",
+        "router/dispatch/affinity.py",
+        "chain = hashlib.blake2b(tenant.encode(), digest_size=8)",
+        "chain = hashlib.blake2b(digest_size=8)",
+        ("tests/router/dispatch/test_affinity.py::test_tenants_know_no_beginning_of_each_other",),
+    ),
+    Mutant(
+        "longest backlog",
+        "router/dispatch/queue.py",
+        "return theirs > backlog.length(priority, tenant, more=1)",
+        "return True",
+        (
+            "tests/router/test_tenant_queue.py::"
+            "test_full_queue_takes_a_place_from_the_longest_backlog_of_the_least_priority",
         ),
     ),
     Mutant(
@@ -71,5 +106,33 @@ ACCESS = (
         "if len(self._members) >= self._config.most_members:",
         "if False:",
         (_MEMBERS + "test_members_are_bounded_and_known_ones_stay",),
+    ),
+    Mutant(
+        "own host",
+        "router/members/membership.py",
+        "if host is not None and its is not None and its.announce.host != host:",
+        "if False:",
+        (_REPORTED + "test_agent_of_another_host_is_not_believed",),
+    ),
+    Mutant(
+        "an agent's host",
+        "router/doors/worker_door.py",
+        "if caller.role is Role.AGENT:",
+        "if False:",
+        (_REPORTED + "test_agent_speaks_for_its_own_host_whatever_it_says",),
+    ),
+    Mutant(
+        "a controller's proof",
+        "router/doors/worker_door.py",
+        "if caller.role is Role.CONTROLLER and request.proof_class != OFF:",
+        "if False:",
+        (_REPORTED + "test_controller_reports_no_proof_but_that_a_host_is_off",),
+    ),
+    Mutant(
+        "term",
+        "deploy/agent/term.py",
+        "if self.highest is not None and term.number <= self.highest.number:",
+        "if False:",
+        ("tests/deploy/agent/test_agent.py::test_term_outlives_the_agent_and_only_rises",),
     ),
 )

@@ -11,14 +11,14 @@ MARKS = (
     Mutant(
         "mark",
         "kvtransfer/transports/mapped/ipc_outlet.py",
-        "self._lane.after(plan.after)",
+        "self._copy_stream.after(plan.after)",
         "pass",
         (_MARKS + "test_nothing_moves_before_the_mark_and_everything_as_it_is_then",),
     ),
     Mutant(
         "mark",
         "kvtransfer/transports/stream/source.py",
-        "self._lane.after(plan.after)",
+        "self._copy_stream.after(plan.after)",
         "pass",
         (
             _MARKS + "test_nothing_moves_before_the_mark_and_everything_as_it_is_then",
@@ -28,7 +28,7 @@ MARKS = (
     Mutant(
         "mark",
         "kvtransfer/transports/common/page_summer.py",
-        "self._lane.after(mark)",
+        "self._copy_stream.after(mark)",
         "pass",
         (_MARKS + "test_nothing_moves_before_the_mark_and_everything_as_it_is_then",),
     ),

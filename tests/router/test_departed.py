@@ -4,6 +4,7 @@ import asyncio
 import gc
 import random
 import weakref
+from typing import Any
 
 from twolane.errors import CancelledError
 from twolane.params import SamplingParams
@@ -43,7 +44,13 @@ def test_clients_that_leave_behind_a_waiting_head_leave_no_entry_behind() -> Non
 def _sizes(dispatcher: Dispatcher) -> dict[str, int]:
     """Of everything that grows with requests."""
     queue = dispatcher.board.queue
-    heaps = [queue._new, *queue._lines.values()]
+    heaps: list[LazyHeap[Any]] = []
+    for line in queue._lines.values():
+        heaps.append(line.resumed)
+        for fair in line.new.values():
+            heaps += [fair._order, *(turn.things for turn in fair._turns.values())]
+    for of in queue._backlog._priorities.values():
+        heaps += [of.longest, *of.youngest.values()]
     return {
         "requests": len(dispatcher.board.requests),
         **{f"heap {n}": len(heap._heap) for n, heap in enumerate(heaps)},

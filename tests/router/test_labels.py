@@ -10,7 +10,7 @@ import grpc
 from twolane.errors import CancelledError, DuplicateRequestError
 from twolane.router.requests.request import Label
 from twolane.router.router import Router
-from twolane.router.testing.client import ask, message, play
+from twolane.router.testing.client import ask, client_of, message, play
 from twolane.router.testing.cluster import ScriptedCluster
 from twolane.router.testing.rows import expected_answer
 from twolane.router.testing.served import serve_cluster
@@ -61,9 +61,10 @@ def test_workers_get_the_claim_and_the_hash_of_the_clients_secret() -> None:
 def test_two_tenants_may_use_one_id_at_the_same_time() -> None:
     async def script(router: Router, cluster: ScriptedCluster) -> None:
         requests = [message(PROMPT, request_id="same", max_tokens=30) for _ in range(2)]
-        for tenant, request in zip(("red", "blue"), requests, strict=True):
-            request.tenant = tenant
-        running = [asyncio.create_task(ask(router, request)) for request in requests]
+        running = [
+            asyncio.create_task(ask(router, request, caller=client_of(tenant)))
+            for tenant, request in zip(("red", "blue"), requests, strict=True)
+        ]
         await asyncio.sleep(0.1)
         assert {Label("red", "same"), Label("blue", "same")} == set(router._dispatcher.board.labels)
         assert not router.cancel("same"), "that is nobody's: it has no tenant"
@@ -87,6 +88,22 @@ def test_running_request_can_be_cancelled_by_the_name_that_the_router_drew() -> 
         assert isinstance(outcome.error, CancelledError)
         assert outcome.first.submission_id == status.submission_id
         assert not router.cancel_submission(status.submission_id)
+
+    play(script)
+
+
+def test_submission_of_another_tenant_is_as_unknown_as_one_that_never_was() -> None:
+    async def script(router: Router, cluster: ScriptedCluster) -> None:
+        asked = ask(router, message(PROMPT, max_tokens=500), caller=client_of("red"))
+        task = asyncio.create_task(asked)
+        await asyncio.sleep(0.1)
+        (status,) = router.status().requests
+        for tenant in ("blue", ""):
+            assert not router.cancel_submission(status.submission_id, tenant=tenant)
+            assert not router.service_status([status.submission_id], tenant=tenant).submissions
+        assert router.service_status([status.submission_id], tenant="red").submissions
+        assert router.cancel_submission(status.submission_id, tenant="red")
+        assert isinstance((await task).error, CancelledError)
 
     play(script)
 

@@ -4,12 +4,13 @@ from typing import Any
 
 import pytest
 
-from twolane.errors import InvalidRequestError, UnimplementedError
+from twolane.errors import InvalidRequestError, PermissionDeniedError, UnimplementedError
 from twolane.params import SamplingParams
 from twolane.router.config import LimitsConfig
-from twolane.router.limits import check_shape, fit
+from twolane.router.limits import check_shape, check_tenant, fit
 from twolane.router.members.model import ModelFacts, Pool, Room
 from twolane.router.testing.client import message
+from twolane.security.identity import Identity, Role
 from twolane.v1 import inference_pb2
 
 LIMITS = LimitsConfig(
@@ -110,9 +111,13 @@ def test_a_field_of_a_newer_contract_is_refused_with_its_number(where: str) -> N
     assert caught.value.message.startswith(where)
 
 
-def test_tenant_is_accepted_as_a_label() -> None:
-    request = inference_pb2.GenerateRequest(text="a", n=1, tenant="blue")
-    assert check_shape(request, LIMITS, has_text=True) == SamplingParams()
+def test_tenant_may_be_repeated_and_not_chosen() -> None:
+    for tenant, named in (("blue", "blue"), ("blue", ""), ("", "")):
+        check_tenant(named, Identity(Role.CLIENT, "key", tenant))
+    for tenant, named in (("blue", "red"), ("", "red"), ("blue", "blue "), ("blue", "x" * 9_999)):
+        with pytest.raises(PermissionDeniedError, match="leave the field unset") as caught:
+            check_tenant(named, Identity(Role.CLIENT, "key", tenant))
+        assert len(caught.value.message) < 300
 
 
 @pytest.mark.parametrize("request_", [message("a"), chat(("user", "a")), message([1], stop=["x"])])

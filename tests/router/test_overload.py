@@ -98,7 +98,7 @@ def test_refusals_for_want_of_room_are_logged_now_and_then(
             assert isinstance((await ask(router, message(PROMPT))).error, OverloadedError)
         await asyncio.gather(*tasks)
 
-    with caplog.at_level("INFO", logger="twolane.router.router"):
+    with caplog.at_level("INFO", logger="twolane.router.refusal_log"):
         play_with_rows(script, decode_rows=1, max_queued=3)
     (line,) = [m for m in caplog.messages if m.startswith("refused")]
     assert "requests are waiting; at most 3 may" in line

@@ -54,6 +54,7 @@ def test_list_shows_keys_and_quotas(path: Path) -> None:
     ("arguments", "said", "code"),
     [
         (("create-key", "--tenant", "a b"), "tenant", 2),
+        (("create-key",), "a client needs a tenant", 2),
         (("create-key", "--tenant", "a", "--weight", "0"), "weight", 2),
         (("create-key", "--tenant", "a", "--expires-in", "soon"), "expires_in is 'soon'", 2),
         (("revoke", "x"), "No such file", 1),

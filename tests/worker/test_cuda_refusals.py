@@ -37,7 +37,7 @@ def pool() -> Pool:
 
 @pytest.fixture
 def lane(pool: Pool) -> CudaCopyStream:
-    return pool.memory.open_lane()
+    return pool.memory.open_copy_stream()
 
 
 def refuse(name: str, error: Exception) -> Any:
@@ -48,7 +48,7 @@ def refuse(name: str, error: Exception) -> Any:
 @pytest.mark.parametrize("error", [REFUSED, NO_MEMORY])
 def test_a_lane_that_cannot_be_had(pool: Pool, name: str, error: Exception) -> None:
     with refuse(name, error), pytest.raises(DeviceError):
-        pool.memory.open_lane()
+        pool.memory.open_copy_stream()
 
 
 def test_a_thread_that_is_not_let_into_the_context_asks_again(

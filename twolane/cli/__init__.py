@@ -15,6 +15,7 @@ Usage: twolane COMMAND [ARGUMENTS]
   models    List the models that the cluster serves.
   drain     Let WORKER finish what it runs, and give it nothing new.
   auth      Make, list and revoke API keys.
+  certs     Make certificates, for TLS between machines.
 """
 
 

@@ -1,7 +1,8 @@
 """The commands together, and what an error looks like: one clear line, a hint, an exit code.
 
 0  done        2  the command line is wrong, or not allowed from here   4  the deadline passed
-1  our error   3  no cluster, or overloaded   130  interrupted or cancelled
+1  our error   3  no cluster, or overloaded   5  not proven
+130  interrupted or cancelled
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ import click
 from twolane import __version__
 from twolane.cli.admin import drain, models
 from twolane.cli.auth import auth
+from twolane.cli.certs import certs
 from twolane.cli.chat import chat
+from twolane.cli.fence import down, fence
 from twolane.cli.generate import generate
 from twolane.cli.status import status
 from twolane.cli.up import up
+from twolane.controller import NotProvenError
 from twolane.errors import (
     CancelledError,
     DeadlineError,
@@ -38,6 +42,7 @@ EXIT_CODES: list[tuple[type[TwolaneError], int]] = [
     (OverloadedError, 3),
     (DeadlineError, 4),
     (CancelledError, 130),
+    (NotProvenError, 5),
     (TwolaneError, 1),
 ]
 
@@ -75,7 +80,7 @@ def app() -> None:
     """Serve large language models on two pools of workers, and talk to them."""
 
 
-for command in (up, generate, chat, status, models, drain, auth):
+for command in (up, generate, chat, status, models, drain, fence, down, auth, certs):
     app.add_command(command)
 
 

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from twolane.cli.common import console, json_option, print_json
+from twolane.cli.common import console, endpoint_option, json_option, print_json
 from twolane.cli.rows import Rows
+from twolane.client import Client
 from twolane.errors import InvalidParameterError, InvalidRequestError, TwolaneError
+from twolane.security.identity import Role
 
 if TYPE_CHECKING:
     from twolane.security.keys import ApiKey, TenantLimits
@@ -37,7 +39,14 @@ def auth() -> None:
 
 
 @auth.command("create-key")
-@click.option("--tenant", required=True, help="Whose requests the key's are.")
+@click.option("--tenant", default="", help="Whose requests the key's are; needed for a client.")
+@click.option(
+    "--role",
+    type=click.Choice(["client", "viewer", "operator"]),
+    default="client",
+    show_default=True,
+    help="Viewers read metrics and status; operators change things, too.",
+)
 @click.option("--expires-in", metavar="30d", help="Days, hours (12h) or minutes (90m).")
 @click.option("--weight", type=float, help="The tenant's share beside others'.  [default: 1]")
 @click.option("--requests-per-s", type=float, help="Quota of the tenant.")
@@ -46,7 +55,13 @@ def auth() -> None:
 @keys_option
 @json_option
 def create_key(
-    *, tenant: str, expires_in: str | None, path: Path, as_json: bool, **limits: float | None
+    *,
+    tenant: str,
+    role: str,
+    expires_in: str | None,
+    path: Path,
+    as_json: bool,
+    **limits: float | None,
 ) -> None:
     """Make a key. It is shown once: the file has its hash alone."""
     from twolane.security.key_edit import create_key
@@ -54,14 +69,19 @@ def create_key(
     given = {name: value for name, value in limits.items() if value is not None}
     with _naming_faults():
         shown, key = create_key(
-            path, tenant, expires_in=_duration(expires_in) if expires_in else None, limits=given
+            path,
+            tenant,
+            role=Role(role),
+            expires_in=_duration(expires_in) if expires_in else None,
+            limits=given,
         )
     if as_json:
         print_json({"key": shown, **_fields(key)})
         return
     click.echo(shown)
     click.echo(
-        f"key {key.id} of {tenant} is in {path}; this is the only time it is shown", err=True
+        f"key {key.id} of {tenant or role} is in {path}; it is shown this once",
+        err=True,
     )
 
 
@@ -78,11 +98,11 @@ def list_keys(*, path: Path, as_json: bool) -> None:
         tenants = {name: _limits(limits) for name, limits in ring.tenants.items()}
         print_json({"keys": [_fields(key) for key in ring.keys], "tenants": tenants})
         return
-    rows = Rows(("key", "tenant", "state", "expires"), ())
+    rows = Rows(("key", "role", "tenant", "state", "expires"), ())
     for key in ring.keys:
-        rows.add_row(key.id, key.tenant, key.state(datetime.now(UTC)), _day(key.expires))
+        rows.add_row(key.id, key.role, key.tenant, key.state(datetime.now(UTC)), _day(key.expires))
     console().print(rows)
-    names = sorted({key.tenant for key in ring.keys} | set(ring.tenants))
+    names = sorted({key.tenant for key in ring.keys if key.tenant} | set(ring.tenants))
     if names:
         click.echo()
         quotas = Rows(("tenant",), ("weight", "requests/s", "tokens/min", "concurrent"))
@@ -105,7 +125,29 @@ def revoke(key_id: str, *, path: Path, as_json: bool) -> None:
     if as_json:
         print_json(_fields(key))
     else:
-        click.echo(f"key {key.id} of {key.tenant} is revoked")
+        click.echo(f"key {key.id} of {key.tenant or key.role} is revoked")
+
+
+@auth.command()
+@json_option
+@endpoint_option
+def whoami(*, as_json: bool, endpoint: str | None) -> None:
+    """Ask the cluster who it takes you for, by the key in $TWOLANE_API_KEY."""
+    with Client(endpoint) as client:
+        caller = client.who_am_i()
+    if as_json:
+        print_json(caller)
+        return
+    name = f" by {caller.name}" if caller.name else ", without a key or certificate"
+    click.echo(
+        f"{caller.role} of tenant {caller.tenant}{name}" if caller.tenant else caller.role + name
+    )
+    if caller.quotas:
+        rows = Rows(("quota",), ("limit", "remaining", "whole again in"))
+        for quota in caller.quotas:
+            figures = (f"{quota.limit:g}", f"{quota.remaining:.0f}", f"{quota.reset_s:.1f} s")
+            rows.add_row(quota.name, *figures)
+        console().print(rows)
 
 
 @contextmanager
@@ -135,7 +177,7 @@ def _fields(key: ApiKey) -> dict[str, Any]:
     return {
         "id": key.id,
         "tenant": key.tenant,
-        "roles": [str(role) for role in key.roles],
+        "role": str(key.role),
         "state": key.state(datetime.now(UTC)),
         "created": key.created and key.created.isoformat(),
         "expires": key.expires and key.expires.isoformat(),

@@ -15,7 +15,7 @@ from twolane.cli.common import admin_client, console, json_option, operator_opti
 from twolane.cli.rows import Rows
 from twolane.client import Client
 from twolane.service_status import ServiceStatus
-from twolane.status import ClusterStatus, RequestInfo, WorkerInfo
+from twolane.status import ClusterStatus, HostInfo, RequestInfo, TenantInfo, WorkerInfo
 
 WATCH_EVERY_S = 0.5
 MAX_REQUESTS_SHOWN = 20
@@ -82,10 +82,19 @@ def render(status: ClusterStatus, *, with_gone: bool = False) -> RenderableType:
     head = Text(f"{status.router_id} · up {status.uptime_s:.0f} s{http}", style="bold")
     shown = [worker for worker in status.workers if with_gone or worker.state != "gone"]
     workers = sorted(shown, key=lambda worker: worker.worker_id)
-    parts: list[RenderableType] = [head, "", _workers(workers), "", _pages(workers)]
+    parts: list[RenderableType] = [head]
+    if status.insecure_listeners:
+        text = f"without TLS, reached from other machines: {', '.join(status.insecure_listeners)}"
+        parts.append(Text(text, style="bold red"))
+    parts += ["", _workers(workers), "", _pages(workers)]
     parts += ["", _places(workers)]
+    if status.hosts:
+        parts += ["", _hosts(status.hosts)]
+        parts += [Text(lost(host), style="red") for host in status.hosts if host.state != "up"]
     if any(worker.transports for worker in workers):
         parts += ["", _transports(workers)]
+    if any(tenant.tenant for tenant in status.tenants):
+        parts += ["", _tenants(status.tenants)]
     if status.requests:
         parts += ["", _requests(status.requests)]
     if counters:
@@ -126,6 +135,23 @@ def _places(workers: Sequence[WorkerInfo]) -> Rows:
     return table
 
 
+def _hosts(hosts: Sequence[HostInfo]) -> Rows:
+    table = Rows(("host", "state", "workers"), ("for s",))
+    for host in hosts:
+        style = {"up": "green", "silent": "red"}.get(host.state, "yellow")
+        its = " ".join(host.workers)
+        table.add_row(host.name, Text(host.state, style=style), its, f"{host.for_s:.0f}")
+    return table
+
+
+def lost(host: HostInfo) -> str:
+    """lost 2 GPUs since 4 min (node-b silent; no fence command)"""
+    n, what = (host.gpus, "GPU") if host.gpus else (len(host.workers), "seat")
+    since = f"{host.for_s / 60:.0f} min" if host.for_s >= 60 else f"{host.for_s:.0f} s"
+    note = f"; {host.note}" if host.note else ""
+    return f"lost {n} {what}{'s' * (n != 1)} since {since} ({host.name} {host.state}{note})"
+
+
 def _devices(names: Sequence[str]) -> str:
     """cpu · cpu x2 · GPU-1b2c3d4e GPU-5f6a7b8c, of a UUID as much as tells GPUs apart"""
     short = [name[:_UUID_SHOWN] if name.startswith("GPU-") else name for name in names]
@@ -154,6 +180,19 @@ def _pages(workers: Sequence[WorkerInfo]) -> Rows:
             Text(str(pages.quarantined), style="red" if pages.quarantined else ""),
             str(pages.total),
         )
+    return table
+
+
+def _tenants(tenants: Sequence[TenantInfo]) -> Rows:
+    table = Rows(
+        ("tenant", "in metrics"),
+        ("weight", "live", "requests", "refused", "prompt tokens", "output tokens"),
+    )
+    for tenant in tenants:
+        figures = (tenant.live, tenant.requests, tenant.refused)
+        tokens = (tenant.prompt_tokens, tenant.output_tokens)
+        numbers = (f"{tenant.weight:g}", *map(str, figures), *map(str, tokens))
+        table.add_row(tenant.tenant or "(none)", tenant.label, *numbers)
     return table
 
 

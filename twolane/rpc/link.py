@@ -12,6 +12,7 @@ from collections import deque
 from typing import Any, Generic, Protocol, TypeVar
 
 import grpc
+from google.protobuf.message import Message
 from grpc.aio import EOF
 
 OutT = TypeVar("OutT")
@@ -20,6 +21,7 @@ OutT_contra = TypeVar("OutT_contra", contravariant=True)
 InT_co = TypeVar("InT_co", covariant=True)
 
 MAX_UNSENT_MESSAGES = 20_000
+MAX_UNSENT_BYTES = 64 * 1024 * 1024
 
 
 class LinkBrokenError(Exception):
@@ -47,13 +49,15 @@ class _Stream(Protocol):
 class GrpcLink(Generic[OutT, InT]):
     """A `Link` over one gRPC stream, client or server end.
 
-    Messages wait in a bounded queue that one task writes; a peer that falls `MAX_UNSENT_MESSAGES`
-    behind breaks the link rather than grow our memory.
+    Messages wait in a bounded queue that one task writes. A peer that falls `MAX_UNSENT_MESSAGES`
+    or `MAX_UNSENT_BYTES` behind breaks the link rather than grow our memory. One message alone may
+    have any size.
     """
 
     def __init__(self, stream: _Stream) -> None:
         self._stream = stream
-        self._unsent: deque[OutT] = deque()
+        self._unsent: deque[tuple[OutT, int]] = deque()  # with its bytes
+        self._unsent_bytes = 0
         self._wake = asyncio.Event()
         self._broken = asyncio.Event()
         self._why = "closed"
@@ -66,7 +70,12 @@ class GrpcLink(Generic[OutT, InT]):
         if len(self._unsent) >= MAX_UNSENT_MESSAGES:
             self._break(f"peer is {MAX_UNSENT_MESSAGES} messages behind")
             raise LinkBrokenError(self._why)
-        self._unsent.append(message)
+        n_bytes = _size(message)
+        if self._unsent and self._unsent_bytes + n_bytes > MAX_UNSENT_BYTES:
+            self._break(f"peer is {self._unsent_bytes >> 20} MiB behind")
+            raise LinkBrokenError(self._why)
+        self._unsent.append((message, n_bytes))
+        self._unsent_bytes += n_bytes
         self._wake.set()
 
     async def receive(self) -> InT:
@@ -120,7 +129,9 @@ class GrpcLink(Generic[OutT, InT]):
         try:
             while True:
                 while self._unsent:
-                    await self._stream.write(self._unsent.popleft())
+                    message, n_bytes = self._unsent.popleft()
+                    self._unsent_bytes -= n_bytes
+                    await self._stream.write(message)
                 if self._is_finishing:
                     self._break("finished")
                     return
@@ -135,6 +146,13 @@ def _raise_if_cancelled() -> None:
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError
+
+
+def _size(message: object) -> int:
+    if isinstance(message, Message):
+        return message.ByteSize()
+    assert isinstance(message, bytes), "a message is of protobuf, or serialised"
+    return len(message)
 
 
 def _describe(error: Exception) -> str:

@@ -37,6 +37,7 @@ GRPC_ROLES: Mapping[str, frozenset[Role]] = MappingProxyType(
                 "Cancel": _CLIENTS,
                 "ListModels": _CLIENTS,
                 "GetStatus": _CLIENTS,
+                "WhoAmI": _ANYBODY,
             },
         ),
         **_each(
@@ -44,13 +45,7 @@ GRPC_ROLES: Mapping[str, frozenset[Role]] = MappingProxyType(
             {
                 "Announce": _inner(Role.WORKER),
                 "ReportGone": _inner(Role.AGENT, Role.CONTROLLER),
-            },
-        ),
-        **_each(
-            "twolane.v1.WorkerService",
-            {
-                "Session": _inner(Role.ROUTER),
-                "Inspect": _inner(*_VIEWERS),
+                "Supervise": _inner(Role.CONTROLLER),
             },
         ),
         **_each(
@@ -59,8 +54,23 @@ GRPC_ROLES: Mapping[str, frozenset[Role]] = MappingProxyType(
                 "Describe": _inner(Role.CONTROLLER, *_VIEWERS),
                 "Start": _inner(Role.CONTROLLER),
                 "Stop": _inner(Role.CONTROLLER),
-                "Fence": _inner(Role.CONTROLLER, Role.OPERATOR),
+                "Fence": _inner(Role.CONTROLLER, *_OPERATORS),
                 "Watch": _inner(Role.CONTROLLER),
+            },
+        ),
+        **_each(
+            "twolane.v1.ControllerService",
+            {
+                "FenceWorker": _inner(*_OPERATORS),
+                "SayHostOff": _inner(*_OPERATORS),
+                "StopCluster": _inner(*_OPERATORS),
+            },
+        ),
+        **_each(
+            "twolane.v1.WorkerService",
+            {
+                "Session": _inner(Role.ROUTER),
+                "Inspect": _inner(*_VIEWERS),
             },
         ),
         **_each("twolane.v1.TransferService", {"Connect": _inner(Role.WORKER)}),

@@ -28,6 +28,7 @@ from twolane.security.tls import (
     TlsFiles,
     TlsFilesError,
     channel_credentials,
+    check_files,
     server_context,
     server_credentials,
     server_name,
@@ -80,9 +81,8 @@ class Credentials:
         if self.insecure:
             return Protection.INSECURE
         raise UnprotectedError(
-            f"{option} {host} is not this machine alone, so it needs TLS: add "
-            "--tls-ca FILE --tls-cert FILE --tls-key FILE (`twolane certs init` makes them), or "
-            "--insecure where the network is private"
+            f"{option} {host} is not this machine alone, so it needs TLS: --tls-ca, --tls-cert and "
+            "--tls-key, with files of `twolane certs` or your own"
         )
 
     def gate(
@@ -91,15 +91,23 @@ class Credentials:
         host: str,
         option: str,
         *,
+        advertised: str = "",
+        takes_secret: bool = True,
         anonymous: Identity | None = None,
         keys: KeyCheck | None = None,
     ) -> Gate:
-        """Of the listener at `host`, which `option` sets. Where callers on this machine may be
-        `anonymous`, the secret means nothing. Raises `UnprotectedError`."""
+        """Of the listener at `host`, which `option` sets. `advertised` is what others dial instead
+        of `host`. Raises `ListenError`."""
+        protection = self.protection(host, option)
+        if protection is Protection.TLS and advertised and is_local(advertised):
+            raise ListenError(
+                f"{option} is {host}, where callers must use TLS, and --advertise-host is "
+                f"{advertised}, where they do not: advertise an address that other machines reach"
+            )
         return Gate(
             listener,
-            is_private=self.protection(host, option) is not Protection.TLS,
-            secret="" if anonymous else self.secret,
+            is_private=protection is not Protection.TLS,
+            secret=self.secret if takes_secret else "",
             anonymous=anonymous,
             keys=keys,
         )
@@ -147,6 +155,15 @@ class Credentials:
         except TlsFilesError as error:
             raise ListenError(str(error)) from error
 
+    def check(self, host: str, option: str) -> None:
+        """Raises what opening a listener at `host` would raise."""
+        if self.protection(host, option) is Protection.TLS:
+            assert self.tls is not None
+            try:
+                check_files(self.tls)
+            except TlsFilesError as error:
+                raise ListenError(str(error)) from error
+
     def channel(self, endpoint: str, role: Role) -> grpc.aio.Channel:
         """To a process of that role. Its files are read now: a channel that is made anew has the
         certificates of today. Raises `TlsFilesError`."""
@@ -160,13 +177,7 @@ class Credentials:
     def check_calls(self, endpoint: str, option: str) -> None:
         """Raises `ListenError` if calls there would be plain, or cannot be made with these files.
         For endpoints that are known at the start; others fail when they are dialled."""
-        host = _host(endpoint)
-        if self.protection(host, option) is Protection.TLS:
-            assert self.tls is not None
-            try:
-                channel_credentials(self.tls)
-            except TlsFilesError as error:
-                raise ListenError(str(error)) from error
+        self.check(_host(endpoint), option)
 
     def metadata(self, endpoint: str) -> tuple[tuple[str, str], ...]:
         """Of calls there. The secret never leaves the machine, unless the operator allowed that."""

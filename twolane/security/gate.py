@@ -190,7 +190,10 @@ class Gate(grpc.aio.ServerInterceptor):
         if not self._is_private:
             return "show a certificate" + (" or an API key" if self._keys else "")
         if self._keys is not None:
-            return "show an API key"
+            return (
+                "show an API key, as `authorization: Bearer tl_…`; twolane's clients show that of "
+                "TWOLANE_API_KEY"
+            )
         return "this is for processes that show the cluster's secret (--secret-file)"
 
     def _log(self, method: str, peer: str, error: TwolaneError) -> None:

@@ -65,3 +65,6 @@ def parse_identity(text: str) -> Identity:
             "and ._-"
         )
     return Identity(Role(role), names[-1], names[0] if len(names) > 1 else "")
+
+
+ANONYMOUS = Identity(Role.CLIENT)  # at a door for clients that asks for nothing

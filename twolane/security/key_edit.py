@@ -18,7 +18,15 @@ import yaml
 
 from twolane.errors import InvalidRequestError
 from twolane.security.identity import Role
-from twolane.security.keys import KEY_PREFIX, ApiKey, KeyRing, TenantLimits, digest, read_keys
+from twolane.security.keys import (
+    KEY_PREFIX,
+    ApiKey,
+    KeyRing,
+    TenantLimits,
+    digest,
+    fault_of,
+    read_keys,
+)
 
 _HEAD = "# API keys of a twolane cluster, as hashes; `twolane auth` rewrites this file.\n"
 
@@ -27,7 +35,7 @@ def create_key(
     path: Path,
     tenant: str,
     *,
-    roles: tuple[Role, ...] = (Role.CLIENT,),
+    role: Role = Role.CLIENT,
     expires_in: timedelta | None = None,
     limits: dict[str, Any] | None = None,
 ) -> tuple[str, ApiKey]:
@@ -42,7 +50,7 @@ def create_key(
             id=key_id,
             tenant=tenant,
             sha256=digest(secret),
-            roles=roles,
+            role=role,
             created=now,
             expires=None if expires_in is None else now + expires_in,
         )
@@ -76,6 +84,8 @@ class _Writer:
         self._path = path
 
     def __call__(self, ring: KeyRing) -> None:
+        if why := fault_of(ring):
+            raise InvalidRequestError(why)
         text = yaml.safe_dump(msgspec.to_builtins(ring), sort_keys=False, allow_unicode=True)
         handle, name = tempfile.mkstemp(dir=self._path.parent, prefix=f".{self._path.name}.")
         try:

@@ -7,8 +7,8 @@ import os
 from datetime import UTC, datetime
 from pathlib import Path
 
-from twolane.security.identity import Identity, Role
-from twolane.security.keys import ApiKey, KeyFileError, TenantLimits, find_key, read_keys
+from twolane.security.identity import Identity
+from twolane.security.keys import KeyFileError, TenantLimits, find_key, read_keys
 
 log = logging.getLogger(__name__)
 
@@ -27,9 +27,9 @@ class KeyFile:
         self._take()
 
     def identity(self, shown: str) -> Identity:
-        """The client that shows this key. Raises `UnauthenticatedError`."""
-        key = find_key(self._keys, shown, Role.CLIENT, datetime.now(UTC))
-        return Identity(Role.CLIENT, key.id, key.tenant)
+        """Who shows this key. Raises `UnauthenticatedError`."""
+        key = find_key(self._keys, shown, datetime.now(UTC))
+        return Identity(key.role, key.id, key.tenant)
 
     def limits(self, tenant: str) -> TenantLimits:
         return self._limits.get(tenant, NO_LIMITS)
@@ -39,22 +39,20 @@ class KeyFile:
         key = self._keys.get(key_id)
         return key is not None and key.state(datetime.now(UTC)) == "active"
 
-    def key(self, key_id: str) -> ApiKey | None:
-        return self._keys.get(key_id)
-
-    def refresh(self) -> bool:
-        """Read the file if it has changed. Returns whether something new holds."""
+    def refresh(self) -> frozenset[str]:
+        """Read the file if it has changed. Returns the ids of keys that no longer count by it."""
         stamp = _stamp(self.path)
         if stamp == self._seen:
-            return False
+            return frozenset()
         self._seen = stamp
+        before = self._keys
         try:
             self._take()
         except KeyFileError as error:
             log.error("the API keys stay as they were: %s", error)
-            return False
+            return frozenset()
         log.info("%s was read again: %d keys", self.path, len(self._keys))
-        return True
+        return frozenset(key_id for key_id in before if not self.is_active(key_id))
 
     def _take(self) -> None:
         ring = read_keys(self.path)

@@ -29,10 +29,12 @@ from twolane.errors import UnauthenticatedError
 from twolane.security.identity import Role
 
 KEY_PREFIX = "tl"
+ROLES = (Role.CLIENT, Role.VIEWER, Role.OPERATOR)
 HOW_TO_GET_ONE = "an operator makes one with `twolane auth create-key`"
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 _NO_DIGEST = sha256(b"").hexdigest()  # compared with when there is no such key
 
+MaybeTenant = Annotated[str, msgspec.Meta(pattern=rf"{_NAME}|^$")]
 TenantName = Annotated[str, msgspec.Meta(pattern=_NAME)]
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
@@ -60,12 +62,13 @@ class TenantLimits(
 class ApiKey(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
 ):
-    """What a server knows of a key. `sha256` is of its secret, in lower-case hexadecimal."""
+    """What a server knows of a key. `sha256` is of its secret, in lower-case hexadecimal. Clients
+    have a tenant, viewers and operators have none; there are no keys of other roles."""
 
     id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]{1,64}$")]
-    tenant: TenantName
+    tenant: MaybeTenant = ""
     sha256: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
-    roles: tuple[Role, ...] = (Role.CLIENT,)
+    role: Role = Role.CLIENT
     created: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
     expires: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
     revoked: bool = False
@@ -89,10 +92,10 @@ class KeyRing(
         return {key.id: key for key in self.keys}
 
 
-def find_key(keys: dict[str, ApiKey], shown: str, role: Role, now: datetime) -> ApiKey:
+def find_key(keys: dict[str, ApiKey], shown: str, now: datetime) -> ApiKey:
     """The key of `keys`, by id, that a caller shows. Raises `UnauthenticatedError`: it is
-    malformed, unknown, revoked, expired, or not of that role. What a key is like is told to those
-    alone who have its secret, and an unknown id takes as long as a wrong secret."""
+    malformed, unknown, revoked or expired. What a key is like is told to those alone who have its
+    secret, and an unknown id takes as long as a wrong secret."""
     prefix, _, rest = shown.partition("_")
     key_id, _, secret = rest.partition("_")
     if prefix != KEY_PREFIX or not key_id or not secret:
@@ -108,12 +111,6 @@ def find_key(keys: dict[str, ApiKey], shown: str, role: Role, now: datetime) -> 
     if state != "active":
         raise UnauthenticatedError(
             f"API key {key.id} is {state}; {HOW_TO_GET_ONE}", metadata={"key": key.id}
-        )
-    if role not in key.roles:
-        roles = ", ".join(key.roles)
-        raise UnauthenticatedError(
-            f"API key {key.id} is for {roles}, not for a {role}; {HOW_TO_GET_ONE}",
-            metadata={"key": key.id},
         )
     return key
 
@@ -135,9 +132,20 @@ def read_keys(path: Path) -> KeyRing:
         raise KeyFileError(f"{path}: not YAML: {error}") from error
     except msgspec.ValidationError as error:
         raise KeyFileError(f"{path}: {error}") from error
+    if why := fault_of(ring):
+        raise KeyFileError(f"{path}: {why}")
+    return ring
+
+
+def fault_of(ring: KeyRing) -> str:
+    """What is wrong with its keys beyond their fields' types; empty: nothing."""
     seen: set[str] = set()
     for key in ring.keys:
         if key.id in seen:
-            raise KeyFileError(f"{path}: key {key.id} is there twice")
+            return f"key {key.id} is there twice"
         seen.add(key.id)
-    return ring
+        if key.role not in ROLES:
+            return f"key {key.id} is for a {key.role}; keys are for {', '.join(ROLES)}"
+        if bool(key.tenant) != (key.role is Role.CLIENT):
+            return f"key {key.id}: a client needs a tenant, and nobody else has one"
+    return ""

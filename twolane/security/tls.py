@@ -63,6 +63,11 @@ def server_name(role: Role) -> str:
     return f"{role.value}.twolane"
 
 
+def check_files(files: TlsFiles) -> None:
+    """Raises `TlsFilesError` unless all can be read, and the key is the certificate's."""
+    _read(files)
+
+
 def server_credentials(files: TlsFiles, *, asks_for_certificates: bool) -> grpc.ServerCredentials:
     """For one `add_secure_port`: gRPC asks each server for changes. A server that asks for
     certificates ends every handshake without one; gRPC has no server that takes both kinds of

@@ -163,3 +163,43 @@ class EndedProcess(_message.Message):
     how: str
     proof_class: str
     def __init__(self, name: _Optional[str] = ..., epoch: _Optional[int] = ..., pid: _Optional[int] = ..., how: _Optional[str] = ..., proof_class: _Optional[str] = ...) -> None: ...
+
+class FenceWorkerRequest(_message.Message):
+    __slots__ = ("worker_id", "who")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    WHO_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    who: str
+    def __init__(self, worker_id: _Optional[str] = ..., who: _Optional[str] = ...) -> None: ...
+
+class FenceWorkerResponse(_message.Message):
+    __slots__ = ("proof",)
+    PROOF_FIELD_NUMBER: _ClassVar[int]
+    proof: str
+    def __init__(self, proof: _Optional[str] = ...) -> None: ...
+
+class SayHostOffRequest(_message.Message):
+    __slots__ = ("host", "who")
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    WHO_FIELD_NUMBER: _ClassVar[int]
+    host: str
+    who: str
+    def __init__(self, host: _Optional[str] = ..., who: _Optional[str] = ...) -> None: ...
+
+class SayHostOffResponse(_message.Message):
+    __slots__ = ("proof",)
+    PROOF_FIELD_NUMBER: _ClassVar[int]
+    proof: str
+    def __init__(self, proof: _Optional[str] = ...) -> None: ...
+
+class StopClusterRequest(_message.Message):
+    __slots__ = ("who",)
+    WHO_FIELD_NUMBER: _ClassVar[int]
+    who: str
+    def __init__(self, who: _Optional[str] = ...) -> None: ...
+
+class StopClusterResponse(_message.Message):
+    __slots__ = ("pid",)
+    PID_FIELD_NUMBER: _ClassVar[int]
+    pid: int
+    def __init__(self, pid: _Optional[int] = ...) -> None: ...

@@ -288,3 +288,167 @@ class AgentService(object):
             timeout,
             metadata,
             _registered_method=True)
+
+
+class ControllerServiceStub(object):
+    """The launcher of a cluster, at a unix socket of its user, for operators on its machine.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.FenceWorker = channel.unary_unary(
+                '/twolane.v1.ControllerService/FenceWorker',
+                request_serializer=twolane_dot_v1_dot_agent__pb2.FenceWorkerRequest.SerializeToString,
+                response_deserializer=twolane_dot_v1_dot_agent__pb2.FenceWorkerResponse.FromString,
+                _registered_method=True)
+        self.SayHostOff = channel.unary_unary(
+                '/twolane.v1.ControllerService/SayHostOff',
+                request_serializer=twolane_dot_v1_dot_agent__pb2.SayHostOffRequest.SerializeToString,
+                response_deserializer=twolane_dot_v1_dot_agent__pb2.SayHostOffResponse.FromString,
+                _registered_method=True)
+        self.StopCluster = channel.unary_unary(
+                '/twolane.v1.ControllerService/StopCluster',
+                request_serializer=twolane_dot_v1_dot_agent__pb2.StopClusterRequest.SerializeToString,
+                response_deserializer=twolane_dot_v1_dot_agent__pb2.StopClusterResponse.FromString,
+                _registered_method=True)
+
+
+class ControllerServiceServicer(object):
+    """The launcher of a cluster, at a unix socket of its user, for operators on its machine.
+    """
+
+    def FenceWorker(self, request, context):
+        """Kill a worker and prove that it has ended; or take an operator's word that a host is off.
+        FAILED_PRECONDITION with the reason where there is no proof.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SayHostOff(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StopCluster(self, request, context):
+        """Stop the cluster, as Ctrl-C does; the answer comes at once.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_ControllerServiceServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'FenceWorker': grpc.unary_unary_rpc_method_handler(
+                    servicer.FenceWorker,
+                    request_deserializer=twolane_dot_v1_dot_agent__pb2.FenceWorkerRequest.FromString,
+                    response_serializer=twolane_dot_v1_dot_agent__pb2.FenceWorkerResponse.SerializeToString,
+            ),
+            'SayHostOff': grpc.unary_unary_rpc_method_handler(
+                    servicer.SayHostOff,
+                    request_deserializer=twolane_dot_v1_dot_agent__pb2.SayHostOffRequest.FromString,
+                    response_serializer=twolane_dot_v1_dot_agent__pb2.SayHostOffResponse.SerializeToString,
+            ),
+            'StopCluster': grpc.unary_unary_rpc_method_handler(
+                    servicer.StopCluster,
+                    request_deserializer=twolane_dot_v1_dot_agent__pb2.StopClusterRequest.FromString,
+                    response_serializer=twolane_dot_v1_dot_agent__pb2.StopClusterResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'twolane.v1.ControllerService', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('twolane.v1.ControllerService', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class ControllerService(object):
+    """The launcher of a cluster, at a unix socket of its user, for operators on its machine.
+    """
+
+    @staticmethod
+    def FenceWorker(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/twolane.v1.ControllerService/FenceWorker',
+            twolane_dot_v1_dot_agent__pb2.FenceWorkerRequest.SerializeToString,
+            twolane_dot_v1_dot_agent__pb2.FenceWorkerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SayHostOff(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/twolane.v1.ControllerService/SayHostOff',
+            twolane_dot_v1_dot_agent__pb2.SayHostOffRequest.SerializeToString,
+            twolane_dot_v1_dot_agent__pb2.SayHostOffResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StopCluster(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/twolane.v1.ControllerService/StopCluster',
+            twolane_dot_v1_dot_agent__pb2.StopClusterRequest.SerializeToString,
+            twolane_dot_v1_dot_agent__pb2.StopClusterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

@@ -46,6 +46,11 @@ class MembershipServiceStub(object):
                 request_serializer=twolane_dot_v1_dot_cluster__pb2.ReportGoneRequest.SerializeToString,
                 response_deserializer=twolane_dot_v1_dot_cluster__pb2.ReportGoneResponse.FromString,
                 _registered_method=True)
+        self.Supervise = channel.unary_unary(
+                '/twolane.v1.MembershipService/Supervise',
+                request_serializer=twolane_dot_v1_dot_cluster__pb2.SuperviseRequest.SerializeToString,
+                response_deserializer=twolane_dot_v1_dot_cluster__pb2.SuperviseResponse.FromString,
+                _registered_method=True)
 
 
 class MembershipServiceServicer(object):
@@ -70,6 +75,13 @@ class MembershipServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Supervise(self, request, context):
+        """A controller tells each second which hosts it hears, and learns what the router knows of workers.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_MembershipServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -82,6 +94,11 @@ def add_MembershipServiceServicer_to_server(servicer, server):
                     servicer.ReportGone,
                     request_deserializer=twolane_dot_v1_dot_cluster__pb2.ReportGoneRequest.FromString,
                     response_serializer=twolane_dot_v1_dot_cluster__pb2.ReportGoneResponse.SerializeToString,
+            ),
+            'Supervise': grpc.unary_unary_rpc_method_handler(
+                    servicer.Supervise,
+                    request_deserializer=twolane_dot_v1_dot_cluster__pb2.SuperviseRequest.FromString,
+                    response_serializer=twolane_dot_v1_dot_cluster__pb2.SuperviseResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -140,6 +157,33 @@ class MembershipService(object):
             '/twolane.v1.MembershipService/ReportGone',
             twolane_dot_v1_dot_cluster__pb2.ReportGoneRequest.SerializeToString,
             twolane_dot_v1_dot_cluster__pb2.ReportGoneResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Supervise(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/twolane.v1.MembershipService/Supervise',
+            twolane_dot_v1_dot_cluster__pb2.SuperviseRequest.SerializeToString,
+            twolane_dot_v1_dot_cluster__pb2.SuperviseResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -168,6 +168,34 @@ class WorkerCount(_message.Message):
     workers: int
     def __init__(self, state: _Optional[str] = ..., role: _Optional[str] = ..., workers: _Optional[int] = ...) -> None: ...
 
+class WhoAmIRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class WhoAmIResponse(_message.Message):
+    __slots__ = ("role", "name", "tenant", "quotas")
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    QUOTAS_FIELD_NUMBER: _ClassVar[int]
+    role: str
+    name: str
+    tenant: str
+    quotas: _containers.RepeatedCompositeFieldContainer[QuotaStatus]
+    def __init__(self, role: _Optional[str] = ..., name: _Optional[str] = ..., tenant: _Optional[str] = ..., quotas: _Optional[_Iterable[_Union[QuotaStatus, _Mapping]]] = ...) -> None: ...
+
+class QuotaStatus(_message.Message):
+    __slots__ = ("name", "limit", "remaining", "reset_s")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    REMAINING_FIELD_NUMBER: _ClassVar[int]
+    RESET_S_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    limit: float
+    remaining: float
+    reset_s: float
+    def __init__(self, name: _Optional[str] = ..., limit: _Optional[float] = ..., remaining: _Optional[float] = ..., reset_s: _Optional[float] = ...) -> None: ...
+
 class SubmissionStatus(_message.Message):
     __slots__ = ("submission_id", "state", "prompt_tokens", "output_tokens", "age_s")
     SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]

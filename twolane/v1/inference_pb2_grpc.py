@@ -56,6 +56,11 @@ class InferenceServiceStub(object):
                 request_serializer=twolane_dot_v1_dot_inference__pb2.GetStatusRequest.SerializeToString,
                 response_deserializer=twolane_dot_v1_dot_inference__pb2.GetStatusResponse.FromString,
                 _registered_method=True)
+        self.WhoAmI = channel.unary_unary(
+                '/twolane.v1.InferenceService/WhoAmI',
+                request_serializer=twolane_dot_v1_dot_inference__pb2.WhoAmIRequest.SerializeToString,
+                response_deserializer=twolane_dot_v1_dot_inference__pb2.WhoAmIResponse.FromString,
+                _registered_method=True)
 
 
 class InferenceServiceServicer(object):
@@ -91,6 +96,13 @@ class InferenceServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WhoAmI(self, request, context):
+        """Who the router takes the caller for, and what is left of its tenant's quotas.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_InferenceServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -113,6 +125,11 @@ def add_InferenceServiceServicer_to_server(servicer, server):
                     servicer.GetStatus,
                     request_deserializer=twolane_dot_v1_dot_inference__pb2.GetStatusRequest.FromString,
                     response_serializer=twolane_dot_v1_dot_inference__pb2.GetStatusResponse.SerializeToString,
+            ),
+            'WhoAmI': grpc.unary_unary_rpc_method_handler(
+                    servicer.WhoAmI,
+                    request_deserializer=twolane_dot_v1_dot_inference__pb2.WhoAmIRequest.FromString,
+                    response_serializer=twolane_dot_v1_dot_inference__pb2.WhoAmIResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -225,6 +242,33 @@ class InferenceService(object):
             '/twolane.v1.InferenceService/GetStatus',
             twolane_dot_v1_dot_inference__pb2.GetStatusRequest.SerializeToString,
             twolane_dot_v1_dot_inference__pb2.GetStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WhoAmI(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/twolane.v1.InferenceService/WhoAmI',
+            twolane_dot_v1_dot_inference__pb2.WhoAmIRequest.SerializeToString,
+            twolane_dot_v1_dot_inference__pb2.WhoAmIResponse.FromString,
             options,
             channel_credentials,
             insecure,

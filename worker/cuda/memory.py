@@ -53,7 +53,7 @@ class CudaMemory:
         self._exports = pool.exports
         self._context = Context(pool.device)
         load_kernels_once()
-        stream = self.open_lane()
+        stream = self.open_copy_stream()
         stream.warm_up()
         stream.close()
 
@@ -62,7 +62,7 @@ class CudaMemory:
         device, n_pages = self.device.index, self.n_pages
         return tuple(Region(p.address, n_pages * p.n_bytes, device) for p in self.parts)
 
-    def open_lane(self) -> CudaCopyStream:
+    def open_copy_stream(self) -> CudaCopyStream:
         return CudaCopyStream(self._context, self.device, Pool(self.parts), self.config)
 
     def makes_dtypes(self, dtype: str) -> tuple[str, ...]:
@@ -116,7 +116,7 @@ class CudaConvertedPages:
         self._context = context
         self._converter = converter
 
-    def open_lane(self) -> CudaCopyStream:
+    def open_copy_stream(self) -> CudaCopyStream:
         memory, config = self._memory, self._memory.config
         staging = Staging(self._converter, config.convert_programs)
         return CudaCopyStream(self._context, memory.device, staging, config)

@@ -31,6 +31,7 @@ class Announcer:
         self._worker = worker
         self._metrics_endpoint = metrics_endpoint
         self._credentials = worker.config.credentials
+        self.heard_at: float | None = None  # when a router has last answered, in the loop's time
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -89,6 +90,7 @@ class Announcer:
             except grpc.aio.AioRpcError as error:
                 return error
             router_log.known(clock())
+            self.heard_at = clock()
             await asyncio.sleep(answer.interval_ms / 1000 or self._worker.config.announce_every_s)
 
     async def _announce_leaving(self, router: str) -> None:

@@ -27,6 +27,7 @@ from twolane.worker.worker import Worker
 log = logging.getLogger(__name__)
 
 SERVICES = (WORKER, TRANSFER)
+METRICS_HOST = "the metrics' --host"
 _FLUSH_S = 5.0  # for peers to receive what their streams have queued
 
 
@@ -41,13 +42,17 @@ class WorkerServer:
         self.started = asyncio.Event()  # set when it accepts connections
         self.metrics_port: int | None = None
         config = worker.config
-        self.gate = config.credentials.gate("the worker's port", config.bind_host, "--bind-host")
+        self.gate = config.credentials.gate(
+            "the worker's port", config.bind_host, "--bind-host", advertised=config.advertise_host
+        )
         self._metrics_gate = config.credentials.gate(
             "the metrics' page",
             config.metrics_host or config.bind_host,
-            "--metrics-host",
+            METRICS_HOST,
+            takes_secret=False,
             anonymous=Identity(Role.VIEWER),
         )
+        self._announcer: Announcer | None = None
 
     @property
     def metrics_endpoint(self) -> str:
@@ -55,6 +60,10 @@ class WorkerServer:
         config = self._worker.config
         host = config.metrics_host or config.advertise_host or config.bind_host
         return join(host, self.metrics_port) if self.metrics_port else ""
+
+    def heard_at(self) -> float | None:
+        """When a router was last heard, in the event loop's time; None: none yet."""
+        return None if self._announcer is None else self._announcer.heard_at
 
     def stop(self) -> None:
         """Shut down: finish running rows (up to `drain_for_s`), tell the routers, end `run`."""
@@ -79,7 +88,7 @@ class WorkerServer:
         endpoint = MetricsEndpoint(
             self._metrics.registry,
             admit=partial(self._metrics_gate.admit_http, "metrics", METRICS_ROLES),
-            tls=config.credentials.ssl_context(metrics_host, "--metrics-host"),
+            tls=config.credentials.ssl_context(metrics_host, METRICS_HOST),
         )
         self._metrics.watch(self._worker, self.gate.refused)
         try:
@@ -100,6 +109,7 @@ class WorkerServer:
 
     async def _serve(self, servicer: Health, services: Services) -> None:
         announcer = Announcer(self._worker, metrics_endpoint=self.metrics_endpoint)
+        self._announcer = announcer
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(self._worker.run(), name="worker")
             announcing = tasks.create_task(announcer.run(), name="announcer")

@@ -20,6 +20,8 @@ from typing import Generic, Protocol, TypeVar
 
 from twolane.kvtransfer.transports.common.addresses import is_same_user, widen
 
+HELLO_WITHIN_S = 5.0  # a lost packet of a handshake is sent again after 1 s, then after 3
+MOST_CONNECTIONS = 1024
 _SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
@@ -27,13 +29,13 @@ _SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 class ListenerConfig:
     """What strangers are allowed."""
 
-    hello_within_s: float = 2.0
-    most_arrivals: int = 1024  # senders and strangers
+    hello_within_s: float = HELLO_WITHIN_S
+    most_connections: int = MOST_CONNECTIONS  # senders and strangers
     shortage_pause_s: float = 0.2  # nobody is let in for so long when the system is short
 
     def __post_init__(self) -> None:
         assert self.hello_within_s > 0
-        assert self.most_arrivals >= 1
+        assert self.most_connections >= 1
         assert self.shortage_pause_s > 0
 
 
@@ -66,13 +68,13 @@ class Listener(Generic[ConnectionT]):
         dropped: Counter[str],
         config: ListenerConfig,
     ) -> None:
-        self.arrivals: set[ConnectionT] = set()
+        self.connections: set[ConnectionT] = set()
         self._listener = listener
         self._selector = selector
         self._meet = meet
         self._dropped = dropped
         self._config = config
-        self._strangers: dict[ConnectionT, float] = {}  # until when; oldest first; some said hello
+        self._unknown: dict[ConnectionT, float] = {}  # until when; oldest first; some said hello
         self._shut_until: float | None = None  # the listener is not looked at
         listener.setblocking(False)
         selector.register(listener, selectors.EVENT_READ, self)
@@ -91,47 +93,47 @@ class Listener(Generic[ConnectionT]):
             self._dropped["user"] += 1
             stream.close()
             return
-        if len(self.arrivals) >= self._config.most_arrivals and not self._make_room():
+        if len(self.connections) >= self._config.most_connections and not self._make_room():
             self._dropped["full"] += 1
             stream.close()
             return
         stream.setblocking(False)
         widen(stream)
-        arrival = self._meet(stream)
-        self.arrivals.add(arrival)
-        self._strangers[arrival] = now + self._config.hello_within_s
-        self._selector.register(stream, selectors.EVENT_READ, arrival)
+        connection = self._meet(stream)
+        self.connections.add(connection)
+        self._unknown[connection] = now + self._config.hello_within_s
+        self._selector.register(stream, selectors.EVENT_READ, connection)
 
-    def drop(self, arrival: ConnectionT) -> None:
-        self.arrivals.remove(arrival)
-        self._strangers.pop(arrival, None)
-        self._selector.unregister(arrival.stream)
-        arrival.leave()
+    def drop(self, connection: ConnectionT) -> None:
+        self.connections.remove(connection)
+        self._unknown.pop(connection, None)
+        self._selector.unregister(connection.stream)
+        connection.leave()
 
     def tick(self, now: float) -> float | None:
         """Strangers whose time is up leave. Returns how long nothing happens by time alone."""
         if self._shut_until is not None and now >= self._shut_until:
             self._shut_until = None
             self._selector.register(self._listener, selectors.EVENT_READ, self)
-        for arrival, until in list(self._strangers.items()):
-            if arrival.is_known:
-                del self._strangers[arrival]
+        for connection, until in list(self._unknown.items()):
+            if connection.is_known:
+                del self._unknown[connection]
             elif now >= until:
                 self._dropped["hello"] += 1
-                self.drop(arrival)
-        moments = list(self._strangers.values())[:1]
+                self.drop(connection)
+        moments = list(self._unknown.values())[:1]
         if self._shut_until is not None:
             moments.append(self._shut_until)
         return min(moments) - now if moments else None
 
     def close(self) -> None:
-        for arrival in list(self.arrivals):
-            self.drop(arrival)
+        for connection in list(self.connections):
+            self.drop(connection)
         self._listener.close()
 
     def _make_room(self) -> bool:
         """The oldest stranger goes, if there is one: senders say hello at once."""
-        oldest = next((one for one in self._strangers if not one.is_known), None)
+        oldest = next((one for one in self._unknown if not one.is_known), None)
         if oldest is None:
             return False
         self._dropped["hello"] += 1

@@ -60,19 +60,19 @@ class DeviceSummer:
 
     def __init__(self, memory: DeviceMemory) -> None:
         self._memory = memory
-        self._lane = memory.open_lane()
+        self._copy_stream = memory.open_copy_stream()
 
     def sum(self, pages: PageIds, digest: str) -> tuple[Checksums, Fence | None]:
         if not digest:
             return NO_SUMS, None
-        return self._lane.sum(pages), self._lane.mark()
+        return self._copy_stream.sum(pages), self._copy_stream.mark()
 
     def after(self, mark: Mark) -> Fence:
-        self._lane.after(mark)  # guard: mark
-        return self._lane.mark()
+        self._copy_stream.after(mark)  # guard: mark
+        return self._copy_stream.mark()
 
     def enter(self) -> None:
         self._memory.enter()
 
     def close(self) -> None:
-        self._lane.close()
+        self._copy_stream.close()

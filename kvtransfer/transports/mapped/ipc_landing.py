@@ -41,7 +41,7 @@ class IpcLanding(TransportThread[LandingEvent]):
         super().__init__("landing")
         self.address = address
         self.digests: tuple[str, ...] = DEVICE_DIGESTS if checksums else ()
-        self._lane = memory.open_lane() if checksums else None
+        self._copy_stream = memory.open_copy_stream() if checksums else None
         self._pages: dict[int, PageIds] = {}  # by generation; the thread's, if there is one
         self._sums: deque[_Sum] = deque()
         if checksums:
@@ -58,7 +58,7 @@ class IpcLanding(TransportThread[LandingEvent]):
 
     def _order(self, work: Callable[..., None], *args: Any) -> None:
         """Without sums nothing waits for the device: done at once, by whoever calls."""
-        if self._lane is None:
+        if self._copy_stream is None:
             work(*args)
         else:
             super()._order(work, *args)
@@ -75,12 +75,12 @@ class IpcLanding(TransportThread[LandingEvent]):
         pages = self._pages.get(generation)
         if pages is None:
             return
-        if self._lane is None:
+        if self._copy_stream is None:
             self._mailbox.tell(Checked(generation, first, n, None))
             return
         with suppress(DeviceError):  # never answered: the receiver's timeout sees to it
-            sums = self._lane.sum(pages[first : first + n])
-            self._sums.append(_Sum(generation, first, sums, self._lane.mark()))
+            sums = self._copy_stream.sum(pages[first : first + n])
+            self._sums.append(_Sum(generation, first, sums, self._copy_stream.mark()))
 
     def _look(self) -> bool:
         """Whether the oldest sum is over."""
@@ -101,5 +101,5 @@ class IpcLanding(TransportThread[LandingEvent]):
         self._mailbox.tell(Stopped(generation))
 
     def _leave(self) -> None:
-        if self._lane is not None:
-            self._lane.close()
+        if self._copy_stream is not None:
+            self._copy_stream.close()

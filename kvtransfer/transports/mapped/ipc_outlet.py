@@ -67,7 +67,7 @@ class IpcOutlet(TransportThread[Posted]):
     def __init__(self, address: str, memory: SentMemory, *, digest: str) -> None:
         self._peer = memory.open_peer(address)
         try:
-            self._lane = memory.open_lane()
+            self._copy_stream = memory.open_copy_stream()
         except DeviceError:
             self._peer.close()
             raise
@@ -114,16 +114,16 @@ class IpcOutlet(TransportThread[Posted]):
         span = slice(at, min(plan.n_pages, at + self._slice_pages))
         try:
             if plan.after is not None and not at:
-                self._lane.after(plan.after)  # guard: mark
-                self._slices.append(_Slice(job, self._lane.mark(), is_wait=True))
+                self._copy_stream.after(plan.after)  # guard: mark
+                self._slices.append(_Slice(job, self._copy_stream.mark(), is_wait=True))
                 job.slices += 1
             if self._is_summing:
-                job.sums.append(self._lane.sum(plan.src[span]))
-            self._lane.to_peer(self._peer, plan.src[span], plan.dst[span])
+                job.sums.append(self._copy_stream.sum(plan.src[span]))
+            self._copy_stream.to_peer(self._peer, plan.src[span], plan.dst[span])
         except DeviceError:
             job.ok = False
         # Some of it may be under way though it was refused: it ends with this fence.
-        self._slices.append(_Slice(job, self._lane.mark()))
+        self._slices.append(_Slice(job, self._copy_stream.mark()))
         job.launched = span.stop
         job.slices += 1
 
@@ -178,7 +178,7 @@ class IpcOutlet(TransportThread[Posted]):
         while self._slices:
             if not self._look():
                 pause()
-        self._lane.close()
+        self._copy_stream.close()
         try:
             self._peer.close()
         except DeviceError as error:  # nothing writes to it; what is lost is room for mappings

@@ -72,7 +72,7 @@ class NixlLanding(TransportThread[LandingEvent]):
         summer: PageSummer,
         *,
         checksums: bool,
-        door: ListenerConfig | None = None,
+        limits: ListenerConfig | None = None,
         drain_s: float = DRAIN_S,
     ) -> None:
         super().__init__("landing")
@@ -93,8 +93,8 @@ class NixlLanding(TransportThread[LandingEvent]):
         self._sums: deque[_Sum] = deque()
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._mailbox.bell, selectors.EVENT_READ)
-        self._door = Listener(
-            listener, self._selector, SenderConnection, self._dropped, door or ListenerConfig()
+        self._listener = Listener(
+            listener, self._selector, SenderConnection, self._dropped, limits or ListenerConfig()
         )
         self._start()
 
@@ -115,23 +115,23 @@ class NixlLanding(TransportThread[LandingEvent]):
     # -- on the thread ----------------------------------------------------------------------
 
     def _turn(self) -> None:
-        waits = [self._door.tick(time.monotonic()), self._expire()]
+        waits = [self._listener.tick(time.monotonic()), self._expire()]
         wait_s = min((wait for wait in waits if wait is not None), default=None)
-        busy = [guest for guest in self._door.arrivals if guest.is_busy]
+        busy = [connection for connection in self._listener.connections if connection.is_busy]
         is_looking = bool(busy or self._sums)
         for key, _ in self._selector.select(0 if is_looking else wait_s):
             if isinstance(key.data, SenderConnection):
-                if key.data in self._door.arrivals:
+                if key.data in self._listener.connections:
                     self._attend(key.data)
-            elif key.data is self._door:
-                self._door.accept(time.monotonic())
+            elif key.data is self._listener:
+                self._listener.accept(time.monotonic())
             else:
                 self._hear()
-        for guest in busy:
+        for connection in busy:
             try:
-                guest.drive()
+                connection.drive()
             except NixlError:
-                self._drop(guest)
+                self._drop(connection)
         if is_looking and not self._look():
             pause()
 
@@ -174,12 +174,16 @@ class NixlLanding(TransportThread[LandingEvent]):
         grant = self._grants.pop(generation, None)
         self._stopping.add(generation)
         if grant is not None:
-            for guest in self._guests_of(grant.sender_epoch):
-                self._ask(guest, generation)
+            for connection in self._connections_of(grant.sender_epoch):
+                self._ask(connection, generation)
         self._tell_stopped()
 
     def _tell_stopped(self) -> None:
-        owed = {generation for guest in self._door.arrivals for generation in guest.owed}
+        owed = {
+            generation
+            for connection in self._listener.connections
+            for generation in connection.owed
+        }
         for generation in self._stopping - owed:  # guard: drain wait
             self._stopping.remove(generation)
             self._mailbox.tell(Stopped(generation))
@@ -187,43 +191,45 @@ class NixlLanding(TransportThread[LandingEvent]):
     def _expire(self) -> float | None:
         """Senders that do not answer lose their way in. Returns until when the next has time."""
         now = time.monotonic()
-        for guest in list(self._door.arrivals):
-            if guest.answers_until is not None and guest.answers_until <= now:
+        for connection in list(self._listener.connections):
+            if connection.answers_until is not None and connection.answers_until <= now:
                 self._dropped[reasons.STUCK] += 1
-                self._drop(guest)
-        untils = [g.answers_until for g in self._door.arrivals if g.answers_until is not None]
+                self._drop(connection)
+        untils = [
+            g.answers_until for g in self._listener.connections if g.answers_until is not None
+        ]
         return max(0.0, min(untils) - now) if untils else None
 
     # -- senders ----------------------------------------------------------------------------
 
-    def _guests_of(self, epoch: int) -> list[SenderConnection]:
-        return [guest for guest in self._door.arrivals if guest.epoch == epoch]
+    def _connections_of(self, epoch: int) -> list[SenderConnection]:
+        return [each for each in self._listener.connections if each.epoch == epoch]
 
-    def _attend(self, guest: SenderConnection) -> None:
+    def _attend(self, connection: SenderConnection) -> None:
         try:
-            for message in guest.lane.heard():
-                self._on_message(guest, message)
+            for message in connection.channel.heard():
+                self._on_message(connection, message)
         except FrameError:
             self._dropped[reasons.MALFORMED] += 1
-            self._drop(guest)
+            self._drop(connection)
         except OSError:
-            self._drop(guest)
+            self._drop(connection)
 
-    def _on_message(self, guest: SenderConnection, message: nixl_pb2.NixlRequest) -> None:
+    def _on_message(self, connection: SenderConnection, message: nixl_pb2.NixlRequest) -> None:
         kind = message.WhichOneof("message")
-        if (kind == "hello") == guest.is_known:
+        if (kind == "hello") == connection.is_known:
             raise FrameError(f"{kind}: a second hello, or none")
         if kind == "hello":
-            self._welcome(guest, message.hello)
+            self._welcome(connection, message.hello)
         elif kind == "busy":
-            guest.is_busy = message.busy.is_busy
+            connection.is_busy = message.busy.is_busy
         elif kind == "drained":
-            guest.owed.pop(message.drained.generation, None)
+            connection.owed.pop(message.drained.generation, None)
             self._tell_stopped()
         else:
             raise FrameError("nothing")
 
-    def _welcome(self, guest: SenderConnection, hello: nixl_pb2.NixlHello) -> None:
+    def _welcome(self, connection: SenderConnection, hello: nixl_pb2.NixlHello) -> None:
         if hello.receiver_epoch != self._epoch or not hello.sender_epoch:
             raise FrameError(f"meant for epoch {hello.receiver_epoch:x}")
         if hello.page_bytes != self._page_bytes:
@@ -231,10 +237,10 @@ class NixlLanding(TransportThread[LandingEvent]):
         if hello.checksum not in (self.digests or ("",)):
             raise FrameError(f"digest {hello.checksum!r}; here {self.digests}")
         agent, self._spare = self._spare or self._new_agent(), None
-        guest.meet(hello.sender_epoch, agent)
+        connection.meet(hello.sender_epoch, agent)
         self._digest_of[hello.sender_epoch] = hello.checksum
-        held = [g for g, grant in self._grants.items() if grant.sender_epoch == guest.epoch]
-        guest.lane.say(
+        held = [g for g, grant in self._grants.items() if grant.sender_epoch == connection.epoch]
+        connection.channel.say(
             nixl_pb2.NixlResponse(
                 welcome=nixl_pb2.NixlWelcome(
                     agent=agent.metadata,
@@ -245,16 +251,16 @@ class NixlLanding(TransportThread[LandingEvent]):
             )
         )
 
-    def _ask(self, guest: SenderConnection, generation: int) -> None:
-        guest.owed[generation] = time.monotonic() + self._drain_s
+    def _ask(self, connection: SenderConnection, generation: int) -> None:
+        connection.owed[generation] = time.monotonic() + self._drain_s
         revoke = nixl_pb2.NixlRevoke(generation=generation)
         with suppress(OSError):  # its lane is over: that shows when it is read
-            guest.lane.say(nixl_pb2.NixlResponse(revoke=revoke))
+            connection.channel.say(nixl_pb2.NixlResponse(revoke=revoke))
 
-    def _drop(self, guest: SenderConnection) -> None:
-        self._door.drop(guest)  # closes its agent: nobody writes any more
-        if not self._guests_of(guest.epoch) and not self._has_grants(guest.epoch):
-            self._digest_of.pop(guest.epoch, None)
+    def _drop(self, connection: SenderConnection) -> None:
+        self._listener.drop(connection)  # closes its agent: nobody writes any more
+        if not self._connections_of(connection.epoch) and not self._has_grants(connection.epoch):
+            self._digest_of.pop(connection.epoch, None)
         self._tell_stopped()
 
     def _has_grants(self, epoch: int) -> bool:
@@ -265,7 +271,7 @@ class NixlLanding(TransportThread[LandingEvent]):
         return NixlAgent(f"d-{self._epoch:x}-{next(self._names)}", self._regions)
 
     def _leave(self) -> None:
-        self._door.close()
+        self._listener.close()
         if self._spare is not None:
             self._spare.close()
         self._summer.close()

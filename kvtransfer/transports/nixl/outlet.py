@@ -86,7 +86,7 @@ class NixlOutlet(TransportThread[Posted]):
         )
         self._source = source
         self._names = itertools.count(1)
-        self._lane: NixlChannel[nixl_pb2.NixlResponse] | None = None
+        self._channel: NixlChannel[nixl_pb2.NixlResponse] | None = None
         self._agent: NixlAgent | None = None  # None too while there is no lane
         self._is_busy = False  # as the receiver was told
         self._last_generation = 0  # that the receiver had granted when it welcomed us ...
@@ -198,13 +198,13 @@ class NixlOutlet(TransportThread[Posted]):
 
     def _rest(self) -> None:
         """Nothing is under way."""
-        assert self._lane is not None
+        assert self._channel is not None
         if self._is_busy:
             self._say_busy(False)
         if self._jobs:
             self._nap()  # their pages are still being computed
         else:
-            self._wait(self._lane.stream, select.POLLIN)
+            self._wait(self._channel.stream, select.POLLIN)
         self._listen()
 
     def _end_if_over(self, job: _Job) -> None:
@@ -233,8 +233,8 @@ class NixlOutlet(TransportThread[Posted]):
         return is_old or generation in self._void
 
     def _listen(self) -> None:
-        assert self._lane is not None
-        for message in self._lane.heard():
+        assert self._channel is not None
+        for message in self._channel.heard():
             self._on_message(message)
         self._tell_drained()
 
@@ -247,16 +247,16 @@ class NixlOutlet(TransportThread[Posted]):
         self._cancel(generation)
 
     def _tell_drained(self) -> None:
-        assert self._lane is not None
+        assert self._channel is not None
         under_way = {job.generation for job, _, _ in self._parts}
         for generation in self._owed - under_way:  # guard: drain wait
             self._owed.remove(generation)
             drained = nixl_pb2.NixlDrained(generation=generation)
-            self._lane.say(nixl_pb2.NixlRequest(drained=drained))
+            self._channel.say(nixl_pb2.NixlRequest(drained=drained))
 
     def _say_busy(self, is_busy: bool) -> None:
-        assert self._lane is not None
-        self._lane.say(nixl_pb2.NixlRequest(busy=nixl_pb2.NixlBusy(is_busy=is_busy)))
+        assert self._channel is not None
+        self._channel.say(nixl_pb2.NixlRequest(busy=nixl_pb2.NixlBusy(is_busy=is_busy)))
         self._is_busy = is_busy
 
     def _connect(self) -> None:
@@ -283,15 +283,15 @@ class NixlOutlet(TransportThread[Posted]):
         """A lane, and what the receiver says first: at least one message."""
         until = time.monotonic() + WELCOME_S
         stream, target = socket_to("tcp", self._address)
-        self._lane = lane = NixlChannel(stream, nixl_pb2.NixlResponse)
+        self._channel = channel = NixlChannel(stream, nixl_pb2.NixlResponse)
         error = stream.connect_ex(target)  # type: ignore[arg-type]  # by its family
         if error == errno.EINPROGRESS:
             self._await(stream, select.POLLOUT, until)
             error = stream.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if error:
             raise OSError(error, f"no connection to {self._address}")
-        lane.say(nixl_pb2.NixlRequest(hello=self._hello))
-        while not (messages := lane.heard()):
+        channel.say(nixl_pb2.NixlRequest(hello=self._hello))
+        while not (messages := channel.heard()):
             self._await(stream, select.POLLIN, until)
         return messages
 
@@ -309,9 +309,9 @@ class NixlOutlet(TransportThread[Posted]):
         if self._agent is not None:
             self._agent.close()  # nothing is read any more
             self._agent = None
-        if self._lane is not None:
-            self._lane.close()
-            self._lane = None
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
         self._is_busy = False
         self._owed.clear()
         self._void.clear()

@@ -15,7 +15,7 @@ class SenderConnection:
     def __init__(self, stream: socket.socket) -> None:
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.stream = stream
-        self.lane = NixlChannel(stream, nixl_pb2.NixlRequest)
+        self.channel = NixlChannel(stream, nixl_pb2.NixlRequest)
         self.epoch = 0  # of the sender; 0 until its hello
         self.is_busy = False  # it writes
         self.owed: dict[int, float] = {}  # revoked generations it has not answered for; until when
@@ -48,4 +48,4 @@ class SenderConnection:
         if self._agent is not None:
             self._agent.close()  # guard: agent closed
             self._agent = None
-        self.lane.close()
+        self.channel.close()

@@ -2,7 +2,7 @@
 
 HEAD --- hello, fits ------> HEAD                 (once)
 HEAD --- hello with a key -> PROOF --- proven ---> HEAD        (once, instead)
-HEAD --- pages, claimed ---> BODY --- complete --> HEAD        bytes go where the seat says
+HEAD --- pages, claimed ---> BODY --- complete --> HEAD        bytes go where the sink says
 HEAD --- pages, refused ---> SCRAP -- drained ---> HEAD        bytes land nowhere
 BODY --- grant revoked ----> SCRAP
 HEAD --- ring -------------> TEXT --- complete --> HEAD        (shm of devices, once)
@@ -44,7 +44,7 @@ class LandingSite:
     """What all connections of a landing share; used by its thread alone."""
 
     receiver_epoch: int
-    ground: Destination
+    destination: Destination
     take_orders: Callable[[], None]  # grants and revokes made until now come first
     lane: ReceiverLane
 
@@ -55,8 +55,8 @@ class StreamConnection:
     def __init__(self, stream: socket.socket, site: LandingSite) -> None:
         self.stream = stream
         self._site = site
-        self._ground = site.ground
-        self._seat = site.ground.seat(self._free_slot)
+        self._destination = site.destination
+        self._sink = site.destination.open_sink(self._free_slot)
         self._reader: Reader = PlainReader(stream)
         self._handshake: ReceiverHandshake | None = None  # until the sender has proved the key
         self._epoch = 0  # of the sender; 0 until its hello
@@ -106,16 +106,16 @@ class StreamConnection:
         if self._pages is not None and self._pages.generation == generation:
             self._scrap_left = self._pages.payload_bytes - self._taken
             self._end_body()
-            self._seat.stop()
+            self._sink.stop()
 
     def leave(self) -> None:
         """The connection is over."""
-        self._seat.leave()
+        self._sink.leave()
         self.stream.close()
 
     def _read_some(self) -> int:
         if self._pages is not None:
-            most = max(1, _READ_BYTES // self._ground.page_bytes)
+            most = max(1, _READ_BYTES // self._destination.page_bytes)
             return self._reader.read_into(self._views[self._at : self._at + most])
         if self._scrap_left:
             return self._reader.read_into([_SCRAP[: self._scrap_left]])
@@ -142,7 +142,7 @@ class StreamConnection:
             self._taken += n
             self._advance_body(n)
             if self._at == len(self._views):
-                news += self._seat.filled()
+                news += self._sink.filled()
                 self._find_room()
         elif self._scrap_left:
             self._scrap_left -= n
@@ -166,7 +166,7 @@ class StreamConnection:
 
     def _find_room(self) -> None:
         """For what is left of the body; there may be none yet, or nothing left."""
-        views = self._seat.views()
+        views = self._sink.views()
         if views is None:
             self._end_body()
         else:
@@ -183,54 +183,56 @@ class StreamConnection:
             raise FrameError("no hello")
         elif isinstance(frame, Pages):
             self._begin_pages(frame)
-        elif not isinstance(self._seat, SharedSink):
+        elif not isinstance(self._sink, SharedSink):
             raise FrameError("a ring, or a slot of one, is not for this transport")
         elif isinstance(frame, RingAt):
             self._ring = frame
         else:
-            self._take_slot(self._seat, frame)
+            self._take_slot(self._sink, frame)
 
     def _meet(self, hello: Hello) -> None:
         if self._epoch or not hello.sender_epoch:
             raise FrameError("a second hello, or one without an epoch")
         if hello.receiver_epoch != self._site.receiver_epoch:
             raise FrameError(f"meant for epoch {hello.receiver_epoch:x}")
-        if hello.page_bytes != self._ground.page_bytes:
-            raise FrameError(f"pages of {hello.page_bytes} bytes; here {self._ground.page_bytes}")
+        if hello.page_bytes != self._destination.page_bytes:
+            raise FrameError(
+                f"pages of {hello.page_bytes} bytes; here {self._destination.page_bytes}"
+            )
         lane = self._site.lane
         if hello.lane is not lane.name:  # guard: page lane
             raise FrameError(f"page lane {hello.lane}; here {lane.name}")
-        self._seat.meet(hello.digest)
+        self._sink.meet(hello.digest)
         self._epoch = hello.sender_epoch
         if lane.name is not PageLane.PLAIN:
             self._handshake = ReceiverHandshake(lane.key_for(self._epoch), bytes(self._head))
 
     def _begin_pages(self, frame: Pages) -> None:
-        if frame.payload_bytes != frame.n_pages * self._ground.page_bytes:
+        if frame.payload_bytes != frame.n_pages * self._destination.page_bytes:
             raise FrameError(f"{frame.n_pages} pages in {frame.payload_bytes} bytes")
         claim = self._claim(frame.generation, frame.first, frame.n_pages)
         if claim is None:
             self._scrap_left = frame.payload_bytes
             return
-        self._seat.begin(claim)
+        self._sink.begin(claim)
         self._pages = frame
         self._taken = 0
         self._find_room()
 
     def _claim(self, generation: int, first: int, n_pages: int) -> Claim | None:
         self._site.take_orders()
-        ids = self._ground.table.claim(self._epoch, generation, first, n_pages)
+        ids = self._destination.table.claim(self._epoch, generation, first, n_pages)
         return None if ids is None else Claim(generation, first, ids)
 
     def _map(self, ring: RingAt) -> None:
-        assert isinstance(self._seat, SharedSink)
+        assert isinstance(self._sink, SharedSink)
         address = self._text.decode("ascii", errors="replace")
-        self._seat.map_ring(address, ring.n_slots, ring.slot_pages)
+        self._sink.map_ring(address, ring.n_slots, ring.slot_pages)
         self._ring = None
 
-    def _take_slot(self, seat: SharedSink, frame: Slot) -> None:
-        seat.check_slot(frame.slot, frame.n_pages)
-        seat.take_slot(self._claim(frame.generation, frame.first, frame.n_pages), frame.slot)
+    def _take_slot(self, sink: SharedSink, frame: Slot) -> None:
+        sink.check_slot(frame.slot, frame.n_pages)
+        sink.take_slot(self._claim(frame.generation, frame.first, frame.n_pages), frame.slot)
 
     def _free_slot(self, slot: int) -> None:
         """Four bytes, and never more of them on their way than the ring has slots."""

@@ -1,4 +1,4 @@
-"""A device's pool as the ground of a stream landing: slots first, then copies to the device.
+"""A device's pool as the destination of a stream landing: slots first, then copies to the device.
 
     bytes --> slot --> [copy, sum under way] --> fence --> landed       slot is free again
 
@@ -58,36 +58,36 @@ class DeviceDestination:
         self.digests: tuple[str, ...] = DEVICE_DIGESTS if checksums else ()
         self._has_rings = has_rings
         self._slot_pages = slot_pages(memory.page_bytes, slot_bytes)
-        self._lane: CopyStream = memory.open_lane()
+        self._copy_stream: CopyStream = memory.open_copy_stream()
         self._writes: deque[_Write] = deque()
         self._spare: list[Ring] = []
-        self._seats: set[RingSink | SharedSink] = set()  # whose memory is still in use
+        self._sinks: set[RingSink | SharedSink] = set()  # whose memory is still in use
         if not has_rings:
             try:
                 self._spare.append(self._new_ring())  # pinned before anybody waits for it
             except OSError:
-                self._lane.close()
+                self._copy_stream.close()
                 raise
 
-    def seat(self, free_slot: Callable[[int], None]) -> Sink:
+    def open_sink(self, free_slot: Callable[[int], None]) -> Sink:
         made: RingSink | SharedSink
         made = SharedSink(self, free_slot) if self._has_rings else RingSink(self)
-        self._seats.add(made)
+        self._sinks.add(made)
         return made
 
     @property
     def is_busy(self) -> bool:
-        return bool(self._writes) or any(seat.is_left for seat in self._seats)
+        return bool(self._writes) or any(sink.is_left for sink in self._sinks)
 
     def write(self, claim: Claim, source: Bytes, done: Callable[[], None], *, sums: bool) -> None:
         """Begin the copy of a full slot."""
         try:
-            self._lane.from_host(source, claim.ids)
-            summed = self._lane.sum(claim.ids) if sums else None
+            self._copy_stream.from_host(source, claim.ids)
+            summed = self._copy_stream.sum(claim.ids) if sums else None
         except DeviceError:
             summed = None
             claim = Claim(0, 0, claim.ids)  # some of it may be under way; none of it has landed
-        self._writes.append(_Write(claim, summed, self._lane.mark(), done))
+        self._writes.append(_Write(claim, summed, self._copy_stream.mark(), done))
 
     def look(self) -> list[Checked]:
         news: list[Checked] = []
@@ -105,10 +105,10 @@ class DeviceDestination:
             if is_sound and claim.generation:
                 n = int(claim.ids.size)
                 news += self.table.landed(claim.generation, claim.first, n, write.sums)
-        for seat in [seat for seat in self._seats if seat.is_left and not seat.n_writes]:
-            self._seats.remove(seat)
+        for sink in [sink for sink in self._sinks if sink.is_left and not sink.n_writes]:
+            self._sinks.remove(sink)
             try:
-                seat.give_back()
+                sink.give_back()
             except OSError as error:  # that memory is lost; the other senders' pages go on
                 _log.warning("the ring of a connection that is over stays pinned: %s", error)
         return news
@@ -128,11 +128,11 @@ class DeviceDestination:
             ring.close()
 
     def close(self) -> None:
-        self._lane.close()
+        self._copy_stream.close()
         self._writes.clear()
-        for seat in self._seats:
-            seat.give_back()
-        self._seats.clear()
+        for sink in self._sinks:
+            sink.give_back()
+        self._sinks.clear()
         for ring in self._spare:
             ring.close()
         self._spare.clear()
@@ -142,20 +142,20 @@ class DeviceDestination:
 
 
 class SlotSink(ABC):
-    """What both kinds of seats share."""
+    """What both kinds of sinks share."""
 
-    def __init__(self, ground: DeviceDestination) -> None:
-        self._ground = ground
+    def __init__(self, destination: DeviceDestination) -> None:
+        self._destination = destination
         self._digest = ""
         self.n_writes = 0  # from slots of this connection
         self.is_left = False
 
     def meet(self, digest: str) -> None:
-        check_digest(digest, self._ground.digests)
+        check_digest(digest, self._destination.digests)
         self._digest = digest
 
     def leave(self) -> None:
-        """The ground gives its memory back when no copy reads it any more."""
+        """The destination gives its memory back when no copy reads it any more."""
         self.stop()
         self.is_left = True
 
@@ -173,14 +173,14 @@ class SlotSink(ABC):
             done()
 
         self.n_writes += 1
-        self._ground.write(claim, source, over, sums=bool(self._digest))
+        self._destination.write(claim, source, over, sums=bool(self._digest))
 
 
 class RingSink(SlotSink):
     """Bytes come over the socket, into slots of ours."""
 
-    def __init__(self, ground: DeviceDestination) -> None:
-        super().__init__(ground)
+    def __init__(self, destination: DeviceDestination) -> None:
+        super().__init__(destination)
         self._ring: Ring | None = None
         self._claim: Claim | None = None
         self._at = 0  # pages of the claim that are in slots
@@ -190,7 +190,7 @@ class RingSink(SlotSink):
         self._claim = claim
         self._at = 0
         if self._ring is None:
-            self._ring = self._ground.take_ring()
+            self._ring = self._destination.take_ring()
 
     def views(self) -> list[memoryview] | None:
         assert self._ring is not None
@@ -223,22 +223,22 @@ class RingSink(SlotSink):
 
     def give_back(self) -> None:
         if self._ring is not None:
-            self._ground.keep_ring(self._ring)
+            self._destination.keep_ring(self._ring)
             self._ring = None
 
 
 class SharedSink(SlotSink):
     """Bytes lie in slots of the sender's, which this process has mapped."""
 
-    def __init__(self, ground: DeviceDestination, free_slot: Callable[[int], None]) -> None:
-        super().__init__(ground)
+    def __init__(self, destination: DeviceDestination, free_slot: Callable[[int], None]) -> None:
+        super().__init__(destination)
         self._free_slot = free_slot
         self._all: Bytes | None = None
         self._slots: list[Bytes] = []
 
     def map_ring(self, address: str, n_slots: int, pages: int) -> None:
         """Raises FrameError for what is no ring, DeviceError when it cannot be pinned."""
-        size = self._ground.page_bytes
+        size = self._destination.page_bytes
         if self._all is not None or not _RING_ADDRESS.fullmatch(address):
             raise FrameError("a second ring, or no address of one")
         try:
@@ -246,7 +246,7 @@ class SharedSink(SlotSink):
             self._slots = list(mapped.reshape(n_slots, pages, size))
         except (OSError, ValueError) as error:
             raise FrameError(f"no ring of {n_slots} x {pages} pages: {error}") from error
-        self._ground.memory.pin(mapped)
+        self._destination.memory.pin(mapped)
         self._all = mapped
 
     def check_slot(self, slot: int, n_pages: int) -> None:
@@ -276,6 +276,6 @@ class SharedSink(SlotSink):
 
     def give_back(self) -> None:
         if self._all is not None:
-            self._ground.memory.unpin(self._all)
+            self._destination.memory.unpin(self._all)
             self._all = None
             self._slots = []

@@ -26,7 +26,7 @@ from twolane.kvtransfer.transports.stream.sink import Destination
 
 
 class StreamLanding(TransportThread[LandingEvent]):
-    """See `Landing`. Takes over the listening socket, and the ground."""
+    """See `Landing`. Takes over the listening socket, and the destination."""
 
     sender_writes = False
 
@@ -35,27 +35,27 @@ class StreamLanding(TransportThread[LandingEvent]):
         listener: socket.socket,
         address: str,
         receiver_epoch: int,
-        ground: Destination,
+        destination: Destination,
         *,
         lane: ReceiverLane = PLAIN_RECEIVER,
-        door: ListenerConfig | None = None,
+        limits: ListenerConfig | None = None,
     ) -> None:
         super().__init__("landing")
         self.address = address
         self.lane = lane
-        self.digests = ground.digests
-        self._ground = ground
-        self._table = ground.table
+        self.digests = destination.digests
+        self._destination = destination
+        self._table = destination.table
         self._stopping: set[int] = set()  # revoked generations that the device still writes to
-        site = LandingSite(receiver_epoch, ground, self._mailbox.take_orders, lane)
+        site = LandingSite(receiver_epoch, destination, self._mailbox.take_orders, lane)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._mailbox.bell, selectors.EVENT_READ)
-        self._door = Listener(
+        self._listener = Listener(
             listener,
             self._selector,
             lambda stream: StreamConnection(stream, site),
             self._table.dropped,
-            door or ListenerConfig(),
+            limits or ListenerConfig(),
         )
         self._start()
 
@@ -76,62 +76,62 @@ class StreamLanding(TransportThread[LandingEvent]):
     # -- on the thread ----------------------------------------------------------------------
 
     def _turn(self) -> None:
-        wait_s = self._door.tick(time.monotonic())
-        ready = self._selector.select(0 if self._ground.is_busy else wait_s)
+        wait_s = self._listener.tick(time.monotonic())
+        ready = self._selector.select(0 if self._destination.is_busy else wait_s)
         was_read = False
         for key, _ in ready:
             if isinstance(key.data, StreamConnection):
                 self._mailbox.take_orders()
-                if key.data in self._door.arrivals and not key.data.is_waiting:
+                if key.data in self._listener.connections and not key.data.is_waiting:
                     self._read(key.data)
                     was_read = True
-            elif key.data is self._door:
-                self._door.accept(time.monotonic())
+            elif key.data is self._listener:
+                self._listener.accept(time.monotonic())
             else:
                 self._hear()
-        if self._ground.is_busy:
+        if self._destination.is_busy:
             self._look(was_read=was_read)
 
     def _look(self, *, was_read: bool) -> None:
         """What became of copies under way; a moment's rest where nothing did."""
-        news = self._ground.look()
+        news = self._destination.look()
         self._mailbox.tell(*news)
         self._tell_stopped()
         if not news and not was_read:
             pause()
-        for arrival in [arrival for arrival in self._door.arrivals if arrival.is_waiting]:
-            self._read(arrival)
+        for connection in [one for one in self._listener.connections if one.is_waiting]:
+            self._read(connection)
 
     def _leave(self) -> None:
-        self._door.close()
-        self._ground.close()
+        self._listener.close()
+        self._destination.close()
         self._selector.close()
 
-    def _read(self, arrival: StreamConnection) -> None:
+    def _read(self, connection: StreamConnection) -> None:
         try:
-            is_up, news = arrival.read()
+            is_up, news = connection.read()
         except FrameError as error:
             is_unproven = isinstance(error, UnprovenError)
             self._table.dropped[reasons.UNPROVEN if is_unproven else reasons.MALFORMED] += 1
-            self._door.drop(arrival)
+            self._listener.drop(connection)
         except OSError:  # reset: what was on its way is lost; the sender, or a timeout, sees to it
-            self._door.drop(arrival)
+            self._listener.drop(connection)
         else:
             self._mailbox.tell(*news)
             if not is_up:
-                self._door.drop(arrival)
+                self._listener.drop(connection)
 
     def _check(self, generation: int, first: int, n: int) -> None:
         self._mailbox.tell(*self._table.check(generation, first, n))
 
     def _revoke(self, generation: int) -> None:
         self._table.revoke(generation)
-        for arrival in self._door.arrivals:
-            arrival.stop(generation)
+        for connection in self._listener.connections:
+            connection.stop(generation)
         self._stopping.add(generation)
         self._tell_stopped()
 
     def _tell_stopped(self) -> None:
-        for generation in [g for g in self._stopping if not self._ground.is_writing(g)]:
+        for generation in [g for g in self._stopping if not self._destination.is_writing(g)]:
             self._stopping.remove(generation)
             self._mailbox.tell(Stopped(generation))

@@ -24,7 +24,12 @@ from twolane.kvtransfer.transports.common.addresses import socket_to
 from twolane.kvtransfer.transports.common.frames import Hello, Pages
 from twolane.kvtransfer.transports.common.key_proof import SenderHandshake
 from twolane.kvtransfer.transports.common.outlet_thread import NO_SUMS, Job, OutletThread
-from twolane.kvtransfer.transports.stream.records import EncryptedWriter, PlainWriter, Writer
+from twolane.kvtransfer.transports.stream.records import (
+    MOST_VIEWS,
+    EncryptedWriter,
+    PlainWriter,
+    Writer,
+)
 from twolane.kvtransfer.transports.stream.source import Batch, PageSource
 
 _log = logging.getLogger(__name__)
@@ -128,7 +133,7 @@ class StreamOutlet(OutletThread):
                 rest = sum(len(view) for view in views[at + len(head) :])
                 at, views, is_scrap = 0, [*head, *_scrap(rest)], True
             try:
-                sent = writer.write(views[at:])
+                sent = writer.write(views[at : at + MOST_VIEWS])
             except BlockingIOError:
                 self._wait_open(stream)
                 continue

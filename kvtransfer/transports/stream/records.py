@@ -22,7 +22,7 @@ from twolane.kvtransfer.transports.common.frames import FrameError
 
 RECORD_BYTES = 256 * 1024  # of plain text, at most: two buffers of it fit into a core's cache
 _DIRECT_BYTES = 32 * 1024  # shorter pieces are copied together before they are encrypted
-_MOST_VIEWS = 256  # of one sendmsg
+MOST_VIEWS = 256  # of one `write`, as of one sendmsg
 _LENGTH = struct.Struct("<I")
 _TAG_BYTES = 16
 
@@ -31,7 +31,8 @@ class Writer(Protocol):
     """Sender's end. Non-blocking."""
 
     def write(self, views: list[memoryview]) -> int:
-        """How many bytes of these are not needed any more. No views: only send what is left over.
+        """How many bytes of these `MOST_VIEWS` at most are not needed any more. No views: only send
+        what is left over.
 
         Raises BlockingIOError when the socket takes nothing now.
         """
@@ -68,7 +69,7 @@ class PlainWriter:
         self._stream = stream
 
     def write(self, views: list[memoryview]) -> int:
-        return self._stream.sendmsg(views[:_MOST_VIEWS])
+        return self._stream.sendmsg(views)
 
 
 class PlainReader:

@@ -59,13 +59,13 @@ class Sink(Protocol):
 
 
 class Destination(Protocol):
-    """What the seats of a landing share; used by its thread alone."""
+    """What the sinks of a landing share; used by its thread alone."""
 
     page_bytes: int
     digests: tuple[str, ...]
     table: LandingTable
 
-    def seat(self, free_slot: Callable[[int], None]) -> Sink:
+    def open_sink(self, free_slot: Callable[[int], None]) -> Sink:
         """For a new connection; `free_slot` tells its sender that a slot may be filled again."""
         ...
 
@@ -95,7 +95,7 @@ class HostDestination:
         self.table = table
         self.digests: tuple[str, ...] = HOST_DIGESTS if checksums else ()
 
-    def seat(self, free_slot: Callable[[int], None]) -> Sink:
+    def open_sink(self, free_slot: Callable[[int], None]) -> Sink:
         return _HostSink(self)
 
     @property
@@ -115,14 +115,14 @@ class HostDestination:
 class _HostSink:
     """See `Sink`."""
 
-    def __init__(self, ground: HostDestination) -> None:
-        self._ground = ground
+    def __init__(self, destination: HostDestination) -> None:
+        self._destination = destination
         self._digest = ""
         self._claim: Claim | None = None
         self._is_filled = False
 
     def meet(self, digest: str) -> None:
-        check_digest(digest, self._ground.digests)
+        check_digest(digest, self._destination.digests)
         self._digest = digest
 
     def begin(self, claim: Claim) -> None:
@@ -133,17 +133,19 @@ class _HostSink:
         assert self._claim is not None
         if self._is_filled:
             return None
-        ids, size = self._claim.ids, self._ground.page_bytes
-        flat, starts = self._ground.pool.data.cast("B"), ids.tolist()
+        ids, size = self._claim.ids, self._destination.page_bytes
+        flat, starts = self._destination.pool.data.cast("B"), ids.tolist()
         return [flat[starts[a] * size : (starts[a] + b - a) * size] for a, b in runs(ids)]
 
     def filled(self) -> list[Checked]:
         claim = self._claim
         assert claim is not None
         self._is_filled = True
-        pool = self._ground.pool
+        pool = self._destination.pool
         sums = page_sums(self._digest)(pool, claim.ids) if self._digest else None
-        return self._ground.table.landed(claim.generation, claim.first, int(claim.ids.size), sums)
+        return self._destination.table.landed(
+            claim.generation, claim.first, int(claim.ids.size), sums
+        )
 
     def stop(self) -> None:
         self._claim = None

@@ -117,7 +117,7 @@ class DeviceSource:
         self.ring = Ring(memory, slot_pages(memory.page_bytes, slot_bytes), n_slots)
         self._is_summing = bool(digest)
         try:
-            self._lane = memory.open_lane()
+            self._copy_stream = memory.open_copy_stream()
         except OSError:
             self.ring.close()
             raise
@@ -128,7 +128,7 @@ class DeviceSource:
         assert not self._reads, "one post at a time"
         ring, pages = self.ring, plan.src
         if plan.after is not None:
-            self._lane.after(plan.after)  # guard: mark
+            self._copy_stream.after(plan.after)  # guard: mark
         parts = deque(pages[at : at + ring.pages] for at in range(0, len(pages), ring.pages))
         while parts or self._reads:
             while parts and ring.free:
@@ -157,7 +157,7 @@ class DeviceSource:
         """Twice is fine."""
         if not self._is_closed:
             self._is_closed = True
-            self._lane.close()
+            self._copy_stream.close()
             self.ring.close()
 
     def _begin(self, pages: PageIds) -> None:
@@ -167,7 +167,7 @@ class DeviceSource:
         sums = NO_SUMS
         try:
             if self._is_summing:
-                sums = self._lane.sum(pages)
-            self._lane.to_host(pages, self.ring.slots[slot][:n])
+                sums = self._copy_stream.sum(pages)
+            self._copy_stream.to_host(pages, self.ring.slots[slot][:n])
         finally:
-            self._reads.append(_Read(slot, n, sums, self._lane.mark()))
+            self._reads.append(_Read(slot, n, sums, self._copy_stream.mark()))

@@ -24,9 +24,11 @@ from twolane.router.background import Background
 from twolane.router.doors.http.call_id import HEADER, answer_ids
 from twolane.router.doors.http.choice import Choice
 from twolane.router.doors.http.errors import error_body
+from twolane.router.doors.http.rate_limits import rate_limit_headers
 from twolane.router.doors.http.reply import Reply, event
 from twolane.router.doors.http.request import Request
 from twolane.router.router import Router
+from twolane.security.identity import Identity
 from twolane.v1 import inference_pb2
 
 Answer = AsyncGenerator[inference_pb2.GenerateResponse, None]
@@ -42,16 +44,22 @@ class Answering:
     client that hangs up ends it at any moment, and with it its requests at the workers."""
 
     def __init__(
-        self, router: Router, asked: Request, call_id: str, choice: Callable[[int], Choice]
+        self,
+        router: Router,
+        asked: Request,
+        caller: Identity,
+        call_id: str,
+        choice: Callable[[int], Choice],
     ) -> None:
         """`choice` makes the one of that index."""
         self._router = router
         self._asked = asked
+        self._caller = caller
         self._call_id = call_id
         self._choice = choice
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        stream = _EventStream(send, self._call_id)
+        stream = _EventStream(send, self._headers)
         failed: TwolaneError | None = None
         try:
             async with Background() as tasks, AsyncExitStack() as answers:
@@ -84,8 +92,12 @@ class Answering:
             await _all(_stream(at, answer, reply, stream) for at, answer in enumerate(answers))
             return None
         document = reply.whole(await _all(_read(answer) for answer in answers))
-        headers = {HEADER: self._call_id}
-        return Response(document, media_type="application/json", headers=headers)
+        return Response(document, media_type="application/json", headers=self._headers())
+
+    def _headers(self) -> dict[str, str]:
+        """Of an answer; to be asked when its requests have been admitted."""
+        quotas = self._router.quotas(self._caller.tenant)
+        return {HEADER: self._call_id, **rate_limit_headers(quotas)}
 
     def _answers(self) -> Iterable[aclosing[Answer]]:
         messages = self._asked.messages_to_router()
@@ -94,6 +106,7 @@ class Answering:
             message.request_id = request_id
             answer = self._router.generate(
                 message,
+                self._caller,
                 time_left_s=self._asked.timeout_s,
                 default_max_tokens=self._asked.default_max_tokens,
             )
@@ -107,21 +120,22 @@ class Answering:
 class _EventStream:
     """Server-sent events on one connection, for several writers. The head goes with the first."""
 
-    def __init__(self, send: Send, call_id: str) -> None:
+    def __init__(self, send: Send, headers: Callable[[], dict[str, str]]) -> None:
         self.has_begun = False
         self._send = send
         self._turn = asyncio.Lock()
-        self._headers = [
-            (b"content-type", b"text/event-stream; charset=utf-8"),
-            (b"cache-control", b"no-cache"),
-            (HEADER.encode(), call_id.encode()),
-        ]
+        self._headers = headers
 
     async def send(self, events: bytes, *, more: bool = True) -> None:
         async with self._turn:
             if not self.has_begun:
                 self.has_begun = True
-                start = {"type": "http.response.start", "status": 200, "headers": self._headers}
+                headers = [
+                    (b"content-type", b"text/event-stream; charset=utf-8"),
+                    (b"cache-control", b"no-cache"),
+                    *((name.encode(), value.encode()) for name, value in self._headers().items()),
+                ]
+                start = {"type": "http.response.start", "status": 200, "headers": headers}
                 await self._send(start)
             await self._send({"type": "http.response.body", "body": events, "more_body": more})
 

@@ -17,14 +17,17 @@ from twolane.errors import TwolaneError, UnknownModelError
 from twolane.router.config import HttpConfig
 from twolane.router.doors.http.answering import Answering
 from twolane.router.doors.http.call_id import take_call_id
+from twolane.router.doors.http.caller import caller_of
 from twolane.router.doors.http.chat import ChatMessage
 from twolane.router.doors.http.chat_request import parse_chat
 from twolane.router.doors.http.completion import Completion
 from twolane.router.doors.http.completion_request import parse_completion
 from twolane.router.doors.http.concurrency_limit import ConcurrencyLimit
 from twolane.router.doors.http.errors import on_bug, on_disconnect, on_http_error, on_twolane_error
+from twolane.router.doors.http.rate_limits import rate_limit_headers
 from twolane.router.members.model import ModelFacts
 from twolane.router.router import Router
+from twolane.security.identity import Identity
 
 
 def make_app(router: Router, config: HttpConfig) -> Starlette:
@@ -36,17 +39,23 @@ def make_app(router: Router, config: HttpConfig) -> Starlette:
 
     async def completions(request: Request) -> ASGIApp:
         call_id = take_call_id(request)
-        router.check_room(priority=0)
-        with router.noting_refusals():
+        caller = caller_of(request)
+        request.state.rate_limits = partial(_rate_limits, router, caller)
+        router.check_room(caller, priority=0)
+        with router.refusals.noting():
             asked = parse_completion(await request.body(), max_prompts=config.prompts)
-        return Answering(router, asked, call_id, partial(Completion, asked, router.token_bytes))
+        choice = partial(Completion, asked, router.token_bytes)
+        return Answering(router, asked, caller, call_id, choice)
 
     async def chat(request: Request) -> ASGIApp:
         call_id = take_call_id(request)
-        router.check_room(priority=0)
-        with router.noting_refusals():
+        caller = caller_of(request)
+        request.state.rate_limits = partial(_rate_limits, router, caller)
+        router.check_room(caller, priority=0)
+        with router.refusals.noting():
             asked = parse_chat(await request.body())
-        return Answering(router, asked, call_id, partial(ChatMessage, asked, router.token_bytes))
+        choice = partial(ChatMessage, asked, router.token_bytes)
+        return Answering(router, asked, caller, call_id, choice)
 
     async def models(request: Request) -> Response:
         shown = [_model(model, started) for model in router.models()]
@@ -90,6 +99,10 @@ def make_app(router: Router, config: HttpConfig) -> Starlette:
             Exception: on_bug,
         },
     )
+
+
+def _rate_limits(router: Router, caller: Identity) -> dict[str, str]:
+    return rate_limit_headers(router.quotas(caller.tenant))
 
 
 def _model(model: ModelFacts, created: int) -> dict[str, object]:

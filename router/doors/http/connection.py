@@ -1,6 +1,6 @@
 """One connection of the HTTP door: uvicorn's, with bounds on all that comes before an answer.
 
-    IDLE ──first byte──> HEAD ──> BODY ──> ANSWERED ──> IDLE
+    IDLE ──first byte──> HEAD ──> BODY ──> ANSWERED ──> IDLE ──> closed
       │                   │        │
       └─ too long ────────┴────────┴──> ENDING: refused, what still comes is thrown away
 
@@ -23,7 +23,7 @@ from twolane.router.config import HttpConfig
 from twolane.router.doors.http.call_id import HEADER, refused_call_id
 from twolane.router.doors.http.caller import refusal_of_caller
 from twolane.router.doors.http.connection_budget import ConnectionBudget, peer_of
-from twolane.router.doors.http.errors import plain_error, retry_after
+from twolane.router.doors.http.errors import ASK_FOR_KEY, plain_error, retry_after
 from twolane.router.doors.http.head import (
     Body,
     Refusal,
@@ -150,6 +150,9 @@ class Connection(HttpToolsProtocol):
             within_s = self._door.body_timeout_s
             text = f"the body has not come within {within_s:g} s; {self._n_body} bytes have"
             self._refuse(Refusal(408, text))
+        elif self._phase is Phase.IDLE and self.cycle is None:  # not even its first one has come
+            within_s = self._door.head_timeout_s
+            self._refuse(Refusal(408, f"no request has come within {within_s:g} s"))
         else:
             self.transport.abort()
 
@@ -352,9 +355,10 @@ class Connection(HttpToolsProtocol):
             f"{HEADER}: {refused_call_id(self.headers or ())}\r\n".encode(),
             b"connection: close\r\n",
         ]
+        more = ASK_FOR_KEY if refusal.status == 401 else {}
         if refusal.retry_after_s is not None:
-            for name, value in retry_after(refusal.retry_after_s).items():
-                head.append(f"{name.lower()}: {value}\r\n".encode())
+            more = retry_after(refusal.retry_after_s)
+        head += [f"{name.lower()}: {value}\r\n".encode() for name, value in more.items()]
         self.transport.write(b"".join([*head, b"\r\n", body]))
 
 

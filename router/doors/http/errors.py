@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse, Response
 from twolane import errors
 from twolane.router.doors.http.call_id import call_id_header
 
+ASK_FOR_KEY = {"WWW-Authenticate": "Bearer"}  # of a 401
 CLIENT_LEFT = 499  # as nginx has it: nobody reads this, or an operator cancelled the request
 
 _STATUS_OF: dict[type[errors.TwolaneError], int] = {
@@ -52,11 +53,12 @@ def error_body(error: errors.TwolaneError) -> dict[str, Any]:
 
 async def on_twolane_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, errors.TwolaneError)
-    headers = call_id_header(request)
+    rate_limits = getattr(request.state, "rate_limits", dict)  # none before it is known who calls
+    headers = {**call_id_header(request), **rate_limits()}
     if isinstance(error, errors.OverloadedError):
         headers |= retry_after(error.retry_after_s)
     if isinstance(error, errors.UnauthenticatedError):
-        headers |= {"WWW-Authenticate": "Bearer"}
+        headers |= ASK_FOR_KEY
     return JSONResponse(error_body(error), _STATUS_OF[type(error)], headers)
 
 
@@ -88,7 +90,8 @@ async def on_bug(request: Request, error: Exception) -> Response:
 
 def plain_error(status: int, message: str) -> dict[str, Any]:
     """The body of what HTTP itself is about."""
-    code = "overloaded" if status == 503 else HTTPStatus(status).name.lower()
+    usual = HTTPStatus(status).name.lower()
+    code = {401: _CODE_OF[errors.UnauthenticatedError.reason], 503: "overloaded"}.get(status, usual)
     return _body(message, status, None, code)
 
 

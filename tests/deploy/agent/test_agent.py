@@ -14,19 +14,20 @@ import pytest
 
 from tests.deploy.clusters import model_with
 from tests.processes import is_alive
-from twolane.deploy.agent.agent import HEARTBEAT
 from twolane.deploy.agent.client import AgentClient
 from twolane.deploy.agent.config import AgentConfig
-from twolane.deploy.agent.server import AgentServer, local_identity
+from twolane.deploy.agent.server import AgentServer
 from twolane.deploy.agent.term import OldTermError, Term, TermFile
 from twolane.deploy.process.evidence import boot_id, digest, read_evidence
+from twolane.deploy.process.orphan import HEARTBEAT
 from twolane.deploy.spec.specs import RouterSpec, WorkerSpec, new_epoch
-from twolane.rpc.secret import new_secret
+from twolane.security.credentials import Credentials
+from twolane.security.gate import Gate
 from twolane.security.identity import Identity, Role
 from twolane.v1 import agent_pb2
 
 DUMMY = (sys.executable, str(Path(__file__).parents[1] / "dummy_process.py"))
-SECRET = new_secret()
+CREDENTIALS = Credentials()
 FIRST, SECOND = Term(1, "a"), Term(2, "b")
 RESULT = agent_pb2.FenceResponse
 
@@ -41,23 +42,35 @@ def spec(behaviour: str = "ok", worker_id: str = "w") -> WorkerSpec:
     )
 
 
+class GateOf(Gate):
+    """Every caller has that role."""
+
+    def __init__(self, role: Role) -> None:
+        super().__init__("agent", is_private=True, secret=CREDENTIALS.secret)
+        self._role = role
+
+    def identity(self, context: object) -> Identity:
+        return Identity(self._role)
+
+
 @asynccontextmanager
 async def agent(tmp_path: Path, role: Role = Role.LOCAL) -> AsyncIterator[AgentServer]:
     config = AgentConfig(
         host_name="node-a",
         state_dir=tmp_path / "state",
         log_dir=tmp_path / "logs",
-        secret=SECRET,
+        credentials=CREDENTIALS,
         gpus=("0", "1"),
         heartbeat_s=0.05,
     )
-    server = AgentServer(config, command=DUMMY, identity=lambda context: Identity(role))
+    gate = None if role is Role.LOCAL else GateOf(role)
+    server = AgentServer(config, command=DUMMY, gate=gate)
     async with server:
         yield server
 
 
 def client(server: AgentServer, term: Term = FIRST) -> AgentClient:
-    return AgentClient(server.endpoint, SECRET, term)
+    return AgentClient(server.endpoint, CREDENTIALS, term)
 
 
 @pytest.fixture(autouse=True)
@@ -274,7 +287,7 @@ async def test_operator_fences_and_does_not_start(tmp_path: Path) -> None:
 async def test_caller_without_the_secret_is_refused(tmp_path: Path) -> None:
     async with (
         agent(tmp_path) as server,
-        AgentClient(server.endpoint, new_secret(), FIRST) as stranger,
+        AgentClient(server.endpoint, Credentials(), FIRST) as stranger,
     ):
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stranger.describe()
@@ -305,7 +318,6 @@ def test_specs_that_differ_in_epoch_and_ports_alone_have_one_digest() -> None:
     first = spec()
     assert digest(first) == digest(replace(first.reborn(), routers=("h:1",), state_dir="/s"))
     assert digest(first) != digest(replace(first, roles=("prefill",)))
-    assert local_identity.__doc__
 
 
 def _handle(process: agent_pb2.HostProcess):  # type: ignore[no-untyped-def]

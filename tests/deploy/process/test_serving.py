@@ -63,6 +63,7 @@ async def test_a_process_that_cannot_start_freezes_nothing() -> None:
     nowhere = WorkerSpec(
         worker_id="w", epoch=1, roles=("prefill",), model=MODEL, routers=(), bind_host="192.0.2.1"
     )
+    nowhere = replace(nowhere, insecure=True)
     with pytest.raises(StartError):
         async with serving(nowhere):
             pass
@@ -90,9 +91,10 @@ async def test_a_process_that_listens_everywhere_must_say_what_others_dial(
     spec: ProcessSpec,
 ) -> None:
     with pytest.raises(StartError, match="advertise_host is not set"):
-        async with serving(replace(spec, bind_host="0.0.0.0")):
+        async with serving(replace(spec, bind_host="0.0.0.0", insecure=True)):
             pass
-    async with serving(replace(spec, bind_host="0.0.0.0", advertise_host="127.0.0.1")) as where:
+    anywhere = replace(spec, bind_host="0.0.0.0", advertise_host="127.0.0.1", insecure=True)
+    async with serving(anywhere) as where:
         assert (where.worker_endpoint or where.endpoint).startswith("127.0.0.1:")
 
 

@@ -7,8 +7,9 @@ import pytest
 
 from tests.deploy.clusters import changed, cluster_with, model_with
 from twolane.deploy.errors import StartError
+from twolane.deploy.spec.cluster_spec import ClusterSpec, PoolSpec
 from twolane.deploy.spec.devices import environment_of, read_gpus, settled, visible_devices
-from twolane.deploy.spec.specs import ClusterSpec, PoolSpec, RouterSpec
+from twolane.deploy.spec.specs import RouterSpec
 
 MODEL = model_with(model_dir="/m", name="m", tensor_parallel=2)
 SINGLE = changed(MODEL, tensor_parallel=1)

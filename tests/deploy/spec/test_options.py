@@ -20,11 +20,12 @@ from twolane.deploy.cli.topology_options import read_options, topology_of
 from twolane.deploy.cli.up_command import up
 from twolane.deploy.process.compose_worker import on_device, ready_limits
 from twolane.deploy.process.engine_host import open_engine
+from twolane.deploy.spec.cluster_spec import ClusterSpec
 from twolane.deploy.spec.options import Declared, declared
 from twolane.deploy.spec.resolve import resolve
 from twolane.deploy.spec.settings import ClusterSettings, RouterSettings, TimingSpec, WorkerSettings
 from twolane.deploy.spec.spec_json import from_json, to_json
-from twolane.deploy.spec.specs import ClusterSpec, ModelSpec, RouterSpec, WorkerSpec
+from twolane.deploy.spec.specs import ModelSpec, RouterSpec, WorkerSpec
 from twolane.deploy.spec.topology import Topology
 from twolane.deploy.spec.topology_file import write_topology
 from twolane.engine.config import EngineConfig
@@ -61,7 +62,7 @@ def another(each: Declared) -> Any:
         return each.option.multiple_of or (each.usual or 4) + 1
     if each.hint is float:
         return (each.usual or 0.5) * 1.5
-    return "::1"
+    return "/::1"  # a path too
 
 
 def as_flags(each: Declared, value: Any) -> list[str]:

@@ -12,8 +12,8 @@ from tests.deploy.clusters import cluster_with, model_with
 from tests.deploy.test_launcher_process import DUMMY, spec
 from twolane.deploy.errors import StartError
 from twolane.deploy.launch.process_launcher import ProcessLauncher
+from twolane.deploy.spec.cluster_spec import ClusterSpec
 from twolane.deploy.spec.secret import secret_by_hand
-from twolane.deploy.spec.specs import ClusterSpec
 
 CLUSTER = cluster_with(model_with(model_dir="", name="ok"), prefill=1, decode=1)
 

@@ -105,7 +105,7 @@ def _through(
     memory: DeviceMemory, ids: npt.NDArray[np.int64], buffer: Bytes, *, is_read: bool
 ) -> None:
     memory.pin(buffer)
-    lane = memory.open_lane()
+    lane = memory.open_copy_stream()
     if is_read:
         lane.to_host(ids, buffer)
     else:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.kvtransfer.laid_out import Bytes, cache, laid_out, layout, whole_pages
-from twolane.kvtransfer.layouts.gather import Gather, HeadSpan, Paging, gather_of, lanes
+from twolane.kvtransfer.layouts.gather import Gather, HeadSpan, Paging, gather_of, head_spans
 from twolane.kvtransfer.layouts.sources import MadePages, PageMaker
 from twolane.layout import Layout, can_feed, unfit
 
@@ -125,7 +125,7 @@ def test_heads_are_split_merged_and_replicated(
     ranks: tuple[int, int], heads: int, expected: list[HeadSpan]
 ) -> None:
     source, target = (layout(ranks=n, whole_kv_heads=heads) for n in ranks)
-    assert lanes(source, target) == expected
+    assert head_spans(source, target) == expected
 
 
 def test_runs_are_as_long_as_they_can_be() -> None:

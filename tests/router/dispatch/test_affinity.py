@@ -108,3 +108,13 @@ def test_map_of_a_million_entries_is_bounded_in_bytes() -> None:
     finally:
         tracemalloc.stop()
     assert most < n_entries * ENTRY_BYTES * 1.5, most / n_entries
+
+
+def test_tenants_know_no_beginning_of_each_other() -> None:
+    affinity = PrefixAffinity()
+    prompt = prompt_of(2 * FINE_TOKENS)
+    affinity.record(prefix_hashes(prompt, "red"), 7)
+    assert affinity.lookup(prefix_hashes(prompt, "red"))
+    for other in ("blue", ""):
+        assert affinity.lookup(prefix_hashes(prompt, other)) == {}
+    assert set(prefix_hashes(prompt, "red")).isdisjoint(prefix_hashes(prompt))

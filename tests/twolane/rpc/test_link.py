@@ -69,6 +69,36 @@ async def test_a_peer_that_does_not_read_breaks_the_link_instead_of_filling_memo
             link.send(b"one too many")
 
 
+async def test_a_peer_that_is_too_many_bytes_behind_breaks_the_link(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(link_module, "MAX_UNSENT_BYTES", 5 << 20)
+
+    async def never_read(link: GrpcLink[bytes, bytes]) -> None:
+        await link.wait_broken()
+
+    async with connected(never_read) as link:
+        for _ in range(5):
+            link.send(bytes(1 << 20))
+        with pytest.raises(LinkBrokenError, match="5 MiB behind"):
+            link.send(b"a byte too many")
+
+
+async def test_bytes_that_were_sent_and_a_single_large_message_break_no_link(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(link_module, "MAX_UNSENT_BYTES", 1000)
+
+    async def echo_sizes(link: GrpcLink[bytes, bytes]) -> None:
+        while True:
+            link.send(b"%d" % len(await link.receive()))
+
+    async with connected(echo_sizes) as link:
+        for size in (100_000, 900, 900, 900):
+            link.send(bytes(size))
+            assert await asyncio.wait_for(link.receive(), 5) == b"%d" % size
+
+
 async def test_malformed_message_of_a_server_breaks_the_link() -> None:
     async def garble(link: GrpcLink[bytes, bytes]) -> None:
         link.send(worker_pb2.SessionResponse(load=worker_pb2.LoadReport()).SerializeToString())

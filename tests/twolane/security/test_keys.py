@@ -53,11 +53,9 @@ def test_wrong_keys_are_refused_and_the_answer_does_not_tell_a_known_id_from_ano
 def test_revoked_and_expired_keys_are_told_so_to_whoever_has_their_secret(path: Path) -> None:
     shown, key = create_key(path, "acme", expires_in=timedelta(days=1))
     keys, now = read_keys(path).by_id(), datetime.now(UTC)
-    assert find_key(keys, shown, Role.CLIENT, now).id == key.id
+    assert find_key(keys, shown, now).id == key.id
     with pytest.raises(UnauthenticatedError, match="is expired"):
-        find_key(keys, shown, Role.CLIENT, now + timedelta(days=1, seconds=1))
-    with pytest.raises(UnauthenticatedError, match="is for client, not for a operator"):
-        find_key(keys, shown, Role.OPERATOR, now)
+        find_key(keys, shown, now + timedelta(days=1, seconds=1))
     revoke_key(path, key.id)
     with pytest.raises(UnauthenticatedError, match="is revoked"):
         KeyFile(path).identity(shown)
@@ -65,21 +63,34 @@ def test_revoked_and_expired_keys_are_told_so_to_whoever_has_their_secret(path: 
         KeyFile(path).identity(shown[:-1])
 
 
+def test_key_of_an_operator_is_of_no_tenant(path: Path) -> None:
+    shown, key = create_key(path, "", role=Role.OPERATOR)
+    assert KeyFile(path).identity(shown) == Identity(Role.OPERATOR, key.id)
+
+
+def test_key_of_a_client_without_a_tenant_is_not_made(path: Path) -> None:
+    with pytest.raises(InvalidRequestError, match="a client needs a tenant"):
+        create_key(path, "")
+    with pytest.raises(InvalidRequestError, match="nobody else has one"):
+        create_key(path, "acme", role=Role.VIEWER)
+    assert not path.exists()
+
+
 def test_running_server_follows_its_file(path: Path) -> None:
     first, key = create_key(path, "acme", limits={"concurrent": 3})
     file = KeyFile(path)
-    assert not file.refresh()
+    assert file.refresh() == frozenset()
     second, _ = create_key(path, "beta", limits={"weight": 2.0, "tokens_per_min": 900})
     with pytest.raises(UnauthenticatedError):
         file.identity(second)
-    assert file.refresh()
+    assert file.refresh() == frozenset()
     assert file.identity(second).tenant == "beta"
     assert file.limits("acme") == TenantLimits(concurrent=3)
     assert file.limits("beta") == TenantLimits(weight=2.0, tokens_per_min=900)
     assert file.limits("gamma") == TenantLimits()
     revoke_key(path, key.id)
     assert file.is_active(key.id)
-    assert file.refresh()
+    assert file.refresh() == {key.id}
     assert not file.is_active(key.id)
     with pytest.raises(UnauthenticatedError):
         file.identity(first)
@@ -96,13 +107,13 @@ def test_broken_file_keeps_the_last_good_one_and_is_logged_once(
     if broken is not None:
         path.write_text(broken)
     with caplog.at_level(logging.ERROR):
-        assert not file.refresh()
-        assert not file.refresh()
+        assert file.refresh() == file.refresh() == frozenset()
     (record,) = caplog.records
     assert str(path) in record.getMessage()
     assert file.identity(shown).tenant == "acme"
-    path.write_text(good)
-    assert file.refresh()
+    path.write_text(good.replace("acme", "other"))
+    file.refresh()
+    assert file.identity(shown).tenant == "other"
 
 
 DIGEST = "0" * 64
@@ -117,7 +128,10 @@ KEY = {"id": "a", "tenant": "t", "sha256": DIGEST}
         ({"keys": [{**KEY, "id": 12}]}, r"keys\[0\].id"),
         ({"keys": [{**KEY, "id": "a_b"}]}, r"keys\[0\].id"),
         ({"keys": [{**KEY, "tenant": "a/b"}]}, r"keys\[0\].tenant"),
-        ({"keys": [{**KEY, "roles": ["king"]}]}, r"keys\[0\].roles"),
+        ({"keys": [{**KEY, "role": "king"}]}, r"keys\[0\].role"),
+        ({"keys": [{**KEY, "role": "worker"}]}, "keys are for client, viewer"),
+        ({"keys": [{**KEY, "role": "viewer"}]}, "a client needs a tenant"),
+        ({"keys": [{**KEY, "tenant": ""}]}, "a client needs a tenant"),
         ({"keys": [{**KEY, "expires": "2027-01-01T00:00:00"}]}, r"keys\[0\].expires"),
         ({"keys": [{**KEY, "colour": "red"}]}, "colour"),
         ({"keys": [KEY, KEY]}, "twice"),
@@ -157,7 +171,6 @@ def test_changes_leave_everything_else_as_it_was(path: Path) -> None:
 def test_values_out_of_their_bounds_change_nothing(path: Path) -> None:
     for tenant, limits in (
         ("a/b", {}),
-        ("", {}),
         ("a", {"weight": -1.0}),
         ("a", {"concurrent": 0}),
     ):

@@ -72,7 +72,7 @@ def test_whole_pages_go_from_part_to_part_and_are_summed_as_one(
     side = of_ranks(ranks)
     ours, theirs = Pool(side, 1, config), Pool(side, 2, config)
     before = theirs.pages
-    lane = ours.memory.open_lane()
+    lane = ours.memory.open_copy_stream()
     src, dst = np.array([1, 2, 5]), np.array([3, 4, 0])
     lane.to_peer(ours.memory.open_peer(theirs.memory.export()), src, dst)
     before[dst] = ours.pages[src]
@@ -87,9 +87,9 @@ def test_pages_of_ranks_pass_through_host_memory_in_one_piece(ranks: int) -> Non
     before = theirs.pages
     buffer = np.zeros((3, side.page_bytes), np.uint8)
     src, dst = np.array([1, 2, 5]), np.array([3, 4, 0])
-    ours.memory.open_lane().to_host(src, buffer)
+    ours.memory.open_copy_stream().to_host(src, buffer)
     assert (buffer == ours.pages[src]).all()
-    theirs.memory.open_lane().from_host(buffer, dst)
+    theirs.memory.open_copy_stream().from_host(buffer, dst)
     before[dst] = buffer
     assert (theirs.pages == before).all()
 
@@ -115,7 +115,7 @@ def test_made_pages_go_to_the_peers_parts_to_the_host_and_into_sums(
     expected = np.array([host.take(src[i : i + 1])[0][0].copy() for i in range(len(src))])
     made = ours.memory.made(source, target)
     assert made.page_bytes == target.page_bytes
-    lane, dst = made.open_lane(), np.array([3, 4, 0, 5, 1, 2])[: len(src)]
+    lane, dst = made.open_copy_stream(), np.array([3, 4, 0, 5, 1, 2])[: len(src)]
     assert lane.sum(src).tolist() == mix64(expected, np.arange(len(src))).tolist()
     lane.to_peer(made.open_peer(theirs.memory.export()), src, dst)
     before[dst] = expected
@@ -129,7 +129,7 @@ def test_what_is_sent_is_what_was_summed_and_made_again_after_a_mark() -> None:
     source, target = of_ranks(1, page_tokens=32), of_ranks(1)
     ours, theirs = Pool(source, 1, KERNEL), Pool(target, 2, KERNEL)
     made = ours.memory.made(source, target)
-    lane, peer = made.open_lane(), made.open_peer(theirs.memory.export())
+    lane, peer = made.open_copy_stream(), made.open_peer(theirs.memory.export())
     src, dst = np.array([[3], [9]]), np.array([0, 1])
     summed = lane.sum(src).tolist()
     ours.parts[0] += 1
@@ -150,7 +150,7 @@ def test_every_part_of_another_process_is_mapped_once_and_given_back(
     peer = ours.memory.open_peer(address)
     addresses = [part.data_ptr() for part in theirs.parts]
     assert mapped == dict.fromkeys(addresses, 1)
-    lane = ours.memory.open_lane()
+    lane = ours.memory.open_copy_stream()
     lane.to_peer(peer, np.array([2]), np.array([5]))
     assert (theirs.pages[5] == ours.pages[2]).all()
     peer.close()

@@ -1,0 +1,76 @@
+"""`python -m twolane.deploy down`: ends a cluster of several hosts through their agents."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from twolane.deploy.agent.launcher import AgentLauncher
+from twolane.deploy.cli.over_ray import down_over_ray
+from twolane.deploy.errors import NotProvenError, StartError
+from twolane.deploy.spec.cluster_spec import HostSpec
+from twolane.deploy.spec.resolve import resolve
+from twolane.deploy.spec.secret import secret_by_hand, secret_option
+from twolane.deploy.spec.settings import TimingSpec
+from twolane.deploy.spec.topology import TimingOptions
+from twolane.deploy.spec.topology_file import find_topology, read_topology
+from twolane.security.credentials import Credentials
+
+_NOT_PROVEN = 5  # an exit code: see `twolane.cli.app`
+
+
+@click.command()
+@click.option("--topology", metavar="FILE", help="Names the hosts.")
+@click.option("--ray-address", metavar="auto|HOST:PORT", help="Names the Ray.")
+@click.option("--cluster", default="default", help="The cluster's name on that Ray.")
+@secret_option("~/.twolane/secret")
+def down(
+    *, topology: str | None, ray_address: str | None, cluster: str, secret_file: Path | None
+) -> None:
+    """End all that the agents of these hosts run. Agents go on, but for those on a Ray."""
+    if (topology is None) == (ray_address is None):
+        raise click.UsageError("name either a --topology, or a --ray-address")
+    try:
+        if topology is None:
+            _end_on_ray(str(ray_address), cluster)
+            click.echo("stopped")
+            return
+        given = read_topology(find_topology(topology))
+        hosts = [host.spec() for host in given.hosts]
+        if not hosts:
+            raise StartError(f"{topology} names no hosts")
+        credentials = replace(resolve(given).credentials, secret=secret_by_hand(secret_file))
+        asyncio.run(_end_all(hosts, credentials, _grace_s(given.timing)))
+    except StartError as error:
+        raise click.ClickException(str(error)) from error
+    except NotProvenError as error:
+        click.echo(f"error: {error}", err=True)
+        raise SystemExit(_NOT_PROVEN) from error
+    click.echo("stopped")
+
+
+def _end_on_ray(address: str, cluster: str) -> None:
+    """Raises `StartError`; `NotProvenError` naming the hosts that are silent."""
+    silent = down_over_ray(address, cluster)
+    if silent:
+        raise NotProvenError(f"what ran on {', '.join(silent)} may still run: silent")
+
+
+async def _end_all(hosts: list[HostSpec], credentials: Credentials, grace_s: float) -> None:
+    """Any launcher that is there learns that its term is over, and ends. Raises `NotProvenError`
+    naming the hosts that are silent."""
+    launcher = await AgentLauncher.connected(hosts, credentials)
+    try:
+        await launcher.end_others((), grace_s)
+        silent = [host.name for host in launcher.hosts() if host.state != "up"]
+    finally:
+        await launcher.close()
+    if silent:
+        raise NotProvenError(f"what ran on {', '.join(silent)} may still run: silent")
+
+
+def _grace_s(timing: TimingOptions) -> float:
+    return TimingSpec().stop_grace_s if timing.stop_grace_s is None else timing.stop_grace_s

@@ -1,0 +1,49 @@
+"""A cluster on a Ray that runs already: `launcher: ray` with an address."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from twolane.deploy.errors import StartError
+from twolane.deploy.launch.events import Event
+from twolane.deploy.spec.cluster_spec import ClusterSpec
+from twolane.testing.extras import missing_for_serving
+
+if TYPE_CHECKING:
+    from twolane.deploy.spec.topology import Topology
+
+WORKER_PORT = 7201  # of a router, which workers find again when it has been started again
+
+
+def up_over_ray(
+    topology: Topology, cluster: ClusterSpec, tell: Callable[[Event], None], scratch: Path
+) -> None:
+    """Start the cluster, or attach to it where it runs; returns when it answers, and it goes on
+    until `twolane down`. Raises `StartError`."""
+    missing = missing_for_serving("ray")
+    if missing is not None:
+        raise StartError(missing)
+    from twolane.deploy.ray_cluster.lifecycle import start
+
+    os.chdir(scratch)  # Ray has its workers import from where it is started, ahead of our packages
+    settings = cluster.settings
+    if not settings.worker_port:
+        settings = replace(settings, worker_port=WORKER_PORT)
+    cluster = replace(cluster, settings=settings)
+    address, name = topology.ray.address, topology.ray.cluster
+    start(address, name, cluster, tell, share=topology.share_gpus)
+
+
+def down_over_ray(address: str, name: str) -> list[str]:
+    """End the cluster of that name and leave nothing of it. Returns the hosts that could not be
+    reached, where processes may run on. Raises `StartError`."""
+    missing = missing_for_serving("ray")
+    if missing is not None:
+        raise StartError(missing)
+    from twolane.deploy.ray_cluster.lifecycle import end
+
+    return end(address, name)

@@ -1,0 +1,15 @@
+"""Whoever started us closes our standard input when we are to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable
+
+
+def read_stdin(loop: asyncio.AbstractEventLoop, at_end: Callable[[], None]) -> None:
+    """For `add_reader`: calls `at_end` once, when standard input ends."""
+    if not os.read(sys.stdin.fileno(), 4096):
+        loop.remove_reader(sys.stdin.fileno())
+        at_end()

@@ -1,0 +1,90 @@
+"""Where operators reach the launcher of a cluster: a unix socket in a folder of its user.
+
+What is done here is audited: a line of the launcher's log says who did what.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc
+
+from twolane.config import CONTROLLER_SOCKET_NAME
+from twolane.deploy.errors import NotProvenError
+from twolane.deploy.launch.events import Event, Kind
+from twolane.deploy.launch.supervisor import Supervisor
+from twolane.rpc.call_gate import Context
+from twolane.rpc.handlers import unary
+from twolane.rpc.options import INTERNAL_SERVER_OPTIONS
+from twolane.security.gate import Gate
+from twolane.security.identity import Identity, Role
+from twolane.v1 import agent_pb2
+
+CONTROLLER = agent_pb2.DESCRIPTOR.services_by_name["ControllerService"].full_name
+
+
+class ControllerDoor:
+    """Speaks to a supervisor; `stop` asks for what Ctrl-C does."""
+
+    def __init__(
+        self, supervisor: Supervisor, stop: Callable[[], None], tell: Callable[[Event], None]
+    ) -> None:
+        self._supervisor = supervisor
+        self._stop = stop
+        self._tell = tell
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        methods = {
+            "FenceWorker": unary(agent_pb2.FenceWorkerRequest, self._fence_worker),
+            "SayHostOff": unary(agent_pb2.SayHostOffRequest, self._say_host_off),
+            "StopCluster": unary(agent_pb2.StopClusterRequest, self._stop_cluster),
+        }
+        return grpc.method_handlers_generic_handler(CONTROLLER, methods)
+
+    async def _fence_worker(
+        self, request: agent_pb2.FenceWorkerRequest, context: Context
+    ) -> agent_pb2.FenceWorkerResponse:
+        self._audit(request.who, f"fence {request.worker_id}", request.worker_id)
+        try:
+            proof = await self._supervisor.fence(request.worker_id)
+        except NotProvenError as error:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"not proven: {error}")
+        return agent_pb2.FenceWorkerResponse(proof=proof)
+
+    async def _say_host_off(
+        self, request: agent_pb2.SayHostOffRequest, context: Context
+    ) -> agent_pb2.SayHostOffResponse:
+        self._audit(request.who, f"has seen {request.host} off", request.host)
+        try:
+            proof = self._supervisor.say_off(request.host)
+        except NotProvenError as error:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"not proven: {error}")
+        return agent_pb2.SayHostOffResponse(proof=proof)
+
+    async def _stop_cluster(
+        self, request: agent_pb2.StopClusterRequest, context: Context
+    ) -> agent_pb2.StopClusterResponse:
+        self._audit(request.who, "stop", "")
+        asyncio.get_running_loop().call_soon(self._stop)
+        return agent_pb2.StopClusterResponse(pid=os.getpid())
+
+    def _audit(self, who: str, what: str, name: str) -> None:
+        self._tell(Event(kind=Kind.OPERATOR, name=name, text=f"{who or 'somebody'}: {what}"))
+
+
+@asynccontextmanager
+async def open_controller_door(door: ControllerDoor, folder: Path) -> AsyncIterator[None]:
+    """Serve it in that folder, which is its user's alone."""
+    gate = Gate("controller", is_private=True, anonymous=Identity(Role.OPERATOR, "local"))
+    server = grpc.aio.server(interceptors=[gate], options=INTERNAL_SERVER_OPTIONS)
+    server.add_generic_rpc_handlers((door.handler(),))
+    server.add_insecure_port(f"unix:{folder / CONTROLLER_SOCKET_NAME}")
+    await server.start()
+    try:
+        yield
+    finally:
+        await server.stop(grace=0.1)

@@ -1,0 +1,152 @@
+"""Kills workers that must be proven dead, and tells the router of every death.
+
+A worker is killed that another wants proven dead, whose step never ends, or that the router has
+long been without. Proof is the launcher's word, never a timeout: where it has none, because a host
+is silent, the worker keeps its seat, and the loss is shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from twolane.deploy.errors import NotProvenError
+from twolane.deploy.launch.events import Event, Kind
+from twolane.deploy.launch.launcher import Hosts, Launcher
+from twolane.deploy.launch.router_client import RouterClient
+from twolane.deploy.process.handshake import Handle
+from twolane.v1 import cluster_pb2
+
+GONE = "gone"  # a word of WorkerStatus.state
+UP = "up"  # and of HostStatus.state
+OFF = "C"  # class of proof: the host was switched off
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FencingConfig:
+    """`hung_factor`: a worker is killed whose step takes so many times longer than what is late.
+    `lost_s`: and one that the router has called gone, or has not known, for so long."""
+
+    poll_s: float = 1.0
+    hung_factor: float = 2.0
+    lost_s: float = 30.0
+
+
+class Fencing:
+    """`run` while the cluster is up. `workers` returns those that run."""
+
+    def __init__(
+        self,
+        config: FencingConfig,
+        launcher: Launcher,
+        workers: Callable[[], Sequence[Handle]],
+        tell: Callable[[Event], None],
+        hosts: Hosts | None = None,
+    ) -> None:
+        self._config = config
+        self._launcher = launcher
+        self._workers = workers
+        self._tell = tell
+        self._hosts = hosts
+        self._dead: set[int] = set()  # every epoch of ours that is proven dead
+        self._unreported: set[int] = set()  # those of them that the router may not know of
+        self._present_at: dict[int, float] = {}  # when the router last had each running worker
+        self._fencing: dict[int, asyncio.Task[None]] = {}
+        self._off_reported: set[int] = set()  # epochs of class C that the router knows of
+        self._silent: set[str] = set()  # hosts that were told of
+
+    def proven_dead(self, epoch: int) -> None:
+        """Of a worker; where hosts have agents, these tell the router."""
+        if epoch:
+            self._dead.add(epoch)
+            if self._hosts is None:
+                self._unreported.add(epoch)
+
+    async def run(self, client: RouterClient) -> None:
+        """Until cancelled. Raises `DeposedError`."""
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                await asyncio.sleep(self._config.poll_s)
+                seen = await client.workers(self._look_at_hosts())
+                # what is gone says nothing any more: its last report is old
+                members = [member for member in seen if member.state != GONE]
+                wanted = {epoch for member in members for epoch in member.load.fence_wanted}
+                present = {member.worker.epoch for member in members}
+                why = dict.fromkeys(wanted, "a peer must know that it writes no more")
+                why |= self._hung(members) | self._lost(present, is_news=bool(seen))
+                for handle in self._workers():
+                    if handle.epoch in why and handle.epoch not in self._fencing:
+                        fence = self._fence(handle, why[handle.epoch])
+                        self._fencing[handle.epoch] = tasks.create_task(fence)
+                await self._report(client, wanted)
+
+    async def _fence(self, handle: Handle, why: str) -> None:
+        """Its end is seen, and reported, by whoever waits for it."""
+        event = Event(kind=Kind.FENCED, name=handle.name, epoch=handle.epoch, text=why)
+        self._tell(event)
+        try:
+            await self._launcher.fence(handle)
+        except NotProvenError as error:
+            text = f"not proven dead: {error}"
+            self._tell(Event(kind=Kind.LOST, name=handle.name, epoch=handle.epoch, text=text))
+            await asyncio.sleep(self._config.lost_s)
+        self._fencing.pop(handle.epoch, None)  # from now on it may be tried again
+
+    async def _report(self, client: RouterClient, wanted: set[int]) -> None:
+        if self._hosts is None:
+            self._unreported |= wanted & self._dead
+            for epoch in sorted(self._unreported):
+                if await client.report_gone(epoch):
+                    self._unreported.discard(epoch)
+            return
+        off = {*self._hosts.declared_dead}
+        for epoch in sorted((off - self._off_reported) | (wanted & off)):
+            if await client.report_gone(epoch, OFF):
+                self._off_reported.add(epoch)
+        running = {handle.epoch for handle in self._workers()}
+        for epoch in sorted(wanted - off - running):
+            await self._hosts.prove(epoch)
+
+    def _look_at_hosts(self) -> list[cluster_pb2.HostStatus]:
+        """Their status; a host that has become silent, or answers again, is told of."""
+        hosts = [] if self._hosts is None else self._hosts.hosts()
+        for host in hosts:
+            if host.state == UP and host.name in self._silent:
+                self._silent.discard(host.name)
+                self._tell(Event(kind=Kind.FOUND, name=host.name, text="it answers again"))
+            elif host.state != UP and host.name not in self._silent:
+                self._silent.add(host.name)
+                self._tell(Event(kind=Kind.LOST, name=host.name, text=_loss(host)))
+        return hosts
+
+    def _hung(self, members: Sequence[cluster_pb2.WorkerStatus]) -> dict[int, str]:
+        """Workers whose step does not end, and that in words."""
+        return {
+            member.worker.epoch: f"its step has not ended for {member.load.step_age_s:.0f} s"
+            for member in members
+            if member.load.step_age_s > self._config.hung_factor * member.load.step_bound_s > 0
+        }
+
+    def _lost(self, present: set[int], *, is_news: bool) -> dict[int, str]:
+        """Workers that run and that the router has long been without, and that in words: they are
+        stopped, or stuck in a call that lets no other thread run. A router that is silent itself,
+        or has just come back and knows nobody yet, is no news of anybody."""
+        now = asyncio.get_running_loop().time()
+        running = {handle.epoch for handle in self._workers()}
+        seen = running if not is_news else present
+        self._present_at = {
+            epoch: now if epoch in seen else self._present_at.get(epoch, now) for epoch in running
+        }
+        return {
+            epoch: f"it runs, and the router has been without it for {now - at:.0f} s"
+            for epoch, at in self._present_at.items()
+            if now - at > self._config.lost_s
+        }
+
+
+def _loss(host: cluster_pb2.HostStatus) -> str:
+    """lost 2 GPUs (silent; no fence command): decode-0 decode-1"""
+    n, what = (host.gpus, "GPU") if host.gpus else (len(host.workers), "seat")
+    names = " ".join(host.workers)
+    return f"lost {n} {what}{'s' * (n != 1)} ({host.state}; {host.note}): {names}"

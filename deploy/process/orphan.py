@@ -1,0 +1,54 @@
+"""A process that an agent has started ends itself when nobody is left who could need or stop it.
+
+A worker, when its agent and all its routers have been silent for long; a router, when its agent and
+all its workers have. Its GPUs are free then; to nobody else is that a proof of anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from twolane.deploy.errors import StartError
+
+HEARTBEAT = "heartbeat"  # in an agent's state folder; what it says changes while the agent lives
+_LOOKS = 20  # within the time that makes an orphan
+
+
+class OrphanRule:
+    """Decides from what was seen when. No clock here: `now` is given, in seconds."""
+
+    def __init__(self, orphan_s: float, now: float) -> None:
+        self._orphan_s = orphan_s
+        self._heartbeat = ""
+        self._at = now  # of the last sign of life of anybody
+
+    def look(self, heartbeat: str, heard_at: float | None, now: float) -> bool:
+        """True for an orphan. `heartbeat` is what the agent's file says, `heard_at` when a router
+        (of a worker) or a worker (of a router) was last heard."""
+        if heartbeat != self._heartbeat:
+            self._heartbeat, self._at = heartbeat, now
+        self._at = max(self._at, heard_at or 0.0)
+        return now - self._at > self._orphan_s
+
+
+async def end_as_orphan(
+    state_dir: str, orphan_s: float, heard_at: Callable[[], float | None]
+) -> None:
+    """Raises `StartError` as soon as this process is an orphan. `heard_at` is in the event loop's
+    time. Without a state folder there is no agent, and the launcher's end is this process's."""
+    if not state_dir:
+        return
+    clock = asyncio.get_running_loop().time
+    rule = OrphanRule(orphan_s, clock())
+    while True:
+        await asyncio.sleep(orphan_s / _LOOKS)
+        if rule.look(_read(Path(state_dir) / HEARTBEAT), heard_at(), clock()):
+            text = f"its agent and all that it serves have been silent for {orphan_s:g} s"
+            raise StartError(text)
+
+
+def _read(path: Path) -> str:
+    """Empty where there is no such file."""
+    return path.read_text(encoding="ascii") if path.exists() else ""

@@ -1,0 +1,148 @@
+"""A whole cluster as a frozen value: its hosts, its pools, and its processes' specs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from twolane.deploy.spec.settings import LAUNCHER, RouterSettings, TimingSpec, WorkerSettings
+from twolane.deploy.spec.specs import ModelSpec, RouterSpec, WorkerSpec, new_epoch
+from twolane.rpc.listen import is_loopback
+from twolane.rpc.secret import new_secret
+from twolane.security.credentials import Credentials
+from twolane.security.tls import TlsFiles
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSpec:
+    """A host with an agent of ours, at host:port. Its processes listen at `bind_host` and are
+    dialled at `advertise_host`.
+
+    `gpus` are those to use, as CUDA_VISIBLE_DEVICES names them there; None: all that the agent
+    offers. `seats` are the workers that it takes where they compute on the CPU; None: its share.
+    `fence_command` switches it off: run by a shell on the controller's machine, 0 means that it is.
+    """
+
+    name: str
+    agent: str
+    bind_host: str
+    advertise_host: str
+    gpus: tuple[str, ...] | None = None
+    seats: int | None = None
+    fence_command: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolSpec:
+    """Workers that are alike, called `<name>-0`, `<name>-1`, …
+
+    `devices` are the GPUs of each (`twolane.deploy.spec.devices`); empty: all see those that their
+    launcher sees. Their metrics are at `settings.worker_metrics_port` and the ports above; 0: any
+    free ones. `host_names` are the hosts of each;
+    empty: this machine.
+    """
+
+    name: str
+    roles: tuple[str, ...]
+    model: ModelSpec
+    n_workers: int = 1
+    settings: WorkerSettings = field(default_factory=WorkerSettings)
+    devices: tuple[tuple[str, ...], ...] = ()
+    host_names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSpec:
+    """One router and its pools of workers. `bind_host`, `advertise_host` and `ports` are those of
+    every process, see `WorkerSpec`; but each of the `hosts` has addresses of its own, and the
+    router is on the first of them."""
+
+    model: ModelSpec  # as the router sees it: its name, and where its tokenizer is
+    pools: tuple[PoolSpec, ...]
+    settings: RouterSettings = field(default_factory=RouterSettings)
+    admin_socket: str = ""
+    bind_host: str = "127.0.0.1"
+    advertise_host: str = ""
+    ports: str = ""
+    log_level: str = "info"
+    timing: TimingSpec = field(default_factory=TimingSpec)
+    secret: str = field(default_factory=new_secret, repr=False, compare=False)
+    tls: TlsFiles | None = None  # the paths may contain {name}: see `tls_of`
+    insecure: bool = False
+    hosts: tuple[HostSpec, ...] = ()
+
+    def tls_of(self, name: str) -> TlsFiles | None:
+        """The files of the process with that name."""
+        return None if self.tls is None else self.tls.of(name)
+
+    @property
+    def credentials(self) -> Credentials:
+        """The launcher's."""
+        return Credentials(secret=self.secret, tls=self.tls_of(LAUNCHER), insecure=self.insecure)
+
+    @property
+    def n_workers(self) -> int:
+        return sum(pool.n_workers for pool in self.pools)
+
+    @property
+    def devices(self) -> list[str]:
+        """The GPUs of every worker; more than once, where workers share one."""
+        return [gpu for pool in self.pools for devices in pool.devices for gpu in devices]
+
+    def router(self, router_id: str = "router-0") -> RouterSpec:
+        place = self._place(self.hosts[0].name if self.hosts else "")
+        return RouterSpec(
+            router_id=router_id,
+            model=self.model,
+            settings=self.settings,
+            admin_socket=self.admin_socket,
+            bind_host=place.bind_host,
+            advertise_host=place.advertise_host,
+            ports=self.ports,
+            log_level=self.log_level,
+            timing=self.timing,
+            secret=self.secret,
+            host_name=place.name,
+            tls=self.tls_of(router_id),
+            insecure=self.insecure,
+        )
+
+    def workers(self, worker_endpoint: str) -> list[WorkerSpec]:
+        """Every worker, each with a fresh epoch; they announce themselves to that endpoint."""
+        return [
+            self._worker(pool, i, worker_endpoint)
+            for pool in self.pools
+            for i in range(pool.n_workers)
+        ]
+
+    def _worker(self, pool: PoolSpec, i: int, worker_endpoint: str) -> WorkerSpec:
+        place = self._place(pool.host_names[i] if pool.host_names else "")
+        return WorkerSpec(
+            worker_id=(name := f"{pool.name}-{i}"),
+            epoch=new_epoch(),
+            roles=pool.roles,
+            model=pool.model,
+            routers=(worker_endpoint,),
+            settings=pool.settings,
+            secret=self.secret,
+            pool=pool.name,
+            bind_host=place.bind_host,
+            advertise_host=place.advertise_host,
+            ports=self.ports,
+            metrics_host=self.settings.host if is_loopback(place.bind_host) else "",
+            metrics_port=port + i if (port := pool.settings.worker_metrics_port) else 0,
+            log_level=self.log_level,
+            timing=self.timing,
+            devices=pool.devices[i] if pool.devices else (),
+            tls=self.tls_of(name),
+            insecure=self.insecure,
+            host_name=place.name,
+        )
+
+    def _place(self, host_name: str) -> HostSpec:
+        """That host; without hosts, this machine, whose name nobody has to know."""
+        for host in self.hosts:
+            if host.name == host_name:
+                return host
+        return HostSpec(
+            name="", agent="", bind_host=self.bind_host, advertise_host=self.advertise_host
+        )

@@ -1,0 +1,33 @@
+"""What is left of a tenant's quotas, in the headers that OpenAI's API has for it.
+
+x-ratelimit-limit-tokens: 60000
+x-ratelimit-remaining-tokens: 58312
+x-ratelimit-reset-tokens: 1.688s        until all of it is there again
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from twolane.router.tenants.accounts import Level
+
+_SHOWN = frozenset({"requests", "tokens"})
+
+
+def rate_limit_headers(levels: Iterable[Level]) -> dict[str, str]:
+    """Of the quotas that the tenant has."""
+    headers = {}
+    for level in levels:
+        if level.name in _SHOWN:
+            headers[f"x-ratelimit-limit-{level.name}"] = str(int(level.limit))
+            headers[f"x-ratelimit-remaining-{level.name}"] = str(max(0, int(level.remaining)))
+            headers[f"x-ratelimit-reset-{level.name}"] = _span(level.reset_s)
+    return headers
+
+
+def _span(seconds: float) -> str:
+    """`6m0s`, `1.5s`, `20ms`, as OpenAI writes them."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f}ms"
+    minutes, rest = divmod(seconds, 60)
+    return f"{minutes:.0f}m{rest:.0f}s" if minutes else f"{rest:.3g}s"

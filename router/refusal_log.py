@@ -1,0 +1,44 @@
+"""Requests that are turned away: counted by reason, and logged now and then."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from twolane.errors import TwolaneError
+from twolane.rpc.log_rate import LogRate
+
+log = logging.getLogger(__name__)
+
+
+class RefusalLog:
+    """Counts in `counters`, which are the status's."""
+
+    def __init__(self, counters: Counter[str]) -> None:
+        self._counters = counters
+        self._rate = LogRate()
+
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """Around what may turn a request away at a door."""
+        with self.logging():
+            try:
+                yield
+            except TwolaneError as error:
+                self._counters[f"refused.{error.reason.lower()}"] += 1
+                raise
+
+    @contextmanager
+    def logging(self) -> Iterator[None]:
+        """Around admission, which counts what it refuses itself."""
+        try:
+            yield
+        except TwolaneError as error:
+            reason = error.reason.lower()
+            n = self._rate.take(reason, asyncio.get_running_loop().time())
+            if n:
+                log.info("refused %d requests (%s); the last: %.200s", n, reason, error.message)
+            raise

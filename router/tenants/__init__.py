@@ -1,0 +1,1 @@
+"""Tenants: what each may use, and how they share what there is."""

@@ -1,0 +1,157 @@
+"""Quotas: what each tenant has used lately, and what it has under way.
+
+    admission       takes one request, and the tokens that it will probably have
+    end             settles the tokens to those that it had; none, if no worker had it
+
+A request of more tokens than a minute's quota is admitted when the whole quota is there, and leaves
+a debt, which the following minutes pay off.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+
+from twolane.errors import QuotaError
+from twolane.refusals import Refusal
+from twolane.router.tenants.bucket import Bucket
+from twolane.security.keys import TenantLimits
+
+CONCURRENT_RETRY_S = 1.0  # when one of the running requests ends is anybody's guess
+MINUTE_S = 60.0
+LABEL_CHARS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Of one quota. `reset_s`: until all of it is there again, if nothing more is asked."""
+
+    name: str  # requests, tokens, concurrent
+    limit: float
+    remaining: float
+    reset_s: float
+
+
+class Account:
+    """One tenant's."""
+
+    def __init__(self, tenant: str) -> None:
+        self.tenant = tenant
+        # what metrics call it: their readers need not know a cluster's customers
+        self.label = sha256(tenant.encode()).hexdigest()[:LABEL_CHARS] if tenant else ""
+        self.limits = TenantLimits()
+        self.n_live = 0  # requests that wait or run
+        self.counters: Counter[str] = Counter()  # requests, prompt_tokens, output_tokens, refused
+        self._requests: Bucket | None = None
+        self._tokens: Bucket | None = None
+
+    def tune(self, limits: TenantLimits, now: float) -> None:
+        """Follow limits that have changed."""
+        self.limits = limits
+        self._requests = _tuned(self._requests, limits.requests_per_s, 1.0, now)
+        self._tokens = _tuned(self._tokens, limits.tokens_per_min, MINUTE_S, now)
+
+    def check(self, n_tokens: float, now: float) -> None:
+        """Whether a request of so many tokens is within the quotas; 0: not known yet. Raises
+        `QuotaError`."""
+        most = self.limits.concurrent
+        if most is not None and self.n_live >= most:
+            raise self._refused("concurrent", f"{most} requests at once", CONCURRENT_RETRY_S)
+        if self._requests is not None and (wait_s := self._requests.wait_s(1, now)):
+            what = f"{self.limits.requests_per_s:g} requests a second"
+            raise self._refused("requests", what, wait_s)
+        if self._tokens is not None and (wait_s := self._tokens.wait_s(n_tokens, now)):
+            what = f"{self.limits.tokens_per_min} tokens a minute"
+            if n_tokens:
+                what += f", of which {max(0.0, self._tokens.level(now)):.0f} are left, and this "
+                what += f"request takes an estimated {n_tokens:.0f}"
+            raise self._refused("tokens", what, wait_s)
+
+    def take(self, n_tokens: float, now: float) -> None:
+        """One more request is under way."""
+        self.n_live += 1
+        self.counters["requests"] += 1
+        if self._requests is not None:
+            self._requests.take(1, now)
+        if self._tokens is not None:
+            self._tokens.take(n_tokens, now)
+
+    def settle(self, n_taken: float, n_prompt: int, n_output: int, now: float) -> None:
+        """A request is over, which had these tokens of the `n_taken`."""
+        self.n_live -= 1
+        self.counters["prompt_tokens"] += n_prompt
+        self.counters["output_tokens"] += n_output
+        if self._tokens is not None:
+            self._tokens.take(n_prompt + n_output - n_taken, now)
+
+    def levels(self, now: float) -> Iterator[Level]:
+        """Of the quotas that there are."""
+        for name, bucket in (("requests", self._requests), ("tokens", self._tokens)):
+            if bucket is not None:
+                reset_s = bucket.wait_s(bucket.capacity, now)
+                yield Level(name, bucket.capacity, bucket.level(now), reset_s)
+        most = self.limits.concurrent
+        if most is not None:
+            yield Level("concurrent", most, most - self.n_live, 0.0)
+
+    def _refused(self, name: str, what: str, wait_s: float) -> QuotaError:
+        self.counters["refused"] += 1
+        return QuotaError(
+            f"the quota of tenant {self.tenant} is {what}",
+            retry_after_s=math.ceil(wait_s * 1000) / 1000,  # as the wire has it, and not too soon
+            metadata={"quota": name, "tenant": self.tenant},
+        )
+
+
+NO_LIMITS = TenantLimits()
+
+
+def no_limits(tenant: str) -> TenantLimits:
+    """Where nobody has set any."""
+    return NO_LIMITS
+
+
+class Accounts:
+    """Of all tenants that have come. There are as many as an operator has made keys or certificates
+    for, so none is forgotten."""
+
+    def __init__(self, limits_of: Callable[[str], TenantLimits]) -> None:
+        self._limits_of = limits_of
+        self._accounts: dict[str, Account] = {}
+
+    def __iter__(self) -> Iterator[Account]:
+        return iter(self._accounts.values())
+
+    def of(self, tenant: str, now: float) -> Account:
+        """With its present limits."""
+        account = self._accounts.get(tenant)
+        if account is None:
+            account = self._accounts[tenant] = Account(tenant)
+        limits = self._limits_of(tenant)
+        if limits is not account.limits:
+            account.tune(limits, now)
+        return account
+
+    def weight_of(self, tenant: str) -> float:
+        return self._limits_of(tenant).weight
+
+
+REFUSALS = {
+    "requests": Refusal.QUOTA_REQUESTS,
+    "tokens": Refusal.QUOTA_TOKENS,
+    "concurrent": Refusal.QUOTA_CONCURRENT,
+}
+
+
+def _tuned(bucket: Bucket | None, quota: float | None, of_s: float, now: float) -> Bucket | None:
+    """A bucket for `quota` each `of_s` seconds; at least one request goes at once."""
+    if quota is None:
+        return None
+    per_s, capacity = quota / of_s, max(1.0, quota)
+    if bucket is None:
+        return Bucket(per_s, capacity, now)
+    bucket.tune(per_s, capacity, now)
+    return bucket

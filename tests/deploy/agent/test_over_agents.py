@@ -1,0 +1,174 @@
+"""A cluster over several agents, with processes on the loopback for hosts."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.deploy.agent.agent_cluster import AgentCluster, Launcher, stopped, wait_until
+from tests.processes import is_alive
+
+POOLS: list[dict[str, Any]] = [{"role": "prefill"}, {"role": "decode", "workers": 2}]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[AgentCluster]:
+    timing = {"heartbeat_s": 0.3, "suspicion_s": 1.0, "lease_s": 2.0}
+    with AgentCluster((2, 1), POOLS, timing=timing) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def launcher(cluster: AgentCluster) -> Iterator[Launcher]:
+    """One that has started or found the cluster. All is up at the end again."""
+    launcher = cluster.launcher()
+    launcher.until("ready")
+    wait_until(lambda: n_alive(cluster) == 3)
+    yield launcher
+    if launcher.process.poll() is None:
+        launcher.kill()
+
+
+def n_alive(cluster: AgentCluster) -> int:
+    return [worker.state for worker in cluster.status().workers].count("alive")
+
+
+def test_workers_are_on_the_hosts_that_have_seats(
+    cluster: AgentCluster, launcher: Launcher
+) -> None:
+    assert cluster.answers()
+    status = cluster.status()
+    hosts = {worker.worker_id: worker.host for worker in status.workers}
+    assert sorted(hosts.values()) == ["node-a", "node-a", "node-b"]
+    wait_until(lambda: [host.state for host in cluster.status().hosts] == ["up", "up"])
+
+
+def test_all_serves_on_without_a_launcher_and_the_next_one_adopts_it(
+    cluster: AgentCluster, launcher: Launcher
+) -> None:
+    before = cluster.pids()
+    launcher.kill()
+    assert cluster.answers()
+    again = cluster.launcher()
+    for name in before:
+        again.until("started", name)
+    assert cluster.pids() == before
+    assert "died" not in {event["kind"] for event in again.events}
+    os.kill(before["decode-0"], signal.SIGKILL)
+    again.until("died", "decode-0")
+    wait_until(lambda: again.kinds("decode-0").count("started") == 2)
+    again.kill()
+
+
+def test_launcher_that_another_one_has_replaced_ends_and_leaves_all_running(
+    cluster: AgentCluster, launcher: Launcher
+) -> None:
+    before = cluster.pids()
+    other = cluster.launcher()
+    assert launcher.close() == 1
+    assert "of controller" in launcher.events[-1]["text"]
+    other.until("started", "decode-0")
+    assert cluster.pids() == before
+    assert cluster.answers()
+    other.kill()
+
+
+def test_agent_that_is_killed_takes_nobody_with_it_and_its_successor_finds_all(
+    cluster: AgentCluster, launcher: Launcher
+) -> None:
+    before = cluster.pids()
+    cluster.kill_agent("node-a")
+    launcher.until("lost", "node-a")
+    assert cluster.answers()
+    cluster.start_agent("node-a")
+    launcher.until("found", "node-a")
+    assert cluster.pids() == before
+    os.kill(before["prefill-0"], signal.SIGKILL)
+    died = launcher.until("died", "prefill-0")
+    assert died["text"].endswith("(proof of class A)")
+
+
+def test_nothing_is_started_on_the_seats_of_a_silent_host(
+    cluster: AgentCluster, launcher: Launcher
+) -> None:
+    name = next(w.worker_id for w in cluster.status().workers if w.host == "node-b")
+    old = cluster.evidence(name)
+    with stopped(psutil.Process(cluster.agents["node-b"].pid)):
+        os.kill(old.pid, signal.SIGKILL)
+        lost = launcher.until("lost", "node-b")
+        assert lost["text"] == f"lost 1 seat (silent; no fence command): {name}"
+        shown = cluster.command("status", "--endpoint", f"unix:{admin(cluster)}").stdout
+        assert "lost 1 seat since" in shown
+        assert "(node-b silent; no fence command)" in shown
+        refused = cluster.command("fence", name)
+        assert refused.returncode == 5
+        assert "not proven: node-b silent; no fence command" in refused.stderr
+        assert "died" not in launcher.kinds(name)
+        assert cluster.answers(), "the other decode worker serves"
+    launcher.until("died", name)
+    wait_until(lambda: n_alive(cluster) == 3)
+    assert cluster.evidence(name).epoch != old.epoch
+
+
+def test_fence_prints_the_class_of_its_proof(cluster: AgentCluster, launcher: Launcher) -> None:
+    old = cluster.evidence("decode-0")
+    done = cluster.command("fence", "decode-0")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("decode-0 ")
+    assert done.stdout.endswith(" (proof of class A)\n")
+    assert not is_alive(old.pid)
+    assert ": fence decode-0" in launcher.until("operator", "decode-0")["text"]
+    unknown = cluster.command("fence", "decode-7")
+    assert unknown.returncode == 5
+
+
+def test_zombie_of_a_host_that_an_operator_called_off_is_refused_and_killed(
+    cluster: AgentCluster, launcher: Launcher
+) -> None:
+    name = next(w.worker_id for w in cluster.status().workers if w.host == "node-b")
+    old = cluster.evidence(name)
+    early = cluster.command("fence", "--host", "node-b", "--i-saw-it-off")
+    assert early.returncode == 5
+    assert "node-b answers" in early.stderr
+    with stopped(psutil.Process(cluster.agents["node-b"].pid), psutil.Process(old.pid)):
+        launcher.until("lost", "node-b")
+        done = cluster.command("fence", "--node", "node-b", "--i-saw-it-off")
+        assert done.stdout == "node-b is off: proof of class C\n", done.stderr
+        died = launcher.until("died", name)
+        assert died["text"].endswith("(proof of class C)")
+        wait_until(lambda: state_of(cluster, old.epoch) in ("gone", ""))
+    wait_until(lambda: not is_alive(old.pid))
+    wait_until(lambda: n_alive(cluster) == 3)
+    assert cluster.evidence(name).epoch != old.epoch
+
+
+def test_down_leaves_no_process(cluster: AgentCluster, launcher: Launcher) -> None:
+    assert len(cluster.processes()) == 4
+    done = cluster.command("down")
+    assert (done.returncode, done.stdout) == (0, "stopped\n"), done.stderr
+    assert launcher.close() == 0
+    assert cluster.processes() == []
+
+
+def test_down_ends_a_cluster_that_has_no_launcher(
+    cluster: AgentCluster, launcher: Launcher
+) -> None:
+    launcher.kill()
+    assert cluster.command("down").returncode == 3
+    done = cluster.command("down", "--topology", str(cluster.topology))
+    assert (done.returncode, done.stdout) == (0, "stopped\n"), done.stderr
+    assert cluster.processes() == []
+
+
+def state_of(cluster: AgentCluster, epoch: int) -> str:
+    return next((w.state for w in cluster.status().workers if w.epoch == epoch), "")
+
+
+def admin(cluster: AgentCluster) -> str:
+    (path,) = cluster.folder.glob("twolane-agent-*/admin.sock")
+    return str(path)

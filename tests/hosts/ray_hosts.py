@@ -1,0 +1,103 @@
+"""A real Ray over fake hosts, and what a user does there."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.hosts.fake_hosts import Host
+
+PYTHON = f"{sys.executable} -P"
+_RAY = f"{PYTHON} -m ray.scripts.scripts"
+_PORT = 6379
+_ENV = {
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_DISABLE_IMPORT_WARNING": "1",
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "600",
+    "RAY_enable_metrics_collection": "0",
+    "TRITON_INTERPRET": "1",
+    "CUDA_VISIBLE_DEVICES": "",
+}
+_SMALL = "--num-cpus 1 --object-store-memory 80000000 --disable-usage-stats --block"
+
+
+class RayHosts:
+    """The head on the first host, a raylet on each other one."""
+
+    def __init__(self, hosts: list[Host], log_dir: Path) -> None:
+        self.hosts = hosts
+        self.address = f"{hosts[0].ip}:{_PORT}"
+        self._log_dir = log_dir
+        values = " ".join(f"{name}={value}" for name, value in _ENV.items())
+        self._env = f"env -u TWOLANE_SECRET_FILE {values}"
+
+    def start(self) -> None:
+        self.start_on(self.hosts[0])
+        wait_until(lambda: _is_open(self.hosts[0].ip, _PORT), 60)
+        for host in self.hosts[1:]:
+            self.start_on(host)
+        wait_until(lambda: self.n_alive() == len(self.hosts), 60)
+
+    def start_on(self, host: Host) -> None:
+        where = f"--address {self.address}"
+        if host is self.hosts[0]:
+            where = f"--head --port {_PORT} --include-dashboard=false"
+        host.bg(
+            f"{self._env} {_RAY} start {where} --node-ip-address {host.ip} {_SMALL}",
+            self._log_dir / f"ray-{host.name}.log",
+        )
+
+    def n_alive(self) -> int:
+        """Nodes that Ray calls alive."""
+        look = (
+            "import ray; ray.init(address='auto', logging_level='ERROR', log_to_driver=False); "
+            "print(sum(node['Alive'] for node in ray.nodes()))"
+        )
+        try:
+            return int(self.hosts[0].run(f'{self._env} {PYTHON} -c "{look}"').split()[-1])
+        except Exception:  # noqa: BLE001  # it is starting
+            return 0
+
+    def twolane(self, host: Host, arguments: str, *, timeout_s: float = 120) -> str:
+        """What a command of ours prints there."""
+        command = f"{self._env} {PYTHON} -m twolane.cli {arguments}"
+        return host.run(command, timeout_s=timeout_s)
+
+    def up(self, host: Host, arguments: str) -> list[dict[str, Any]]:
+        """Start a cluster, or attach to it, from there. Returns its events."""
+        command = f"up --json --launcher ray --ray-address {self.address} {arguments}"
+        return [json.loads(line) for line in self.twolane(host, command).splitlines()]
+
+    def down(self, host: Host) -> None:
+        assert self.twolane(host, f"down --ray-address {self.address}") == "stopped\n"
+
+    def kill(self, host: Host, title: str, number: str = "KILL") -> None:
+        """Send a signal to the process that Ray or we call so."""
+        host.run(f"kill -{number} $(pgrep -f '^{title}')")
+
+    def ours(self, host: Host) -> list[str]:
+        """The command lines of our processes and actors there."""
+        lines = host.run("ps -eo args --no-headers").splitlines()
+        marks = ("twolane.deploy", "ray::AgentActor", "ray::ControllerActor", "ray::SeatActor")
+        return [line for line in lines if any(mark in line for mark in marks)]
+
+
+def wait_until(holds: Callable[[], bool], within_s: float, every_s: float = 0.2) -> None:
+    end_s = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < end_s, f"not within {within_s:g} s"
+        time.sleep(every_s)
+
+
+def _is_open(ip: str, port: int) -> bool:
+    try:
+        socket.create_connection((ip, port), timeout=1).close()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,69 @@
+"""`twolane certs`, as it is typed."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from twolane.cli.app import app
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "300")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def certs(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["certs", *arguments])
+
+
+def test_three_commands_make_what_a_router_beyond_the_loopback_needs(home: Path) -> None:
+    made = certs("init")
+    assert made.exit_code == 0, made.output
+    folder = home / ".config/twolane/certs"
+    assert str(folder / "ca.crt") in made.output
+    assert "next: twolane certs issue router/router-0 --host localhost" in made.output
+    made = certs("issue", "router/router-0", "--host", "gpu-a", "--host", "10.0.0.5")
+    assert made.exit_code == 0, made.output
+    assert "router/router-0  gpu-a 10.0.0.5" in made.output
+    (line,) = [each for each in made.output.splitlines() if each.startswith("next: ")]
+    assert shlex.split(line)[1:] == [
+        "twolane", "up", "--host", "0.0.0.0",
+        "--tls-ca", f"{folder}/ca.crt",
+        "--tls-cert", f"{folder}/router-0.crt",
+        "--tls-key", f"{folder}/router-0.key",
+    ]  # fmt: skip
+    made = certs("renew")
+    assert made.exit_code == 0, made.output
+    assert "router/router-0  gpu-a 10.0.0.5" in made.output
+
+
+def test_a_persons_certificate_comes_with_the_command_that_shows_it() -> None:
+    certs("init", "--dir", "d")
+    made = certs("issue", "client/acme/alice", "--dir", "d")
+    assert "next: twolane models --ca d/ca.crt --cert d/acme-alice.crt --key" in made.output
+
+
+def test_programs_read_json(home: Path) -> None:
+    assert json.loads(certs("init", "--dir", str(home / "d"), "--json").output)[0]["identity"] == ""
+    made = certs("issue", "worker/a", "worker/b", "--dir", str(home / "d"), "--json")
+    first, second = json.loads(made.output)
+    assert (first["identity"], second["identity"]) == ("worker/a", "worker/b")
+    assert Path(first["cert"]).exists()
+    assert Path(first["key"]).exists()
+    assert first["expires"].endswith("+00:00")
+
+
+def test_a_refusal_is_one_line_and_code_2() -> None:
+    for arguments in (["issue", "worker/a"], ["issue", "boss/a"], ["renew"]):
+        refused = certs(*arguments)
+        assert refused.exit_code == 2
+        assert refused.output.startswith("error: ")
+        assert len(refused.output.splitlines()) == 1

@@ -1,0 +1,152 @@
+"""`twolane certs`: an authority and its certificates, where there is no other authority."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from twolane.cli.common import console, json_option, print_json
+from twolane.cli.rows import Rows
+from twolane.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from twolane.security.certs import Issued
+
+DIRECTORY = Path("~/.config/twolane/certs")
+
+dir_option = click.option(
+    "--dir",
+    "directory",
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=DIRECTORY,
+    show_default=True,
+    help="Where the authority is, and what it issues.",
+)
+
+
+@click.group()
+def certs() -> None:
+    """Make certificates, for TLS between machines."""
+
+
+@certs.command()
+@click.option("--days", type=click.IntRange(1, 3650), default=3650, show_default=True)
+@dir_option
+@json_option
+def init(*, directory: Path, days: int, as_json: bool) -> None:
+    """Make an authority. Whoever has its key can make certificates: keep it off the servers."""
+    with _library():
+        from twolane.security import certs as library
+
+        made = library.init(directory.expanduser(), days=days)
+    _show([made], as_json)
+    if not as_json:
+        _next(["twolane", "certs", "issue", "router/router-0", "--host", "localhost"], directory)
+
+
+@certs.command()
+@click.argument("identities", metavar="ROLE/NAME...", nargs=-1, required=True)
+@click.option(
+    "--host",
+    "hosts",
+    multiple=True,
+    metavar="NAME_OR_IP",
+    help="How clients reach it; may be repeated.",
+)
+@click.option("--days", type=click.IntRange(1, 3650), default=30, show_default=True)
+@dir_option
+@json_option
+def issue(
+    *, identities: Sequence[str], hosts: Sequence[str], directory: Path, days: int, as_json: bool
+) -> None:
+    """Issue a certificate for each of router/NAME, worker/NAME, agent/NAME, controller/NAME,
+    operator/NAME, viewer/NAME, client/TENANT/NAME.
+
+    NAME is the process's: router-0, decode-0; of the launcher, controller.
+    """
+    with _library():
+        from twolane.security import certs as library
+
+        made = library.issue(directory.expanduser(), identities, hosts=hosts, days=days)
+    _show(made, as_json)
+    if not as_json:
+        _next(_use(made[0]), None)
+
+
+@certs.command()
+@click.argument("names", metavar="[NAME...]", nargs=-1)
+@click.option("--days", type=click.IntRange(1, 3650), default=30, show_default=True)
+@dir_option
+@json_option
+def renew(*, names: Sequence[str], directory: Path, days: int, as_json: bool) -> None:
+    """Replace the certificates with these file names, or all, by new ones with new keys.
+
+    Processes take them at the next connection: nothing needs a restart.
+    """
+    with _library():
+        from twolane.security import certs as library
+
+        made = library.renew(directory.expanduser(), names, days=days)
+    _show(made, as_json)
+
+
+@contextmanager
+def _library() -> Iterator[None]:
+    """What it raises becomes errors of our tree."""
+    try:
+        from twolane.security.certs import CertsError
+    except ModuleNotFoundError as error:
+        raise InvalidRequestError(
+            f"making certificates needs {error.name}: pip install 'twolane[serve]'"
+        ) from error
+    try:
+        yield
+    except CertsError as error:
+        raise InvalidRequestError(str(error)) from error
+
+
+def _show(made: Sequence[Issued], as_json: bool) -> None:
+    if as_json:
+        print_json([_fields(each) for each in made])
+        return
+    rows = Rows(("wrote", "key", "identity", "hosts", "until"), ())
+    for each in made:
+        until = f"{each.expires:%Y-%m-%d %H:%M} UTC"
+        who = each.identity or "authority"
+        rows.add_row(str(each.cert), each.key.name, who, " ".join(each.hosts), until)
+    console().print(rows)
+
+
+def _fields(issued: Issued) -> dict[str, Any]:
+    return {
+        "identity": issued.identity,
+        "cert": str(issued.cert),
+        "key": str(issued.key),
+        "hosts": issued.hosts,
+        "expires": issued.expires.isoformat(),
+    }
+
+
+def _use(issued: Issued) -> list[str]:
+    """The command that uses it."""
+    files = [str(issued.cert.with_name("ca.crt")), str(issued.cert), str(issued.key)]
+    kind = issued.identity.partition("/")[0]
+    if kind in ("operator", "viewer", "client"):
+        command = ["twolane", "models" if kind == "client" else "status"]
+        options = ["--ca", "--cert", "--key"]
+    else:
+        command = ["twolane", "up", "--host", "0.0.0.0"]
+        options = ["--tls-ca", "--tls-cert", "--tls-key"]
+    return command + [part for pair in zip(options, files, strict=True) for part in pair]
+
+
+def _next(command: Sequence[str], directory: Path | None) -> None:
+    """What to type next."""
+    extra = [] if directory in (None, DIRECTORY) else ["--dir", str(directory)]
+    click.echo(f"next: {shlex.join([*command, *extra])}")

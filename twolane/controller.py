@@ -1,0 +1,85 @@
+"""The operator's client of a cluster's launcher: what starts, ends and proves dead.
+
+It speaks to the unix socket that `twolane up` opens in its folder, which its user alone may open.
+"""
+
+from __future__ import annotations
+
+import getpass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+
+from twolane.admin import UNIX, only_socket
+from twolane.config import CONTROLLER_SOCKET_NAME
+from twolane.errors import InvalidParameterError, TwolaneError
+from twolane.failures import explain
+from twolane.rpc.options import CHANNEL_OPTIONS
+from twolane.v1 import agent_pb2, agent_pb2_grpc
+
+_CALL_S = 10.0
+_FENCE_S = 600.0  # a fence command may take minutes
+
+
+class NotProvenError(TwolaneError):
+    """Nothing proves that it has ended: the message tells why."""
+
+    reason = "NOT_PROVEN"
+
+
+class ControllerClient:
+    """Every method blocks and raises errors of `twolane.errors`, or `NotProvenError`."""
+
+    def __init__(self, endpoint: str | None = None) -> None:
+        """`endpoint` is unix:PATH; None: that of the only cluster of this user on this machine.
+        Raises `UnavailableError` if there is none, or several."""
+        self.endpoint = endpoint or only_socket(CONTROLLER_SOCKET_NAME)
+        if not self.endpoint.startswith(UNIX):
+            raise InvalidParameterError("endpoint", endpoint, "unix:PATH of a launcher's socket")
+        self._channel = grpc.insecure_channel(self.endpoint, options=CHANNEL_OPTIONS)
+        self._stub = agent_pb2_grpc.ControllerServiceStub(self._channel)
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the run: it vanishes when the cluster has stopped."""
+        return Path(self.endpoint.removeprefix(UNIX)).parent
+
+    def fence(self, worker_id: str) -> str:
+        """Kill a worker. Returns the proof of its end in words, with its class."""
+        request = agent_pb2.FenceWorkerRequest(worker_id=worker_id, who=getpass.getuser())
+        return str(self._call(self._stub.FenceWorker, request, _FENCE_S).proof)
+
+    def say_off(self, host: str) -> str:
+        """Say that you have seen that host off: all that ran there counts as dead."""
+        request = agent_pb2.SayHostOffRequest(host=host, who=getpass.getuser())
+        return str(self._call(self._stub.SayHostOff, request, _CALL_S).proof)
+
+    def stop(self) -> None:
+        """Ask the cluster to stop, as Ctrl-C does."""
+        request = agent_pb2.StopClusterRequest(who=getpass.getuser())
+        self._call(self._stub.StopCluster, request, _CALL_S)
+
+    def close(self) -> None:
+        """May be called twice."""
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _call(self, method: Any, request: object, bound_s: float) -> Any:
+        try:
+            return method(request, timeout=bound_s)
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
+                raise NotProvenError(error.details() or "") from error
+            raise explain(error, endpoint=self.endpoint, timeout_s=bound_s) from error

@@ -1,4 +1,4 @@
-"""Times and bounds of the transfer lane."""
+"""Times and bounds of KV transfers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseConfig:
-    """Shared by both sides. A lease that runs out is suspicion, never proof."""
+    """Used by both sides. An expired lease is suspicion, never proof."""
 
-    lease_s: float = 6.0  # how long either side believes in the other without hearing of a key
-    heartbeat_s: float = 1.0  # one batched Renew a peer
+    lease_s: float = 6.0  # how long a side holds a transfer without a message about it
+    heartbeat_s: float = 1.0  # between two Renews, one batch for each peer
     retry_first_s: float = 0.1  # RESERVE, DONE, Revoke, Abandon: first repeat, then doubling
     retry_most_s: float = 1.0
 
@@ -23,14 +23,14 @@ class LeaseConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SenderConfig:
-    """One prefill worker's sending side."""
+    """The sending side of a prefill worker."""
 
     lease: LeaseConfig = LeaseConfig()
-    window_bytes: int = 64 * MIB  # most bytes handed to the transport and not completed, a peer
+    window_bytes: int = 64 * MIB  # most bytes posted and not completed, for each peer
     post_bytes: int = 8 * MIB  # most bytes of one post (and so of one Chunk)
-    holding_cap_pages: int = 0  # `is_full` from here on; 0: no cap
-    max_regrants: int = 5  # a transfer whose grant is lost more often fails
-    stuck_after_s: float = 3.0  # sends to a receiver are under way, and nothing of them moved
+    holding_cap_pages: int = 0  # no new prefill from here on; 0: no cap
+    max_regrants: int = 5  # a transfer that loses its grant more often fails
+    stuck_after_s: float = 3.0  # sends to a receiver are under way and none has moved
 
     def __post_init__(self) -> None:
         assert self.stuck_after_s > 0
@@ -39,15 +39,15 @@ class SenderConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiverConfig:
-    """One decode worker's receiving side."""
+    """The receiving side of a decode worker."""
 
     lease: LeaseConfig = LeaseConfig()
     queue_limit: int = 256  # reservations that wait for pages; Busy beyond
-    pass_looks: int = 8  # at so many behind a head without room, whether they find some
-    quarantine_cap_pages: int = 0  # no reservation is granted from here on; 0: half the pool
-    fence_after_s: float = 60.0  # a quarantine older than this asks for a fence below the cap too
-    landing_timeout_s: float = 3.0  # DONE is here, bytes are not: revoke, so that they come again
-    reattach_s: float = 1.0  # a peer whose link broke and that is not back by then is judged
-    judge_wait_s: float = 0.5  # bytes of a judged peer that are under way may land this long
-    max_regrants: int = 5  # a transfer that is spoilt more often is dead
+    pass_looks: int = 8  # reservations behind a head without room that may be granted first
+    quarantine_cap_pages: int = 0  # no grants from here on; 0: half the pool
+    fence_after_s: float = 60.0  # a quarantine older than this asks for a fence, cap or not
+    landing_timeout_s: float = 3.0  # DONE came, bytes did not: revoke, so that they are sent again
+    reattach_s: float = 1.0  # a peer whose link is not back by then is judged
+    judge_wait_s: float = 0.5  # bytes of a judged peer may still land for this long
+    max_regrants: int = 5  # a transfer that loses its grant more often is dead
     require_checksums: bool = True

@@ -1,4 +1,4 @@
-"""What the transfer lane asks of a pool in the memory of a device. Knows no CUDA.
+"""What KV transfers need of a pool in the memory of a device. Knows no CUDA.
 
     memory = ...                        a DeviceMemory: `twolane.worker.cuda.memory` on a GPU, and
                                         the shipped double, `twolane.kvtransfer.testing.device`
@@ -10,7 +10,7 @@
 A page of several ranks is the concatenation of their pages, in the order of ranks: where each lies
 is the memory's business, on our side and on a peer's.
 
-Whoever uses a lane asks its fences from time to time; no other stream is ever made to wait for one,
+Users of a copy stream poll its fences; no other stream is ever made to wait for one,
 so that a peer which is stuck holds up its own copies and no step of an engine.
 """
 
@@ -30,13 +30,13 @@ Bytes = npt.NDArray[np.uint8]
 Sums = npt.NDArray[np.uint64]
 
 
-Mark = object  # on a device: lanes may be told to wait for it (an engine's, `Step.written`)
+Mark = object  # a device event that copies can wait for (an engine's `Step.written`)
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Memory of this process. Several of one pool are of one size: page p is the concatenation of
-    the p-th part of each."""
+    """A stretch of this process's memory. The regions of one pool have one size; page p is the
+    concatenation of the p-th part of each."""
 
     address: int
     n_bytes: int
@@ -44,19 +44,19 @@ class Region:
 
 
 def region_of(pool: Pool) -> Region:
-    """Of a pool in host memory, which must outlive it."""
+    """The region of a pool in host memory, which must outlive it."""
     assert pool.flags.c_contiguous
     return Region(pool.ctypes.data, pool.nbytes)
 
 
 class DeviceError(OSError):
-    """A device refused a mapping or a copy, or a copy failed. Says which."""
+    """A device refused a mapping or a copy, or a copy failed; the message names it."""
 
 
 class Fence(Protocol):
     def is_done(self) -> bool:
-        """All that its lane was given before is over: nothing of it reads or writes any more, also
-        where this raises `DeviceError` because some of it failed."""
+        """True when all copies before it have ended: none of them reads or writes any more. Also
+        true of copies that failed, for which this raises `DeviceError`."""
         ...
 
 
@@ -67,21 +67,20 @@ class PeerPool(Protocol):
     def n_pages(self) -> int: ...
 
     def close(self) -> None:
-        """Unmap it. The lanes that wrote to it are closed by then. Raises `DeviceError`. Twice is
-        fine."""
+        """Unmap it. Close the copy streams that write to it before. Raises `DeviceError`. May be
+        repeated."""
         ...
 
 
 class CopyStream(Protocol):
-    """Copies of one thread, carried out in order. Only `close` waits, of a sound device.
+    """Copies of one thread, carried out in order. On a sound device only `close` waits.
 
     Of memory that was `made`, pages are named by what they are made of, as `CopyPlan.src` does;
     what they are made of does not change between a call and the `mark` after it.
     """
 
     def after(self, mark: Mark) -> None:
-        """What is given from now on begins when the device has passed the mark. Raises
-        `DeviceError`."""
+        """Later copies begin when the device has passed this event. Raises `DeviceError`."""
         ...
 
     def to_peer(self, peer: PeerPool, src: PageIds, dst: PageIds) -> None:
@@ -93,26 +92,27 @@ class CopyStream(Protocol):
         ...
 
     def from_host(self, buffer: Bytes, pages: PageIds) -> None:
-        """Copy pinned memory `[n, page_bytes]` into pages; not where they are made. Raises
+        """Copy pinned memory `[n, page_bytes]` into pages; not for converted ones. Raises
         `DeviceError`."""
         ...
 
     def sum(self, pages: PageIds) -> Sums:
-        """The mix64 of each page as it is then; filled once a later fence is done. Raises
+        """The mix64 checksum of each page at that time; filled once a later fence is done. Raises
         `DeviceError`."""
         ...
 
     def mark(self) -> Fence:
-        """Never raises: a device that has no fence to give is waited for, and the fence tells."""
+        """An event after all copies so far. Never raises: if the device cannot record one, this
+        waits, and the fence reports the error."""
         ...
 
     def close(self) -> None:
-        """Wait for all that was given. Never raises. Twice is fine."""
+        """Wait for all copies. Never raises. May be repeated."""
         ...
 
 
 class SentMemory(Protocol):
-    """Pages that a sender's ends read. Any thread may call; lanes are used by one thread each."""
+    """Pages that outlets read. Any thread may call; each copy stream belongs to one thread."""
 
     page_bytes: int  # of all ranks
 
@@ -126,11 +126,11 @@ class SentMemory(Protocol):
         ...
 
     def pin(self, buffer: Bytes) -> None:
-        """From now on lanes may copy from and to this host memory. Raises `DeviceError`."""
+        """From now on copy streams may use this host memory. Raises `DeviceError`."""
         ...
 
     def unpin(self, buffer: Bytes) -> None:
-        """No lane uses it any more. Raises `DeviceError`."""
+        """Call when no copy stream uses it any more. Raises `DeviceError`."""
         ...
 
 
@@ -146,8 +146,7 @@ class DeviceMemory(SentMemory, Protocol):
         ...
 
     def enter(self) -> None:
-        """What libraries do on this thread from now on is about this device. Raises
-        `DeviceError`."""
+        """Make this device current on this thread, for libraries. Raises `DeviceError`."""
         ...
 
     def export(self) -> str:
@@ -161,6 +160,6 @@ class DeviceMemory(SentMemory, Protocol):
 
     def made(self, source: Layout, target: Layout) -> SentMemory:
         """This pool, whose layout is `source`, as pages of `target`, which `unfit` has nothing
-        against. Each lane of it has a staging of its own, which goes when the lane closes.
+        against. Each copy stream of it has a staging buffer of its own, freed when it closes.
         Raises `DeviceError`."""
         ...

@@ -1,4 +1,4 @@
-"""News that `Sender` and `Receiver` give to the roles."""
+"""Events of `Sender` and `Receiver` for the roles."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from twolane.kvtransfer.key import Key
 
 @dataclass(frozen=True, slots=True)
 class FirstToken:
-    """The token that P sampled, which rides on DONE."""
+    """The token that P sampled; DONE carries it."""
 
     token: int
     logprob: float | None = None
@@ -26,7 +26,9 @@ class Committed:
     key: Key
     n_pages: int  # pages that were moved (those that the receiver had already are not counted)
     n_bytes: int
-    at_s: float = field(default=0.0, compare=False)  # when its COMMIT came; news may be read later
+    at_s: float = field(
+        default=0.0, compare=False
+    )  # when its COMMIT came; the event may be read later
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Nothing of this key is pinned here and no send of it is under way; the key is forgotten."""
+    """Nothing of this key is pinned, no send of it is under way, and the key is forgotten."""
 
     key: Key
 
@@ -68,7 +70,7 @@ SenderEvent = Committed | Unplaced | Failed | Released
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """All is here and verified. The pages stay the receiver's until `try_commit` or `cancel`.
+    """All pages have landed and are verified. The receiver has them until `try_commit` or `cancel`.
 
     `Abandoned` may follow as long as nobody has committed it.
     """
@@ -81,7 +83,7 @@ class Landed:
 
 @dataclass(frozen=True, slots=True)
 class Dead:
-    """The transfer will never complete: a new attempt must be made."""
+    """The transfer will never complete: the request needs a new attempt."""
 
     key: Key
     reason: str
@@ -89,7 +91,7 @@ class Dead:
 
 @dataclass(frozen=True, slots=True)
 class Abandoned:
-    """The sender gave it up (cancelled, or "finish": the first token ended the request)."""
+    """The sender abandoned it (cancelled, or "finish": the first token ended the request)."""
 
     key: Key
     reason: str

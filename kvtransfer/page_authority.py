@@ -1,4 +1,4 @@
-"""What the transfer lane asks of the page allocator of its worker."""
+"""What KV transfers need of their worker's page allocator."""
 
 from __future__ import annotations
 

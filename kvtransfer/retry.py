@@ -1,4 +1,4 @@
-"""When to say something again: at once, then with doubling pauses."""
+"""When to repeat a message: at once, then with doubling pauses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from twolane.kvtransfer.config import LeaseConfig
 
 
 class Retry:
-    """The next repeat of one message. `start` when it was said first; `is_due` counts a repeat."""
+    """When one message is repeated next. Call `start` when it is first sent; `is_due` counts a
+    repeat."""
 
     __slots__ = ("_at", "_first_s", "_most_s", "_pause_s")
 
@@ -20,7 +21,7 @@ class Retry:
         self._at = now + self._pause_s
 
     def is_due(self, now: float) -> bool:
-        """True at most once a pause; the next pause is then twice as long."""
+        """True at most once in each pause; the next pause is twice as long."""
         if now < self._at:
             return False
         self._pause_s = min(self._pause_s * 2, self._most_s)

@@ -3,9 +3,8 @@
     Outlet    one sender's way to one receiver: reads source pages
     Landing   one receiver's arrivals of one kind, from all senders: destination pages
 
-No call blocks. Work happens on a thread of the transport (or in virtual time); its news wait until
-`poll`, and `wake` (given at construction or by `set_wake`) is called, from any thread, when there
-are any.
+No call blocks. Work happens on a thread of the transport (or in virtual time). Its events wait
+until `poll`; `wake` (set by `set_wake`) is called from any thread when there are some.
 """
 
 from __future__ import annotations
@@ -27,29 +26,28 @@ Wake = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class Posted:
-    """A post is complete locally: its source pages are not read any more.
+    """A post is complete locally: its source pages are no longer read.
 
-    `ok` False: cancelled or failed; some of its bytes may have gone out.
+    `ok` False: cancelled or failed; some of its bytes may have been sent.
     """
 
     post: int
     ok: bool
-    checksums: Checksums  # one a page of the plan; empty when checksums are off or not ok
+    checksums: Checksums  # one for each page; empty when checksums are off or not ok
 
 
 class Outlet(Protocol):
-    """Sender's end. Completions come in any order, exactly one a post."""
+    """Sender's end. Completions come in any order, exactly one for each post."""
 
     def post(self, post: int, generation: int, plan: CopyPlan) -> None:
-        """Copy the plan's source pages to the receiver. `post` is the caller's name for it."""
+        """Copy the plan's source pages to the receiver. `post` is the caller's number for it."""
         ...
 
     def cancel(self, generation: int) -> None:
-        """Complete all posts of the generation soon; what was not begun never begins.
+        """Complete all posts of the generation soon; those that have not begun never begin.
 
-        What a device was given behind an engine's mark is begun: it is carried out after this. Over
-        cuda_ipc that is into the receiver's pages, which it frees when we say that all is over
-        (Drained).
+        Copies that wait on a device for an engine's event have begun: they are still carried out.
+        Over cuda_ipc they write into the receiver's pages, which stay in quarantine until Drained.
         """
         ...
 
@@ -57,35 +55,35 @@ class Outlet(Protocol):
 
     @property
     def n_moved(self) -> int:
-        """Grows as posts get on, by the pieces or bytes that this transport tells apart."""
+        """Grows as posts make progress, in bytes or pieces of this transport."""
         ...
 
     def set_wake(self, wake: Wake) -> None: ...
 
     def close(self) -> None:
-        """Stop; every post under way is complete (not ok) when this returns. Twice is fine."""
+        """Stop; every post under way is complete (not ok) when this returns. May be repeated."""
         ...
 
     def close_soon(self) -> bool:
-        """As `close`, without waiting: it begins to stop, and is asked again until this is True."""
+        """`close` without waiting: call again until it returns True."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The bytes of these pages of a grant are here; this is what they sum up to."""
+    """These pages of a grant have landed, with these checksums."""
 
     generation: int
     first: int  # index into the grant's pages
     n_pages: int
-    checksums: Checksums | None  # None: this landing does not compute any
+    checksums: Checksums | None  # None: this landing computes none
 
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """This process will not write to the pages of the revoked grant any more.
+    """This process no longer writes to the pages of the revoked grant.
 
-    Proof that frees them where the receiver is the writer; worth nothing where the sender is.
+    That is proof, and frees them, where the receiver is the writer; not where the sender is.
     """
 
     generation: int
@@ -95,27 +93,27 @@ LandingEvent = Checked | Stopped
 
 
 class Landing(Protocol):
-    """Receiver's end of all senders that use this transport."""
+    """Receiver's end of a transport, for all senders that use it."""
 
-    sender_writes: bool  # the sender writes into our memory: only its word, or its end, is proof
+    sender_writes: bool  # into our memory: then only its Drained, or its end, is proof
     lane: ReceiverLane  # what protects its connections; `plain` where pages never leave the host
-    digests: tuple[str, ...]  # that its `Checked` may bring, best first; none: chunks need no sums
+    digests: tuple[str, ...]  # of its `Checked`, best first; none: chunks need no checksums
 
     @property
     def address(self) -> str:
-        """Where senders find it (ReceiverHello.transport_address)."""
+        """What senders connect to (ReceiverHello.transport_address)."""
         ...
 
     def grant(self, sender_epoch: int, generation: int, pages: PageIds) -> None:
-        """From now on the sender's bytes for this generation may land in these pages, once each."""
+        """From now on the sender may write these pages under this generation, each once."""
         ...
 
     def check(self, generation: int, first: int, n: int) -> None:
-        """Answered by `Checked` once pages [first, first + n) of the grant have landed."""
+        """Answer `Checked` once pages [first, first + n) of the grant have landed."""
         ...
 
     def revoke(self, generation: int) -> None:
-        """Nothing lands under this generation any more; answered by `Stopped`. Twice is fine."""
+        """Nothing lands under this generation any more. Answered by `Stopped`. May be repeated."""
         ...
 
     def poll(self) -> list[LandingEvent]: ...
@@ -123,5 +121,5 @@ class Landing(Protocol):
     def set_wake(self, wake: Wake) -> None: ...
 
     def close(self) -> None:
-        """Stop; nothing is written by this process when this returns. Twice is fine."""
+        """Stop; this process writes nothing when this returns. May be repeated."""
         ...

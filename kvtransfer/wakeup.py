@@ -1,4 +1,4 @@
-"""From a transport's thread to the event loop, without either waiting for the other."""
+"""Wakes the event loop from a transport's thread; neither waits for the other."""
 
 from __future__ import annotations
 
@@ -27,6 +27,6 @@ class Wakeup:
             self._loop.call_soon_threadsafe(self._run)
 
     def _run(self) -> None:
-        self._is_set = False  # before the handler: what comes from now on calls again
+        self._is_set = False  # before the handler runs: later events call it again
         with self._fault.watch():
             self._handler()

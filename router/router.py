@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable
 from types import TracebackType
 
 from twolane.errors import (
@@ -24,6 +24,7 @@ from twolane.router.config import RouterConfig
 from twolane.router.dispatch.board import Observer
 from twolane.router.dispatch.dispatch import Dispatcher
 from twolane.router.intake import Intake
+from twolane.router.members.host_reports import HostReports
 from twolane.router.members.member import MemberState
 from twolane.router.members.model import ModelFacts
 from twolane.router.members.session import WorkerDialer, WorkerSession
@@ -75,8 +76,7 @@ class Router:
         self._is_stopping = False
         self._is_flush_due = False
         self._started = 0.0
-        self._hosts: tuple[cluster_pb2.HostStatus, ...] = ()
-        self._hosts_at = 0.0
+        self.hosts = HostReports(config.membership.gone_after_s)
 
     async def __aenter__(self) -> Router:
         self._loop = asyncio.get_running_loop()
@@ -250,15 +250,6 @@ class Router:
         self._dispatcher.report_gone(epoch, self._loop.time(), host=host)
         self._flush()
 
-    def heard_at(self) -> float | None:
-        """When a worker was last heard, in the event loop's time; None: there is none."""
-        return max((member.last_heard for member in self._dispatcher.members), default=None)
-
-    def note_hosts(self, hosts: Sequence[cluster_pb2.HostStatus]) -> None:
-        """What a controller knows of the hosts. It is shown until the controller is silent."""
-        self._hosts = tuple(hosts)
-        self._hosts_at = self._loop.time()
-
     def service_status(
         self, submission_ids: Iterable[str], *, tenant: str = ""
     ) -> inference_pb2.GetStatusResponse:
@@ -270,11 +261,7 @@ class Router:
     def status(self, *, with_requests: bool = True) -> cluster_pb2.GetClusterStatusResponse:
         board, now = self._dispatcher.board, self._loop.time()
         status = make_status(board, started=self._started, now=now, with_requests=with_requests)
-        age_s = now - self._hosts_at
-        if age_s < self.config.membership.gone_after_s:
-            status.hosts.extend(self._hosts)
-            for host in status.hosts:
-                host.for_s += age_s
+        status.hosts.extend(self.hosts.current(now))
         return status
 
     def check_integrity(self) -> None:
@@ -332,6 +319,9 @@ class Router:
                 left_s=time_left_s,
             )
         with self.refusals.noting():
+            self._dispatcher.board.accounts.of(caller.tenant, arrived).check_priority(
+                message.priority
+            )
             job = await self._intake.make_job(
                 message, arrived, time_left_s, caller, default_max_tokens=default_max_tokens
             )

@@ -14,7 +14,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 
-from twolane.rpc.listen import bare
+from twolane.rpc.listen import bare, is_local
 from twolane.security import certs, credentials
 from twolane.security.tls import TlsFiles
 
@@ -23,7 +23,7 @@ FAR = "127.0.0.2"
 
 def far_is_far(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on `FAR` is beyond the loopback."""
-    real = credentials.is_local
+    real = is_local
     monkeypatch.setattr(credentials, "is_local", lambda host: bare(host) != FAR and real(host))
 
 

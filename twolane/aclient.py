@@ -10,25 +10,19 @@ from typing import Self, TypeVar, Unpack
 
 import grpc
 
-from twolane.config import (
-    ClientConfig,
-    api_key_from_env,
-    check_api_key,
-    check_endpoint,
-    check_seconds,
-    endpoint_from_env,
-)
+from twolane.config import ClientConfig, check_seconds
 from twolane.errors import InvalidRequestError
-from twolane.failures import explain, unreachable
+from twolane.failures import TlsUse, explain, unreachable
 from twolane.params import check_text
 from twolane.prompts import RequestOptions, build_request
-from twolane.rpc.options import CHANNEL_OPTIONS
+from twolane.security.target import Stamp, find_target
 from twolane.service_status import Caller, ServiceStatus
 from twolane.stream import AsyncStream, check_loop, running_loop
 from twolane.v1 import inference_pb2, inference_pb2_grpc
 from twolane.values import Completion, Model
 
 ResponseT = TypeVar("ResponseT")
+_CALLS_END_S = 3600.0  # how long calls go on over a channel whose certificate was renewed
 
 
 class AsyncClient:
@@ -40,12 +34,17 @@ class AsyncClient:
     """
 
     def __init__(self, endpoint: str | None = None, *, config: ClientConfig | None = None) -> None:
-        self.endpoint = check_endpoint(endpoint or endpoint_from_env())
         self._config = config or ClientConfig()
-        api_key = self._config.api_key or api_key_from_env()
-        self._metadata = _showing(check_api_key(api_key)) if api_key else ()
+        self._target = find_target(endpoint, self._config)
+        self._metadata = self._target.metadata
         self._is_closed = False
         self._opened: tuple[asyncio.AbstractEventLoop, grpc.aio.Channel] | None = None
+        self._stamp: Stamp = ()  # of the certificates that the channel has
+        self._replaced: list[asyncio.Task[None]] = []  # channels that end with their calls
+
+    @property
+    def endpoint(self) -> str:
+        return self._target.endpoint
 
     async def connect(self, timeout_s: float | None = None) -> Self:
         """Return `self` as soon as the cluster's door is reachable, else raise UnavailableError."""
@@ -55,6 +54,8 @@ class AsyncClient:
             async with asyncio.timeout(bound_s):
                 await self._channel.channel_ready()
         except TimeoutError:
+            if self._target.ca:
+                await self.models()  # fails with the reason
             raise unreachable(self.endpoint, f"no connection within {bound_s:g} s") from None
         return self
 
@@ -72,7 +73,9 @@ class AsyncClient:
         bound_s = self._config.timeout_s if timeout_s is None else timeout_s
         call = self._inference.Generate(request, timeout=bound_s, metadata=self._metadata)
         return AsyncStream(
-            call, request.request_id, partial(explain, endpoint=self.endpoint, timeout_s=bound_s)
+            call,
+            request.request_id,
+            partial(explain, endpoint=self.endpoint, timeout_s=bound_s, tls=self._tls),
         )
 
     async def cancel(self, request_id: str) -> bool:
@@ -115,6 +118,9 @@ class AsyncClient:
         check_loop(loop)
         self._is_closed = True
         await channel.close()
+        for task in self._replaced:
+            task.cancel()
+        await asyncio.gather(*self._replaced, return_exceptions=True)
 
     async def __aenter__(self) -> Self:
         return self
@@ -133,12 +139,22 @@ class AsyncClient:
         if self._is_closed:
             raise InvalidRequestError("this client is closed")
         if self._opened is None:
-            loop = running_loop()
-            channel = grpc.aio.insecure_channel(self.endpoint, options=CHANNEL_OPTIONS)
-            self._opened = (loop, channel)
+            self._stamp = self._target.stamp()
+            self._opened = (running_loop(), self._target.channel())
         loop, channel = self._opened
         check_loop(loop)
+        stamp = self._target.stamp()
+        if stamp and stamp != self._stamp:  # our certificate has been renewed
+            ended = asyncio.create_task(channel.close(_CALLS_END_S), name="replaced-channel")
+            self._replaced = [task for task in self._replaced if not task.done()] + [ended]
+            self._stamp = stamp
+            channel = self._target.channel()
+            self._opened = (loop, channel)
         return channel
+
+    @property
+    def _tls(self) -> TlsUse:
+        return TlsUse(str(self._target.ca), str(self._target.cert))
 
     @property
     def _inference(self) -> inference_pb2_grpc.InferenceServiceStub:
@@ -151,8 +167,6 @@ class AsyncClient:
         try:
             return await method(request, timeout=bound_s, metadata=self._metadata)
         except grpc.RpcError as error:
-            raise explain(error, endpoint=self.endpoint, timeout_s=bound_s) from error
-
-
-def _showing(api_key: str) -> tuple[tuple[str, str], ...]:
-    return (("authorization", f"Bearer {api_key}"),)
+            raise explain(
+                error, endpoint=self.endpoint, timeout_s=bound_s, tls=self._tls
+            ) from error

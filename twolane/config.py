@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from twolane.errors import InvalidParameterError
@@ -12,16 +13,12 @@ from twolane.params import is_number
 
 ENDPOINT_VARIABLE = "TWOLANE_ENDPOINT"
 API_KEY_VARIABLE = "TWOLANE_API_KEY"
+CONTEXT_VARIABLE = "TWOLANE_CONTEXT"
 DEFAULT_ENDPOINT = "localhost:7200"
 SOCKET_NAME = "admin.sock"  # of operators, at a router
 CONTROLLER_SOCKET_NAME = "controller.sock"  # of operators, at the launcher
 _ENDPOINT_BOUND = f"HOST:PORT, like {DEFAULT_ENDPOINT}"
 _MAX_PORT = 65535
-
-
-def endpoint_from_env() -> str:
-    """Where the cluster is: `TWOLANE_ENDPOINT`, else localhost:7200."""
-    return named_endpoint() or DEFAULT_ENDPOINT
 
 
 def named_endpoint() -> str | None:
@@ -32,6 +29,16 @@ def named_endpoint() -> str | None:
 def api_key_from_env() -> str | None:
     """The API key to show: `TWOLANE_API_KEY`, or none."""
     return os.environ.get(API_KEY_VARIABLE) or None
+
+
+def context_from_env() -> str | None:
+    """The context to use: `TWOLANE_CONTEXT`, or none."""
+    return os.environ.get(CONTEXT_VARIABLE) or None
+
+
+def contexts_path() -> Path:
+    """The user's file of contexts."""
+    return Path("~/.config/twolane/config.toml").expanduser()
 
 
 def check_api_key(api_key: Any) -> str:
@@ -63,9 +70,16 @@ def check_endpoint(endpoint: Any) -> str:
 class ClientConfig:
     """`timeout_s` is the deadline of a generation that names none; None lets it run for ever.
     `call_timeout_s` bounds every short call (cancel, models, status, drain). `api_key` is shown
-    with every call; None: that of `TWOLANE_API_KEY`, if it is set."""
+    with every call; None: that of `TWOLANE_API_KEY`, if it is set.
+
+    `ca` is the PEM file of the server's authority: with it the connection is TLS. `cert` and `key`
+    are this client's certificate. `context` is one of the user's file (`twolane.security.contexts`)."""
 
     api_key: str | None = field(default=None, repr=False)
+    ca: str | Path = ""
+    cert: str | Path = ""
+    key: str | Path = ""
+    context: str | None = None
     timeout_s: float | None = None
     connect_timeout_s: float = 5.0
     call_timeout_s: float = 10.0

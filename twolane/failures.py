@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import grpc
 
 from twolane.config import ENDPOINT_VARIABLE, SOCKET_NAME
@@ -12,14 +14,28 @@ from twolane.errors import (
     InvalidRequestError,
     OverloadedError,
     TwolaneError,
+    UnauthenticatedError,
     UnavailableError,
     UnimplementedError,
 )
 from twolane.rpc.errors import from_rpc_error
 
 
+@dataclass(frozen=True, slots=True)
+class TlsUse:
+    """The files that a client used: the server's authority and its own certificate, or empty."""
+
+    ca: str = ""
+    cert: str = ""
+
+
 def explain(
-    error: grpc.RpcError, *, endpoint: str, timeout_s: float | None, n_tokens: int | None = None
+    error: grpc.RpcError,
+    *,
+    endpoint: str,
+    timeout_s: float | None,
+    n_tokens: int | None = None,
+    tls: TlsUse | None = None,
 ) -> TwolaneError:
     """The error of our tree; what gRPC itself says in a few words is said in full here.
 
@@ -35,6 +51,8 @@ def explain(
             f"the router of {endpoint} was lost after {tokens}; send the request again",
             metadata={"endpoint": endpoint, "tokens": str(n_tokens)},
         )
+    if isinstance(ours, UnavailableError) and (text := _handshake(ours.message, endpoint, tls)):
+        return UnauthenticatedError(text, metadata={"endpoint": endpoint})
     # "failed to connect to all addresses; last error: …: Connection refused", or
     # "errors resolving …: [field:hostname lookup error:…: Domain name not found]"
     why = ours.message.removesuffix("]").rpartition(": ")[2]
@@ -63,6 +81,37 @@ def explain(
             metadata={"timeout_s": f"{timeout_s:g}"},
         )
     return ours
+
+
+def _handshake(said: str, endpoint: str, tls: TlsUse | None) -> str:
+    """Why a connection to `endpoint` was not made, in words, if TLS was the reason; else empty."""
+    tls = tls or TlsUse()
+    for sign, text in (
+        ("certificate has expired", "has expired: renew it (`twolane certs renew`)"),
+        ("certificate is not yet valid", "is not valid yet: compare the clocks"),
+        ("CERTIFICATE_VERIFY_FAILED", f"is not signed by --ca {tls.ca}"),
+        (
+            "Hostname Verification Check failed",
+            f"is not for {endpoint.rpartition(':')[0]}: issue it with that --host",
+        ),
+    ):
+        if sign in said:
+            return f"the certificate of the server at {endpoint} {text}"
+    if "WRONG_VERSION_NUMBER" in said:
+        return f"the server at {endpoint} speaks plain text, not TLS: leave --ca out"
+    if "failed to connect" not in said or "Socket closed" not in said:
+        return ""
+    if not tls.ca:
+        return (
+            f"the server at {endpoint} closed the connection at once: it may want TLS (--ca FILE, "
+            "in Python ClientConfig(ca=…))"
+        )
+    if not tls.cert:
+        return f"the server at {endpoint} wants a client's certificate (--cert FILE --key FILE)"
+    return (
+        f"the server at {endpoint} refused the certificate {tls.cert}: it has expired, or another "
+        "authority has signed it; the server's log says which"
+    )
 
 
 def unreachable(endpoint: str, why: str) -> UnavailableError:

@@ -92,7 +92,7 @@ def agent(
             log_dir=(log_dir or state / "logs").absolute(),
             credentials=Credentials(
                 secret=secret_by_hand(secret_file),
-                tls=files.of(name) if files else None,
+                tls=None if files is None else files.of(name),
                 insecure=insecure,
             ),
             gpus=visible_devices() if gpus is None else tuple(filter(None, gpus.split(","))),

@@ -13,6 +13,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ from twolane.rpc.listen import ListenError, unreachable
 
 if TYPE_CHECKING:
     from twolane.kvtransfer.transport import Landing
+    from twolane.router.router import Router
     from twolane.worker.doors.server import WorkerServer
 
 
@@ -122,7 +124,9 @@ async def _serving_router(spec: RouterSpec, limit: int) -> AsyncIterator[Where]:
         except ListenError as error:
             raise StartError(str(error)) from error
         async with asyncio.TaskGroup() as tasks:
-            rule = end_as_orphan(spec.state_dir, spec.timing.orphan_s, server.router.heard_at)
+            rule = end_as_orphan(
+                spec.state_dir, spec.timing.orphan_s, partial(_heard_at, server.router)
+            )
             watch = tasks.create_task(rule, name="orphan")
             yield Where(
                 server.address,
@@ -185,6 +189,12 @@ async def _serving_worker(spec: WorkerSpec) -> AsyncIterator[Where]:
             await dialer.close()
             for landing in landings.values():
                 landing.close()
+
+
+def _heard_at(router: Router) -> float | None:
+    """When a worker was last heard, in the event loop's time; None: there is none."""
+    ages_s = [worker.last_heard_s for worker in router.status(with_requests=False).workers]
+    return asyncio.get_running_loop().time() - min(ages_s) if ages_s else None
 
 
 async def _run(server: WorkerServer) -> None:

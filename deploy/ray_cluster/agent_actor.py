@@ -14,7 +14,8 @@ from twolane.deploy.agent.server import AgentServer
 from twolane.deploy.process.evidence import read_evidence
 from twolane.deploy.spec.spec_json import from_json
 from twolane.rpc.listen import ListenError
-from twolane.security.credentials import Credentials
+from twolane.security.credentials import Credentials, UnprotectedError
+from twolane.security.tls import TlsFiles
 
 _PAUSE_S, _TRIES_S = 0.5, 20.0
 
@@ -31,6 +32,7 @@ class AgentPlan:
     port: int
     gpus: tuple[str, ...] = ()
     secret: str = field(repr=False)
+    tls: TlsFiles | None = None  # on that node
     insecure: bool = False
 
     def config(self) -> AgentConfig:
@@ -38,7 +40,7 @@ class AgentPlan:
         return AgentConfig(
             state_dir=state,
             log_dir=state / "logs",
-            credentials=Credentials(secret=self.secret, insecure=self.insecure),
+            credentials=Credentials(secret=self.secret, tls=self.tls, insecure=self.insecure),
             host_name=self.host_name,
             bind_host=self.ip,
             port=self.port,
@@ -113,6 +115,8 @@ async def _entered(plan: AgentPlan) -> AgentServer:
     while True:
         try:
             return await AgentServer(plan.config()).__aenter__()
+        except UnprotectedError:
+            raise
         except ListenError as error:
             if clock() > end:
                 raise ListenError(f"{error}; give this cluster other --ports") from error

@@ -106,6 +106,7 @@ def planned(name: str, cluster: ClusterSpec, found: list[Node], *, share: bool) 
                 ip=node.ip,
                 port=port_range(cluster.ports)[0] if cluster.ports else AGENT_PORT,
                 secret=cluster.secret,
+                tls=cluster.tls_of(host.name),
                 insecure=cluster.insecure,
             )
             plans.append(HostPlan(agent=agent, n_gpus=len(devices), seats=seats))

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from twolane.deploy.spec.cluster_spec import HostSpec
+from twolane.deploy.spec.host_options import HostOptions
 from twolane.deploy.spec.options import Declared, declared, settings
 from twolane.deploy.spec.page_rules import unprotected, unsummed
 from twolane.deploy.spec.settings import (
@@ -36,7 +36,6 @@ from twolane.deploy.spec.settings import (
 from twolane.deploy.spec.specs import ModelSpec
 from twolane.engine.config import EngineConfig
 from twolane.engine.errors import EngineConfigError
-from twolane.rpc.listen import bare
 
 Place = tuple[str | int, ...]  # of a field: ("pools", 0, "role")
 ROLES = {"prefill": (PREFILL,), "decode": (DECODE,), "both": (PREFILL, DECODE)}
@@ -118,32 +117,6 @@ class Pool(WorkerOptions):
     def title(self) -> str:
         """Its own name, or its role's: worker ids begin with it."""
         return self.name or NAMES[self.role]
-
-
-class HostOptions(_Part):
-    """A host with an agent of ours: see `twolane.deploy.spec.host_spec.HostSpec`."""
-
-    name: Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9.-]*$", max_length=253)]
-    agent: Annotated[str, Field(pattern=r"^\S+:\d{1,5}$")]
-    bind_host: str | None = None
-    advertise_host: str | None = None
-    gpus: Annotated[tuple[str, ...], Field(strict=False)] | None = None
-    seats: Annotated[int, Field(ge=1)] | None = None
-    fence_command: str = ""
-
-    def spec(self) -> HostSpec:
-        """Its processes are where its agent is, unless it says otherwise."""
-        address = bare(self.agent.rpartition(":")[0])
-        bind_host = self.bind_host or address
-        return HostSpec(
-            name=self.name,
-            agent=self.agent,
-            bind_host=bind_host,
-            advertise_host=self.advertise_host or (address if self.bind_host else ""),
-            gpus=self.gpus,
-            seats=self.seats,
-            fence_command=self.fence_command,
-        )
 
 
 @_with_options(RouterSettings)

@@ -1,4 +1,4 @@
-"""What both sides say first: who they are, whether their pages fit, how bytes shall travel."""
+"""The hellos: who both sides are, whether their pages fit, and which transport they use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _REMEDIES = {
     "page_lane": "both workers need the same page_lane for tcp",
     "trusted_fabric": "nixl sends pages unencrypted between hosts; trusted_fabric: true allows it",
 }
-HELLO_S = 5.0  # a link that has said none by then is closed
+HELLO_S = 5.0  # a link without a hello by then is closed
 
 
 def sender_hello(
@@ -53,7 +53,7 @@ def sender_hello(
 
 
 def paging_to(ours: transfer_pb2.SenderHello, theirs: transfer_pb2.ReceiverHello) -> Paging | None:
-    """How a row is cut into their pages; None: as into ours. Raises `LayoutError`."""
+    """How a row is cut into the receiver's pages; None: as into ours. Raises `LayoutError`."""
     if theirs.layout in ("", ours.layout):
         return None
     source, target = parse_layout(ours.layout), parse_layout(theirs.layout)
@@ -65,7 +65,7 @@ def paging_to(ours: transfer_pb2.SenderHello, theirs: transfer_pb2.ReceiverHello
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiverIdentity:
-    """What a receiver compares a sender's hello with."""
+    """A receiver's side of the handshake: compares a sender's hello with these."""
 
     worker_id: str
     epoch: int
@@ -79,7 +79,8 @@ class ReceiverIdentity:
     def answer(
         self, hello: transfer_pb2.SenderHello, landings: Mapping[str, Landing]
     ) -> transfer_pb2.ReceiverHello:
-        """The picked transport, or the field that makes the pair impossible."""
+        """ReceiverHello with the picked transport, or with the field that makes the pair
+        impossible."""
         answer = transfer_pb2.ReceiverHello(
             worker_id=self.worker_id,
             epoch=self.epoch,

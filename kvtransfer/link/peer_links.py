@@ -1,4 +1,4 @@
-"""The open links of one side of the transfer lane, and what goes out over them."""
+"""The open links of a sender or receiver: delivers its messages and events."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Open(Generic[OutT, InT]):
 
 
 class PeerLinks(Generic[OutT, InT, EventT]):
-    """At most one a peer, by its epoch: a later one takes the place of an earlier one."""
+    """At most one link for each peer, by epoch: a later one replaces an earlier one."""
 
     def __init__(self, core: Core[OutT, EventT], on_events: Callable[[list[EventT]], None]) -> None:
         self._core = core
@@ -56,17 +56,17 @@ class PeerLinks(Generic[OutT, InT, EventT]):
         )
         former, self._of[epoch] = self._of.get(epoch), _Open(link, how)
         if former is not None:
-            former.link.close()  # nothing of it is answered any more; whoever reads it ends
+            former.link.close()  # its messages are no longer answered; its reader ends
 
     def has(self, epoch: int) -> bool:
         return epoch in self._of
 
     def close(self, epoch: int) -> None:
-        """Whoever reads it notices, and removes it."""
+        """Its reader notices and removes it."""
         self._of[epoch].link.close()
 
     def remove(self, epoch: int, link: Link[OutT, InT]) -> bool:
-        """False: it was not there, or another link took its place."""
+        """False if it was not there, or another link has replaced it."""
         peer = self._of.get(epoch)
         if peer is None or peer.link is not link:
             return False
@@ -74,9 +74,9 @@ class PeerLinks(Generic[OutT, InT, EventT]):
         return True
 
     def flush(self) -> None:
-        """Send what the core has to say, deliver its events, until there is neither."""
+        """Send the core's messages and deliver its events until there are none left."""
         if self._is_flushing:
-            return  # called from `on_events`: the loop below sees to it
+            return  # called from `on_events`: the loop below goes on
         self._is_flushing = True
         try:
             while True:
@@ -85,7 +85,7 @@ class PeerLinks(Generic[OutT, InT, EventT]):
                     return
                 for epoch, message in outbox:
                     if epoch in self._of:
-                        with suppress(LinkBrokenError):  # whoever reads it notices, and detaches
+                        with suppress(LinkBrokenError):  # its reader notices and detaches the peer
                             self._of[epoch].link.send(message)
                 if events:
                     self._on_events(events)

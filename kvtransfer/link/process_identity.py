@@ -1,4 +1,4 @@
-"""Who and where a process is: host identity, and an incarnation that survives pid reuse."""
+"""Identity of a host, and of a process in a way that a reused pid cannot imitate."""
 
 from __future__ import annotations
 

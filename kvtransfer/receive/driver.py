@@ -1,4 +1,4 @@
-"""The asyncio edge of a `Receiver`: hello, links, ticks, pidfds. Works under virtual time too.
+"""Drives a `Receiver` on asyncio: hellos, links, ticks, pidfds. Works under virtual time too.
 
 driver = ReceiverDriver(receiver, identity, landings, on_events)
 tasks.create_task(driver.run())                # ticks and wake-ups; until cancelled
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class ReceiverDriver:
-    """See the module's docstring. Landings, by transport name, stay the caller's to close."""
+    """See the module's docstring. The caller closes the landings (by transport name)."""
 
     def __init__(
         self,
@@ -55,15 +55,15 @@ class ReceiverDriver:
 
     @property
     def transports(self) -> list[worker_pb2.PeerTransport]:
-        """How pages travel, of the links that are open."""
+        """How pages travel over each open link."""
         return self._links.transports
 
     def flush(self) -> None:
-        """Send what the receiver has to say, deliver its events. Call after any use of it."""
+        """Send the receiver's messages, deliver its events. Call after any use of it."""
         self._links.flush()
 
     async def run(self) -> None:
-        """Until cancelled, or a law of ours breaks, in whichever link or callback."""
+        """Runs until cancelled, or until an invariant breaks in any link or callback."""
         wakeup = Wakeup(asyncio.get_running_loop(), self._on_wake, self._fault)
         for landing in self._landings.values():
             landing.set_wake(wakeup)
@@ -76,8 +76,8 @@ class ReceiverDriver:
                 self._unwatch(epoch)
 
     async def serve(self, link: PeerLink) -> None:
-        """Hello, then messages, until the link is over. Closes it. Raises `TwolaneError` for bytes
-        that are no message; what else it raises, `run` raises too."""
+        """Exchange hellos, then handle messages until the link breaks; closes it. Raises
+        `TwolaneError` for a malformed message. Any other error it raises, `run` raises too."""
         with self._fault.watch(TwolaneError):
             await self._serve(link)
 
@@ -99,7 +99,9 @@ class ReceiverDriver:
                 return
             link.send(transfer_pb2.ConnectResponse(hello=answer))
             if hello.receiver_epoch not in (0, answer.epoch):  # guard: epoch
-                await self._wait_broken(link)  # it means a former one; the link to this one stays
+                await self._wait_broken(
+                    link
+                )  # meant for an earlier epoch of this worker; a link to this epoch stays
                 return
             if answer.refused_field:
                 _log.error("sender %s refused: %s", hello.worker_id, answer.refused_message)
@@ -112,7 +114,7 @@ class ReceiverDriver:
             while True:
                 message = await link.receive()
                 self._receiver.on_message(epoch, message, self._now())
-                self._on_wake()  # a landing that has nothing to wait for has answered already
+                self._on_wake()  # a landing may have answered already
         except LinkBrokenError as error:
             _log.info("link from sender %x is over: %s", epoch, error)
         except TimeoutError:
@@ -124,12 +126,12 @@ class ReceiverDriver:
                 self.flush()
 
     async def _wait_broken(self, link: PeerLink) -> None:
-        """The refused sender hangs up once it has read why; it may take a heartbeat."""
+        """Give a refused sender one heartbeat to read why and hang up."""
         with suppress(TimeoutError):
             await asyncio.wait_for(link.receive(), self._lease.heartbeat_s)
 
     def _watch(self, hello: transfer_pb2.SenderHello, transport: str) -> bool:
-        """A process that writes into our memory is watched: its end is proof. False: it ended."""
+        """Watch a process that writes into our memory: its end is proof. False if it has ended."""
         writes = transport in self._landings and self._landings[transport].sender_writes
         if not writes or hello.epoch in self._pidfds:
             return True

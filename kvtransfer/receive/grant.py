@@ -1,4 +1,4 @@
-"""Destination pages given to one sender under one ticket.
+"""Destination pages that are granted to one sender under one ticket.
 
              all verified
     OPEN ------------------> KEPT           the pages are the row's
@@ -85,17 +85,17 @@ class InGrant:
 
     @property
     def is_begun(self) -> bool:
-        """A Chunk came: the sender has this ticket."""
+        """A Chunk came, so the sender knows this ticket."""
         return bool(self._chunks)
 
     @property
     def is_announced(self) -> bool:
-        """A Chunk came for every page."""
+        """Chunks came for all pages."""
         return bool(self._announced.all())
 
     @property
     def is_verified(self) -> bool:
-        """Every page has landed and is what the sender says it is."""
+        """All pages have landed, and their checksums are equal to the sender's."""
         return bool(self._verified.all())
 
     def reserved(self) -> transfer_pb2.Reserved:
@@ -107,7 +107,7 @@ class InGrant:
         return chunk.index in self._chunks
 
     def announce(self, chunk: transfer_pb2.Chunk, *, require_checksums: bool) -> bool:
-        """Remember what the sender says of some pages. False: that makes no sense."""
+        """Store the checksums of a Chunk. False if the Chunk is malformed."""
         first, n = chunk.first_page - len(self.skipped), chunk.n_pages
         if first < 0 or n < 1 or first + n > len(self.pages):
             return False
@@ -123,7 +123,7 @@ class InGrant:
         return True
 
     def verify(self, checked: Checked) -> bool:
-        """The bytes of some announced pages are here. False: they are not what was sent."""
+        """Announced pages have landed. False if a checksum differs from the sender's."""
         span = slice(checked.first, checked.first + checked.n_pages)
         if checked.checksums is not None:
             differs = self._summed[span] & (self._sums[span] != checked.checksums)

@@ -15,7 +15,7 @@ from twolane.kvtransfer.retry import Retry
 from twolane.kvtransfer.transport import Landing
 
 GrantPolicy = Callable[[Key, int], bool]  # may n pages be taken for this key now?
-OnRevoked = Callable[[Key], None]  # its grant is withdrawn, and what was set aside for it is free
+OnRevoked = Callable[[Key], None]  # its grant is withdrawn, and pages reserved for it are free
 
 
 class GrantBook:
@@ -44,31 +44,31 @@ class GrantBook:
 
     @property
     def is_at_cap(self) -> bool:
-        """Too many pages wait for proof: nothing is granted."""
+        """Too many pages are in quarantine: no reservation is granted."""
         return self.quarantined_pages >= self._cap
 
     def find(self, generation: int) -> InGrant | None:
         return self._of.get(generation)
 
     def revoked(self) -> list[InGrant]:
-        """Grants whose pages wait for proof."""
+        """Grants whose pages are in quarantine."""
         return [grant for grant in self._of.values() if not grant.is_open]
 
     def landings(self) -> list[Landing]:
-        """Where grants were made, of whatever peer. Some more than once."""
+        """The landings of all grants, of all peers; may repeat."""
         return [grant.landing for grant in self._of.values()]
 
     def open_generations(self) -> set[int]:
         return {number for number, grant in self._of.items() if grant.is_open}
 
     def hurry(self, sender_epoch: int, now: float) -> None:
-        """The link is back: say every Revoke to it again soon."""
+        """The link is back: every Revoke to that sender is due now."""
         for grant in self.revoked():
             if grant.key.sender_epoch == sender_epoch:
                 grant.retry = Retry(self._config.lease, now)
 
     def revokes_due(self, now: float) -> list[InGrant]:
-        """Grants whose Revoke is to be repeated now."""
+        """Grants whose Revoke must be sent again now."""
         return [grant for grant in self.revoked() if grant.retry.is_due(now)]
 
     # -- moves ------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ class GrantBook:
     def try_open(
         self, key: Key, n_pages: int, prefix_hashes: Sequence[bytes], landing: Landing
     ) -> InGrant | None:
-        """Pages for a row of n_pages, those in the prefix cache first; None: not now.
+        """Take pages for a row of n_pages, those in the prefix cache first. None: no room now.
 
         The cached ones are held from here on, so that what `skip` promises cannot be evicted.
         """
@@ -93,10 +93,10 @@ class GrantBook:
         return grant
 
     def keep(self, grant: InGrant) -> list[int]:
-        """All is verified: its pages, in row order, one reference each now the caller's."""
+        """All is verified. Returns its pages in row order; the caller owns one reference each."""
         assert grant.is_verified
         grant.life.advance(GrantState.KEPT)
-        grant.landing.revoke(grant.generation)  # every page was claimed: only a record is dropped
+        grant.landing.revoke(grant.generation)  # all pages were claimed: this only removes an entry
         del self._of[grant.generation]
         return grant.skipped + grant.pages
 
@@ -113,13 +113,13 @@ class GrantBook:
         self._settle(grant, is_proven=not grant.pages)
 
     def on_stopped(self, generation: int) -> None:
-        """This process writes to the grant no more: proof if nobody else does."""
+        """This process no longer writes to the grant: proof, unless the sender writes."""
         grant = self._of.get(generation)
         if grant is not None and not grant.is_open:
             self._settle(grant, is_proven=not grant.landing.sender_writes)
 
     def on_sender_stopped(self, grant: InGrant) -> None:
-        """The sender writes to the revoked grant no more: proof if nobody else does."""
+        """The sender no longer writes to the revoked grant: proof, if it is the writer."""
         is_proven = grant.landing.sender_writes  # guard: writer's proof
         self._settle(grant, is_proven=is_proven)
 

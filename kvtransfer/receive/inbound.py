@@ -1,4 +1,4 @@
-"""One transfer into a decode worker, from the first news of it until its row has its pages.
+"""One transfer into a decode worker, from its first message until its row has its pages.
 
 PARKED --- ASSIGN ---.                       .--------- spoilt, drained: RESERVE comes again
    ^                 v                       v                  |
@@ -42,8 +42,7 @@ from twolane.v1 import transfer_pb2
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What is remembered of a transfer that is over: the generation that was `committed`; 0 where
-    none was, and `reason` says why."""
+    """How a transfer ended: the generation that was `committed`, or 0 and the `reason`."""
 
     reason: str
     committed: int = 0
@@ -91,7 +90,8 @@ class InHub:
 
 
 class Inbound:
-    """The machine of one key. Each `on_` method takes one message, however late or repeated."""
+    """The state machine of one key. Each `on_` method takes one message, late or repeated ones
+    included."""
 
     def __init__(self, key: Key, start: InState, hub: InHub, now: float) -> None:
         self.key = key
@@ -116,31 +116,32 @@ class Inbound:
 
     @property
     def is_expected(self) -> bool:
-        """Its ASSIGN came: somebody waits for an event."""
+        """Its ASSIGN came: the role waits for an event."""
         return self.n_tokens > 0
 
     @property
     def is_waiting(self) -> bool:
-        """Asked for pages, and has none."""
+        """It asked for pages and has none yet."""
         return self.state in (InState.PARKED, InState.QUEUED)
 
     @property
     def is_undecided(self) -> bool:
-        """Everything was announced; whether it lands shows soon."""
+        """All Chunks came; its bytes may still be on their way."""
         grant = self.grant
         return grant is not None and self._done is not None and grant.is_announced
 
     @property
     def n_pages(self) -> int:
-        """Of the whole row; its ASSIGN came."""
+        """Pages of the whole row. Only after its ASSIGN came."""
         return math.ceil(self.n_tokens / self._hub.page_tokens)
 
     def may_be_passed_by(self, other: Inbound) -> bool:
-        """All that pass it take together no more pages than it asks for itself."""
+        """Whether `other` may be granted first: all that pass it together take no more pages than
+        it asks for itself."""
         return self.n_passed_pages + other.n_pages <= self.n_pages  # guard: bounded pass
 
     def held_pages(self) -> list[int]:
-        """Each page as often as a reference to it is held here."""
+        """Each page once for each reference that this transfer holds."""
         return self.pages if self.grant is None else self.grant.skipped + self.grant.pages
 
     def check_integrity(self) -> None:
@@ -159,7 +160,7 @@ class Inbound:
             self._enqueue(now)
 
     def commit(self, now: float) -> None:
-        """The row has its pages; whoever repeats DONE gets COMMIT again for a while."""
+        """The row takes its pages. For a while, a repeated DONE is answered by COMMIT again."""
         assert self.state is InState.LANDED
         assert self._done is not None
         assert self.reserve is not None
@@ -171,7 +172,7 @@ class Inbound:
         self._hub.peers.say(self.key.sender_epoch, commit=transfer_pb2.Commit(ticket=ticket))
 
     def end(self, reason: str, now: float) -> None:
-        """Over without success: nothing of it is held but what waits for proof. No event."""
+        """Ends without success and without an event. Only pages in quarantine remain."""
         self._life.advance(InState.OVER)
         if self.grant is not None:
             self._revoke(self.grant, reason, now)
@@ -180,13 +181,13 @@ class Inbound:
         self._hub.refuse(self.key, reason)
 
     def die(self, reason: str, now: float) -> None:
-        """Over without success, to be told to the role."""
+        """Ends without success, with an event for the role."""
         if self.is_expected:
             self._hub.events.append(Dead(self.key, reason))
         self.end(reason, now)
 
     def suspect(self, now: float) -> None:
-        """The sender is suspected: what was announced may land for a moment, nothing else."""
+        """The sender is suspected: announced pages may still land for a moment, nothing else."""
         if self._judged_at is None:
             self._judged_at = now
 
@@ -228,7 +229,7 @@ class Inbound:
             self._hub.dropped[reasons.DUPLICATE] += 1
             return
         grant = self._current_grant(done.ticket)
-        if grant is None:  # it does not know yet that this ticket is void
+        if grant is None:  # the sender does not know yet that this ticket is void
             revoke = transfer_pb2.Revoke(ticket=done.ticket, reason=reasons.GENERATION)
             self._hub.peers.say(self.key.sender_epoch, revoke=revoke)
         elif done.n_bytes != len(grant.pages) * self._hub.page_bytes:  # guard: whole
@@ -244,14 +245,14 @@ class Inbound:
         self.end(reasons.ABANDONED, now)
 
     def on_drained(self, drained: transfer_pb2.Drained, now: float) -> None:
-        """Unasked: the sender lost bytes, and begins again. What the ticket held is void."""
+        """Drained without a Revoke: the sender lost bytes and begins again. The ticket is void."""
         if self.grant is not None and drained.ticket.generation == self.grant.generation:
             self._spoil(reasons.INCOMPLETE, now)
 
     # -- from pages, transport and time -----------------------------------------------------
 
     def try_grant(self, now: float) -> bool:
-        """Take pages for a queued transfer. False: there is no room."""
+        """Take pages for a queued transfer. False if there is no room."""
         assert self.reserve is not None
         landing = self._hub.peers.landing_of(self.key.sender_epoch)
         assert landing is not None
@@ -293,11 +294,11 @@ class Inbound:
 
     @property
     def _waits_again(self) -> bool:
-        """It was granted once, and the sender should ask again."""
+        """It had a grant; the sender should reserve again."""
         return self.state is InState.EXPECTED and self._regrants > 0
 
     def _needs_sums(self, grant: InGrant) -> bool:
-        """Where its landing compares none (shared mappings of one host), chunks need bring none."""
+        """Chunks need no checksums where the landing compares none (mappings of one host)."""
         return self._hub.config.require_checksums and bool(grant.landing.digests)
 
     def _enqueue(self, now: float) -> None:
@@ -335,7 +336,7 @@ class Inbound:
         self._hub.events.append(Landed(self.key, tuple(self.pages), len(grant.skipped), first))
 
     def _spoil(self, reason: str, now: float) -> None:
-        """This grant will not do: withdraw it; the sender asks again, within reason."""
+        """Withdraw a grant that is lost; the sender reserves again, `max_regrants` times."""
         assert self.grant is not None
         if self._judged_at is not None or self._regrants >= self._hub.config.max_regrants:
             self.die(reason, now)

@@ -1,4 +1,4 @@
-"""The senders that a receiver has links with, or waits for proof about."""
+"""The senders that a receiver has links with, or whose pages are in quarantine."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from twolane.v1 import transfer_pb2
 
 @dataclass(slots=True)
 class InPeer:
-    """One sender. Detached is suspicion, gone is proof."""
+    """One sender. `attached` False is suspicion, `is_gone` is proof."""
 
     landing: Landing
     attached: bool = True
-    judge_at: float = math.inf  # it is judged unless it comes back before
+    judge_at: float = math.inf  # then it is judged, unless its link is back
     is_gone: bool = False
 
 
 class InPeers:
-    """Senders by epoch, and what is to be said to them."""
+    """Senders by epoch, and the messages to send to them."""
 
     def __init__(self) -> None:
         self.of: dict[int, InPeer] = {}
         self.outbox: list[tuple[int, transfer_pb2.ConnectResponse]] = []
 
     def landing_of(self, epoch: int) -> Landing | None:
-        """Where its bytes arrive, while messages reach it."""
+        """The landing that its bytes arrive at; None if its link is down."""
         peer = self.of.get(epoch)
         return peer.landing if peer is not None and peer.attached else None
 
     def is_gone(self, epoch: int) -> bool:
-        """Whether that is proven, of a sender that has transfers here."""
+        """Whether the end of that sender, which has transfers here, is proven."""
         return self.of[epoch].is_gone
 
     def landings(self) -> list[Landing]:
@@ -41,6 +41,6 @@ class InPeers:
         return list({id(peer.landing): peer.landing for peer in self.of.values()}.values())
 
     def say(self, epoch: int, **body: Any) -> None:
-        """Queue one ConnectResponse, by the name of its field; lost when detached."""
+        """Queue one ConnectResponse, by the name of its field; dropped if the link is down."""
         if self.landing_of(epoch) is not None:
             self.outbox.append((epoch, transfer_pb2.ConnectResponse(**body)))

@@ -67,7 +67,7 @@ class Receiver:
             dropped=self.dropped,
         )
 
-    # -- what the decode role says ----------------------------------------------------------
+    # -- calls of the decode role -----------------------------------------------------------
 
     def expect(
         self, key: Key, *, n_tokens: int, now: float, prefix_hashes: Sequence[bytes] | None = None
@@ -103,7 +103,7 @@ class Receiver:
             self._tombstones.bury(key, Ending(reasons.CANCELLED), now)
 
     def try_commit(self, key: Key, now: float) -> list[int] | None:
-        """The role takes a `Landed` row: its pages (one reference each) are the caller's now.
+        """Take a `Landed` row: the caller owns its pages (one reference each) from now on.
 
         Its full prompt pages enter the prefix index. None: it was given up since `Landed` was told;
         the event behind that one (`Abandoned`), or the caller's own `cancel`, ends the row.
@@ -116,7 +116,7 @@ class Receiver:
         return inbound.pages
 
     def judge(self, sender_epoch: int, now: float) -> list[Verdict]:
-        """The sender is suspected. Verdicts on every key of its that is not undecided.
+        """The sender is suspected. Returns verdicts on those of its keys that are decided.
 
         Undecided ones (all was announced, bytes are landing) follow within `judge_wait_s` as
         `Landed` or `Dead`. Keys judged dead give no further event.
@@ -139,7 +139,7 @@ class Receiver:
         return verdicts
 
     def peer_gone(self, sender_epoch: int, now: float) -> None:
-        """Proof that no process of that epoch runs any more: frees what it may have written to.
+        """Proof that no process of that epoch runs any more: frees the pages it may have written.
 
         What it had not finished is `Dead`. May be called twice, and for unknown epochs.
         """
@@ -157,7 +157,7 @@ class Receiver:
 
     @property
     def n_queued(self) -> int:
-        """Reservations that wait for pages."""
+        """How many reservations wait for pages."""
         return sum(1 for inbound in self._ins.values() if inbound.is_waiting)
 
     @property
@@ -165,18 +165,19 @@ class Receiver:
         return self._book.quarantined_pages
 
     def fence_wanted(self, now: float) -> list[int]:
-        """Epochs whose end would free quarantined pages, when that is urgent (cap, age)."""
+        """Epochs to fence now: their end would free quarantined pages, and the quarantine is full
+        or too old."""
         return self._book.fence_wanted(now)
 
     def held_pages(self) -> Counter[int]:
-        """How many references to each page are this receiver's; those in quarantine have none."""
+        """How many references to each page this receiver holds; quarantined pages have none."""
         held: Counter[int] = Counter()
         for inbound in self._ins.values():
             held.update(inbound.held_pages())
         return held
 
     def check_integrity(self) -> None:
-        """The books agree: transfers, grants, tombstones. Raises AssertionError."""
+        """Check that transfers, grants and tombstones agree. Raises AssertionError."""
         granted: set[int] = set()
         for key, inbound in self._ins.items():
             assert key == inbound.key and inbound.state is not InState.OVER, f"{key} is over"  # noqa: PT018
@@ -191,7 +192,7 @@ class Receiver:
         return list(self._ins)
 
     def take_outbox(self) -> list[tuple[int, transfer_pb2.ConnectResponse]]:
-        """Messages by sender epoch, in order. What cannot be sent may be thrown away."""
+        """Messages by sender epoch, in order. Those that cannot be sent may be dropped."""
         outbox, self._peers.outbox = self._peers.outbox, []
         return outbox
 
@@ -203,13 +204,13 @@ class Receiver:
     # -- the peer ---------------------------------------------------------------------------
 
     def attach_peer(self, epoch: int, landing: Landing, now: float) -> None:
-        """Hello is done with that sender; its bytes come by this landing."""
+        """Hellos were exchanged with that sender; its bytes come by this landing."""
         self._peers.of[epoch] = InPeer(landing)
         self._book.hurry(epoch, now)
         self._grant_waiting(now)
 
     def detach_peer(self, epoch: int, now: float) -> None:
-        """The link broke: suspicion. The sender is judged unless it is back soon."""
+        """The link broke: suspicion. The sender is judged unless it is back within `reattach_s`."""
         peer = self._peers.of.get(epoch)
         if peer is not None and peer.attached:
             peer.attached = False
@@ -217,7 +218,7 @@ class Receiver:
 
     def poll(self, now: float) -> None:
         """Read what the landings report. Call when one of them wakes us."""
-        # those of former transports, too: their word frees pages that were granted there
+        # landings of earlier transports too: their `Stopped` frees pages that were granted there
         landings = [*self._peers.landings(), *self._book.landings()]
         for landing in {id(landing): landing for landing in landings}.values():
             for event in landing.poll():
@@ -248,7 +249,7 @@ class Receiver:
         self._grant_waiting(now)
 
     def on_message(self, epoch: int, message: transfer_pb2.ConnectRequest, now: float) -> None:
-        """A message of that sender, in any order, any number of times."""
+        """Handle a message of that sender; messages may be late, repeated or out of order."""
         kind = message.WhichOneof("message") or ""
         if kind == "renew":
             keys = [k for k in message.renew.keys if self._is_current(epoch, k)]
@@ -274,7 +275,7 @@ class Receiver:
         if inbound is not None and inbound.state is InState.OVER:
             self._ins.pop(key, None)
         self._on_proof(key, kind, body, now)
-        if kind not in ("chunk", "done"):  # these neither ask for pages nor free any
+        if kind not in ("chunk", "done"):  # these neither request nor free pages
             self._grant_waiting(now)
 
     # -- inside -----------------------------------------------------------------------------
@@ -300,7 +301,7 @@ class Receiver:
     def _on_reserve(
         self, key: Key, inbound: Inbound | None, reserve: transfer_pb2.Reserve, now: float
     ) -> None:
-        """Idempotent. Parked when it overtook its ASSIGN; Busy when there is no room to wait."""
+        """Idempotent. Parked if it came before its ASSIGN; answered Busy if the queue is full."""
         if self._is_buried(key):  # guard: tombstone
             return
         if inbound is not None and inbound.reserve is not None:
@@ -319,7 +320,7 @@ class Receiver:
             inbound.on_reserve(reserve, now)
 
     def _on_stray(self, key: Key, kind: str, now: float) -> None:
-        """About a key that is over, or was never heard of."""
+        """A message about a key that is over or unknown."""
         if kind == "abandon":
             if key not in self._tombstones:  # guard: tombstone
                 self._tombstones.bury(key, Ending(reasons.ABANDONED), now)
@@ -327,7 +328,7 @@ class Receiver:
             self._hub.refuse(key, reasons.UNKNOWN)
 
     def _on_proof(self, key: Key, kind: str, body: Any, now: float) -> None:
-        """The sender says that no write of its is under way or will start."""
+        """The sender has no write under way and will start none."""
         if kind == "drained":
             grant = self._book.find(body.ticket.generation)
             if grant is None or grant.key != key:  # guard: whose grant
@@ -338,10 +339,10 @@ class Receiver:
             for grant in self._book.revoked():
                 if grant.key == key:
                     self._book.on_sender_stopped(grant)
-            self._hub.refuse(key, reasons.ABANDONED)  # so that it stops repeating itself
+            self._hub.refuse(key, reasons.ABANDONED)  # so that the sender stops repeating it
 
     def _is_buried(self, key: Key) -> bool:
-        """The key is over; its sender is told so."""
+        """Answer that the key is over."""
         ending = self._tombstones.find(key)
         if ending is None:
             return False

@@ -1,4 +1,4 @@
-"""Abandon messages that were not answered yet, each kept for one lease."""
+"""Abandon messages that are not answered yet; each is repeated for one lease."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class UnansweredAbandons:
         self._of: dict[Key, _Unanswered] = {}
 
     def add(self, key: Key, generation: int, reason: str, now: float) -> None:
-        """`due` names it at once, then again and again."""
+        """`due` returns it at once, then with growing pauses."""
         message = transfer_pb2.Abandon(key=key.proto(), generation=generation, reason=reason)
         retry = Retry(self._lease, now)
         self._of[key] = _Unanswered(message, retry, now + self._lease.lease_s)
@@ -37,13 +37,13 @@ class UnansweredAbandons:
         return any(key.receiver_epoch == epoch for key in self._of)
 
     def hurry(self, epoch: int, now: float) -> None:
-        """The link is back: all of that receiver are due."""
+        """The link is back: all messages to that receiver are due now."""
         for key, unanswered in self._of.items():
             if key.receiver_epoch == epoch:
                 unanswered.retry = Retry(self._lease, now)
 
     def due(self, now: float) -> list[tuple[int, transfer_pb2.Abandon]]:
-        """Messages to send now, by receiver epoch. Those whose lease is over are forgotten."""
+        """Messages to send now, by receiver epoch. Forgets those whose lease is over."""
         self._of = {
             key: unanswered for key, unanswered in self._of.items() if now < unanswered.until
         }

@@ -1,7 +1,7 @@
-"""Outlets that nobody uses any more, until they have stopped.
+"""Outlets that are being closed, until they have stopped.
 
-An outlet stops when no page is read or written for it. Where a device hangs that is never: so the
-event loop asks, and does not wait.
+An outlet has stopped when no page is read or written for it. If a device hangs, that never happens,
+so the event loop polls instead of waiting.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from twolane.kvtransfer.transport import Outlet
 
-LATE_S = 2.0  # copies that were begun take milliseconds, and a step that they wait for tenths
+LATE_S = 2.0  # a copy takes milliseconds; the step it may wait for, tenths of a second
 _LOOK_S = 0.001  # at the end of a process
 
 _log = logging.getLogger(__name__)
@@ -23,17 +23,17 @@ class _Stopping:
     epoch: int  # of the receiver
     outlet: Outlet
     since: float
-    is_late: bool = False  # and that was said
+    is_late: bool = False  # and that was logged
 
 
 class StoppingOutlets:
-    """Those of one sender. Says once of each that takes longer than `LATE_S` whose it is."""
+    """The closing outlets of one sender. Logs each that takes longer than `LATE_S` once."""
 
     def __init__(self) -> None:
         self._left: list[_Stopping] = []
 
     def add(self, epoch: int, outlet: Outlet, now: float) -> None:
-        """It begins to stop, and wakes nobody any more."""
+        """Begin to close it. It no longer wakes the event loop."""
         outlet.set_wake(_nobody)
         if not outlet.close_soon():
             self._left.append(_Stopping(epoch, outlet, now))
@@ -51,7 +51,7 @@ class StoppingOutlets:
                 )
 
     async def wait(self) -> None:
-        """Until all have stopped, or each that has not is late."""
+        """Wait until all have stopped, or each that has not is late."""
         clock = asyncio.get_running_loop().time
         while True:
             self.look(clock())
@@ -61,4 +61,4 @@ class StoppingOutlets:
 
 
 def _nobody() -> None:
-    """Its news are of no interest: what waited for them is over."""
+    """Ignores its completions: nothing waits for them."""

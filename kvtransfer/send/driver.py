@@ -1,4 +1,4 @@
-"""The asyncio edge of a `Sender`: links, ticks, wake-ups. Works under virtual time too.
+"""Drives a `Sender` on asyncio: links, ticks, wake-ups. Works under virtual time too.
 
 driver = SenderDriver(sender, hello, dial, open_outlet, on_events)
 async with asyncio.TaskGroup() as tasks:
@@ -29,7 +29,7 @@ from twolane.rpc.link import Link, LinkBrokenError
 from twolane.v1 import transfer_pb2, worker_pb2
 
 PeerLink = Link[transfer_pb2.ConnectRequest, transfer_pb2.ConnectResponse]
-Dial = Callable[[str], Awaitable[PeerLink]]  # raises LinkBrokenError when nobody answers
+Dial = Callable[[str], Awaitable[PeerLink]]  # raises LinkBrokenError if there is no answer
 OpenOutlet = Callable[[transfer_pb2.ReceiverHello], Outlet]  # raises OSError when it cannot
 IsWanted = Callable[[int], bool]  # will there be transfers to that receiver?
 
@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """How bytes get to one receiver, by the transport that its hello chose."""
+    """The open outlet to one receiver, of the transport that its hello chose."""
 
     outlet: Outlet
     transport: str
@@ -46,7 +46,7 @@ class _Way:
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """Of a transport that could not be opened."""
+    """Why and when a transport could not be opened."""
 
     why: str
     at: float
@@ -67,8 +67,8 @@ class SenderDriver:
         is_wanted: IsWanted = lambda epoch: False,
         retry_transport_s: float = 60.0,
     ) -> None:
-        """`retry_transport_s`: a better transport that failed is tried again, at a moment when
-        nothing is under way, after so long."""
+        """`retry_transport_s`: how long after a better transport failed it is tried again, when
+        nothing is under way to that receiver."""
         self._is_wanted = is_wanted
         self._retry_transport_s = retry_transport_s
         self._sender = sender
@@ -76,7 +76,7 @@ class SenderDriver:
         self._dial = dial
         self._open_outlet = open_outlet
         self._lease = lease or LeaseConfig()
-        self._endpoints: dict[int, str] = {}  # of every peer that a task cares for
+        self._endpoints: dict[int, str] = {}  # of every peer that has a task
         self._links: PeerLinks[
             transfer_pb2.ConnectRequest, transfer_pb2.ConnectResponse, SenderEvent
         ] = PeerLinks(sender, on_events)
@@ -88,9 +88,9 @@ class SenderDriver:
         self._fault = Fault()
 
     def connect(self, epoch: int, endpoint: str) -> None:
-        """Keep a link to that receiver: dial, say hello, redial with backoff. A repeat is fine.
+        """Keep a link to that receiver: dial, exchange hellos, redial with backoff. Idempotent.
 
-        A peer whose link is down and that nothing waits for is forgotten.
+        A peer is forgotten when its link is down and no transfer waits for it.
         """
         self._asked.add(epoch)
         if epoch not in self._endpoints:
@@ -100,16 +100,16 @@ class SenderDriver:
 
     @property
     def transports(self) -> list[worker_pb2.PeerTransport]:
-        """How pages travel, of the links that are open."""
+        """How pages travel over each open link."""
         return self._links.transports
 
     def flush(self) -> None:
-        """Send what the sender has to say, deliver its events. Call after any use of the sender."""
+        """Send the sender's messages, deliver its events. Call after any use of the sender."""
         self._links.flush()
 
     async def run(self) -> None:
-        """Until cancelled, or a law of ours breaks. Closes links and outlets at the end, and waits
-        for these a moment."""
+        """Runs until cancelled, or until an invariant breaks. Then it closes links and outlets, and
+        waits for the outlets for a moment."""
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 self._tasks.create_task(self._fault.wait())
@@ -133,7 +133,7 @@ class SenderDriver:
             self._look_for_better_ways(self._now())
 
     async def _keep(self, epoch: int) -> None:
-        """One peer's task: connected, or trying to be, as long as anything waits for it."""
+        """The task of one peer: keeps a link to it while a transfer waits for it."""
         pause_s = self._lease.retry_first_s
         while self._is_needed(epoch):
             if not self._needs_link(epoch):
@@ -154,18 +154,18 @@ class SenderDriver:
         del self._endpoints[epoch]
 
     def _is_needed(self, epoch: int) -> bool:
-        """Somebody asked for it, or waits."""
+        """`connect` asked for it, or a transfer waits for it."""
         is_idle = self._sender.is_idle(epoch) and epoch not in self._asked
         return not is_idle or self._is_wanted(epoch)
 
     def _needs_link(self, epoch: int) -> bool:
-        """False while all that is left are sends that their transport has not completed: however
-        long that takes, no message to the receiver would end it."""
+        """False if only sends that their transport has not completed are left: no message to the
+        receiver would end these."""
         is_asked = epoch in self._asked or self._is_wanted(epoch)
         return is_asked or self._sender.has_messages(epoch)
 
     def _forget_way(self, epoch: int) -> None:
-        """Nothing is under way to that receiver: the next link may choose among all transports."""
+        """Close the outlet of an idle receiver: the next link may choose among all transports."""
         self._sender.forget_peer(epoch)
         self._failed.pop(epoch, None)
         way = self._outlets.pop(epoch, None)
@@ -173,7 +173,7 @@ class SenderDriver:
             self._stopping.add(epoch, way.outlet, self._now())
 
     def _look_for_better_ways(self, now: float) -> None:
-        """Open links anew where a better transport failed long ago, and nothing is under way."""
+        """Reopen links of idle receivers whose better transport failed `retry_transport_s` ago."""
         for epoch, failed in list(self._failed.items()):
             is_late = all(now >= one.at + self._retry_transport_s for one in failed.values())
             if is_late and self._links.has(epoch) and self._sender.is_idle(epoch):
@@ -181,7 +181,7 @@ class SenderDriver:
                 self._links.close(epoch)
 
     async def _use(self, epoch: int, link: PeerLink) -> bool:
-        """All of a link's life. False: pages could not go over it."""
+        """Use a link until it breaks. False if no pages could go over it."""
         try:
             await self._talk(epoch, link)
         except LinkBrokenError as error:
@@ -193,8 +193,8 @@ class SenderDriver:
         return was_open
 
     async def _talk(self, epoch: int, link: PeerLink) -> None:
-        """Hello, then messages until the link breaks. Returns if pages cannot go over it, now or
-        ever: what waits for it fails, and so does what comes until a later link is better."""
+        """Exchange hellos, then handle messages until the link breaks. Returns if pages cannot go
+        over it: transfers that wait fail, and new ones fail at once until a later link works."""
         link.send(transfer_pb2.ConnectRequest(hello=self._hello_to(epoch)))
         try:
             async with asyncio.timeout(HELLO_S):
@@ -235,7 +235,7 @@ class SenderDriver:
             self.flush()
 
     def _hello_to(self, epoch: int) -> transfer_pb2.SenderHello:
-        """Without the transports that do not work between us; with the open one alone, if any."""
+        """Our hello without the transports that failed; with only the open one, if there is one."""
         way = self._outlets.get(epoch)
         failed = self._failed.get(epoch, {})
         ours = self._hello.transports
@@ -247,7 +247,8 @@ class SenderDriver:
         return hello
 
     def _fall_back(self, epoch: int, hello: transfer_pb2.ReceiverHello, error: OSError) -> None:
-        """Come back with the other transports; with all of them, later, if there is no other."""
+        """Leave this transport out of the next hello. If none is left, fail what waits, and offer
+        all of them again later."""
         failure = _Failure(str(error), self._now())
         self._failed.setdefault(epoch, {})[hello.transport] = failure
         others = self._hello_to(epoch).transports

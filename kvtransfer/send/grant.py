@@ -1,4 +1,4 @@
-"""What a sender holds under one ticket: where pages go, and how far it is."""
+"""A sender's grant: the destination pages of one ticket, and which of them are posted and sent."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class OutGrant:
         self._n_tokens = n_tokens
         self.skip: int = reserved.skip_pages
         self.destinations = np.asarray(reserved.pages, dtype=np.int64)
-        self.n_posted = self.skip  # pages of the row before it were posted, or are skipped
+        self.n_posted = self.skip  # the row's pages before it were posted or skipped
         self.n_chunks = 0  # posts made
         self.chunks: list[transfer_pb2.Chunk] = []  # of the posts that are complete
 
@@ -35,7 +35,7 @@ class OutGrant:
 
     @property
     def n_pages(self) -> int:
-        """Pages that it moves."""
+        """How many pages it moves."""
         return int(self.destinations.size)
 
     @property
@@ -44,7 +44,7 @@ class OutGrant:
 
     @property
     def is_sent(self) -> bool:
-        """Every page was posted and every post is complete."""
+        """All pages were posted and all posts are complete."""
         return self.n_posted == self.skip + self.n_pages and len(self.chunks) == self.n_chunks
 
     def next_plan(
@@ -70,7 +70,7 @@ class OutGrant:
         return CopyPlan(first, source, self.destinations[first : first + len(source)], after)
 
     def chunk(self, index: int, plan: CopyPlan, checksums: list[int]) -> transfer_pb2.Chunk:
-        """The post is complete: remembers and returns the message that announces it."""
+        """The post is complete: store and return the Chunk that announces it."""
         chunk = transfer_pb2.Chunk(
             ticket=self.ticket,
             index=index,

@@ -63,7 +63,8 @@ _IN_GRANT = frozenset({OutState.GRANTED, OutState.DONE})
 
 
 class Say(Protocol):
-    """Queue one ConnectRequest for a receiver, by the name of its field; lost when detached."""
+    """Queue one ConnectRequest for a receiver, by the name of its field; dropped if its link is
+    down."""
 
     def __call__(self, epoch: int, **body: Any) -> None: ...
 
@@ -83,10 +84,10 @@ class OutHub:
 
 @dataclass(frozen=True, slots=True)
 class OutRow:
-    """What is moved: the same for every receiver that it is offered to."""
+    """The row to move: the same for every receiver that it is offered to."""
 
     n_tokens: int
-    n_pages: int  # of ours
+    n_pages: int  # of the sender's size
     prefix_hashes: Sequence[bytes]  # one every `hash_tokens`
     hash_tokens: int
     priority: int
@@ -96,20 +97,21 @@ class OutRow:
         assert len(self.prefix_hashes) * self.hash_tokens <= self.n_tokens
 
     def page_hashes(self, page_tokens: int) -> Sequence[bytes]:
-        """At the end of every full page of that size; none where hashes do not fall there."""
+        """Hashes at the end of every full page of that size; none if hashes do not fall there."""
         step, rest = divmod(page_tokens, self.hash_tokens)
         return () if rest else self.prefix_hashes[step - 1 :: step]
 
 
 class Outbound:
-    """The machine of one key. Each `on_` method takes one message, however late or repeated."""
+    """The state machine of one key. Each `on_` method takes one message, late or repeated ones
+    included."""
 
     def __init__(self, key: Key, row: OutRow, hub: OutHub, now: float) -> None:
         self.key = key
         self.row = row
         self.pages: list[int] = []  # offered so far, in row order, pinned by us
-        self.marks: list[tuple[int, int, Mark]] = []  # pages [begin, end) are there when it is past
-        self.n_computed = 0  # of the offered pages: these are there, as far as we were told
+        self.marks: list[tuple[int, int, Mark]] = []  # pages [begin, end) are done at that event
+        self.n_computed = 0  # offered pages that are computed, as far as we know
         self.first: FirstToken | None = None  # set by `finish`
         self.grant: OutGrant | None = None
         self.in_flight = 0  # posts that the transport has not completed; kept by the PostBook
@@ -117,7 +119,7 @@ class Outbound:
         self._hub = hub
         self._life = Lifecycle(OutState.RESERVING, OUT_MOVES)
         self._retry = Retry(hub.config.lease, now)
-        self._floor = 1  # generations below it are drained for ever
+        self._floor = 1  # lower generations are drained for good
         self._regrants = 0
         self._is_unplaced = False
         self._abandon_reason = ""  # to tell the receiver; empty: it knows that this is over
@@ -129,22 +131,22 @@ class Outbound:
 
     @property
     def has_messages(self) -> bool:
-        """Something may be said of it before its sends are completed, or there are none."""
+        """It may send or get a message before the sends under way are completed."""
         return self.is_hopeful or (self.is_open and not self.in_flight)
 
     @property
     def is_hopeful(self) -> bool:
-        """A lease is running: it may still arrive as it is."""
+        """Its lease is running: it may still arrive under this grant."""
         return self.state in _HOPEFUL
 
     @property
     def is_granted(self) -> bool:
-        """It has pages over there."""
+        """The receiver has granted pages."""
         return self.state in _IN_GRANT
 
     @property
     def is_open(self) -> bool:
-        """Its content may still be sent, here or elsewhere."""
+        """Its pages may still be sent, to this receiver or another."""
         return self.state not in (OutState.CLOSING, OutState.OVER)
 
     # -- from the role ----------------------------------------------------------------------
@@ -159,13 +161,13 @@ class Outbound:
         self.progress(now)
 
     def computed(self, n_pages: int, now: float) -> None:
-        """The row's first n_pages are there: their marks were passed."""
+        """The row's first n_pages are computed: the device has passed their events."""
         if n_pages > self.n_computed:
             self.n_computed = n_pages
             self._hub.posts.pages_came(self, now)
 
     def take_over(self, other: Outbound, now: float) -> None:
-        """What was offered to another receiver, from now on offered to this one."""
+        """Take over the pages that were offered to another receiver."""
         assert not self.pages
         self.marks = other.marks.copy()  # guard: mark
         self.n_computed = other.n_computed
@@ -177,7 +179,7 @@ class Outbound:
         self.progress(now)
 
     def close(self, reason: str, now: float) -> None:
-        """The end, as soon as no send is under way. `reason` tells the receiver why."""
+        """End it as soon as no send is under way. `reason` is for the receiver."""
         self._abandon_reason = reason
         self._life.advance(OutState.CLOSING)
         self._hub.posts.call_back(self)
@@ -190,7 +192,7 @@ class Outbound:
     # -- from time and transport ------------------------------------------------------------
 
     def progress(self, now: float) -> None:
-        """Post what fits; say DONE when all is sent."""
+        """Post what fits into the window; send DONE when all is sent."""
         if self.state is not OutState.GRANTED:
             return
         self._hub.posts.post_what_fits(self, now)
@@ -210,7 +212,7 @@ class Outbound:
         self._settle(now)
 
     def on_stuck(self, now: float) -> None:
-        """Its sends do not move: called back, and asked for again, here or wherever it is told.
+        """Its sends do not move: cancel them and reserve again, here or at a new receiver.
 
         Called back once: what then does not complete is waited for, as its pages are being read.
         """
@@ -225,7 +227,7 @@ class Outbound:
             self._say_again()
 
     def repeat(self, now: float) -> None:
-        """Say where we are now, and again from then on."""
+        """Send the message of the current state now, and repeat it from then on."""
         self._retry.start(now)
         self._say_again()
 
@@ -238,7 +240,7 @@ class Outbound:
             self._say(drained=transfer_pb2.Drained(ticket=reserved.ticket))
             return
         if self.state in _IN_GRANT and not self._is_current(reserved.ticket):
-            self._drain(now)  # the old grant was revoked, and the news of it got lost
+            self._drain(now)  # the old grant was revoked, and that message got lost
             return
         if self.state is not OutState.RESERVING:
             self._hub.dropped[reasons.DUPLICATE] += 1
@@ -288,7 +290,7 @@ class Outbound:
         self._say(drained=transfer_pb2.Drained(ticket=revoke.ticket))
 
     def on_renewed(self, now: float) -> None:
-        if self.state is OutState.RESERVING:  # queued there: no need to ask again soon
+        if self.state is OutState.RESERVING:  # it is queued there: do not repeat it soon
             self._is_unplaced = False
             self._retry.put_off(now + 2 * self._hub.config.lease.heartbeat_s)
 
@@ -303,13 +305,13 @@ class Outbound:
         return self.grant is not None and ticket.generation == self.grant.generation
 
     def _drain(self, now: float) -> None:
-        """The grant is void. Its sends are called back; then RESERVE again."""
+        """The grant is void. Cancel its sends; RESERVE again when they are completed."""
         self._life.advance(OutState.DRAINING)
         self._hub.posts.call_back(self)
         self._settle(now)
 
     def _settle(self, now: float) -> None:
-        """What has to wait for the last send under way."""
+        """Do what waits for the last send under way."""
         if self.in_flight:  # guard: pin, drain wait
             return
         if self.state is OutState.DRAINING:

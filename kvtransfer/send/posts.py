@@ -22,35 +22,35 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class OutPeer:
-    """One receiver: how bytes get there, and whether messages do."""
+    """One receiver: its outlet, and whether its link is up."""
 
     outlet: Outlet
-    paging: Paging  # to its layout from ours
+    paging: Paging  # from our layout to its
     renew_at: float
     attached: bool = True
     in_flight_bytes: int = 0
-    moved_at: float = 0.0  # a send got on, the first of several began, or pages of one came
-    n_moved: int = 0  # by the outlet, when that was looked at
+    moved_at: float = 0.0  # a send made progress, or began, or its pages were computed
+    n_moved: int = 0  # the outlet's count at the last look
 
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """One send. `index` is its chunk's."""
+    """One send. `index` is that of its chunk."""
 
     out: Outbound
     index: int
     plan: CopyPlan
     n_bytes: int
-    n_source: int  # pages of ours that the row must have for it
+    n_source: int  # source pages of the row that it needs
 
     @property
     def may_move(self) -> bool:
-        """Its pages are computed, as far as we were told."""
+        """Its pages are computed, as far as we know."""
         return self.plan.after is None or self.n_source <= self.out.n_computed
 
 
 class PostBook:
-    """Every send that its transport has not completed. Source pages of these are being read."""
+    """Every send that its transport has not completed: their source pages are being read."""
 
     def __init__(self, config: SenderConfig) -> None:
         self.peers: dict[int, OutPeer] = {}  # by receiver epoch
@@ -59,14 +59,14 @@ class PostBook:
         self._last = 0
 
     def knows(self, epoch: int) -> bool:
-        """Whether that receiver is attached, or was: it may have heard of us."""
+        """Whether that receiver's link is or was up: it may know our transfers."""
         return epoch in self.peers
 
     def is_attached(self, epoch: int) -> bool:
         return epoch in self.peers and self.peers[epoch].attached
 
     def paging_of(self, epoch: int) -> Paging:
-        """Of a receiver that is attached, or was."""
+        """The paging of a receiver whose link is or was up."""
         return self.peers[epoch].paging
 
     def post_what_fits(self, out: Outbound, now: float) -> None:
@@ -94,8 +94,8 @@ class PostBook:
             peer.outlet.post(self._last, grant.generation, plan)
 
     def stuck(self, now: float) -> list[Outbound]:
-        """Transfers with sends to receivers none of whose sends moved for too long, though they
-        could: what is still being computed is not late."""
+        """Transfers to receivers none of whose sends has moved for `stuck_after_s`. Sends whose
+        pages are still being computed do not count."""
         for peer in self.peers.values():
             if peer.n_moved != (n_moved := peer.outlet.n_moved):
                 peer.n_moved, peer.moved_at = n_moved, now
@@ -110,13 +110,13 @@ class PostBook:
         return [out for out in outs.values() if out.key.receiver_epoch in epochs]
 
     def pages_came(self, out: Outbound, now: float) -> None:
-        """Sends that waited for them may move from now on."""
+        """Pages were computed: sends that waited for them may move from now on."""
         peer = self.peers.get(out.key.receiver_epoch)
         if peer is not None and out.in_flight:
             peer.moved_at = now
 
     def poll(self, now: float) -> Iterator[tuple[Post, Posted]]:
-        """Completed posts, each exactly once, already off the books."""
+        """Completed posts, each exactly once. They are no longer counted."""
         for peer in list(self.peers.values()):
             for posted in peer.outlet.poll():
                 peer.moved_at = now
@@ -126,7 +126,7 @@ class PostBook:
                 yield post, posted
 
     def check_integrity(self, outs: Iterable[Outbound]) -> None:
-        """Each send belongs to a transfer that counts it. Raises AssertionError."""
+        """Check that each send belongs to a transfer that counts it. Raises AssertionError."""
         known = list(outs)
         sends = Counter(id(post.out) for post in self._posts.values())
         for out in known:
@@ -142,6 +142,6 @@ class PostBook:
             assert peer.in_flight_bytes == n_bytes, f"window of {epoch:x}: {n_bytes} bytes"
 
     def call_back(self, out: Outbound) -> None:
-        """Complete the sends of this transfer soon, sent or not."""
+        """Cancel the sends of this transfer: the outlet completes them soon, sent or not."""
         if out.in_flight and out.grant is not None:
             self.peers[out.key.receiver_epoch].outlet.cancel(out.grant.generation)

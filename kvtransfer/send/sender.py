@@ -51,7 +51,7 @@ class Sender:
         self._outs: dict[Key, Outbound] = {}
         self._posts = PostBook(config)
         self._abandons = UnansweredAbandons(config.lease)
-        self._barred: dict[int, str] = {}  # receivers that nothing can be sent to now, and why
+        self._barred: dict[int, str] = {}  # receivers that pages cannot go to, and why
         self._outbox: list[tuple[int, transfer_pb2.ConnectRequest]] = []
         self._events: list[SenderEvent] = []
         self._hub = OutHub(
@@ -64,12 +64,12 @@ class Sender:
             dropped=self.dropped,
         )
 
-    # -- what the prefill role says ---------------------------------------------------------
+    # -- calls of the prefill role ----------------------------------------------------------
 
     def open(
         self, key: Key, *, n_tokens: int, prefix_hashes: Sequence[bytes], priority: int, now: float
     ) -> None:
-        """Start asking `key.receiver_epoch` for pages (RESERVE). A repeat changes nothing.
+        """Start to request pages of `key.receiver_epoch` (RESERVE). A repeat changes nothing.
 
         A key is opened once in a worker's life: after `Released` it must not come back.
         """
@@ -91,8 +91,8 @@ class Sender:
     ) -> None:
         """Finished pages [first_page, ...) of the row, in order, each once, used by the caller now.
 
-        `after`: they are finished once the device has passed it; none is read before.
-        Pinned here from now until `Released`. Ignored when the transfer is over or ending already.
+        `after`: the device event after which they are finished; none is read before it.
+        Pinned from now until `Released`. Ignored if the transfer is over or ending.
         """
         out = self._outs.get(key)
         if out is not None and out.is_open:
@@ -101,28 +101,28 @@ class Sender:
             self._forget_over([out])
 
     def computed(self, key: Key, n_pages: int, now: float) -> None:
-        """The row's first n_pages are there, whatever mark they were offered with. Until it is told
-        so, a send that waits for them is not stuck."""
+        """The row's first n_pages are computed, whatever event they were offered with. Before this
+        call, a send that waits for them does not count as stuck."""
         out = self._outs.get(key)
         if out is not None and out.is_open:
             out.computed(n_pages, now)
 
     def finish(self, key: Key, first: FirstToken, now: float) -> None:
-        """All pages were offered and the first token is known: DONE goes out when all is sent."""
+        """All pages were offered and the first token is known: send DONE once all is sent."""
         out = self._outs.get(key)
         if out is not None and out.is_open:
             out.finish(first, now)
 
     def abandon(self, key: Key, reason: str, now: float) -> None:
-        """Give up (cancel; FINISH). `Released` follows when no send is under way. Twice is fine."""
+        """Give up (cancel; FINISH). `Released` follows when no send is under way. Idempotent."""
         out = self._outs.get(key)
         if out is not None and out.is_open:
             out.close(reason or reasons.CANCELLED, now)
             self._forget_over([out])
 
     def retarget(self, key: Key, new_key: Key, now: float) -> bool:
-        """Send the same pages under `new_key` (another receiver) instead. False: they are not held
-        any more, or nothing can be sent there.
+        """Send the same pages under `new_key` (another receiver) instead. False if they are no
+        longer held, or pages cannot go there.
 
         Further `offer` and `finish` calls use `new_key`. `Released(key)` comes for the old key too.
         """
@@ -141,25 +141,25 @@ class Sender:
 
     @property
     def held_pages(self) -> int:
-        """Pins held by transfers (a page that two of them hold counts twice)."""
+        """How many pins transfers hold (a page that two of them hold counts twice)."""
         return sum(len(out.pages) for out in self._outs.values())
 
     @property
     def is_full(self) -> bool:
-        """The holding cap is reached: start no prefill."""
+        """The holding cap is reached: do not start a prefill."""
         cap = self._config.holding_cap_pages
         return cap > 0 and self.held_pages >= cap
 
     def is_granted(self, key: Key) -> bool:
-        """The receiver gave pages for it: it is being sent, or is there already."""
+        """The receiver granted pages: it is being sent, or has arrived."""
         return key in self._outs and self._outs[key].is_granted
 
     def pinned_pages(self) -> Counter[int]:
-        """How many pins of each page are this sender's."""
+        """How many pins of each page this sender holds."""
         return Counter(page for out in self._outs.values() for page in out.pages)
 
     def check_integrity(self) -> None:
-        """The books agree: transfers, sends under way, windows. Raises AssertionError."""
+        """Check that transfers, sends under way and windows agree. Raises AssertionError."""
         for key, out in self._outs.items():
             assert key == out.key and out.state is not OutState.OVER, f"{key} is kept, though over"  # noqa: PT018
             has_grant = out.grant is not None
@@ -172,17 +172,17 @@ class Sender:
         return [key for key in self._outs if epoch in (None, key.receiver_epoch)]
 
     def is_idle(self, epoch: int) -> bool:
-        """Nothing is left to say to that receiver: its link and outlet may be closed."""
+        """No transfer and no unanswered message is left: its link and outlet may be closed."""
         return not self.keys(epoch) and not self._abandons.has(epoch)
 
     def has_messages(self, epoch: int) -> bool:
-        """There is something to tell that receiver, or to hear from it. What only waits for sends
-        that were called back has no message before these are completed."""
+        """Some transfer may send a message to that receiver or wait for one. Those that only wait
+        for cancelled sends to complete do not."""
         waits = any(self._outs[key].has_messages for key in self.keys(epoch))
         return waits or self._abandons.has(epoch)
 
     def take_outbox(self) -> list[tuple[int, transfer_pb2.ConnectRequest]]:
-        """Messages by receiver epoch, in order. What cannot be sent may be thrown away."""
+        """Messages by receiver epoch, in order. Those that cannot be sent may be dropped."""
         outbox = self._outbox.copy()
         self._outbox.clear()
         return outbox
@@ -197,10 +197,11 @@ class Sender:
     def attach_peer(
         self, epoch: int, outlet: Outlet, now: float, paging: Paging | None = None
     ) -> None:
-        """Hello is done with that receiver; its pages are ours where no `paging` says otherwise.
+        """Hellos were exchanged with that receiver. `paging`: how its pages are cut, if not as
+        ours.
 
-        The outlet makes its pages of ours. It stays the caller's to close, and is the same one each
-        time until `forget_peer`.
+        The outlet converts pages where that is needed. The caller closes it, and passes the same
+        one each time until `forget_peer`.
         """
         peer = self._posts.peers.setdefault(epoch, OutPeer(outlet, paging or self._even, now))
         assert peer.outlet is outlet, "posts may be under way on the other outlet"
@@ -218,9 +219,8 @@ class Sender:
             self._posts.peers[epoch].attached = False
 
     def fail_peer(self, epoch: int, reason: str, now: float) -> None:
-        """Nothing can be sent to that receiver (its hello says why, or no transport could be
-        opened): what is open fails now, what is opened fails at once, until `attach_peer` or
-        `forget_peer`."""
+        """Pages cannot go to that receiver (it refused, or no transport could be opened): open
+        transfers fail now, new ones fail at once, until `attach_peer` or `forget_peer`."""
         self._barred[epoch] = reason
         outs = [self._outs[key] for key in self.keys(epoch)]
         for out in outs:
@@ -229,13 +229,13 @@ class Sender:
         self._forget_over(outs)
 
     def forget_peer(self, epoch: int) -> None:
-        """The caller closes that outlet. Only when no transfer to it is left."""
+        """Forget a receiver without transfers. The caller closes its outlet."""
         assert not self.keys(epoch), "transfers to that receiver are under way"
         self._posts.peers.pop(epoch, None)
         self._barred.pop(epoch, None)
 
     def poll(self, now: float) -> None:
-        """Read what the outlets completed. Call when one of them wakes us."""
+        """Read the completed posts. Call when an outlet wakes the loop."""
         for post, posted in self._posts.poll(now):
             post.out.on_posted(post, posted, now)
         outs = list(self._outs.values())
@@ -261,7 +261,7 @@ class Sender:
             self._say(epoch, abandon=abandon)
 
     def on_message(self, epoch: int, message: transfer_pb2.ConnectResponse, now: float) -> None:
-        """A message of that receiver, in any order, any number of times."""
+        """Handle a message of that receiver; messages may be late, repeated or out of order."""
         kind = message.WhichOneof("message") or ""
         if kind == "renewed":
             for key in message.renewed.keys:
@@ -301,7 +301,7 @@ class Sender:
         return True
 
     def _on_stray(self, epoch: int, kind: str, body: Any) -> None:
-        """About a key that is over: no send of it is under way, and none will ever start."""
+        """A message about a key that is over: none of its sends is under way, none will start."""
         if kind in ("reserved", "revoke"):
             self._say(epoch, drained=transfer_pb2.Drained(ticket=body.ticket))
         elif kind == "refused":

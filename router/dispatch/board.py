@@ -236,6 +236,7 @@ class Board:
         assert +self.states == states, f"counted {+self.states}, are {states}"
         assert all(self.requests.get(r.job.submission_id) is r for r in self.queue)
         assert all(request.state in WAITING for request in self.queue)
+        self.queue.check_integrity()
         tenants = Counter(request.job.tenant for request in self.requests.values())
         counted = {account.tenant: account.n_live for account in self.accounts if account.n_live}
         assert counted == tenants, f"accounts {counted}, are {tenants}"

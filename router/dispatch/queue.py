@@ -145,3 +145,17 @@ class WaitingQueue:
         if line is None:
             return 0
         return len(line.resumed) + sum(len(new) for p, new in line.new.items() if p > priority)
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError if the lines and the backlog hold other requests than all that
+        wait."""
+        waiting = set(self._is_new)
+        lined = [request for line in self._lines.values() for request in line]
+        assert len(lined) == len(waiting)
+        assert set(lined) == waiting
+        assert len(self._backlog) == sum(self._is_new.values())
+        assert all(self._lines.values()), "an empty line is kept"
+        for line in self._lines.values():
+            assert all(line.new.values()), "an empty line is kept"
+            for fair in line.new.values():
+                fair.check_integrity()

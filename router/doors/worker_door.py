@@ -80,7 +80,7 @@ class WorkerDoor:
     async def _supervise(
         self, request: cluster_pb2.SuperviseRequest, context: Context
     ) -> cluster_pb2.SuperviseResponse:
-        self._router.note_hosts(request.hosts)
+        self._router.hosts.note(request.hosts, asyncio.get_running_loop().time())
         status = self._router.status(with_requests=False)
         return cluster_pb2.SuperviseResponse(workers=status.workers)
 

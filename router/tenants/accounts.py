@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 
-from twolane.errors import QuotaError
+from twolane.errors import InvalidParameterError, QuotaError
 from twolane.refusals import Refusal
 from twolane.router.tenants.bucket import Bucket
 from twolane.security.keys import TenantLimits
@@ -69,6 +69,12 @@ class Account:
                 what += f", of which {max(0.0, self._tokens.level(now)):.0f} are left, and this "
                 what += f"request takes an estimated {n_tokens:.0f}"
             raise self._refused("tokens", what, wait_s)
+
+    def check_priority(self, priority: int) -> None:
+        """Raises `InvalidParameterError` for one that the tenant may not ask for."""
+        most = self.limits.max_priority
+        if most is not None and priority > most:
+            raise InvalidParameterError("priority", priority, f"at most {most} for this tenant")
 
     def take(self, n_tokens: float, now: float) -> None:
         """One more request is under way."""

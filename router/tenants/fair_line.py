@@ -126,6 +126,17 @@ class FairLine(Generic[ThingT]):
             others += min(group_tokens, due * group_weight)
         return max(1.0, n_own + others * len(self._entries) / self._tokens)
 
+    def check_integrity(self) -> None:
+        """Raises AssertionError unless every tenant that waits has its turn, and the sums hold."""
+        turns = {turn.tenant for turn, _ in self._entries.values()}
+        assert turns == set(self._turns) == set(self._group_of)
+        assert set(self._order) == set(self._turns.values())
+        waits = sum(cost for _, cost in self._entries.values())
+        in_groups = sum(tokens for tokens, _ in self._groups.values())
+        for total in (self._tokens, in_groups, sum(turn.tokens for turn in self._turns.values())):
+            assert abs(total - waits) < 1e-3 * max(1.0, waits)
+        assert all(turn.start >= self._virtual for turn in self._turns.values())
+
     def _start_of(self, tenant: str) -> float:
         turn = self._turns.get(tenant)
         if turn is not None:

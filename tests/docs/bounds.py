@@ -122,7 +122,11 @@ SECTIONS = (
         "10 under the others.",
         {
             HttpConfig: {
-                "requests": Row("HTTP requests that run", "", "503 with Retry-After"),
+                "requests": Row(
+                    "HTTP requests that run (twice as many, where a tenant has few of them)",
+                    "",
+                    "503 with Retry-After",
+                ),
                 "retry_after_s": Row("Retry-After of that 503", "", ""),
                 "connections": Row(
                     "HTTP connections", "", "the one that has waited longest is closed"

@@ -190,6 +190,13 @@ class Network:
         self.hosts.append(host)
         return host
 
+    def reboot(self, host: Host) -> Host:
+        """Kill it; another boot of it comes back, with nothing on its disks."""
+        host.kill()
+        place = self.hosts.index(host)
+        self.hosts[place] = Host(host.name, place + 1, self._python)
+        return self.hosts[place]
+
     def cut(self, a: Host, b: Host) -> None:
         """Nothing gets from one to the other, silently."""
         self.cut_one_way(a, b)

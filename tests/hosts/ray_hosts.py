@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
 import sys
 import time
@@ -77,9 +79,13 @@ class RayHosts:
     def down(self, host: Host) -> None:
         assert self.twolane(host, f"down --ray-address {self.address}") == "stopped\n"
 
-    def kill(self, host: Host, title: str, number: str = "KILL") -> None:
-        """Send a signal to the process that Ray or we call so."""
-        host.run(f"kill -{number} $(pgrep -f '^{title}')")
+    def kill(self, host: Host, program: str, number: signal.Signals = signal.SIGKILL) -> list[int]:
+        """Send a signal to the processes whose program, or title, ends so; returns their pids."""
+        pids = [pid for pid in host.pids() if _program(pid).endswith(program)]
+        assert pids, f"no {program} on {host.name}"
+        for pid in pids:
+            os.kill(pid, number)
+        return pids
 
     def ours(self, host: Host) -> list[str]:
         """The command lines of our processes and actors there."""
@@ -93,6 +99,18 @@ def wait_until(holds: Callable[[], bool], within_s: float, every_s: float = 0.2)
     while not holds():
         assert time.monotonic() < end_s, f"not within {within_s:g} s"
         time.sleep(every_s)
+
+
+def command_of(pid: int) -> bytes:
+    """Its arguments, each with a zero behind it; empty if it has ended meanwhile."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def _program(pid: int) -> str:
+    return command_of(pid).partition(b"\0")[0].decode().rstrip()
 
 
 def _is_open(ip: str, port: int) -> bool:

@@ -3,6 +3,7 @@ the expected tokens or one typed error, and nothing stays in the router's tables
 
 import asyncio
 import random
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -10,11 +11,12 @@ import pytest
 from twolane.errors import CancelledError, DeadlineError, TwolaneError, UnavailableError
 from twolane.router.config import AdmissionConfig, DispatchConfig, RouterConfig
 from twolane.router.router import Router
-from twolane.router.testing.client import ask, message, play
+from twolane.router.testing.client import ask, client_of, message, play
 from twolane.router.testing.cluster import ScriptedCluster
 from twolane.router.testing.rows import expected_answer
 
 CLUSTERS = [("p0", "p1", "d0", "d1"), ("b0", "b1"), ("p0", "d0"), ("p0", "b0", "d0")]
+TENANTS = ("", "red", "blue")
 CONFIG = RouterConfig(
     dispatch=DispatchConfig(max_failures=12),
     admission=AdmissionConfig(growth_reserve_tokens=8, extra_rows=2, unavailable_after_s=20.0),
@@ -63,6 +65,7 @@ def fault(rng: random.Random, cluster: ScriptedCluster) -> None:
 def test_every_request_ends_exact_or_with_one_typed_error(seed: Any) -> None:
     rng = random.Random(seed)
     ends: list[TwolaneError | None] = []
+    output_tokens: Counter[str] = Counter()
 
     async def one(router: Router, n: int) -> None:
         await asyncio.sleep(rng.uniform(0, 4))
@@ -72,9 +75,11 @@ def test_every_request_ends_exact_or_with_one_typed_error(seed: Any) -> None:
         outcome = await ask(
             router,
             message(prompt, request_id=f"r{n}", max_tokens=n_tokens, priority=rng.randint(-2, 2)),
+            caller=client_of(tenant := TENANTS[n % 3]),
             time_left_s=rng.uniform(0.05, 3) if kind < 0.1 else None,
             leave_after=rng.randint(0, n_tokens) if kind > 0.9 else None,
         )
+        output_tokens[tenant] += len(outcome.tokens)
         expected = expected_answer(prompt, n_tokens)
         assert outcome.tokens == expected[: len(outcome.tokens)]
         if outcome.error is None and kind <= 0.9:
@@ -105,6 +110,10 @@ def test_every_request_ends_exact_or_with_one_typed_error(seed: Any) -> None:
         assert not router._wakes
         assert not board.labels
         assert not board.store._holders
+        for account in board.accounts:
+            assert not account.n_live
+            # what a client that left did not read has been computed for it all the same
+            assert account.counters["output_tokens"] >= output_tokens[account.tenant]
         await asyncio.sleep(6)  # the frozen thaw, the killed are back
         outcome = await ask(router, message([1, 2, 3], max_tokens=5))
         assert outcome.tokens == expected_answer([1, 2, 3], 5), "the cluster works as before"

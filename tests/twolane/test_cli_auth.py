@@ -42,7 +42,8 @@ def test_list_shows_keys_and_quotas(path: Path) -> None:
     ]
     assert value["tenants"] == {
         "acme": {
-            "weight": 2.0, "requests_per_s": None, "tokens_per_min": 60000, "concurrent": None
+            "weight": 2.0, "requests_per_s": None, "tokens_per_min": 60000, "concurrent": None,
+            "max_priority": None,
         }
     }  # fmt: skip
     table = run("list", "--keys", str(path)).stdout

@@ -16,6 +16,7 @@ Usage: twolane COMMAND [ARGUMENTS]
   drain     Let WORKER finish what it runs, and give it nothing new.
   auth      Make, list and revoke API keys.
   certs     Make certificates, for TLS between machines.
+  context   List, choose and show named clusters.
 """
 
 

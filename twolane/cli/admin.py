@@ -7,13 +7,13 @@ from rich.table import Table
 
 from twolane.cli.common import (
     admin_client,
+    client,
     console,
     endpoint_option,
     json_option,
     operator_option,
     print_json,
 )
-from twolane.client import Client
 from twolane.errors import PermissionDeniedError
 
 
@@ -22,8 +22,8 @@ from twolane.errors import PermissionDeniedError
 @endpoint_option
 def models(*, as_json: bool, endpoint: str | None) -> None:
     """List the models that the cluster serves."""
-    with Client(endpoint) as client:
-        served = client.models()
+    with client(endpoint) as connected:
+        served = connected.models()
     if as_json:
         print_json(served)
         return

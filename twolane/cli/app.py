@@ -16,11 +16,12 @@ from twolane.cli.admin import drain, models
 from twolane.cli.auth import auth
 from twolane.cli.certs import certs
 from twolane.cli.chat import chat
+from twolane.cli.context import context
+from twolane.cli.controller import NotProvenError
 from twolane.cli.fence import down, fence
 from twolane.cli.generate import generate
 from twolane.cli.status import status
 from twolane.cli.up import up
-from twolane.controller import NotProvenError
 from twolane.errors import (
     CancelledError,
     DeadlineError,
@@ -80,7 +81,7 @@ def app() -> None:
     """Serve large language models on two pools of workers, and talk to them."""
 
 
-for command in (up, generate, chat, status, models, drain, fence, down, auth, certs):
+for command in (up, generate, chat, status, models, drain, fence, down, auth, certs, context):
     app.add_command(command)
 
 

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from twolane.cli.common import console, endpoint_option, json_option, print_json
+from twolane.cli.common import client, console, endpoint_option, json_option, print_json
 from twolane.cli.rows import Rows
-from twolane.client import Client
 from twolane.errors import InvalidParameterError, InvalidRequestError, TwolaneError
 from twolane.security.identity import Role
 
@@ -52,6 +51,7 @@ def auth() -> None:
 @click.option("--requests-per-s", type=float, help="Quota of the tenant.")
 @click.option("--tokens-per-min", type=int, help="Quota of the tenant: prompts and answers.")
 @click.option("--concurrent", type=int, help="Quota of the tenant: requests at once.")
+@click.option("--max-priority", type=int, help="Highest priority of the tenant's requests.")
 @keys_option
 @json_option
 def create_key(
@@ -105,7 +105,7 @@ def list_keys(*, path: Path, as_json: bool) -> None:
     names = sorted({key.tenant for key in ring.keys if key.tenant} | set(ring.tenants))
     if names:
         click.echo()
-        quotas = Rows(("tenant",), ("weight", "requests/s", "tokens/min", "concurrent"))
+        quotas = Rows(("tenant",), ("weight", "requests/s", "tokens/min", "concurrent", "priority"))
         for name in names:
             limits = _limits(ring.tenants.get(name, TenantLimits()))
             quotas.add_row(name, *("-" if n is None else f"{n:g}" for n in limits.values()))
@@ -133,8 +133,8 @@ def revoke(key_id: str, *, path: Path, as_json: bool) -> None:
 @endpoint_option
 def whoami(*, as_json: bool, endpoint: str | None) -> None:
     """Ask the cluster who it takes you for, by the key in $TWOLANE_API_KEY."""
-    with Client(endpoint) as client:
-        caller = client.who_am_i()
+    with client(endpoint) as connected:
+        caller = connected.who_am_i()
     if as_json:
         print_json(caller)
         return
@@ -190,6 +190,7 @@ def _limits(limits: TenantLimits) -> dict[str, float | None]:
         "requests_per_s": limits.requests_per_s,
         "tokens_per_min": limits.tokens_per_min,
         "concurrent": limits.concurrent,
+        "max_priority": limits.max_priority,
     }
 
 

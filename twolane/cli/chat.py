@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from twolane.cli.common import console, endpoint_option, request_options, sampling_options
-from twolane.client import Client, Stream
+from twolane.cli.common import client, console, endpoint_option, request_options, sampling_options
+from twolane.client import Stream
 from twolane.errors import InvalidRequestError, OverloadedError, TwolaneError
 from twolane.values import Message
 
@@ -24,8 +24,8 @@ def chat(*, system: str | None, endpoint: str | None, **given: Any) -> None:
     """Talk to the model. An empty line, /quit or Ctrl-D ends; Ctrl-C stops an answer."""
     options = request_options(given)
     messages: list[Message] = [{"role": "system", "content": system}] if system else []
-    with Client(endpoint) as client:
-        names = ", ".join(model.name for model in client.models())
+    with client(endpoint) as connected:
+        names = ", ".join(model.name for model in connected.models())
         console().print(f"[dim]{names} · /clear forgets, /quit ends[/]")
         while (line := _ask()) not in ("", "/quit"):
             if line == "/clear":
@@ -33,7 +33,7 @@ def chat(*, system: str | None, endpoint: str | None, **given: Any) -> None:
                 continue
             messages.append({"role": "user", "content": line})
             try:
-                with client.stream(messages=messages, **options) as stream:
+                with connected.stream(messages=messages, **options) as stream:
                     answer = _show(stream)
             except (InvalidRequestError, OverloadedError) as error:  # the chat may go on
                 click.secho(error.message, fg="red", err=True)

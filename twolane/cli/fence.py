@@ -8,7 +8,7 @@ import time
 
 import click
 
-from twolane.controller import ControllerClient, NotProvenError
+from twolane.cli.controller import ControllerClient, NotProvenError
 
 _POLL_S = 0.1
 

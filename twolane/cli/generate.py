@@ -8,13 +8,14 @@ from typing import Any
 import click
 
 from twolane.cli.common import (
+    client,
     endpoint_option,
     json_option,
     print_json,
     request_options,
     sampling_options,
 )
-from twolane.client import Client, Stream
+from twolane.client import Stream
 from twolane.errors import InvalidParameterError, InvalidRequestError, TwolaneError
 
 
@@ -45,13 +46,13 @@ def generate(
     options = request_options(given)
     if token_ids is not None:
         options["token_ids"] = _parse(token_ids)
-    with Client(endpoint) as client:
+    with client(endpoint) as connected:
         if as_json:
-            print_json(client.generate(prompt, **options), indent=None)
+            print_json(connected.generate(prompt, **options), indent=None)
         elif no_stream:
-            click.echo(client.generate(prompt, **options).text)
+            click.echo(connected.generate(prompt, **options).text)
         else:
-            with client.stream(prompt, **options) as stream:
+            with connected.stream(prompt, **options) as stream:
                 _show(stream)
 
 

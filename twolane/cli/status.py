@@ -11,9 +11,15 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from twolane.cli.common import admin_client, console, json_option, operator_option, print_json
+from twolane.cli.common import (
+    admin_client,
+    client,
+    console,
+    json_option,
+    operator_option,
+    print_json,
+)
 from twolane.cli.rows import Rows
-from twolane.client import Client
 from twolane.service_status import ServiceStatus
 from twolane.status import ClusterStatus, HostInfo, RequestInfo, TenantInfo, WorkerInfo
 
@@ -40,7 +46,7 @@ def status(*, watch: bool, with_gone: bool, as_json: bool, endpoint: str | None)
         if admin is not None:
             look = stack.enter_context(admin).status
         else:
-            look = stack.enter_context(Client(endpoint)).status
+            look = stack.enter_context(client(endpoint)).status
         if as_json:
             print_json(look())
         elif not watch:

@@ -42,6 +42,17 @@ def is_loopback(host: str) -> bool:
     return _are(host, lambda address: address.is_loopback)
 
 
+def is_local(host: str) -> bool:
+    """Whether only this machine reaches what listens at `host`, which may be unix:PATH. A name
+    other than localhost may be anything: it is not looked up."""
+    if host.startswith("unix:") or host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(bare(host)).is_loopback
+    except ValueError:
+        return False
+
+
 def is_unspecified(host: str) -> bool:
     """0.0.0.0 or ::, at which a server listens everywhere, and which cannot be dialled."""
     return _are(host, lambda address: address.is_unspecified)

@@ -14,11 +14,10 @@ import enum
 import ssl
 from dataclasses import dataclass, field
 from functools import partial
-from ipaddress import ip_address
 
 import grpc
 
-from twolane.rpc.listen import ListenError, bare, bind_port, join
+from twolane.rpc.listen import ListenError, bind_port, is_local, join
 from twolane.rpc.options import CHANNEL_OPTIONS
 from twolane.rpc.secret import new_secret, shown
 from twolane.rpc.shared_port import SharedPort
@@ -47,17 +46,6 @@ class Protection(enum.Enum):
     LOCAL = "local"  # no other machine reaches it
     TLS = "tls"
     INSECURE = "insecure"  # plain though other machines reach it: the operator allowed that
-
-
-def is_local(host: str) -> bool:
-    """Whether only this machine reaches what listens at `host`, which may be unix:PATH. A name
-    other than localhost may be anything: it is not looked up."""
-    if host.startswith(_UNIX) or host == "localhost":
-        return True
-    try:
-        return ip_address(bare(host)).is_loopback
-    except ValueError:
-        return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

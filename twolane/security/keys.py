@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
-import yaml
 
 from twolane.errors import UnauthenticatedError
 from twolane.security.identity import Role
@@ -50,13 +49,15 @@ class TenantLimits(
     """A tenant's share and its quotas; None is no quota.
 
     `weight` is its part of a full cluster, compared with other tenants'. `tokens_per_min` counts
-    prompts and answers; `concurrent` counts requests that wait or run.
+    prompts and answers; `concurrent` counts requests that wait or run. Requests beyond
+    `max_priority` are refused: tenants share within a priority only.
     """
 
     weight: Positive = 1.0
     requests_per_s: Positive | None = None
     tokens_per_min: AtLeastOne | None = None
     concurrent: AtLeastOne | None = None
+    max_priority: int | None = None
 
 
 class ApiKey(
@@ -123,6 +124,8 @@ def digest(secret: str) -> str:
 def read_keys(path: Path) -> KeyRing:
     """Raises `KeyFileError`: no such file, no YAML, a field that is unknown, missing or wrong,
     one id twice."""
+    import yaml  # for those alone that have such a file
+
     try:
         value: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
         ring = msgspec.convert({} if value is None else value, KeyRing)

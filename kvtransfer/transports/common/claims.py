@@ -1,10 +1,10 @@
-"""Which arriving bytes may go where, for transports whose receiver does the writing.
+"""Decides where arriving bytes may be written, for transports whose receiver writes.
 
-    arriving: (sender epoch, generation, first, n)       claim: pages, once; or None, to the scrap
+    arriving: (sender epoch, generation, first, n)       claim: its pages, once; or None: discard
 
 Everything that comes off a wire passes `claim` before a byte of it touches the pool. A page is
-claimed at most once under a generation: what was verified cannot be overwritten by a repeat.
-Used by one thread.
+claimed at most once under a generation, so a repeat cannot overwrite what was verified.
+Not thread-safe.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from twolane.kvtransfer.transport import Checked, Checksums
 
 
 class _Entry:
-    """One grant: what was claimed, what has landed, which answers are owed."""
+    """One grant: which pages were claimed, which have landed, which checks wait for an answer."""
 
     def __init__(self, sender_epoch: int, pages: PageIds) -> None:
         self.sender_epoch = sender_epoch
@@ -28,14 +28,14 @@ class _Entry:
         self.claimed: npt.NDArray[np.bool_] = np.zeros(pages.size, dtype=bool)
         self.landed: npt.NDArray[np.bool_] = np.zeros(pages.size, dtype=bool)
         self.sums: Checksums = np.zeros(pages.size, dtype=np.uint64)
-        self.owed: list[tuple[int, int]] = []  # (first, n) of checks not answered yet
+        self.owed: list[tuple[int, int]] = []  # (first, n) of checks that wait
 
 
 class LandingTable:
     """The open grants of one landing."""
 
     def __init__(self, *, checksums: bool) -> None:
-        self.dropped: Counter[str] = Counter()  # claims turned down, by reason
+        self.dropped: Counter[str] = Counter()  # refused claims, by reason
         self._checksums = checksums
         self._entries: dict[int, _Entry] = {}  # by generation
 
@@ -47,7 +47,7 @@ class LandingTable:
         self._entries.pop(generation, None)
 
     def claim(self, sender_epoch: int, generation: int, first: int, n: int) -> PageIds | None:
-        """The pages that these bytes may be written to now, by the caller alone."""
+        """The pages that the caller may write these bytes to; None: none, and it is counted."""
         entry = self._entries.get(generation)  # guard: generation
         why_not = self._why_not(entry, sender_epoch, first, n)
         if entry is None or why_not:
@@ -57,7 +57,7 @@ class LandingTable:
         return entry.pages[first : first + n]
 
     def landed(self, generation: int, first: int, n: int, sums: Checksums | None) -> list[Checked]:
-        """Claimed pages are complete. Returns the checks that this answers."""
+        """Claimed pages are complete, with these checksums. Returns the checks this answers."""
         entry = self._entries.get(generation)
         if entry is None:
             return []
@@ -67,7 +67,7 @@ class LandingTable:
         return self._answer(generation, entry)
 
     def check(self, generation: int, first: int, n: int) -> list[Checked]:
-        """Somebody wants to know when these are here. Returns what can be answered now."""
+        """Ask to be told when these pages have landed. Returns what can be answered now."""
         entry = self._entries.get(generation)
         if entry is None:
             return []

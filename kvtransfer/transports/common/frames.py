@@ -1,4 +1,4 @@
-"""What goes over a tcp or unix socket. Little-endian, 32 bytes each, from sender to receiver.
+"""The frames of a tcp or unix socket, from sender to receiver: little-endian, 32 bytes each.
 
     hello   "T2KV" version kind=1  sender epoch   receiver epoch  page bytes  digest  first, once
     pages   "T2KV" version kind=2  generation     payload bytes   first page  pages   then the bytes
@@ -7,10 +7,10 @@
     keyed   as hello, kind=5: a proof of the key follows, then frames
     encrypted  as hello, kind=6: a proof of the key follows, then frames in encrypted records
 
-`first page` is an index into the pages of the grant. Ring and slot are the shm transport's between
-pools of devices: bytes lie in slots of the sender's memory, and each slot is answered by its number
-in 4 bytes when the receiver has done with it. Whatever is not exactly so closes the connection:
-after a bad frame nothing tells where the next one begins.
+`first page` is an index into the pages of the grant. Ring and slot belong to the shm transport
+between pools of devices: bytes lie in slots of the sender's memory, and the receiver answers each
+slot with its number (4 bytes) when it no longer reads it. Any other bytes close the connection:
+after a bad frame nobody knows where the next one begins.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FREED_BYTES = _FREED.size
 
 
 class FrameError(Exception):
-    """The bytes are no frame of ours."""
+    """The bytes are not a valid frame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Hello:
     sender_epoch: int
     receiver_epoch: int
     page_bytes: int
-    digest: str = "xxh3"  # that chunks will bring; empty: none
+    digest: str = "xxh3"  # of the checksums that chunks will carry; empty: none
     lane: PageLane = PageLane.PLAIN
 
     def pack(self) -> bytes:
@@ -59,7 +59,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """Head of a frame of `n_pages` pages; `payload_bytes` of content follow."""
+    """Head of a frame with `n_pages` pages; `payload_bytes` of content follow."""
 
     generation: int
     payload_bytes: int
@@ -74,7 +74,7 @@ class Pages:
 
 @dataclass(frozen=True, slots=True)
 class RingAt:
-    """Head of a frame that says where the sender's slots are; `address_bytes` of text follow."""
+    """Head of a frame with the address of the sender's slots; `address_bytes` of text follow."""
 
     n_slots: int
     address_bytes: int
@@ -88,7 +88,7 @@ class RingAt:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """`n_pages` pages lie in that slot of the sender's ring."""
+    """`n_pages` pages are in that slot of the sender's ring."""
 
     generation: int
     slot: int
@@ -115,7 +115,7 @@ def unpack_freed(raw: bytes | bytearray) -> int:
 
 
 def unpack(head: bytes | bytearray) -> Frame:
-    """Raises `FrameError`. Numbers are checked against each other by whoever knows page sizes."""
+    """Raises `FrameError`. The caller, who knows page sizes, checks the numbers."""
     magic, version, kind, a, b, c, d = _HEAD.unpack(head)
     if magic != MAGIC:
         raise FrameError(f"magic {magic!r}")

@@ -1,11 +1,11 @@
-"""Who may come in to a landing, and who has to leave again. Used by its thread alone.
+"""Accepts the connections of a landing and bounds them. Used by the landing's thread only.
 
-    listener --- accept ---> stranger --- hello ---> sender, stays until it hangs up
-                                |
-                                `--- no hello in time, or room is needed ---> out
+    accept ---> unknown --- hello (and proof of the key) ---> known: stays until the sender hangs up
+                   |
+                   `--- neither in time, or its place is needed ---> closed
 
-Anybody can connect to a tcp port. So a stranger does not stay, the house has a limit, and running
-out of file descriptors makes us wait instead of asking again and again.
+Anybody can connect to a tcp port. So an unknown connection is closed after a while, the number of
+connections is bounded, and when the process runs out of file descriptors, accepting pauses.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerConfig:
-    """What strangers are allowed."""
+    """Bounds of a landing's connections."""
 
     hello_within_s: float = HELLO_WITHIN_S
-    most_connections: int = MOST_CONNECTIONS  # senders and strangers
-    shortage_pause_s: float = 0.2  # nobody is let in for so long when the system is short
+    most_connections: int = MOST_CONNECTIONS  # known and unknown
+    shortage_pause_s: float = 0.2  # no accept for so long when the system is short of descriptors
 
     def __post_init__(self) -> None:
         assert self.hello_within_s > 0
@@ -46,11 +46,11 @@ class Connection(Protocol):
 
     @property
     def is_known(self) -> bool:
-        """It said hello, and means us."""
+        """Its hello was for this receiver, and it proved the key where one is needed."""
         ...
 
     def leave(self) -> None:
-        """The connection is over: closes it."""
+        """Closes the connection."""
         ...
 
 
@@ -58,7 +58,7 @@ ConnectionT = TypeVar("ConnectionT", bound=Connection)
 
 
 class Listener(Generic[ConnectionT]):
-    """The connections of one landing, in its selector with themselves as data."""
+    """The connections of one landing, registered in its selector with themselves as data."""
 
     def __init__(
         self,
@@ -74,17 +74,17 @@ class Listener(Generic[ConnectionT]):
         self._meet = meet
         self._dropped = dropped
         self._config = config
-        self._unknown: dict[ConnectionT, float] = {}  # until when; oldest first; some said hello
-        self._shut_until: float | None = None  # the listener is not looked at
+        self._unknown: dict[ConnectionT, float] = {}  # when to close them; oldest first
+        self._shut_until: float | None = None  # accepting pauses
         listener.setblocking(False)
         selector.register(listener, selectors.EVENT_READ, self)
 
     def accept(self, now: float) -> None:
-        """Somebody knocks."""
+        """The listening socket is readable."""
         try:
             stream, _ = self._listener.accept()
         except OSError as error:
-            self._dropped["accept"] += 1  # it hung up before we looked, or:
+            self._dropped["accept"] += 1  # the peer hung up before we accepted, or:
             if error.errno in _SHORTAGES:
                 self._selector.unregister(self._listener)
                 self._shut_until = now + self._config.shortage_pause_s
@@ -111,7 +111,8 @@ class Listener(Generic[ConnectionT]):
         connection.leave()
 
     def tick(self, now: float) -> float | None:
-        """Strangers whose time is up leave. Returns how long nothing happens by time alone."""
+        """Closes unknown connections whose time is up. Returns the seconds until the next timeout,
+        None if there is none."""
         if self._shut_until is not None and now >= self._shut_until:
             self._shut_until = None
             self._selector.register(self._listener, selectors.EVENT_READ, self)
@@ -132,7 +133,7 @@ class Listener(Generic[ConnectionT]):
         self._listener.close()
 
     def _make_room(self) -> bool:
-        """The oldest stranger goes, if there is one: senders say hello at once."""
+        """Closes the oldest unknown connection, if there is one: senders say hello at once."""
         oldest = next((one for one in self._unknown if not one.is_known), None)
         if oldest is None:
             return False

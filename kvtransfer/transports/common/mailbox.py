@@ -1,4 +1,4 @@
-"""Orders to a transport's thread and news back, without either side waiting for the other."""
+"""Orders to a transport's thread and events back; neither side waits for the other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Order = tuple[Callable[..., None], tuple[Any, ...]]
 
 
 class Mailbox(Generic[NewsT]):
-    """`order` and `poll` are the loop's side; `take_orders`, `tell` and `bell` the thread's.
+    """The event loop calls `order` and `poll`, the thread `take_orders`, `quiet` and `tell`.
 
     `bell` becomes readable when there are orders, so that the thread can select on it.
     """
@@ -30,21 +30,22 @@ class Mailbox(Generic[NewsT]):
         self._button.setblocking(False)
 
     def order(self, work: Callable[..., None], *args: Any) -> None:
-        """The thread will call `work(*args)`. Nothing happens once we are closed."""
+        """The thread will call `work(*args)`. Ignored after `close`."""
         if self._is_closed:
             return
         self._orders.append((work, args))
-        with suppress(BlockingIOError):  # full of rings already: it will look
+        with suppress(BlockingIOError):  # the bell is readable already
             self._button.send(b"!")
 
     def take_orders(self) -> None:
-        """Run what was ordered, in order. Cheap when there is nothing."""
+        """Run all orders, oldest first. Cheap when there are none."""
         while self._orders:
             work, args = self._orders.popleft()
             work(*args)
 
     def quiet(self) -> None:
-        """Empty the bell. Before `take_orders`, or an order could be missed."""
+        """Make the bell unreadable. Call it before `take_orders`: after it, an order could be
+        missed."""
         with suppress(BlockingIOError):
             while self.bell.recv(4096):
                 pass
@@ -63,7 +64,7 @@ class Mailbox(Generic[NewsT]):
             wake()
 
     def close(self) -> None:
-        """After the thread has ended."""
+        """Call after the thread has ended."""
         self._is_closed = True
         self._wake = _nothing
         self.bell.close()

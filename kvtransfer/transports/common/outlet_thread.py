@@ -1,4 +1,4 @@
-"""What every sender's end with a thread shares: posts one after the other, and their completion."""
+"""Base of outlets that have a thread: runs posts one after the other and completes each once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NO_SUMS: Checksums = np.empty(0, dtype=np.uint64)
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One post."""
+    """A post, as the thread carries it out."""
 
     post: int
     generation: int
@@ -25,12 +25,12 @@ class Job:
 
 
 class OutletThread(TransportThread[Posted]):
-    """See `Outlet`. A subclass carries out jobs, and knows how one is called back half-way."""
+    """See `Outlet`. A subclass carries out jobs and cancels the one that is running."""
 
     def __init__(self) -> None:
         super().__init__("outlet")
         self._jobs: deque[Job] = deque()
-        self._current: Job | None = None  # None too when it was completed before its end
+        self._current: Job | None = None  # None also when it was completed early, by a cancel
 
     def post(self, post: int, generation: int, plan: CopyPlan) -> None:
         if self._is_running:
@@ -48,11 +48,11 @@ class OutletThread(TransportThread[Posted]):
 
     @abstractmethod
     def _carry_out(self, job: Job) -> Checksums | None:
-        """All of the job. None: not all of it went out."""
+        """Send all of the job. Returns its checksums; None if not all of it was sent."""
 
     @abstractmethod
     def _call_back(self) -> None:
-        """The current job was cancelled: complete it soon."""
+        """The current job was cancelled: complete it soon, sent or not."""
 
     def _turn(self) -> None:
         if not self._jobs:
@@ -62,7 +62,7 @@ class OutletThread(TransportThread[Posted]):
         self._complete(self._carry_out(self._current))
 
     def _complete(self, sums: Checksums | None) -> None:
-        """The current job's pages are not read any more. Only the first call of a job counts."""
+        """The current job no longer reads its pages. Repeated calls for one job are ignored."""
         if self._current is not None:
             is_ok = sums is not None
             self._mailbox.tell(Posted(self._current.post, is_ok, NO_SUMS if sums is None else sums))

@@ -1,4 +1,4 @@
-"""Several outlets to one receiver as one: posts are dealt to them in turn."""
+"""Several outlets to one receiver, used as one: they take posts in turn."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from twolane.kvtransfer.transport import Outlet, Posted, Wake
 
 
 class Bundle:
-    """See `Outlet`. The outlets are ours."""
+    """See `Outlet`. Owns its outlets."""
 
     def __init__(self, outlets: Sequence[Outlet]) -> None:
         assert outlets

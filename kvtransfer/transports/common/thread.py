@@ -1,4 +1,4 @@
-"""The thread of one end of a transport: orders in, news out, an end that is waited for."""
+"""The thread of one end of a transport: takes orders, reports events, and ends when closed."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _PAUSE_S = 50e-6  # between two looks at a device: a page of a real model takes 
 
 
 def pause() -> None:
-    """Between two looks at a fence."""
+    """Sleep between two polls of a device event."""
     time.sleep(_PAUSE_S)
 
 
 class TransportThread(ABC, Generic[NewsT]):
     """Runs `_turn` on a thread of its own from `_start` until `close`, then `_leave` once.
 
-    What both sides use goes through orders, which the thread carries out when it looks at them:
-    nothing needs a lock.
+    The owner changes the thread's state only by orders, which the thread runs between two pieces of
+    work, so nothing needs a lock.
     """
 
     def __init__(self, name: str) -> None:
-        self.n_moved = 0  # see `Outlet`; the thread counts
+        self.n_moved = 0  # see `Outlet`; written by the thread
         self._mailbox: Mailbox[NewsT] = Mailbox()
-        self._is_closing = False  # as the thread knows
+        self._is_closing = False  # read and written by the thread
         self._is_asked_to_close = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -43,13 +43,13 @@ class TransportThread(ABC, Generic[NewsT]):
         self._mailbox.set_wake(wake)
 
     def close(self) -> None:
-        """Nothing runs here when this returns. Twice is fine."""
+        """The thread has ended when this returns. May be called twice."""
         if not self.close_soon():
             self._thread.join()
             self._mailbox.close()
 
     def close_soon(self) -> bool:
-        """As `close`, without waiting: asked again until it is True."""
+        """`close` without waiting: call again until it returns True."""
         if not self._is_asked_to_close:
             self._is_asked_to_close = True
             self._order(self._end)
@@ -61,7 +61,7 @@ class TransportThread(ABC, Generic[NewsT]):
     # -- for the subclass, off the thread ---------------------------------------------------
 
     def _start(self) -> None:
-        """Last thing of a constructor."""
+        """Call at the end of the constructor."""
         self._thread.start()
 
     @property
@@ -69,7 +69,7 @@ class TransportThread(ABC, Generic[NewsT]):
         return self._thread.is_alive()
 
     def _order(self, work: Callable[..., None], *args: Any) -> None:
-        """The thread will call `work(*args)`. Nothing happens once it has ended."""
+        """The thread will call `work(*args)`. Ignored once it has ended."""
         if self._is_running:
             self._mailbox.order(work, *args)
 
@@ -80,7 +80,7 @@ class TransportThread(ABC, Generic[NewsT]):
         """One piece of work, or one wait for orders."""
 
     def _leave(self) -> None:
-        """The thread ends: complete what is owed."""
+        """The thread is about to end: complete what others still wait for."""
 
     def _wait(
         self,
@@ -88,9 +88,9 @@ class TransportThread(ABC, Generic[NewsT]):
         events: int = select.POLLOUT,
         timeout_s: float | None = None,
     ) -> bool:
-        """For orders, which are carried out, or until the stream takes bytes (or has some).
+        """Wait for orders and run them, or until the stream is ready for `events`.
 
-        Whether it does now, or has failed.
+        True if the stream is ready or has failed; False after an order or the timeout.
         """
         poller = select.poll()  # not select(): file descriptors may be above 1,023
         poller.register(self._mailbox.bell, select.POLLIN)
@@ -103,12 +103,12 @@ class TransportThread(ABC, Generic[NewsT]):
         return stream is not None and stream.fileno() in ready
 
     def _nap(self) -> None:
-        """A moment until a device is asked again; orders that came meanwhile are carried out."""
+        """Pause before the next poll of a device; then run the orders that came meanwhile."""
         pause()
         self._mailbox.take_orders()
 
     def _hear(self) -> None:
-        """The bell rang."""
+        """Orders have come: run them."""
         self._mailbox.quiet()
         self._mailbox.take_orders()
 

@@ -1,9 +1,9 @@
-"""One sender's connection to a stream landing: bytes off the socket, into granted pages.
+"""One sender's connection to a stream landing: reads frames, writes their bytes into granted pages.
 
 HEAD --- hello, fits ------> HEAD                 (once)
 HEAD --- hello with a key -> PROOF --- proven ---> HEAD        (once, instead)
-HEAD --- pages, claimed ---> BODY --- complete --> HEAD        bytes go where the sink says
-HEAD --- pages, refused ---> SCRAP -- drained ---> HEAD        bytes land nowhere
+HEAD --- pages, claimed ---> BODY --- complete --> HEAD        bytes go into the sink's views
+HEAD --- pages, refused ---> SCRAP -- drained ---> HEAD        bytes are discarded
 BODY --- grant revoked ----> SCRAP
 HEAD --- ring -------------> TEXT --- complete --> HEAD        (shm of devices, once)
 HEAD --- slot -------------> HEAD                              its bytes are in the ring
@@ -34,23 +34,23 @@ from twolane.kvtransfer.transports.stream.device_destination import SharedSink
 from twolane.kvtransfer.transports.stream.records import EncryptedReader, PlainReader, Reader
 from twolane.kvtransfer.transports.stream.sink import Claim, Destination
 
-_READ_BYTES = 256 * 1024  # of one recvmsg_into: larger ones measured 30 % slower over tcp
-_BUDGET_BYTES = 8 * 1024 * 1024  # before another connection gets its turn
+_READ_BYTES = 256 * 1024  # of one read: larger reads measured 30 % slower over tcp
+_BUDGET_BYTES = 8 * 1024 * 1024  # read before another connection gets its turn
 _SCRAP = memoryview(bytearray(1024 * 1024))
 
 
 @dataclass(frozen=True, slots=True)
 class LandingSite:
-    """What all connections of a landing share; used by its thread alone."""
+    """What all connections of a landing share. Used by the landing's thread only."""
 
     receiver_epoch: int
     destination: Destination
-    take_orders: Callable[[], None]  # grants and revokes made until now come first
+    take_orders: Callable[[], None]  # runs the grants and revokes that came until now
     lane: ReceiverLane
 
 
 class StreamConnection:
-    """Non-blocking. `read` raises FrameError or OSError when the connection is of no use."""
+    """Non-blocking. `read` raises FrameError or OSError when the connection must be closed."""
 
     def __init__(self, stream: socket.socket, site: LandingSite) -> None:
         self.stream = stream
@@ -72,16 +72,17 @@ class StreamConnection:
 
     @property
     def is_known(self) -> bool:
-        """It said hello, means us, and has proved the key where one is needed."""
+        """Its hello was for this receiver, and it proved the key where one is needed."""
         return self._epoch != 0 and self._handshake is None
 
     @property
     def is_waiting(self) -> bool:
-        """There is no room for its bytes yet: reading has to wait for copies under way."""
+        """There is no room for its bytes yet: read again when copies under way have ended."""
         return self._pages is not None and not self._views
 
     def read(self) -> tuple[bool, list[Checked]]:
-        """Read until nothing is there, or the turn is over. False: the sender hung up."""
+        """Read until the socket is empty or the turn is over. Returns whether the connection is
+        still up, and the checks that this answers."""
         news: list[Checked] = []
         budget = _BUDGET_BYTES
         while budget > 0 or self._reader.is_ahead:
@@ -102,14 +103,14 @@ class StreamConnection:
         return True, news
 
     def stop(self, generation: int) -> None:
-        """Not a byte more into the pages of that grant."""
+        """Write nothing more into the pages of that grant."""
         if self._pages is not None and self._pages.generation == generation:
             self._scrap_left = self._pages.payload_bytes - self._taken
             self._end_body()
             self._sink.stop()
 
     def leave(self) -> None:
-        """The connection is over."""
+        """Close the connection."""
         self._sink.leave()
         self.stream.close()
 
@@ -165,7 +166,7 @@ class StreamConnection:
             self._at += 1
 
     def _find_room(self) -> None:
-        """For what is left of the body; there may be none yet, or nothing left."""
+        """Get views for the rest of the body: none while there is no room; end it if it is full."""
         views = self._sink.views()
         if views is None:
             self._end_body()
@@ -184,7 +185,7 @@ class StreamConnection:
         elif isinstance(frame, Pages):
             self._begin_pages(frame)
         elif not isinstance(self._sink, SharedSink):
-            raise FrameError("a ring, or a slot of one, is not for this transport")
+            raise FrameError("a ring or a slot does not belong to this transport")
         elif isinstance(frame, RingAt):
             self._ring = frame
         else:
@@ -235,6 +236,6 @@ class StreamConnection:
         sink.take_slot(self._claim(frame.generation, frame.first, frame.n_pages), frame.slot)
 
     def _free_slot(self, slot: int) -> None:
-        """Four bytes, and never more of them on their way than the ring has slots."""
-        with suppress(OSError):  # the sender is gone: the read that follows finds that out
+        """Four bytes each, and never more than the ring has slots: they fit into the buffer."""
+        with suppress(OSError):  # the sender is gone: the next read finds that out
             self.stream.send(pack_freed(slot))

@@ -1,9 +1,9 @@
-"""Receiver's end of the tcp and unix transports: one thread places bytes into pages. Between pools
-of devices it is that of shm too.
+"""Receiver's end of the tcp and unix transports, and of shm between pools of devices: one thread
+writes arriving bytes into pages.
 
-The thread alone writes to granted pages, and only between two looks at its orders; or it has a
-device write, and then looks at each copy until it is over. So when it has carried out a revoke, and
-no copy of that grant is under way, nothing of it is being written: its `Stopped` is proof.
+Only this thread writes to granted pages, and it runs orders only between two writes; or a device
+copies, and the thread polls each copy until it has ended. So when it has carried out a revoke, and
+no copy of that grant is under way, nothing writes to those pages: its `Stopped` is proof.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from twolane.kvtransfer.transports.stream.sink import Destination
 
 
 class StreamLanding(TransportThread[LandingEvent]):
-    """See `Landing`. Takes over the listening socket, and the destination."""
+    """See `Landing`. Owns the listening socket and the destination from here on."""
 
     sender_writes = False
 
@@ -46,7 +46,7 @@ class StreamLanding(TransportThread[LandingEvent]):
         self.digests = destination.digests
         self._destination = destination
         self._table = destination.table
-        self._stopping: set[int] = set()  # revoked generations that the device still writes to
+        self._stopping: set[int] = set()  # revoked generations that the device still writes
         site = LandingSite(receiver_epoch, destination, self._mailbox.take_orders, lane)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._mailbox.bell, selectors.EVENT_READ)
@@ -61,7 +61,7 @@ class StreamLanding(TransportThread[LandingEvent]):
 
     @property
     def dropped(self) -> Counter[str]:
-        """Frames that were not for any page, by reason; a snapshot."""
+        """How many frames and connections were refused, by reason; a snapshot."""
         return Counter(self._table.dropped)
 
     def grant(self, sender_epoch: int, generation: int, pages: PageIds) -> None:
@@ -93,7 +93,7 @@ class StreamLanding(TransportThread[LandingEvent]):
             self._look(was_read=was_read)
 
     def _look(self, *, was_read: bool) -> None:
-        """What became of copies under way; a moment's rest where nothing did."""
+        """Poll the copies under way; pause if none has ended and nothing was read."""
         news = self._destination.look()
         self._mailbox.tell(*news)
         self._tell_stopped()
@@ -114,7 +114,9 @@ class StreamLanding(TransportThread[LandingEvent]):
             is_unproven = isinstance(error, UnprovenError)
             self._table.dropped[reasons.UNPROVEN if is_unproven else reasons.MALFORMED] += 1
             self._listener.drop(connection)
-        except OSError:  # reset: what was on its way is lost; the sender, or a timeout, sees to it
+        except (
+            OSError
+        ):  # reset: what was on its way is lost; the sender repeats it, or a timeout ends it
             self._listener.drop(connection)
         else:
             self._mailbox.tell(*news)

@@ -1,10 +1,11 @@
-"""Sender's end of the tcp and unix transports: a thread a receiver, pages gathered by sendmsg.
+"""Sender's end of the tcp and unix transports: one thread a connection, pages sent by sendmsg.
 
-A post is complete when the kernel has all its bytes: the pages are not read any more, though the
-receiver may not have them yet. A cancelled post is completed with scrap bytes instead of pages, so
-that neither a slow receiver nor a stopped one keeps a page. Pages of a device pass through a ring
-of the host's, some batches ahead of the wire (`twolane.kvtransfer.transports.stream.source`).
-A connection begins with the handshake of its page lane, if that is not plain.
+A post is complete when its pages are no longer read: the kernel, or an encrypted record, has
+all its bytes, though the receiver may not have them yet. When a post is cancelled, the rest of its
+frame is filled with zero bytes instead of pages, so that a slow or stopped receiver pins no page.
+Pages of a device pass through a ring of host memory, a few batches ahead of the socket
+(`twolane.kvtransfer.transports.stream.source`). A connection begins with the handshake of its page
+lane, unless that is plain.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _SCRAP = memoryview(bytes(1024 * 1024))
 
 
 class StreamOutlet(OutletThread):
-    """See `Outlet`. Connects when there is something to send, and again after a break."""
+    """See `Outlet`. Connects when there is something to send, and reconnects after a break."""
 
     def __init__(
         self,
@@ -56,7 +57,7 @@ class StreamOutlet(OutletThread):
         super().__init__()
         self._transport = transport
         self._address = address
-        self._source = source  # ours from here on
+        self._source = source  # owned from here on
         self._hello = Hello(sender_epoch, receiver_epoch, source.page_bytes, digest, lane.name)
         self._lane = lane
         self._handshake_s = handshake_s
@@ -71,11 +72,11 @@ class StreamOutlet(OutletThread):
         try:
             return self._send(job)
         except PageLaneError as error:
-            if str(error) != self._last_refusal:  # each post meets it again
+            if str(error) != self._last_refusal:  # log it once, not at each post
                 _log.warning("no pages to %s: %s", self._address, error)
             self._last_refusal = str(error)
             return None
-        except OSError:  # what the kernel had may be lost: the receiver's timeout sees to it
+        except OSError:  # what was sent may be lost: then the receiver's timeout ends it
             self._hang_up()
             return None
         finally:
@@ -83,7 +84,7 @@ class StreamOutlet(OutletThread):
 
     def _call_back(self) -> None:
         self._source.settle()  # guard: pages read ahead
-        self._complete(None)  # what is left goes out as scrap
+        self._complete(None)  # the rest of its frame is filled with zeros
 
     def _leave(self) -> None:
         self._hang_up()
@@ -91,7 +92,7 @@ class StreamOutlet(OutletThread):
         super()._leave()
 
     def _send(self, job: Job) -> Checksums | None:
-        """None: it was called back, or we are closed, before its end."""
+        """Checksums of all pages; None if it was cancelled, or the outlet closed, before that."""
         sums: list[Checksums] = []
         at = job.plan.first
         with closing(self._source.read(job.plan, self._may_wait)) as batches:
@@ -116,12 +117,12 @@ class StreamOutlet(OutletThread):
             self._source.release(batch.slot)
 
     def _may_wait(self) -> bool:
-        """Nothing is ready to go out; False: nothing will be wanted either."""
+        """No batch is ready yet: pause. False if the job is over: read no more."""
         self._nap()
         return self._current is not None and not self._is_closing
 
     def _send_frame(self, views: list[memoryview]) -> None:
-        """All of it. Once the job is cancelled, what is left goes out as scrap."""
+        """Send the whole frame. Once the job is cancelled, the rest is filled with zeros."""
         if self._stream is None or self._writer is None:
             self._stream, self._writer = self._connect()
         stream, writer = self._stream, self._writer
@@ -129,7 +130,9 @@ class StreamOutlet(OutletThread):
         is_scrap = False
         while at < len(views) or writer.is_behind:
             if self._current is None and not is_scrap:
-                head = views[:1] if at == 0 else []  # of the frame: it says how much scrap follows
+                head = (
+                    views[:1] if at == 0 else []
+                )  # the frame's head: the receiver expects as many bytes as it says
                 rest = sum(len(view) for view in views[at + len(head) :])
                 at, views, is_scrap = 0, [*head, *_scrap(rest)], True
             try:
@@ -199,7 +202,7 @@ class StreamOutlet(OutletThread):
         events: int = select.POLLOUT,
         timeout_s: float | None = None,
     ) -> bool:
-        """`_wait`; raises when we are closed meanwhile."""
+        """`_wait`; raises ConnectionAbortedError when the outlet is closed meanwhile."""
         is_ready = self._wait(stream, events, timeout_s)
         if self._is_closing:
             raise ConnectionAbortedError("closed")

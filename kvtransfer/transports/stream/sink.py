@@ -1,11 +1,11 @@
-"""Where one connection of a stream landing puts its bytes: pages of host memory, at once; pages of
-a device by way of pinned slots.
+"""Where one connection of a stream landing writes its bytes: directly into pages of host memory, or
+through pinned slots into pages of a device.
 
-    host     claim --- bytes land in the pool -------------------------> landed
-    device   claim --- slot: bytes land ---> copy to the device -------> landed, when its fence says
-    shm      claim --- slot of the sender's: copy to the device -------> landed; the slot is freed
+    host     claim --- bytes are read into the pool -------------------> landed
+    device   claim --- bytes are read into a slot --> copy to device --> landed, once it has ended
+    shm      claim --- slot of the sender ----------> copy to device --> landed; the slot is freed
 
-A revoked grant is `Stopped` when no copy into its pages is under way: see `DeviceGround`.
+A revoked grant is `Stopped` when no copy into its pages is under way: see `DeviceDestination`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from twolane.kvtransfer.transports.common.frames import FrameError
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Pages that a frame's bytes may be written to, under a generation, from `first` on."""
+    """Pages `ids` of a grant, from its page `first` on, that a frame's bytes may be written to."""
 
     generation: int
     first: int
@@ -31,26 +31,26 @@ class Claim:
 
 
 class Sink(Protocol):
-    """One connection's; used by the landing's thread. One claim at a time."""
+    """The end of one connection. Used by the landing's thread; one claim at a time."""
 
     def meet(self, digest: str) -> None:
-        """Its hello. Raises FrameError for a digest that we do not compare."""
+        """The connection's hello. Raises FrameError for a digest that the landing has not."""
         ...
 
     def begin(self, claim: Claim) -> None:
-        """The claim's bytes come next."""
+        """The next bytes are those of this claim."""
         ...
 
     def views(self) -> list[memoryview] | None:
-        """Where the next of them go. Empty: there is no room yet. None: all are here."""
+        """Memory for the next bytes. Empty: there is no room yet. None: the claim is complete."""
         ...
 
     def filled(self) -> list[Checked]:
-        """The last views are full."""
+        """The views are full. Returns the checks that this answers."""
         ...
 
     def stop(self) -> None:
-        """The claim is void: what came of it is dropped."""
+        """The claim is void: drop what came of it."""
         ...
 
     def leave(self) -> None:
@@ -59,34 +59,34 @@ class Sink(Protocol):
 
 
 class Destination(Protocol):
-    """What the sinks of a landing share; used by its thread alone."""
+    """The pool that all sinks of a landing write to. Used by the landing's thread only."""
 
     page_bytes: int
     digests: tuple[str, ...]
     table: LandingTable
 
     def open_sink(self, free_slot: Callable[[int], None]) -> Sink:
-        """For a new connection; `free_slot` tells its sender that a slot may be filled again."""
+        """The sink of a new connection; `free_slot(i)` tells its sender that slot i is free."""
         ...
 
     @property
     def is_busy(self) -> bool:
-        """Copies are under way: `look` soon."""
+        """Copies are under way: call `look` soon."""
         ...
 
     def look(self) -> list[Checked]:
-        """What has landed since."""
+        """Poll the copies. Returns the checks that those which ended answer."""
         ...
 
     def is_writing(self, generation: int) -> bool: ...
 
     def close(self) -> None:
-        """Nothing is written when this returns."""
+        """Nothing writes to the pool when this returns."""
         ...
 
 
 class HostDestination:
-    """A pool in host memory: bytes land in it directly."""
+    """A pool in host memory: bytes are read into it directly."""
 
     def __init__(self, pool: Pool, table: LandingTable, *, checksums: bool) -> None:
         assert pool.flags.c_contiguous and pool.ndim == 2  # noqa: PT018 -- one fact
@@ -106,10 +106,10 @@ class HostDestination:
         return []
 
     def is_writing(self, generation: int) -> bool:
-        return False  # only between two looks at the orders
+        return False  # the thread writes only between two orders
 
     def close(self) -> None:
-        """Nothing is ours."""
+        """Owns nothing."""
 
 
 class _HostSink:
@@ -155,6 +155,6 @@ class _HostSink:
 
 
 def check_digest(digest: str, known: tuple[str, ...]) -> None:
-    """Raises FrameError unless it is one of these; where there are none, it must be empty."""
+    """Raises FrameError unless `known` has this digest; where that is empty, it must be empty."""
     if digest not in (known or ("",)):
         raise FrameError(f"digest {digest!r}; here {known}")

@@ -1,11 +1,10 @@
-"""Sender's end of the shm transport between pools of devices: slots that both sides have mapped.
+"""Sender's end of the shm transport between pools of devices: slots that both sides map.
 
     device --> slot of our ring --- its number over a unix socket ---> receiver --> its device
                   '<---------------- its number, when it is free ----------'
 
-No byte is copied by a CPU. A post is complete when its pages are in slots: they are not read any
-more. A slot whose connection broke may still be read by the receiver, so a new connection has a new
-ring.
+No CPU copies a byte. A post is complete when its pages are in slots: they are no longer read. After
+a connection breaks, the receiver may still read its slots, so a new connection gets a new ring.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from twolane.kvtransfer.transports.stream.source import Batch, DeviceSource
 
 
 class SharedOutlet(StreamOutlet):
-    """See `Outlet`. Raises OSError at once when there is no memory to pin."""
+    """See `Outlet`. Raises OSError when no memory can be pinned."""
 
     def __init__(
         self,
@@ -43,9 +42,9 @@ class SharedOutlet(StreamOutlet):
     ) -> None:
         self._memory = memory
         self._digest = digest
-        self._lent: set[int] = set()  # slots in the receiver's hands
-        self._answer = bytearray()  # of a slot's number, not all here yet
-        self._is_stale = False  # the ring belongs to a connection that is over
+        self._lent: set[int] = set()  # slots that the receiver may read
+        self._answer = bytearray()  # bytes of a slot's number that came so far
+        self._is_stale = False  # the ring belongs to a closed connection
         super().__init__(
             "unix", address, sender_epoch, receiver_epoch, self._new_source(), digest=digest
         )
@@ -89,7 +88,7 @@ class SharedOutlet(StreamOutlet):
             self._is_stale = True
 
     def _take_freed(self) -> None:
-        """Slots that the receiver has done with. Raises OSError when it hung up."""
+        """Take back slots that the receiver has freed. Raises OSError when it hung up."""
         assert self._stream is not None
         with suppress(BlockingIOError):
             raw = self._stream.recv(FREED_BYTES * MAX_SLOTS)

@@ -1,7 +1,7 @@
-"""Where a stream outlet's bytes come from: pages of host memory, or of a device by way of a ring.
+"""Where a stream outlet reads pages: from host memory, or from a device through a ring of slots.
 
-device   pages --> slot --> slot --> slot          a few batches ahead of the wire
-wire                        sendmsg --> ...
+device   pages --> slot --> slot --> slot          a few batches ahead of the socket
+socket                      sendmsg --> ...
 """
 
 from __future__ import annotations
@@ -26,12 +26,15 @@ from twolane.kvtransfer.transports.common.pinned_ring import (
 )
 from twolane.kvtransfer.transports.common.thread import pause
 
-_FRAME_BYTES = 1024 * 1024  # of one frame from host memory: summed and sent from the cache
+_FRAME_BYTES = (
+    1024 * 1024
+)  # of one frame from host memory: it stays in the cache between checksum and send
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Some pages of a post, ready to go out. `slot` is `release`d when they have, or never will."""
+    """Some pages of a post, ready to send. The user `release`s `slot` once they are sent or
+    dropped."""
 
     views: list[memoryview]
     n_pages: int
@@ -40,28 +43,29 @@ class Batch:
 
 
 class PageSource(Protocol):
-    """Used by the outlet's thread alone."""
+    """Used by the outlet's thread only."""
 
     page_bytes: int
 
     def read(self, plan: CopyPlan, may_wait: Callable[[], bool]) -> Generator[Batch, None, None]:
-        """The plan's pages in order. `may_wait` is called while nothing is ready; False ends it."""
+        """The plan's pages in order. Calls `may_wait` while no batch is ready; ends if that returns
+        False."""
         ...
 
     def release(self, slot: int) -> None:
-        """The bytes of the batch in that slot are not needed any more."""
+        """The batch in that slot is no longer needed."""
         ...
 
     def settle(self) -> None:
-        """No page is being read when this returns; what was read ahead is dropped."""
+        """Drop what was read ahead. No page is being read when this returns."""
         ...
 
     def close(self) -> None: ...
 
 
 class HostSource:
-    """See `PageSource`: host memory as `source`, which is ours alone, hands it out. `digest` empty:
-    no sums."""
+    """See `PageSource`: pages of host memory by way of `source`, which it owns. No checksums where
+    `digest` is empty."""
 
     def __init__(self, source: Source, digest: str) -> None:
         self.page_bytes = source.page_bytes
@@ -69,7 +73,7 @@ class HostSource:
         self._sums = page_sums(digest) if digest else None
 
     def read(self, plan: CopyPlan, may_wait: Callable[[], bool]) -> Generator[Batch, None, None]:
-        """A batch is over when the next is asked for: pages that are made may lie in one place."""
+        """A batch is valid until the next is asked for: converted pages may share one buffer."""
         assert plan.after is None, "no device computes pages of host memory"
         pages = plan.src
         size = self.page_bytes
@@ -82,18 +86,18 @@ class HostSource:
             yield Batch(views, len(ids), sums, -1)
 
     def release(self, slot: int) -> None:
-        """Nothing was taken."""
+        """There are no slots."""
 
     def settle(self) -> None:
-        """Views are read by the system call alone."""
+        """Only the system call reads the views."""
 
     def close(self) -> None:
-        """The pool is not ours."""
+        """Owns no pool."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """Pages on their way into a slot."""
+    """A copy of pages into a slot."""
 
     slot: int
     n_pages: int
@@ -102,7 +106,8 @@ class _Read:
 
 
 class DeviceSource:
-    """See `PageSource`: through a ring of pinned slots. Raises OSError when there is no room."""
+    """See `PageSource`: pages of a device, through a ring of pinned slots. Raises OSError when no
+    memory can be pinned."""
 
     def __init__(
         self,
@@ -145,24 +150,24 @@ class DeviceSource:
         self.ring.free.append(slot)
 
     def settle(self) -> None:
-        """Does not listen to orders: a copy to the host takes well under a millisecond, and what
-        waits for a mark waits for a step that is on its way."""
+        """Runs no orders meanwhile: a copy to the host takes well under a millisecond, and one that
+        waits for an event waits for a step that is running."""
         while self._reads:
-            with suppress(DeviceError):  # failed is over, which is what we wait for
+            with suppress(DeviceError):  # a copy that failed has ended, too
                 while not self._reads[0].fence.is_done():
                     pause()
             self.ring.free.append(self._reads.popleft().slot)
 
     def close(self) -> None:
-        """Twice is fine."""
+        """May be called twice."""
         if not self._is_closed:
             self._is_closed = True
             self._copy_stream.close()
             self.ring.close()
 
     def _begin(self, pages: PageIds) -> None:
-        """Raises `DeviceError` when the device refuses; some of it may be under way nevertheless,
-        and is waited for by `settle`."""
+        """Raises `DeviceError` when the device refuses. A part may be under way nevertheless;
+        `settle` waits for it."""
         slot, n = self.ring.free.popleft(), len(pages)
         sums = NO_SUMS
         try:

@@ -75,6 +75,7 @@ class Connection(HttpToolsProtocol):
         self._max_bytes = max_bytes
         self._phase = Phase.IDLE
         self._has_entered = False
+        self._has_asked = False  # ever
         self._due = 0.0  # when the phase has lasted too long
         self._timer: asyncio.TimerHandle | None = None
         self._tail = b""  # of what was parsed last: the end that is looked for may come in parts
@@ -150,7 +151,7 @@ class Connection(HttpToolsProtocol):
             within_s = self._door.body_timeout_s
             text = f"the body has not come within {within_s:g} s; {self._n_body} bytes have"
             self._refuse(Refusal(408, text))
-        elif self._phase is Phase.IDLE and self.cycle is None:  # not even its first one has come
+        elif self._phase is Phase.IDLE and not self._has_asked:
             within_s = self._door.head_timeout_s
             self._refuse(Refusal(408, f"no request has come within {within_s:g} s"))
         else:
@@ -234,6 +235,7 @@ class Connection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self._has_asked = True
         self._n_body = self._silent_bytes = 0
         self._is_upgrade = False
 

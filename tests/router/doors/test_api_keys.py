@@ -11,6 +11,7 @@ from typing import Any
 
 import grpc
 import httpx2
+import openai
 import pytest
 from prometheus_client import generate_latest
 
@@ -292,3 +293,19 @@ async def test_operators_see_tenants_and_metrics_show_only_hashes(tmp_path: Path
         page = generate_latest(at.server.metrics.registry).decode()
         assert f'twolane_router_tenant_output_tokens_total{{tenant="{tenant.label}"}} 3.0' in page
         assert '"red"' not in page
+
+
+async def test_openais_client_knows_these_errors_for_what_they_are(tmp_path: Path) -> None:
+    async with doors(tmp_path) as at:
+        green, _ = create_key(at.keys, "green", limits={"requests_per_s": 0.01})
+        async with at.client(green) as client:
+            await until_known(client)
+        base_url = f"http://{at.server.http_address}/v1"
+        async with openai.AsyncOpenAI(api_key=WRONG, base_url=base_url, max_retries=0) as client:
+            with pytest.raises(openai.AuthenticationError, match="create-key"):
+                await client.completions.create(model="", **BODY)
+        async with openai.AsyncOpenAI(api_key=green, base_url=base_url, max_retries=0) as client:
+            assert (await client.completions.create(model="", **BODY)).choices
+            with pytest.raises(openai.RateLimitError) as raised:
+                await client.completions.create(model="", **BODY)
+        assert raised.value.code == "rate_limit_exceeded"

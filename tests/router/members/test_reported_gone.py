@@ -72,6 +72,13 @@ def test_launcher_or_controller_is_believed_of_every_host(members: Membership) -
     assert members.proofs == {1: 1.0}
 
 
+def test_launcher_or_controller_keeps_an_epoch_dead() -> None:
+    members = Membership(MembershipConfig())
+    members.report_gone(1, 1.0)
+    with pytest.raises(RetiredEpochError):
+        members.announce(announce("node-b"), 2.0)
+
+
 @pytest.mark.parametrize(
     ("caller", "said", "host"),
     [

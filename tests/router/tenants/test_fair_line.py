@@ -162,6 +162,7 @@ def test_any_two_that_wait_all_the_time_differ_by_no_more_than_their_largest_req
         tokens[thing[0]] += int(line.costs[thing])
         difference = abs(tokens["double"] / 2 - tokens["plain"] / 1)
         assert difference <= most / 2 + most, (difference, most)
+        line.line.check_integrity()
 
 
 def test_estimated_place_in_the_line_is_the_one_that_it_turns_out_to_be() -> None:

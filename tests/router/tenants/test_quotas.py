@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from twolane.errors import CancelledError, QuotaError
+from twolane.errors import CancelledError, InvalidParameterError, QuotaError
 from twolane.router.router import Router
 from twolane.router.tenants.bucket import Bucket
 from twolane.router.testing.client import Outcome, ask, client_of, message, play
@@ -173,6 +173,21 @@ def test_rate_of_tokens_over_ten_minutes_is_the_quota() -> None:
         assert n_tokens == pytest.approx(11 * 3000, rel=0.05), "ten minutes', and the first burst"
 
     play_with(script, tokens_per_min=3000)
+
+
+def test_priority_beyond_the_tenants_is_refused() -> None:
+    async def script(router: Router, cluster: ScriptedCluster) -> None:
+        for priority, is_taken in ((-5, True), (0, True), (1, False), (100, False)):
+            outcome = await ask(router, message([1], priority=priority, max_tokens=1), caller=RED)
+            assert (outcome.error is None) == is_taken
+            if not is_taken:
+                assert isinstance(outcome.error, InvalidParameterError)
+                assert "at most 0 for this tenant" in outcome.error.message
+        assert (
+            await ask(router, message([1], priority=9, max_tokens=1), caller=BLUE)
+        ).error is None
+
+    play_with(script, max_priority=0)
 
 
 def test_limits_that_change_count_from_now_on() -> None:

@@ -1,0 +1,38 @@
+"""A host in a topology."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from twolane.deploy.spec.cluster_spec import HostSpec
+from twolane.rpc.listen import bare
+
+
+class HostOptions(BaseModel):
+    """A host with an agent of ours: see `twolane.deploy.spec.cluster_spec.HostSpec`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    name: Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9.-]*$", max_length=253)]
+    agent: Annotated[str, Field(pattern=r"^\S+:\d{1,5}$")]
+    bind_host: str | None = None
+    advertise_host: str | None = None
+    gpus: Annotated[tuple[str, ...], Field(strict=False)] | None = None
+    seats: Annotated[int, Field(ge=1)] | None = None
+    fence_command: str = ""
+
+    def spec(self) -> HostSpec:
+        """Its processes are where its agent is, unless it says otherwise."""
+        address = bare(self.agent.rpartition(":")[0])
+        bind_host = self.bind_host or address
+        return HostSpec(
+            name=self.name,
+            agent=self.agent,
+            bind_host=bind_host,
+            advertise_host=self.advertise_host or (address if self.bind_host else ""),
+            gpus=self.gpus,
+            seats=self.seats,
+            fence_command=self.fence_command,
+        )

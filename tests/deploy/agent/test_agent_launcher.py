@@ -1,0 +1,252 @@
+"""A controller's launcher over agents that run in the test's own process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.clusters import model_with
+from tests.processes import is_alive
+from twolane.deploy.agent.config import AgentConfig
+from twolane.deploy.agent.host_link import LinkConfig
+from twolane.deploy.agent.launcher import AgentLauncher
+from twolane.deploy.agent.server import AgentServer
+from twolane.deploy.errors import DeposedError, NotProvenError, StartError
+from twolane.deploy.process.evidence import read_evidence
+from twolane.deploy.spec.cluster_spec import HostSpec
+from twolane.deploy.spec.specs import WorkerSpec, new_epoch
+from twolane.security.credentials import Credentials
+
+DUMMY = (sys.executable, str(Path(__file__).parents[1] / "dummy_process.py"))
+CREDENTIALS = Credentials()
+QUICK = LinkConfig(silence_s=1.0, reconnect_s=0.05, connect_s=10.0)
+
+
+def spec(host: str, name: str = "w", behaviour: str = "ok") -> WorkerSpec:
+    return WorkerSpec(
+        worker_id=name,
+        epoch=new_epoch(),
+        roles=("decode",),
+        model=model_with(model_dir="", name=behaviour),
+        routers=(),
+        host_name=host,
+    )
+
+
+class Hosts:
+    """Agents called a and b; each may be stopped and started again at its port."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self._tmp_path = tmp_path
+        self._servers: dict[str, AgentServer] = {}
+        self._ports = {"a": 0, "b": 0}
+
+    async def start(self, name: str) -> None:
+        config = AgentConfig(
+            host_name=name,
+            port=self._ports[name],
+            state_dir=self._tmp_path / name,
+            log_dir=self._tmp_path / "logs",
+            credentials=CREDENTIALS,
+            heartbeat_s=0.1,
+        )
+        server = self._servers[name] = await AgentServer(config, command=DUMMY).__aenter__()
+        self._ports[name] = int(server.endpoint.rpartition(":")[2])
+
+    async def stop(self, name: str) -> None:
+        await self._servers.pop(name).__aexit__(None, None, None)
+
+    async def stop_all(self) -> None:
+        for name in list(self._servers):
+            await self.stop(name)
+        for name in self._ports:
+            for evidence in read_evidence(self._tmp_path / name):
+                if is_alive(evidence.pid):
+                    os.killpg(evidence.pid, signal.SIGKILL)
+
+    def specs(self, fence_command: str = "") -> list[HostSpec]:
+        return [
+            HostSpec(
+                name=name,
+                agent=f"127.0.0.1:{port}",
+                bind_host="127.0.0.1",
+                advertise_host="",
+                fence_command=fence_command,
+            )
+            for name, port in self._ports.items()
+        ]
+
+
+@pytest.fixture
+async def hosts(tmp_path: Path) -> AsyncIterator[Hosts]:
+    hosts = Hosts(tmp_path)
+    for name in ("a", "b"):
+        await hosts.start(name)
+    yield hosts
+    await hosts.stop_all()
+
+
+@asynccontextmanager
+async def launched(hosts: Hosts, fence_command: str = "") -> AsyncIterator[AgentLauncher]:
+    launcher = await AgentLauncher.connected(hosts.specs(fence_command), CREDENTIALS, QUICK)
+    yield launcher
+    await launcher.close()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not holds():
+            await asyncio.sleep(0.02)
+
+
+def state(launcher: AgentLauncher, name: str) -> str:
+    return next(host.state for host in launcher.hosts() if host.name == name)
+
+
+async def test_process_starts_on_its_host_and_its_end_is_told(hosts: Hosts) -> None:
+    async with launched(hosts) as launcher:
+        handle = await launcher.start(spec("b"))
+        assert handle.host_name == "b"
+        assert is_alive(handle.pid)
+        os.kill(handle.pid, signal.SIGKILL)
+        assert await launcher.wait_exit(handle) == "killed by SIGKILL (proof of class A)"
+
+
+async def test_failure_to_start_is_told_with_the_process_own_words(hosts: Hosts) -> None:
+    async with launched(hosts) as launcher:
+        with pytest.raises(StartError, match="the model is square"):
+            await launcher.start(spec("a", behaviour="refuse"))
+
+
+async def test_launcher_that_found_nothing_leaves_nothing(hosts: Hosts) -> None:
+    async with launched(hosts) as launcher:
+        handle = await launcher.start(spec("a"))
+    assert not is_alive(handle.pid)
+
+
+async def test_alike_process_is_adopted_and_goes_on_when_its_launcher_fails(hosts: Hosts) -> None:
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(launched(hosts))
+        wanted = spec("a")
+        old = await first.start(wanted)
+        second = await AgentLauncher.connected(hosts.specs(), CREDENTIALS, QUICK)
+        assert second.term.number == first.term.number + 1
+        assert second.running() == {"w"}
+        adopted = await second.start(wanted.reborn())
+        assert adopted.key == old.key
+        with pytest.raises(DeposedError, match="is over"):
+            await first.wait_exit(old)
+        with pytest.raises(DeposedError):
+            await first.start(spec("a", "v"))
+        await second.close()
+    assert is_alive(old.pid)
+
+
+async def test_process_of_another_configuration_is_replaced(hosts: Hosts) -> None:
+    async with launched(hosts) as first:
+        old = await first.start(spec("a"))
+        async with launched(hosts) as second:
+            new = await second.start(replace(spec("a"), roles=("prefill",)))
+            assert not is_alive(old.pid)
+            assert new.key != old.key
+
+
+async def test_process_that_is_placed_elsewhere_ends_first(hosts: Hosts) -> None:
+    async with launched(hosts) as first:
+        old = await first.start(spec("a"))
+        async with launched(hosts) as second:
+            new = await second.start(spec("b"))
+            assert new.host_name == "b"
+            assert not is_alive(old.pid)
+
+
+async def test_process_of_a_silent_host_is_not_started_elsewhere(hosts: Hosts) -> None:
+    async with launched(hosts) as launcher:
+        handle = await launcher.start(spec("a"))
+        await hosts.stop("a")
+        await until(lambda: state(launcher, "a") == "silent")
+        with pytest.raises(StartError, match="w may still run: a silent; no fence command"):
+            await launcher.start(spec("b"))
+        assert is_alive(handle.pid)
+        await hosts.start("a")
+        await until(lambda: state(launcher, "a") == "up")
+        assert (await launcher.start(spec("b"))).host_name == "b"
+        assert not is_alive(handle.pid)
+
+
+async def test_silent_host_without_fence_command_proves_nothing(hosts: Hosts) -> None:
+    async with launched(hosts) as launcher:
+        handle = await launcher.start(spec("a"))
+        await hosts.stop("a")
+        await until(lambda: state(launcher, "a") == "silent")
+        waiting = asyncio.create_task(launcher.wait_exit(handle))
+        with pytest.raises(NotProvenError, match=r"^a silent; no fence command$"):
+            await launcher.fence(handle)
+        assert not waiting.done()
+        (lost,) = [host for host in launcher.hosts() if host.name == "a"]
+        assert (list(lost.workers), lost.note) == (["w"], "no fence command")
+        await hosts.start("a")
+        os.kill(handle.pid, signal.SIGKILL)
+        assert "class A" in await waiting
+
+
+async def test_fence_command_that_says_off_is_a_proof_of_class_c(
+    hosts: Hosts, tmp_path: Path
+) -> None:
+    command = f'echo "$TWOLANE_HOST" >> {tmp_path}/fenced'
+    async with launched(hosts, command) as launcher:
+        handles = [await launcher.start(spec("a", name)) for name in ("v", "w")]
+        await hosts.stop("a")
+        await until(lambda: state(launcher, "a") == "silent")
+        await asyncio.gather(*map(launcher.fence, handles))
+        for handle in handles:
+            assert "class C" in await launcher.wait_exit(handle)
+        assert (tmp_path / "fenced").read_text() == "a\n", "once for both"
+        assert set(launcher.declared_dead) == {handle.epoch for handle in handles}
+        assert state(launcher, "a") == "off"
+        await hosts.start("a")  # it was not off: what runs there is a zombie
+        await until(lambda: not any(is_alive(handle.pid) for handle in handles))
+
+
+async def test_fence_command_that_fails_proves_nothing(hosts: Hosts) -> None:
+    async with launched(hosts, "exit 3") as launcher:
+        handle = await launcher.start(spec("a"))
+        await hosts.stop("a")
+        await until(lambda: state(launcher, "a") == "silent")
+        with pytest.raises(NotProvenError, match="its fence command ended with 3"):
+            await launcher.fence(handle)
+        assert is_alive(handle.pid)
+        await hosts.start("a")
+
+
+async def test_operator_is_not_believed_of_a_host_that_answers(hosts: Hosts) -> None:
+    async with launched(hosts) as launcher:
+        with pytest.raises(NotProvenError, match="a answers"):
+            launcher.say_off("a")
+        with pytest.raises(NotProvenError, match="there is no host c, but a, b"):
+            launcher.say_off("c")
+
+
+async def test_agent_of_another_name_is_refused(hosts: Hosts) -> None:
+    wrong = [replace(host, name="c") for host in hosts.specs()[:1]]
+    with pytest.raises(StartError, match="is that of a, not c"):
+        await AgentLauncher.connected(wrong, CREDENTIALS, QUICK)
+
+
+async def test_start_whose_answer_is_lost_is_found_out(hosts: Hosts, tmp_path: Path) -> None:
+    async with launched(hosts) as launcher:
+        starting = asyncio.create_task(launcher.start(spec("a", behaviour="slow")))
+        await until(lambda: any(read_evidence(tmp_path / "a")))
+        await hosts.stop("a")
+        await hosts.start("a")
+        with pytest.raises(StartError):
+            await starting
+        assert not [each for each in read_evidence(tmp_path / "a") if is_alive(each.pid)]

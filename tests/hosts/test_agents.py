@@ -1,0 +1,104 @@
+"""A cluster of two hosts without Ray: an agent on each, started by hand."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.hosts.answers import answers_at, one_machines_answers
+from tests.hosts.certificates import FLAGS, give_certificates
+from tests.hosts.fake_hosts import Host, Network
+from tests.hosts.ray_hosts import wait_until
+from twolane.admin import AdminClient
+from twolane.rpc.secret import new_secret
+from twolane.status import ClusterStatus
+
+PYTHON = f"env CUDA_VISIBLE_DEVICES= {sys.executable} -P -m"
+SECRET = "--secret-file /tmp/secret"
+WITHIN_S = 90.0
+pytestmark = pytest.mark.timeout(300)
+
+
+class Cluster:
+    """A prefill worker on host a, where the launcher is, and a decode worker on host b."""
+
+    def __init__(self, network: Network, log_dir: Path) -> None:
+        self.network = network
+        self.hosts = [network.host("a"), network.host("b")]
+        self._log_dir = log_dir
+        self._secret = new_secret()
+        give_certificates(self.hosts, ["prefill-0", "decode-0"])
+        for host in self.hosts:
+            self.start_agent(host)
+
+    def start_agent(self, host: Host) -> None:
+        (host.root / "tmp/secret").write_text(self._secret)
+        host.bg(
+            f"{PYTHON} twolane.deploy agent --listen {host.ip}:7210 {SECRET} {FLAGS}",
+            self._log_dir / f"agent-{host.name}.log",
+        )
+
+    def up(self, *options: str) -> None:
+        hosts = [{"name": host.name, "agent": f"{host.ip}:7210"} for host in self.hosts]
+        pools = [{"role": "prefill"}, {"role": "decode"}]
+        topology = {"launcher": "agents", "hosts": hosts, "pools": pools}
+        (self.hosts[0].root / "tmp/t.yaml").write_text(json.dumps(topology))
+        self.hosts[0].bg(
+            f"{PYTHON} twolane.cli up --json --topology /tmp/t.yaml {SECRET} {FLAGS} "
+            f"{' '.join(options)}",
+            self._log_dir / "up.log",
+        )
+
+    def events(self) -> list[dict[str, Any]]:
+        lines = (self._log_dir / "up.log").read_text().splitlines()
+        return [json.loads(line) for line in lines if line.startswith("{")]
+
+    def until(self, kind: str, name: str = "", *, after: int = 0) -> dict[str, Any]:
+        """The first such event from that number on."""
+
+        def found() -> list[dict[str, Any]]:
+            of_kind = [each for each in self.events()[after:] if each["kind"] == kind]
+            return [each for each in of_kind if each.get("name", "") == name]
+
+        wait_until(lambda: bool(found()), WITHIN_S)
+        return found()[0]
+
+    def status(self) -> ClusterStatus:
+        (socket,) = (self.hosts[0].root / "tmp").glob("twolane-*/admin.sock")
+        with AdminClient(f"unix:{socket}") as admin:
+            return admin.status()
+
+
+def test_a_cluster_over_agents_answers_as_one_machine_does_and_takes_a_host_back(
+    network: Network, tmp_path: Path
+) -> None:
+    cluster = Cluster(network, tmp_path)
+    a, b = cluster.hosts
+    cluster.up("--exact --threads 1")
+    ready = cluster.until("ready")
+    right = one_machines_answers()
+    assert answers_at(a, ready["endpoint"]) == right
+    seen = cluster.status()
+    assert {w.worker_id: w.host for w in seen.workers} == {"prefill-0": "a", "decode-0": "b"}
+    b.kill()  # its agent is gone with it: nothing proves that
+    cluster.until("lost", "b")
+    assert {host.name: host.state for host in cluster.status().hosts}["b"] == "silent"
+    assert "died" not in {event["kind"] for event in cluster.events()}
+    n_events = len(cluster.events())
+    cluster.hosts[1] = network.reboot(b)
+    give_certificates(cluster.hosts, ["prefill-0", "decode-0"])
+    cluster.start_agent(cluster.hosts[1])
+    assert "class B" in cluster.until("died", "decode-0", after=n_events)["text"]
+    cluster.until("started", "decode-0", after=n_events)
+    assert answers_at(a, ready["endpoint"]) == right
+    assert a.run(f"{PYTHON} twolane.cli down") == "stopped\n"
+    wait_until(lambda: _ours(cluster.hosts) == 2, 10)  # the agents
+
+
+def _ours(hosts: list[Host]) -> int:
+    """How many of our processes run there."""
+    return sum(host.run("ps -eo args").count("-m twolane.") for host in hosts)

@@ -1,0 +1,104 @@
+"""Contexts: named clusters, with what to show them, in the user's file.
+
+current = "prod"                         ~/.config/twolane/config.toml
+
+[contexts.prod]
+endpoint = "gpu-a:7200"
+ca = "certs/ca.crt"                      paths are relative to the file's directory
+cert = "certs/acme-alice.crt"
+key = "certs/acme-alice.key"
+token_command = "pass show twolane/prod" or api_key = "tl_…"
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from twolane.errors import InvalidRequestError
+
+_FILES = ("ca", "cert", "key")
+_CURRENT = re.compile(r"^current\s*=.*$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """A cluster: where it is, and what a client shows there. Empty: nothing of the kind."""
+
+    endpoint: str = ""
+    ca: str = ""
+    cert: str = ""
+    key: str = ""
+    api_key: str = field(default="", repr=False)
+    token_command: str = ""  # prints an API key
+
+
+@dataclass(frozen=True, slots=True)
+class Contexts:
+    """What the file holds. `current` may be empty."""
+
+    current: str
+    named: dict[str, Context]
+
+    def find(self, name: str, path: Path) -> Context:
+        """Raises `InvalidRequestError` if there is none of that name."""
+        if name not in self.named:
+            there = ", ".join(sorted(self.named)) or "none"
+            raise InvalidRequestError(f"{path} has no context {name!r}; it has {there}")
+        return self.named[name]
+
+
+def read_contexts(path: Path) -> Contexts:
+    """No file is a file without contexts. Raises `InvalidRequestError`."""
+    try:
+        value = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return Contexts("", {})
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InvalidRequestError(f"{path} cannot be read: {error}") from error
+    _refuse_unknown(path, "", value, {"current", "contexts"})
+    current, named = value.get("current", ""), value.get("contexts", {})
+    if not isinstance(current, str) or not isinstance(named, dict):
+        raise InvalidRequestError(f"{path}: current is a name, contexts are tables")
+    return Contexts(current, {name: _context(path, name, each) for name, each in named.items()})
+
+
+def use_context(path: Path, name: str) -> None:
+    """Make it the current one; the rest of the file stays. Raises `InvalidRequestError`."""
+    read_contexts(path).find(name, path)
+    text, line = path.read_text(encoding="utf-8"), f'current = "{name}"'
+    head = text[: text.index("[")]  # it has a table
+    changed = _CURRENT.sub(line, head) if _CURRENT.search(head) else f"{line}\n{head}"
+    draft = path.with_name(f".{path.name}.new")
+    draft.write_text(changed + text[len(head) :], encoding="utf-8")
+    draft.chmod(path.stat().st_mode)
+    os.replace(draft, path)
+
+
+def _context(path: Path, name: str, value: Any) -> Context:
+    if not isinstance(value, dict):
+        raise InvalidRequestError(f"{path}: contexts.{name} must be a table")
+    _refuse_unknown(path, f"contexts.{name}.", value, {each.name for each in fields(Context)})
+    for key, said in value.items():
+        if not isinstance(said, str):
+            raise InvalidRequestError(f"{path}: contexts.{name}.{key} must be a string")
+    if value.get("api_key") and value.get("token_command"):
+        raise InvalidRequestError(
+            f"{path}: contexts.{name} has an api_key and a token_command: take one"
+        )
+    files = {
+        key: str(path.parent / Path(value[key]).expanduser()) for key in _FILES if key in value
+    }
+    return Context(**{**value, **{key: str(file) for key, file in files.items()}})
+
+
+def _refuse_unknown(path: Path, place: str, value: dict[str, Any], known: set[str]) -> None:
+    for key in value:
+        if key not in known:
+            raise InvalidRequestError(
+                f"{path}: there is no {place}{key}; there are {', '.join(sorted(known))}"
+            )

@@ -1,0 +1,135 @@
+"""Where a client connects, and what it shows there: from its arguments, the environment, or a
+context.
+
+An endpoint that is named, by argument or in `TWOLANE_ENDPOINT`, goes before the file's current
+context, of which nothing is shown there: a key is for its own cluster. A context that is named, by
+argument or in `TWOLANE_CONTEXT`, is used with what is named beside it.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from twolane.config import (
+    DEFAULT_ENDPOINT,
+    ClientConfig,
+    api_key_from_env,
+    check_api_key,
+    check_endpoint,
+    context_from_env,
+    contexts_path,
+    named_endpoint,
+)
+from twolane.errors import InvalidParameterError
+from twolane.rpc.listen import host_of, is_local
+from twolane.rpc.options import CHANNEL_OPTIONS
+from twolane.security.contexts import Context, read_contexts
+
+_TOKEN_S = 30.0
+_UNIX = "unix:"
+Stamp = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """`ca`, `cert` and `key` are paths of PEM files, or empty; without `ca` the connection is
+    plain."""
+
+    endpoint: str
+    ca: str = ""
+    cert: str = ""
+    key: str = ""
+    api_key: str = field(default="", repr=False)
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """Of every call."""
+        return (("authorization", f"Bearer {self.api_key}"),) if self.api_key else ()
+
+    def channel(self) -> grpc.aio.Channel:
+        """With the files as they are now. Raises `InvalidParameterError` if one cannot be read."""
+        if not self.ca:
+            return grpc.aio.insecure_channel(self.endpoint, options=CHANNEL_OPTIONS)
+        ca, cert, key = (
+            _read(name, path)
+            for name, path in (("ca", self.ca), ("cert", self.cert), ("key", self.key))
+        )
+        credentials = grpc.ssl_channel_credentials(ca, key, cert)
+        return grpc.aio.secure_channel(self.endpoint, credentials, options=CHANNEL_OPTIONS)
+
+    def stamp(self) -> Stamp:
+        """Changes when one of the files is replaced; `channel` then has other certificates."""
+        if not self.ca:
+            return ()
+        try:
+            facts = [Path(path).stat() for path in (self.ca, self.cert, self.key) if path]
+        except OSError:
+            return ()
+        return tuple((each.st_mtime_ns, each.st_ino) for each in facts)
+
+
+def find_target(endpoint: str | None, config: ClientConfig) -> Target:
+    """Raises `InvalidRequestError`. May run the context's token_command."""
+    named = endpoint or named_endpoint()
+    context = _context(config, is_named=bool(named))
+    ca, cert, key = (
+        getattr(config, name) or getattr(context, name) for name in ("ca", "cert", "key")
+    )
+    if bool(cert) != bool(key):
+        raise InvalidParameterError("cert", cert, "given together with key")
+    if cert and not ca:
+        raise InvalidParameterError("cert", cert, "given together with ca, the server's authority")
+    api_key = config.api_key or api_key_from_env() or context.api_key or _token(context)
+    target = Target(
+        check_endpoint(named or context.endpoint or DEFAULT_ENDPOINT),
+        str(ca),
+        str(cert),
+        str(key),
+        check_api_key(api_key),
+    )
+    if target.api_key and not target.ca and not _is_private(target.endpoint):
+        raise InvalidParameterError(
+            "api_key", "…", "sent over TLS: name the server's authority with ca (--ca)"
+        )
+    return target
+
+
+def _context(config: ClientConfig, *, is_named: bool) -> Context:
+    name, path = config.context or context_from_env(), contexts_path()
+    if name is None and is_named:
+        return Context()
+    contexts = read_contexts(path)
+    name = name or contexts.current
+    return contexts.find(name, path) if name else Context()
+
+
+def _token(context: Context) -> str:
+    command: Sequence[str] = shlex.split(context.token_command)
+    if not command:
+        return ""
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=_TOKEN_S, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        said = getattr(error, "stderr", None) or error
+        text = f"a command that prints an API key; it failed: {str(said).strip()}"
+        raise InvalidParameterError("token_command", context.token_command, text) from error
+    return ran.stdout.strip()
+
+
+def _is_private(endpoint: str) -> bool:
+    return endpoint.startswith(_UNIX) or is_local(host_of(endpoint))
+
+
+def _read(name: str, path: Any) -> bytes | None:
+    try:
+        return Path(path).read_bytes() if path else None
+    except OSError as error:
+        text = f"a PEM file that can be read ({error.strerror})"
+        raise InvalidParameterError(name, str(path), text) from error

@@ -16,7 +16,7 @@ from twolane.v1 import inference_pb2, sampling_pb2
 
 
 class Answer:
-    """Owned by one request. `take` empties what is unsent; tokens stay."""
+    """Owned by one request. `take` empties the unsent part; tokens stay."""
 
     __slots__ = ("_logprobs", "_n_sent", "_text", "tokens")
 
@@ -51,12 +51,12 @@ class Answer:
         )
 
     def end(self) -> None:
-        """No more tokens: text that was held back becomes part of the answer."""
+        """No more tokens follow: held text becomes part of the answer."""
         if self._text is not None:
             self._text.end()
 
     def take(self) -> inference_pb2.GenerateResponse | None:
-        """Everything that waits, as one response; None if nothing does."""
+        """Everything unsent, as one response; None if there is nothing."""
         text = "" if self._text is None else self._text.take()
         first, self._n_sent = self._n_sent, len(self.tokens)
         if first == self._n_sent and not text:

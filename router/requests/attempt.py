@@ -8,11 +8,11 @@
                   │ MOVING ──────────────^──────┘
                   └──── JOINED, HANDED_OVER or a token of D
 
-PLACED    both sides are told; the row belongs to P.
-JUDGING   P is lost, D was asked what has landed.
+PLACED    both sides are assigned; the row belongs to P.
+JUDGING   P is lost; D was asked whether all pages landed.
 MOVING    this attempt took over the pages of the one before it; P has not confirmed yet.
 DECODING  the row belongs to D; P does not matter any more.
-OVER      events of it are dropped.
+OVER      its events are dropped.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Attempt:
         prefill_pages: int = 0,
     ) -> None:
         self.key = key
-        self.row = row  # under which workers tell its tokens
+        self.row = row  # under which workers send its tokens
         self.prefill_epoch = prefill_epoch
         self.decode_epoch = decode_epoch
         self.n_tokens = n_tokens  # assigned: prompt and answer so far
@@ -103,7 +103,7 @@ class Attempt:
         self.due: float | None = None  # JUDGING, MOVING: then it has failed
         self.gap_due: float | None = None  # events were asked for again; then it has failed
         self.wants_move = False  # P said UNPLACED
-        self.ended_roles: set[int] = set()  # sides that have told their final figures
+        self.ended_roles: set[int] = set()  # sides that have sent their final figures
         self.last_news = now
         self.placed = now
 
@@ -120,7 +120,7 @@ class Attempt:
         return self.life.state is S.OVER
 
     def epochs(self) -> tuple[int, ...]:
-        """The workers that know of it, each once."""
+        """The workers that have this attempt, each once."""
         if self.is_colocated:
             return (self.prefill_epoch,)
         return self.prefill_epoch, self.decode_epoch
@@ -148,7 +148,7 @@ class Attempt:
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """Every number under which tokens may still come."""
+        """Every row number under which tokens may still arrive."""
         return (*self.prefill_rows, self.row)
 
     def set_decoding(self) -> None:

@@ -1,4 +1,4 @@
-"""Where a request's time went: the router's own clock, and what the workers measured on theirs."""
+"""Where a request's time went: by the router's own clock, and as workers measured on theirs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Timeline:
     figures: dict[tuple[int, int], worker_pb2.RowFigures] = field(default_factory=dict)
 
     def note_token(self, now: float) -> float | None:
-        """A token came. Returns the gap to the one before, None for the first."""
+        """Record a token. Returns the gap to the previous one, None for the first."""
         before, self.last_token = self.last_token, now
         if self.first_token is None:
             self.first_token = now

@@ -1,11 +1,11 @@
-"""Clients that do not read their answers: what waits for them is bounded in bytes and in time.
+"""Clients that do not read their answers: their unsent data is bounded in bytes and in time.
 
     write begins ──> done                                the client reads
           └──> pause_s, and too many bytes wait ──┐
           └──> unread_s ──────────────────────────┴──> its request ends, what waits is dropped
 
-All that comes during one write goes out with the next, so only a write that takes long lets
-anything pile up.
+All tokens that arrive during one write go out with the next, so data piles up only during a
+slow write.
 """
 
 from __future__ import annotations
@@ -36,21 +36,22 @@ class Readers:
         self._cut: dict[Request, CancelledError] = {}
 
     def begin(self, request: Request, now: float) -> None:
-        """All that waited is written to its client now."""
+        """All unsent tokens are now being written to the client."""
         self._writes[request] = _Write(now, len(request.answer.tokens))
 
     def finish(self, request: Request) -> None:
-        """That is done. Raises `CancelledError` if it took too long; once, then it is forgotten."""
+        """The write is done. Raises `CancelledError` if it took too long; once, then it is
+        forgotten."""
         if self._writes.pop(request, None) is None:
             raise self._cut.pop(request)
 
     def forget(self, request: Request) -> None:
-        """Its client has left. May be called of one that is unknown."""
+        """The client has left. May be called for an unknown one."""
         self._writes.pop(request, None)
         self._cut.pop(request, None)
 
     def cut(self, now: float) -> list[tuple[Request, CancelledError]]:
-        """The requests that end now for their clients' sake, each with its reason."""
+        """The requests that end now because of their clients, each with its reason."""
         cut = []
         for request, write in self._writes.items():
             waited_s = now - write.began

@@ -7,8 +7,8 @@
       └───────────┴────────┬─────────────┴────────> FAILED     one typed error
                            └──────────────────────> CANCELLED  by the client, or an operator
 
-QUEUED    admitted; no worker knows of it.
-RUNNING   one attempt is under way.
+QUEUED    admitted; no worker has it.
+RUNNING   one attempt is in progress.
 RESUMING  its attempt failed; it waits, ahead of new work, for the next.
 ENDING    every token is out; the workers' figures are awaited for a moment.
 """
@@ -58,7 +58,8 @@ WAITING = frozenset({S.QUEUED, S.RESUMING})
 
 
 class Label(NamedTuple):
-    """What the client calls its request: unique among those that run, and free again after."""
+    """The client's name for its request: unique among running requests, and free again
+    afterwards."""
 
     tenant: str
     request_id: str
@@ -71,7 +72,7 @@ class Label(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What was asked, checked and complete: seed drawn, defaults filled in. Never changes."""
+    """The request as checked and complete: seed drawn, defaults filled in. Never changes."""
 
     # Drawn for this submission alone: its name, in this router and at workers; the nonce under
     # which it holds its label there; the client's secret, to go on with it at another router.
@@ -137,7 +138,7 @@ class Request:
         self.job = job
         self.n_prompt = job.n_prompt
         self.answer = answer
-        self.sampling = sampling  # as the workers get it
+        self.sampling = sampling  # as sent to workers
         self.life = Lifecycle(S.QUEUED, REQUEST_MOVES)
         self.timeline = Timeline(arrived=job.arrived)
         self.attempt: Attempt | None = None  # the live one
@@ -170,7 +171,7 @@ class Request:
 
     @property
     def n_tokens(self) -> int:
-        """Prompt and answer so far: what an attempt made now would have to prefill."""
+        """Prompt and answer so far: the tokens that an attempt made now would have to prefill."""
         return self.n_prompt + len(self.answer.tokens)
 
     def drop_prompt(self) -> None:

@@ -1,9 +1,9 @@
-"""The text of one answer: tokens in, certain text out, stop strings watched.
+"""The text of one answer: tokens in, final text out, with a search for stop strings.
 
     token ──> detokenizer ──> piece ──> stop watch ──> unsent ──> take
               holds half a character    holds what may begin a stop string
 
-All text goes through both, in this order, so what one holds is never overtaken by what came later.
+All text goes through both, in this order, so later text never overtakes held text.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ class AnswerText:
         self._unsent: list[str] = []
 
     def add(self, token_id: int, *, is_last: bool, is_stop: bool) -> bool:
-        """Whether a stop string is complete: then the answer has ended with this token.
+        """Return whether a stop string is complete: then the answer ends with this token.
 
-        `is_last`: the worker says so. `is_stop`: by its id, and its text is no part of the answer.
+        `is_last`: according to the worker. `is_stop`: by its id; its text is not part of the
+        answer.
         """
         self._n_tokens += 1
         piece = "" if is_stop else self._detokenizer.add(token_id)
@@ -39,12 +40,12 @@ class AnswerText:
         return self._feed(piece)
 
     def end(self) -> None:
-        """No more tokens: what was held becomes part of the answer. May be called twice."""
+        """No more tokens follow: held text becomes part of the answer. May be called twice."""
         if not self._is_over and not self._feed(self._detokenizer.flush()):
             self._unsent.append(self._stops.flush())
 
     def take(self) -> str:
-        """What is certain and was not taken before."""
+        """The text that is final and has not been taken yet."""
         text = "".join(self._unsent)
         self._unsent.clear()
         return text

@@ -1,4 +1,4 @@
-"""A model's chat template, rendered as transformers does it: the same sandbox, filters, globals.
+"""A model's chat template, rendered as in transformers: the same sandbox, filters, globals.
 
 Templates come with model files, so they run in jinja2's immutable sandbox.
 """

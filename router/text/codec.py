@@ -1,14 +1,14 @@
 """Text to token ids and back, from a Hugging Face model directory, without transformers.
 
-What is read: tokenizer.json, tokenizer_config.json with special_tokens_map.json, and the chat
+It reads tokenizer.json, tokenizer_config.json with special_tokens_map.json, and the chat
 template (`twolane.router.text.model_files`). The ids are those of tokenizer.json, which is what
 `PreTrainedTokenizerFast` reads (a test says so), in a tenth of the memory and a hundredth of its
 start-up. Where a checkpoint names a class of its own, transformers 5 builds some tokenizers anew
 from the vocabulary, and ids may then differ: those of `LlamaTokenizer` put spaces elsewhere than a
 tokenizer.json with a Prepend normalizer does.
 
-As in transformers, the post-processor of tokenizer.json alone decides what stands around a prompt:
-add_bos_token and add_eos_token of tokenizer_config.json change nothing beside it. An
+As in transformers, only the post-processor of tokenizer.json decides what surrounds a prompt:
+add_bos_token and add_eos_token of tokenizer_config.json change nothing. An
 add_prefix_space there goes before what tokenizer.json says.
 """
 
@@ -80,22 +80,22 @@ class TextCodec:
         return ids
 
     def render_chat(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """A chat in the words of the model's template. Raises `InvalidRequestError`."""
+        """The prompt of a chat, by the model's template. Raises `InvalidRequestError`."""
         if self._chat_template is None:
             raise InvalidRequestError(self._why_no_chat, field="chat")
         return self._chat_template.render(messages)
 
     def encode_rendered(self, rendered: str) -> list[int]:
-        """What `render_chat` made: the template has put the special tokens itself."""
+        """Encode the text of `render_chat`: the template has added the special tokens itself."""
         ids: list[int] = self._tokenizer.encode(rendered, add_special_tokens=False).ids
         return ids
 
     def token_bytes(self, token_id: int) -> bytes:
-        """What one token adds to a text; a special one its name."""
+        """The bytes that one token adds to a text; for a special token its name."""
         return self._token_bytes.of(token_id)
 
     def detokenizer(self, context: Sequence[int] = ()) -> Detokenizer:
-        """For one answer that follows the prompt `context`."""
+        """A detokenizer for one answer that follows the prompt `context`."""
         return Detokenizer(self._decoding, context)
 
 
@@ -127,4 +127,4 @@ def _set_prefix_space(tokenizer: Tokenizer, wanted: bool) -> None:
 
 
 def _steps(sequence: Any) -> list[Any]:
-    return list(sequence)  # its stub does not say that it is iterable
+    return list(sequence)  # its stub lacks __iter__

@@ -11,7 +11,7 @@ Tokenizers with byte fallback (Llama 2, Mistral, Gemma) have a token for each by
 missing, turns every character of the run into U+FFFD. So these bytes do not go through it: they are
 decoded as UTF-8 here, and an invalid one is U+FFFD alone.
 
-The pieces and `flush` concatenated are the decoding of the answer, but for invalid runs of byte
+The pieces and `flush` concatenated are the decoding of the answer, except for invalid runs of byte
 tokens, whose valid characters are kept. `tokenizers.decoders.DecodeStream` is not used: after such
 a run it raises at every further token, it never gives an unfinished end, and it decodes endless
 garbage again from its beginning at each token.
@@ -25,13 +25,13 @@ from collections.abc import Sequence
 from tokenizers import Tokenizer
 
 REPLACEMENT = "\ufffd"
-MAX_WINDOW_TOKENS = 64  # only endless garbage gets there
+MAX_WINDOW_TOKENS = 64  # reached only by endless garbage
 CONTEXT_TOKENS = 4
 MAX_HELD = 3  # a UTF-8 character has at most 4 bytes, so at most 3 of an unfinished one are here
 
 
 class Decoding:
-    """What one tokenizer makes of its tokens; shared by all answers. Safe to use from threads."""
+    """The decoder of one tokenizer; shared by all answers. Safe to use from threads."""
 
     __slots__ = ("_own_length", "_tokenizer", "byte_of", "special")
 
@@ -40,7 +40,7 @@ class Decoding:
         self._own_length: dict[int, int] = {}
         added = tokenizer.get_added_tokens_decoder()
         self.special = frozenset(token_id for token_id, token in added.items() if token.special)
-        self.byte_of: dict[int, bytes] = {}  # empty where the decoder knows no byte tokens
+        self.byte_of: dict[int, bytes] = {}  # empty if the decoder has no byte tokens
         decoder = tokenizer.decoder
         if decoder is not None and decoder.decode(["a", "<0x41>"]) == "aA":
             for value in range(256):
@@ -90,7 +90,7 @@ class Detokenizer:
         return broken + self._add_to_window(token_id)
 
     def flush(self) -> str:
-        """The answer is over: what was held back, as it is."""
+        """The answer is over: the held text, as it is."""
         return self._flush_window() + self._utf8.decode(b"", final=True)
 
     def _add_to_window(self, token_id: int) -> str:

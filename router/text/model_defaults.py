@@ -1,6 +1,6 @@
-"""What the authors of a model say of sampling from it, in its generation_config.json.
+"""The sampling defaults of a model's authors, from its generation_config.json.
 
-As vLLM takes it: six fields, whatever `do_sample` says. A request's own values go before them.
+As in vLLM: six fields, whatever `do_sample` is. A request's own values take precedence.
 """
 
 from __future__ import annotations

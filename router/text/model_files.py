@@ -1,4 +1,4 @@
-"""What the router reads of a Hugging Face model directory, beside tokenizer.json."""
+"""The files of a Hugging Face model directory that the router reads, besides tokenizer.json."""
 
 from __future__ import annotations
 

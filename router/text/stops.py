@@ -3,7 +3,7 @@
     fed so far:   …emitted…|held|            held = the longest end of the text that may be the
     next piece:                  |piece|            beginning of a stop string
 
-The outcome does not depend on how the text was cut into pieces: it is that of one character at a
+The result does not depend on how the text was split into pieces: it is that of one character at a
 time. The stop string that ends first wins (of two that end together, the longer), and neither it
 nor anything after it is emitted.
 """
@@ -40,7 +40,7 @@ class StopWatch:
         return text[: len(text) - n_held], False
 
     def flush(self) -> str:
-        """The answer is over without a stop string: what was held back."""
+        """The answer is over without a stop string: the held text."""
         held, self._held = self._held, ""
         return held
 

@@ -1,7 +1,7 @@
-"""What single tokens add to an answer's text, in bytes.
+"""The bytes that single tokens add to an answer's text.
 
 A token decoded alone can lose its leading space (SentencePiece's decoders strip the first one), and
-part of a character comes out as U+FFFD. So a token is decoded behind another one, and the bytes of
+part of a character comes out as U+FFFD. So a token is decoded after another one, and the bytes of
 a part are read from the token's name in the vocabulary.
 """
 

@@ -16,7 +16,6 @@ from twolane.deploy.spec.cluster_spec import ClusterSpec
 from twolane.deploy.spec.devices import settled
 from twolane.deploy.spec.resolve import resolve
 from twolane.deploy.spec.settings import WorkerSettings
-from twolane.deploy.spec.specs import ProcessSpec
 from twolane.deploy.spec.topology import given, parse_topology
 from twolane.deploy.spec.topology_file import SHIPPED, find_topology, read_topology, write_topology
 
@@ -344,33 +343,3 @@ def test_parts_say_only_what_was_given() -> None:
     assert given(topology.options_of(topology.pools[0])) == {"pages": 5}
 
 
-def test_addresses_of_a_cluster_are_said_once_for_every_process() -> None:
-    topology = parse_topology(
-        {
-            "bind_host": "0.0.0.0",
-            "advertise_host": "10.77.0.11",
-            "ports": "7300-7399",
-            "pools": [{"role": "both"}],
-        }
-    )
-    cluster = resolve(topology)
-    specs: list[ProcessSpec] = [cluster.router(), *cluster.workers("10.77.0.11:7300")]
-    for spec in specs:
-        assert (spec.bind_host, spec.advertise_host) == ("0.0.0.0", "10.77.0.11")
-        assert spec.ports == "7300-7399"
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "why"),
-    [
-        ("ports", "7300", "ports is '7300'; it must name the first and the last, like 7300-7399"),
-        ("advertise_host", "0.0.0.0", "advertise_host is 0.0.0.0, which others cannot dial"),
-    ],
-)
-def test_an_address_that_cannot_be_is_refused_at_its_line(
-    key: str, value: str, why: str, tmp_path: Path
-) -> None:
-    file = tmp_path / "t.yaml"
-    file.write_text(f"pools:\n  - role: both\n{key}: {value!r}\n")
-    with pytest.raises(StartError, match=rf"^{file}:3: {why}"):
-        read_topology(file)

@@ -83,8 +83,6 @@ def up(context: click.Context, /, **given: Any) -> None:
 
     Without --colocated, there is one prefill and one decode worker unless you say otherwise.
     """
-    from twolane.deploy.cli.over_agents import up_over_agents
-    from twolane.deploy.cli.over_ray import up_over_ray
     from twolane.deploy.cli.topology_options import read_options
     from twolane.deploy.launch.supervisor import Supervisor
     from twolane.deploy.spec.topology_file import write_topology
@@ -109,6 +107,8 @@ def up(context: click.Context, /, **given: Any) -> None:
                 tell = Progress(Console(file=out, highlight=False), cluster, log_dir)
             tell = partial(_tell_and_log, _while_read(tell, out), own_log, scratch)
             if topology.launcher == "agents":
+                from twolane.deploy.cli.over_agents import up_over_agents
+
                 secret = secret_by_hand(given["secret_file"])
                 cluster = replace(cluster, secret=secret)
                 up_over_agents(
@@ -120,6 +120,8 @@ def up(context: click.Context, /, **given: Any) -> None:
                 )
                 return
             if _is_on_another_ray(topology):
+                from twolane.deploy.cli.over_ray import up_over_ray
+
                 up_over_ray(topology, cluster, tell, scratch)
                 return
             launcher = _launcher(topology.launcher, cluster, log_dir, scratch)

@@ -1,10 +1,13 @@
 """Temporary folders named after the pid of their process: `twolane-<pid>-…`.
 
-A SIGKILL leaves them behind; the next start removes those of the dead.
+A SIGKILL leaves them behind; the next start removes those of the dead. A process holds the lock of
+its folder for as long as it lives: its pid means nothing to a process of another PID namespace that
+sees the same /tmp.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
@@ -13,14 +16,21 @@ from pathlib import Path
 
 CRASHED = "crashed"  # a file in it: some process of the cluster has died
 LAST_WORDS = "last_words"  # a file in it: what the front prints when all have ended
+_LOCK = "lock"
 _KEPT = "twolane-logs-"
 _MOST_KEPT = 5
 _NAME = re.compile(r"twolane-(\d+)-\w+")
+_held: list[int] = []  # open as long as this process lives
 
 
 def make_scratch() -> Path:
     """A new folder of this process. The caller removes it."""
-    return Path(tempfile.mkdtemp(prefix=f"twolane-{os.getpid()}-"))
+    folder = Path(tempfile.mkdtemp(prefix=".twolane-"))  # nobody's, until it is locked
+    lock = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    _held.append(lock)
+    name = folder.name.removeprefix(".twolane-")
+    return folder.rename(folder.with_name(f"twolane-{os.getpid()}-{name}"))
 
 
 def keep_logs(scratch: Path) -> Path | None:
@@ -42,8 +52,25 @@ def remove_stale_scratch() -> None:
     """Remove every folder of ours whose process is gone. Those of other users stay."""
     for path in Path(tempfile.gettempdir()).glob("twolane-*"):
         name = _NAME.fullmatch(path.name)
-        if name is not None and not _is_running(int(name[1])):
+        if name is not None and not _is_held(path, int(name[1])):
             shutil.rmtree(path, ignore_errors=True)  # another start may be removing it, too
+
+
+def _is_held(path: Path, pid: int) -> bool:
+    """Whether the process lives whose folder this is."""
+    try:
+        lock = os.open(path / _LOCK, os.O_RDWR)
+    except FileNotFoundError:
+        return _is_running(pid)  # of a version without locks
+    except OSError:
+        return True  # somebody else's
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
 
 
 def _is_running(pid: int) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections import Counter
 from contextlib import AsyncExitStack
 from functools import partial
 from types import TracebackType
@@ -79,6 +80,7 @@ class RouterServer:
         self._health = Health()
         self._stop_wanted = asyncio.Event()
         self._calls = CallGate(server_config.grpc.calls)
+        self._http_refused: Counter[str] = Counter()  # the HTTP door's own
         self.metrics.watch(self._look)
 
     @property
@@ -209,6 +211,7 @@ class RouterServer:
         may = ssl.CERT_OPTIONAL  # a client may show a key instead
         tls = config.credentials.ssl_context(config.host, "--host", certificate=may)
         http = HttpServer(app, config.http, self.gates.clients, max_bytes=max_bytes, tls=tls)
+        self._http_refused = http.refused
         self.http_port = bind_port(
             lambda port: http.open(bare(config.host), port),
             config.host, config.http.port, "--http-port", config.ports,
@@ -230,8 +233,9 @@ class RouterServer:
         status.metrics_endpoint = self.metrics_address
         for reason, n in self.gates.refused().items():
             status.counters[reason] += n
-        for reason, n in self._calls.refused.items():
-            status.counters[f"refused.{reason}"] += n
+        for refused in (self._calls.refused, self._http_refused):
+            for reason, n in refused.items():
+                status.counters[f"refused.{reason}"] += n
         return status
 
     def _targets(self, headers: Headers) -> tuple[bytes, str]:

@@ -120,6 +120,8 @@ class Connection(HttpToolsProtocol):
         if self._phase in (Phase.HEAD, Phase.BODY):
             text = "too many requests come in at once; this one had waited longest"
             self._write(Refusal(503, text, self._door.retry_after_s))
+        else:
+            self._room.count_refusal(503)
         is_silent = self._phase is Phase.ENDING  # its client has been told, or reads nothing
         self._phase = Phase.ENDING
         if is_silent:
@@ -348,6 +350,7 @@ class Connection(HttpToolsProtocol):
             self.transport.close()
 
     def _write(self, refusal: Refusal) -> None:
+        self._room.count_refusal(refusal.status)
         if self.cycle is not None:
             self.cycle.body.clear()
         body = msgspec.json.encode(plain_error(refusal.status, refusal.message))

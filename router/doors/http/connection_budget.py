@@ -13,7 +13,11 @@ from collections import Counter
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Protocol
 
+from twolane.refusals import Refusal
 from twolane.router.config import HttpConfig
+
+# A head or body that did not come in time, a door that is full; else HTTP, or its body, is wrong.
+_REASONS = {408: Refusal.DEADLINE_EXCEEDED, 503: Refusal.OVERLOADED}
 
 
 class BudgetedConnection(Protocol):
@@ -36,14 +40,22 @@ class ConnectionBudget:
         self._waiting: dict[BudgetedConnection, None] = {}  # longest first
         self._bodies: dict[BudgetedConnection, int] = {}  # bytes, of those that wait
         self._body_bytes = 0
+        self.refused: Counter[str] = Counter()  # by `twolane.refusals.Refusal`
+
+    def count_refusal(self, status: int) -> None:
+        """A request is refused by its connection. What 401 and 403 say, the gate counts."""
+        if status not in (401, 403):
+            self.refused[_REASONS.get(status, Refusal.INVALID_REQUEST)] += 1
 
     def try_enter(self, guest: BudgetedConnection) -> bool:
         """Take one more, which waits from now on. False: close it."""
         config = self._config
         if guest.peer and self._of_peer[guest.peer] >= config.connections_per_peer:
+            self.count_refusal(503)
             return False
         if self._n_connections >= config.connections:
             if not self._waiting:
+                self.count_refusal(503)
                 return False
             next(iter(self._waiting)).give_way()
         self._n_connections += 1

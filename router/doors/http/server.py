@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -59,6 +60,12 @@ class HttpServer:
         self._gate = gate
         self._tls = tls
         self._max_bytes = max_bytes
+        self._room = ConnectionBudget(config)
+
+    @property
+    def refused(self) -> Counter[str]:
+        """Requests and connections that got no further than their connection, by reason."""
+        return self._room.refused
 
     def open(self, host: str, port: int) -> int:
         """Serve from now on, in a task. Returns the port, which the system chooses if `port` is 0.
@@ -88,7 +95,7 @@ class HttpServer:
             Connection,
             door=self._config,
             gate=self._gate,
-            room=ConnectionBudget(self._config),
+            room=self._room,
             post_paths=frozenset(_post_paths(self._app.routes)),
             max_bytes=self._max_bytes,
         )

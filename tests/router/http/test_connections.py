@@ -53,6 +53,7 @@ async def test_idle_connections_of_any_number_shut_nobody_out() -> None:
         idle = [await connect(server) for _ in range(100)]
         assert (await client.post(PATH, json=IDS)).status_code == 200
         assert sum([await raw.is_closed() for raw in idle[:80]]) == 80
+        assert server._look().counters["refused.overloaded"] >= 80
         for raw in idle:
             raw.close()
 

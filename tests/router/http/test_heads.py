@@ -118,6 +118,7 @@ async def test_a_head_that_does_not_come_whole_and_a_silent_connection_are_told_
         status, body = await silent.answer()
         assert (status, body["error"]["message"]) == (408, "no request has come within 0.2 s")
         assert await silent.is_closed()
+        assert server._look().counters["refused.deadline_exceeded"] == 2
         for raw in (silent, slow):
             raw.close()
 

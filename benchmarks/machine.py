@@ -29,7 +29,7 @@ def describe_machine() -> dict[str, Any]:
 
 def describe_commit(told: str | None = None) -> dict[str, Any]:
     """The commit of the code that runs, and whether files besides saved results differ from it.
-    Where git does not know, what was `told`: then nobody knows of differences."""
+    Outside a git checkout it is `told`, and differences are unknown."""
     commit = _output("git", "rev-parse", "HEAD")
     if not commit:
         return {"commit": told, "dirty": None}
@@ -62,7 +62,7 @@ def _gpus() -> list[str]:
 
 
 def _output(*command: str) -> str:
-    """What `command` prints; nothing where it is not installed or fails."""
+    """The output of `command`; empty if it is not installed or fails."""
     if shutil.which(command[0]) is None:
         return ""
     done = subprocess.run(command, cwd=_REPOSITORY, capture_output=True, text=True, check=False)

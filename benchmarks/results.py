@@ -1,4 +1,4 @@
-"""A result on disk: figures, and all that somebody needs to believe them or to run them again.
+"""A result on disk: figures, and all that is needed to check them or to run them again.
 
 benchmarks/results/NAME.json    name, date, command, commit, machine, versions, figures
 benchmarks/results/NAME.png     the plot, where there is one
@@ -35,8 +35,8 @@ def save(
     commit: str | None = None,
 ) -> Path:
     """Write NAME.json (and NAME.png), replacing an earlier result of that name; returns the JSON's
-    path. Units stand in the figures' names. A NaN or an infinity is a ValueError: write None.
-    `commit` is for code that is no checkout of git, and counts only there."""
+    path. Units are in the figures' names. A NaN or an infinity is a ValueError: write None.
+    `commit` is used only for code outside a git checkout."""
     document = {
         "name": name,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -55,7 +55,7 @@ def save(
 
 
 def _encode(value: Any, indent: str) -> str:
-    """JSON with one line a scalar or a list of scalars: readable, and small for long records."""
+    """JSON with one line per scalar or list of scalars: readable, and small for long records."""
     inner = indent + " "
     if isinstance(value, Mapping) and value:
         items = [f"{inner}{json.dumps(str(k))}: {_encode(v, inner)}" for k, v in value.items()]

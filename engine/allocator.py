@@ -115,7 +115,7 @@ class PageAllocator:
     def quarantine(self, pages: Sequence[Page]) -> None:
         """Drop the caller's only reference to pages that a writer may still write.
 
-        They leave circulation and the index until `absolve`. Nobody writes to shared or pinned
+        They leave circulation and the index until `absolve`. No step writes to shared or pinned
         pages, so they cannot be quarantined: release those.
         """
         self._assert_used(pages, "quarantine")

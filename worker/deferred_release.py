@@ -28,7 +28,7 @@ class PageReturns:
 
     def give_back(self, pages: Sequence[Page]) -> None:
         """Release the row's references: now, or when every step submitted so far is done."""
-        if self._n_done == self._n_submitted:  # guard: amid a step
+        if self._n_done == self._n_submitted:  # guard: during a step
             self._pages.release(pages)
         elif pages:
             self._waiting.append((self._n_submitted, list(pages)))

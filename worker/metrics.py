@@ -16,7 +16,7 @@ from twolane.worker.worker import Worker
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _REFUSED = {
-    "unauthenticated": "Calls by nobody: no credentials, or none that count",
+    "unauthenticated": "Calls without valid credentials",
     "denied": "Calls that the caller's role may not make",
 }
 _Kind = worker_pb2.RowEvent

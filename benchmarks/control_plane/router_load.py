@@ -5,16 +5,16 @@ n/600 requests arrive and end between two ticks, as if each took half a minute:
 
     tick | ends, arrivals (not timed) | tick | ...       each 50 ms, heartbeats each second
 
-Five minutes after it came a request has stalled, or is put off if something was heard of it since.
-Of a hundred requests that run at the beginning
+Five minutes after its arrival a request counts as stalled, unless there was an event since. Of a
+hundred requests that run at the beginning
 
     10    have a deadline within the next minute, and most of them miss it
-    10    were not heard of since they came: they stall in their turn, and are placed elsewhere
+    10    had no event since they arrived: they stall in turn, and are placed elsewhere
 
-and of a hundred that go
+and of a hundred that end
 
-     5    leave: their workers are told so, and again at every new session for half a minute
-    10    end without one worker's figures, which are waited for until they are due
+     5    are cancelled: workers are told, and again at every new session for half a minute
+    10    end without one worker's figures, which are awaited until they are overdue
 """
 
 from __future__ import annotations

@@ -3,20 +3,19 @@
     client ---> router ---> worker      spent outside the worker = client's TTFT - worker's share
            <---        <---             added = that - the same with a bare gRPC server
 
-Three ways to load it, each with 1, 32 and 256 requests at once:
+There are three ways to load it, each with 1, 32 and 256 concurrent requests:
 
-    paced     scripted workers, a step of 40 ms, Poisson arrivals that keep so many under way:
-              the time added to the first token is measured here
-    flat out  scripted workers as fast as the router reads, so many answers at the same time:
-              tokens a second of the router's processor time
+    paced     scripted workers with steps of 40 ms, Poisson arrivals that keep so many in flight:
+              measures the time added to the first token
+    flat out  scripted workers as fast as the router reads, so many concurrent answers:
+              measures tokens per second of the router's CPU time
     engine    the same with real workers, on the fake engine
 
-and beside the first two the same load on `benchmarks.control_plane.bare_door`: what gRPC alone
-costs. Processor time is that of the router process, all threads, system time too, over the whole
-run: reading requests and dispatching them is in it, and what it does while the clients start. So
-the answers of the way `flat out` are long: seconds of processor time each run. A client that cannot
-keep up makes the router put several tokens in one message, which is cheaper: `tokens_per_message`
-tells.
+and, for the first two, the same load on `benchmarks.control_plane.bare_door`: the cost of gRPC
+alone. CPU time is that of all threads of the router process, system time included, over the whole
+run: it includes reading and dispatching requests, and the time while clients start. So the answers
+of `flat out` are long, for seconds of CPU time per run. If a client cannot keep up, the router puts
+several tokens in one message, which is cheaper: see `tokens_per_message`.
 """
 
 from __future__ import annotations

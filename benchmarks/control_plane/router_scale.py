@@ -1,18 +1,18 @@
 """The cost of the router's own code, by cluster size and by requests in flight.
 
 `python -m benchmarks.control_plane.router_scale` drives a `Dispatcher` in this process
-(`benchmarks.control_plane.router_rig`), and counts processor time. Garbage is collected as in a
+(`benchmarks.control_plane.router_rig`), and measures CPU time. Garbage is collected as in a
 router's process:
 
-    by workers      submit + place    one prompt of 1,024 tokens is hashed, admitted, placed, told
-                    the same, queued  every worker is full: one is submitted; one has ended, so the
-                                      head of the queue is placed
-                    load report       parsed, taken in; then what waits is looked at
-                    the same, queued  with a head that waits, and news of a page more or less
-                    announce          the same as the one before
-                    tick, model facts of an idle cluster; after an announce that changed something
+    by workers      submit + place    a prompt of 1,024 tokens is hashed, admitted, placed and sent
+                    the same, queued  every worker is full: one is submitted; one ends, so the head
+                                      of the queue is placed
+                    load report       parsed and processed; then the queue is checked
+                    the same, queued  with a waiting head, and a page more or less in the report
+                    announce          identical to the previous one
+                    tick, model facts of an idle cluster; after an announcement with a change
     by requests     tick              under load (see `.router_load`): mean, 99th percentile,
-                                      and how many ended by their deadline or stalled meanwhile
+                                      and how many hit their deadline or stalled meanwhile
                     counts            of requests by state, for metrics
                     kB a request      of 8,192 tokens, running
 """

@@ -147,8 +147,8 @@ def measure(n: int, ranks: Collective, peers: PeerBuffers, rate: float) -> dict[
     if n <= MAX_ROWS:
         all_reduce(x, peers, out=out)
         close(out, "ours")
-        everybodys = ranks.all_gather(out).view(n, ranks.ranks, WIDTH)
-        assert all(torch.equal(everybodys[:, i], out) for i in range(ranks.ranks)), "ranks differ"
+        gathered = ranks.all_gather(out).view(n, ranks.ranks, WIDTH)
+        assert all(torch.equal(gathered[:, i], out) for i in range(ranks.ranks)), "ranks differ"
         row["ours_us"] = time_us(lambda: all_reduce(x, peers, out=out), ranks)
         row["ours_norm_us"] = time_us(ours_norm, ranks)
     return {k: round(v, 2) if isinstance(v, float) else v for k, v in row.items()}

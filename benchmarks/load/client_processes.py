@@ -1,4 +1,4 @@
-"""The client processes of one run: a plan is dealt out to them, their records come back."""
+"""The client processes of one run: they share a plan and return records."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from benchmarks.traffic.plan import Plan
 
 _LINE_BYTES = 64 * 2**20  # a record of a long answer is one long line
 _HALT_POLL_S = 0.25
-_HEAD_START_S = 0.2  # from the word to start to the run's time 0, so that all are waiting by then
+_HEAD_START_S = 0.2  # between the start command and the run's time 0: by then all are waiting
 
 
 class ClientDiedError(RuntimeError):
-    """A client process ended with an error; it is on our standard error. The run is void."""
+    """A client process failed; its error is on our standard error. The run is invalid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +44,9 @@ async def run_plan(
 ) -> Mapping[str, list[Record]]:
     """Send the same plan to every target at the same time; records by target, in plan order.
 
-    `on_first` hears of each request's first token. `halt` is asked every quarter of a second with
-    the time since the run's start: True ends the run there, and what has not ended by then is
-    cancelled and has no record.
+    `on_first` is called at each request's first token. `halt` is called every quarter of a
+    second with the time since the run's start: True ends the run; requests that have not ended
+    are cancelled and have no record.
 
     The same prompt_seed gives the same prompts: a cluster that has seen them has them cached.
 

@@ -1,4 +1,4 @@
-"""Targets side by side: a row a figure, and each target's ratio to the first."""
+"""Compares targets: one row per figure, with each target's ratio to the first."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def show(title: str, figures_of: Mapping[str, Figures]) -> Table:
 
 
 def columns(rows: Sequence[Mapping[str, object]]) -> dict[str, list[object]]:
-    """Rows of equal keys as one list a key: a name is written once."""
+    """Rows of equal keys as one list per key: each name is written once."""
     return {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
 
 

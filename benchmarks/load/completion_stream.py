@@ -1,10 +1,10 @@
 """How many tokens each event of a streamed completion carries.
 
-The protocol does not say, so three sources are asked, the best first:
+The protocol does not define it, so there are three sources, the best first:
 
     usage in every event        `continuous_usage_stats`: exact, at the time of the event
-    usage in the last event     the total; what it has beyond one an event came at an unknown time
-    neither                     one token an event
+    usage in the last event     the total; what exceeds one per event came at an unknown time
+    neither                     one token per event
 
 Under the second, tokens of unknown time are booked at the last event that carried any. Whether a
 request holds its SLO does not depend on that choice: its first token stays, and tokens that share a
@@ -30,11 +30,11 @@ class CompletionStream:
         self._n_output = n_output
         self._n_noted = 0
         self._last_s = 0.0
-        self._is_told = False  # usage came: events without it carry nothing
+        self._is_told = False  # usage was sent: events without it carry no token
         self.is_done = False
 
     def take(self, data: bytes, at_s: float) -> None:
-        """One event's data. An error in it becomes the answer's failure; so does nonsense."""
+        """One event's data. An error or malformed data in it becomes the answer's failure."""
         if data == DONE:
             self.is_done = True
             return
@@ -50,7 +50,7 @@ class CompletionStream:
             return
         self._is_told |= n_told is not None
         if n_told is None and choices and not self._is_told:
-            # Beyond what was asked for there is none: a last event may bear a finish reason alone.
+            # No token beyond those requested: a last event may have only a finish reason.
             n_told = min(self._n_noted + 1, self._n_output)
         if choices:
             self._last_s = at_s

@@ -17,7 +17,7 @@ _RESAMPLES = 10_000
 def wilson(held: int, n: int, z: float = _Z_95) -> Interval:
     """The Wilson score interval of a share, 95 % by default; (0, 1) for n = 0.
 
-    Requests of one run share its luck, so the true interval is a little wider.
+    Requests of one run are not independent, so the true interval is a little wider.
     """
     if n == 0:
         return 0.0, 1.0
@@ -30,7 +30,7 @@ def wilson(held: int, n: int, z: float = _Z_95) -> Interval:
 
 def bootstrap_ratio(values: FloatArray, base: FloatArray, *, seed: int = 0) -> Interval:
     """95 % interval of median(values) / median(base), where values[i] and base[i] belong together:
-    pairs are drawn anew."""
+    pairs are resampled."""
     if len(values) != len(base) or not len(values):
         raise ValueError(f"{len(values)} values and {len(base)} bases are no pairs")
     rng = np.random.default_rng(seed)

@@ -1,6 +1,6 @@
 """What is measured: commands that start servers, or the addresses of running ones.
 
-A file of contenders is TOML, one table each:
+A file of contenders is TOML, with one table each:
 
     [split]
     commands = ["$python -m twolane.deploy.up --prefill 1 --decode 1 --port $port0"]
@@ -9,11 +9,11 @@ A file of contenders is TOML, one table each:
 
     commands          started at once, without a shell; none: the servers run already
     endpoints         requests go to them in turn: HOST:PORT gRPC, http://HOST:PORT OpenAI-style
-    ready             what every command's output says once it serves (default: nothing to wait for)
+    ready             text in every command's output once it serves (default: do not wait)
     start_timeout_s, stop_timeout_s
-    vocab_size, max_context_tokens      where the server does not tell
+    vocab_size, max_context_tokens      if the server does not report them
 
-`$port0` to `$port9` are free ports, `$python` is this interpreter; others are given by `--set`.
+`$port0` to `$port9` are free ports, `$python` is this interpreter; others are set by `--set`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class ContenderError(ValueError):
-    """The file, or a `--target`, says something else than contenders; the message says where."""
+    """The file, or a `--target`, is not valid; the message says where."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class Contender:
     values: Mapping[str, str] = field(default_factory=dict)  # of $NAMEs, by --set
 
     def fill_in(self, given: Mapping[str, str]) -> Contender:
-        """With $NAMEs replaced. Raises `ContenderError` for a name that has no value."""
+        """A copy with $NAMEs replaced. Raises `ContenderError` for a name that has no value."""
         values = {**given, **self.values}
         try:
             return replace(

@@ -22,7 +22,7 @@ _LAST_LINES = 20
 
 
 class ContenderDiedError(RuntimeError):
-    """A command did not start, or ended before its time; the message has its last words."""
+    """A command did not start, or exited early; the message has its last output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def start(contender: Contender, folder: Path) -> Iterator[Started]:
 
 
 def _launch(command: str, log: Path) -> subprocess.Popen[bytes]:
-    """Its standard input is a pipe that closes with us, for those who end with it."""
+    """Its standard input is a pipe that closes with us, for commands that exit at its end."""
     with log.open("wb") as output:
         return subprocess.Popen(
             shlex.split(command),
@@ -88,7 +88,7 @@ def _launch(command: str, log: Path) -> subprocess.Popen[bytes]:
 
 
 def _end(process: subprocess.Popen[bytes], timeout_s: float) -> None:
-    """SIGTERM to the command, and after it has ended, or too long, SIGKILL to its whole group."""
+    """SIGTERM to the command; once it has ended, or after a timeout, SIGKILL to its whole group."""
     process.terminate()
     with suppress(subprocess.TimeoutExpired):
         process.wait(timeout_s)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 
 class EventReader:
-    """Cuts a stream of bytes into the data of its events. One line of data an event, as every
-    OpenAI-style server sends; comments and other fields are passed over."""
+    """Splits a stream of bytes into the data of its events. One line of data per event, as every
+    OpenAI-style server sends; comments and other fields are skipped."""
 
     __slots__ = ("_rest",)
 

@@ -1,4 +1,4 @@
-"""Pictures of a load run: one row of panels a rate.
+"""Plots of a load run: one row of panels per rate.
 
 TTFT, cumulative | gaps between tokens, cumulative | TTFT over the time of arrival
 """

@@ -1,4 +1,4 @@
-"""One line that tells how a run goes: answered, held, failed, tokens a second."""
+"""One line of progress of a run: answered, within the SLO, failed, tokens per second."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WIDTH = 170
 
 
 def make_console() -> Console:
-    """Wide enough for our tables where nobody says how wide it is."""
+    """A console wide enough for our tables if its width is unknown."""
     console = Console()
     return console if console.is_terminal else Console(width=_WIDTH)
 

@@ -1,4 +1,4 @@
-"""What became of one request, as its client saw it.
+"""The result of one request, as its client saw it.
 
     arrival_s         + late_s                + token_times_s[0]   [1]      [2]
     |---------------->|---------------------->|------------------->|------->|
@@ -23,7 +23,7 @@ import numpy.typing as npt
 class Record:
     """`failure` is empty when the whole answer came; else the stable reason of the error.
 
-    `ledger` holds the figures of the final message, by field name; empty where none came.
+    `ledger` holds the figures of the final message, by field name; empty if none came.
     """
 
     index: int
@@ -43,7 +43,7 @@ class Record:
         *,
         late_s: float,
     ) -> Record:
-        """This request with what came back for it."""
+        """This request with its answer."""
         return replace(
             self,
             token_times_s=tuple(token_times_s),
@@ -58,7 +58,7 @@ class Record:
 
     @property
     def ttft_s(self) -> float | None:
-        """Planned arrival to first token; None when none came."""
+        """Planned arrival to first token; None if none came."""
         return self.token_times_s[0] if self.token_times_s else None
 
     @property
@@ -69,7 +69,8 @@ class Record:
 
     @property
     def end_s(self) -> float:
-        """When the last token came (or the request, when none did), since the start of the run."""
+        """Arrival of the last token (of the request if there is none), since the start of the
+        run."""
         return self.arrival_s + (self.token_times_s[-1] if self.token_times_s else self.late_s)
 
     @cached_property
@@ -97,7 +98,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """What a user was promised: the first token within `ttft_s`, and the 99th percentile of the
+    """The promise to a user: the first token within `ttft_s`, and the 99th percentile of the
     gaps of this one answer within `gap_s`."""
 
     ttft_s: float
@@ -107,7 +108,7 @@ class Slo:
         return f"{self.ttft_s * 1e3:g} ms / {self.gap_s * 1e3:g} ms"
 
     def is_held(self, record: Record) -> bool:
-        """A request that was refused, failed or cut short never holds."""
+        """Whether the SLO was met. A refused, failed or truncated request never meets it."""
         ttft_s = record.ttft_s
         if not record.is_complete or ttft_s is None:
             return False

@@ -1,14 +1,14 @@
-"""Open-loop load against running servers, and what their users would have felt.
+"""Open-loop load against running servers, and the latencies of their users.
 
 \b
     python -m benchmarks.load.run --target split=localhost:7200 --target colocated=localhost:7300 \\
         --workload chat --scale 0.25 --rate 2 --rate 4 --slo-ttft-ms 300 --slo-gap-ms 50
 
 An endpoint is HOST:PORT for gRPC, or http://HOST:PORT for an OpenAI-style server; several, with
-commas between, share the load. Prints a table a load, saves JSON and a plot in benchmarks/results/
-(`--name`). Times are the client's, counted from the planned arrival; the SLO is per request; what
-was refused or failed counts as a miss. Lengths of answers are forced. The first target is the base
-of the ratios.
+commas between, share the load. Prints a table per load, saves JSON and a plot in
+benchmarks/results/ (`--name`). Times are the client's, counted from the planned arrival; the SLO is
+per request; what was refused or failed counts as a miss. Lengths of answers are forced. The first
+target is the base of the ratios.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from benchmarks.traffic.plan import ArrivalKind, PlanConfig, PlanError
 from benchmarks.traffic.trace import TraceError
 from benchmarks.traffic.workload import UnknownWorkloadError, find_workload
 
-_LATE_MS = 10.0  # clients that are later than this have measured themselves
+_LATE_MS = 10.0  # clients that are later than this measure themselves
 
 
 @click.command(help=__doc__, context_settings={"show_default": True})

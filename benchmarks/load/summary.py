@@ -11,12 +11,12 @@ import numpy.typing as npt
 
 from benchmarks.load.record import Record, Slo
 
-GOODPUT_SHARE = 0.9  # a rate counts as served when so many of its requests hold the SLO
+GOODPUT_SHARE = 0.9  # a rate counts as served when this share of its requests meets the SLO
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The records of one seed, and when the last of them was planned to arrive."""
+    """The records of one seed, and the planned arrival of the last of them."""
 
     seed: int
     span_s: float
@@ -25,7 +25,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Runs of one target under one load: what `measure` and the plots are made from."""
+    """Runs of one target under one load: the input of `measure` and of the plots."""
 
     runs: Sequence[Run]
 
@@ -35,10 +35,10 @@ class Point:
 
 
 def measure(point: Point, slo: Slo) -> dict[str, float | None]:
-    """Figures by name, units in the names; None where there is nothing to measure.
+    """Figures by name, units in the names; None if there is nothing to measure.
 
     Percentiles of TTFT, of time per output token and of the ledger are over requests; those of
-    gaps are over all gaps of all requests. `held_share` is of all requests sent, the failed ones
+    gaps are over all gaps of all requests. `held_share` counts all requests sent, failed ones
     too; `goodput_per_s` is that share of the offered rate.
     """
     records = point.records
@@ -60,8 +60,8 @@ def measure(point: Point, slo: Slo) -> dict[str, float | None]:
 def describe(records: Sequence[Record]) -> dict[str, float | None]:
     """The figures of `measure` that need neither an SLO nor a rate.
 
-    `request_gap_p99_p90_ms` is what 90 % of the requests keep their own 99th percentile within;
-    with it, and `ttft_p90_ms`, an SLO could be promised.
+    `request_gap_p99_p90_ms` is the bound that the 99th percentile of 90 % of the requests is
+    within; with it, and `ttft_p90_ms`, an SLO could be promised.
     """
     gaps_ms = all_gaps_s(records) * 1e3
     own_p99_ms = [record.gap_p99_s * 1e3 for record in records if record.is_complete]
@@ -89,7 +89,7 @@ def describe(records: Sequence[Record]) -> dict[str, float | None]:
 
 
 def held_by_seed(point: Point, slo: Slo) -> dict[str, float]:
-    """The share that holds, of each run alone: how much it depends on the draw."""
+    """The share that meets the SLO, for each run: how much it depends on the seed."""
     return {
         str(run.seed): sum(slo.is_held(record) for record in run.records) / len(run.records)
         for run in point.runs
@@ -102,7 +102,7 @@ def failures(point: Point) -> dict[str, int]:
 
 
 def served_rate(held_at: Mapping[float, float]) -> float | None:
-    """The highest rate up to which every measured rate is held by `GOODPUT_SHARE` of requests."""
+    """The highest rate up to which `GOODPUT_SHARE` of requests meet the SLO at every rate."""
     best: float | None = None
     for rate_per_s, share in sorted(held_at.items()):
         if share < GOODPUT_SHARE:

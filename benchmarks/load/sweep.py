@@ -1,9 +1,9 @@
-"""A load measurement: every load with every seed on every target, and what comes out of it.
+"""A load measurement: every load with every seed on every target, and its results.
 
     for each rate: for each seed: for each target, in turn (or all at once): one run
 
 In turn, the order of the targets is reversed with every other seed, so that a machine that drifts
-(heat, neighbours) favours nobody. All targets see the same arrivals, lengths and prompts.
+(heat, neighbours) favours no target. All targets see the same arrivals, lengths and prompts.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class SweepConfig:
 
 
 def name_load(rate_per_s: float | None) -> str:
-    """What tables, plots and results call a load."""
+    """The name of a load in tables, plots and results."""
     return "trace speed" if rate_per_s is None else f"{rate_per_s:g}/s"
 
 
@@ -92,7 +92,7 @@ async def sweep(
 
 
 def figures(points: Points, config: SweepConfig) -> dict[str, Any]:
-    """Everything that the saved result tells: figures, distributions, a line a request."""
+    """The content of the saved result: figures, distributions, one line per request."""
     return {
         "loads": {
             load: {name: _figures_of(point, config.slo) for name, point in by_target.items()}
@@ -103,7 +103,7 @@ def figures(points: Points, config: SweepConfig) -> dict[str, Any]:
 
 
 def served_rates(points: Points, config: SweepConfig) -> dict[str, float | None]:
-    """By target, the highest measured rate that holds the SLO; None where not even the lowest."""
+    """By target, the highest measured rate that meets the SLO; None if even the lowest does not."""
     names = next(iter(points.values())).keys()
     shares: dict[str, dict[float, float]] = {name: {} for name in names}
     for rate_per_s in config.rates_per_s:

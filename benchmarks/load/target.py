@@ -1,4 +1,4 @@
-"""One server to load, or several that share its load, and what they tell about their model."""
+"""One server under load, or several that share the load, and what they report of their model."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What the user says of a model; stands above what its server says. 0: ask the server."""
+    """The user's figures for a model, which override the server's. 0: ask the server."""
 
     vocab_size: int = 0
     max_context_tokens: int = 0
@@ -46,8 +46,8 @@ class Told:
 async def ask(
     name: str, endpoints: Sequence[str], *, told: Told | None = None, timeout_s: float = 10.0
 ) -> Target:
-    """What the model needs to be asked rightly; waits until every endpoint has it. Servers of one
-    target are taken to serve the same model.
+    """The model's limits, for valid requests; waits until every endpoint has it. Servers of one
+    target are assumed to serve the same model.
 
     Raises `TargetError`.
     """
@@ -78,7 +78,7 @@ async def ask(
 
 
 async def _only_model(endpoint: str, timeout_s: float) -> dict[str, Any]:
-    """In the words of /v1/models. Raises what says "not yet"."""
+    """The only entry of /v1/models. Raises what says "not yet"."""
     models = await (_listed_http if is_http(endpoint) else _listed_grpc)(endpoint, timeout_s)
     if len(models) != 1:
         raise TargetError(f"it serves {len(models)} models, not one")

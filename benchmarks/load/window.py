@@ -3,12 +3,12 @@
     arrivals   |  warm-up  |        window        |  cool-down  |
                0        from_s                  to_s     until all of the window have ended
 
-Load goes on through the cool-down, so that the last of the window are served amid others, too. A
+Load goes on through the cool-down, so that the last of the window are served among others, too. A
 run ends when every request that arrived in the window has; or earlier, when the queue grows without
-bound. That is told by Little's law, number = rate x time, of two queues:
+bound. Little's law, number = rate x time, detects that for two queues:
 
     waiting for the first token   longer than rate x TTFT            the mean wait is over the SLO
-    under way                     longer than rate x longest answer  so is the mean answer
+    in flight                     longer than rate x longest answer  so is the mean answer
 
 each by more than Poisson arrivals make likely, and for so long that more requests have suffered
 than may miss the SLO.
@@ -76,12 +76,12 @@ class Window:
         ]
 
     def holds(self, record: Record) -> bool:
-        """Whether it arrived in the window."""
+        """Whether the request arrived in the window."""
         return self.from_s <= record.arrival_s < self.to_s
 
     def pick(self, records: Sequence[Record]) -> list[Record]:
-        """The window's records, arrivals counted from its start. Those that never came are failures
-        of their own kind."""
+        """The window's records, arrivals counted from its start. Missing ones are failures with a
+        reason of their own."""
         came = {record.index: record for record in records}
         return [
             replace(came[asked.index], arrival_s=asked.arrival_s) if asked.index in came else asked
@@ -107,7 +107,7 @@ def make_window(
 
 
 class Watch:
-    """Follows one run, and says when it may end. `why_halted` is empty unless it is hopeless for
+    """Follows one run, and decides when it may end. `why_halted` is empty unless it is hopeless for
     every one of the SLOs."""
 
     def __init__(self, window: Window, slos: Sequence[Slo]) -> None:
@@ -132,7 +132,7 @@ class Watch:
         self._due.discard(record.index)
 
     def halt(self, at_s: float) -> bool:
-        """To be asked every now and then, with the time since the run's start."""
+        """To be called regularly, with the time since the run's start."""
         if not self._due:
             return True
         n_arrived = int(np.searchsorted(self._window.plan.arrivals_s, at_s, side="right"))

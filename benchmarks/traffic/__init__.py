@@ -1,1 +1,1 @@
-"""What a run sends: lengths, arrivals, recorded workloads, and the plan made of them."""
+"""The load of a run: lengths, arrivals, recorded workloads, and the plan made of them."""

@@ -1,7 +1,7 @@
-"""When requests arrive: open loop, so nobody waits for an answer before sending the next.
+"""When requests arrive: open loop, so no client waits for an answer before sending the next.
 
 Each function returns n times in seconds, in order, since the start of the run. Gaps between
-arrivals have mean 1 / rate; how they spread is what tells the kinds apart:
+arrivals have mean 1 / rate; the kinds differ in their spread:
 
     constant   no spread            poisson   coefficient of variation 1            bursty   any
 """
@@ -20,12 +20,12 @@ def constant(rate_per_s: float, n: int) -> FloatArray:
 
 
 def poisson(rate_per_s: float, n: int, rng: np.random.Generator) -> FloatArray:
-    """Exponential gaps: arrivals of many users who know nothing of each other."""
+    """Exponential gaps: arrivals of many independent users."""
     return np.cumsum(rng.exponential(1 / rate_per_s, n))
 
 
 def bursty(rate_per_s: float, cv: float, n: int, rng: np.random.Generator) -> FloatArray:
-    """Gamma gaps whose standard deviation is `cv` times their mean; 1 is Poisson, 2 and more come
-    in bursts with silence between."""
+    """Gamma gaps whose standard deviation is `cv` times their mean; 1 is Poisson, 2 and more are
+    bursts with pauses between."""
     shape = 1 / cv**2
     return np.cumsum(rng.gamma(shape, 1 / (rate_per_s * shape), n))

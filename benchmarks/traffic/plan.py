@@ -1,4 +1,4 @@
-"""What one run will send, decided before it starts: arrivals and lengths, all from one seed."""
+"""The requests of one run, decided before it starts: arrivals and lengths, all from one seed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ArrivalKind(StrEnum):
 
 
 class PlanError(ValueError):
-    """The parts do not go together; the message says which."""
+    """The parts are inconsistent; the message says which."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class PlanConfig:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Of each request: when it arrives, its prompt's length, the answer's length it asks for."""
+    """For each request: its arrival, its prompt's length, the answer length that it requests."""
 
     arrivals_s: FloatArray
     prompt_tokens: IntArray

@@ -1,6 +1,6 @@
 """A recorded workload: when requests arrived and how long they were.
 
-Two CSV forms are read, plain or gzipped, told apart by their header:
+Two CSV formats are read, plain or gzipped, recognised by their header:
 
     arrival_ms,prompt_tokens,output_tokens            ours: milliseconds since the first request
     TIMESTAMP,ContextTokens,GeneratedTokens           the Azure Public Dataset's, as published
@@ -68,7 +68,7 @@ class Trace:
 
 
 def read_trace(path: Path) -> Trace:
-    """Raises `TraceError` where the file is not one of the two forms."""
+    """Raises `TraceError` if the file has neither format."""
     raw = path.read_bytes()
     text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
     rows = csv.reader(text.splitlines())
@@ -85,7 +85,7 @@ def read_trace(path: Path) -> Trace:
 
 
 def write_trace(trace: Trace, path: Path) -> None:
-    """Write our form, gzipped, the same bytes for the same trace."""
+    """Write our format, gzipped, the same bytes for the same trace."""
     lines = [",".join(_OURS)]
     for at_s, n_prompt, n_output in zip(
         trace.arrivals_s, trace.prompt_tokens, trace.output_tokens, strict=True

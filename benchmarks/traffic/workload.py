@@ -1,11 +1,11 @@
-"""How long prompts and answers are: the named workloads, and how to make one's own.
+"""Lengths of prompts and answers: the named workloads, and how to define others.
 
 chat, code, summarise   the lengths of the DistServe paper's workloads, as log-normals and
                         uniforms with its means; the spread of each is ours
 balanced                1,024 in, 512 out, each ± 20 %
 azure-code, azure-conv  the bundled traces (workloads/README.md)
 1024x128                every prompt 1,024 tokens, every answer 128
-a path                  a trace file in either form of `benchmarks.traffic.trace`
+a path                  a trace file in either format of `benchmarks.traffic.trace`
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A card's pool in a process of its own, for as long as somebody holds it."""
+"""A card's pool in a process of its own, for as long as its user holds it."""
 
 from __future__ import annotations
 

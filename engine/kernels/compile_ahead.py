@@ -45,7 +45,7 @@ class CompileAhead:
         self._pool = ThreadPoolExecutor(threads, "compile")
         self._all_known = threading.Event()
         self._mode = AsyncCompileMode(_Loading(self._pool, around, self._all_known))
-        self._director = ThreadPoolExecutor(1, "rehearsal")
+        self._director = ThreadPoolExecutor(1, "dry-run")
         self._all: Future[None] | None = None
         self._stack = ExitStack()
 

@@ -28,7 +28,7 @@ _one_import = threading.Lock()
 
 
 def load_kernels_once() -> None:
-    """Patch Triton, for all kernels of this process, whoever launches them. May be called twice."""
+    """Patch Triton, for all kernels of this process and all callers. May be called twice."""
     build._load_module_from_path = _module
     CompiledKernel.run = property(_launcher)
 

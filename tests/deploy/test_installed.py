@@ -78,9 +78,7 @@ def test_wheels_from_a_tree_an_sdist_and_a_tree_without_links_are_the_same(
 def test_an_installed_cluster_serves_beside_modules_of_the_same_names(
     launcher: str, wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site, here = tmp_path / "site", tmp_path / "here"
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(site)
+    site, here, pids = install(wheel, tmp_path), tmp_path / "here", tmp_path / "pids"
     for name in THEIRS:
         (here / name).parent.mkdir(parents=True, exist_ok=True)
         (here / name).write_text("raise SystemExit('the module of somebody else')\n")
@@ -93,6 +91,21 @@ def test_an_installed_cluster_serves_beside_modules_of_the_same_names(
         assert len(client.generate("hello", max_tokens=3, ignore_eos=True).tokens) == 3
         served = Path(f"/proc/{cluster.pid('prefill-0')}/cwd") if launcher == "process" else here
         assert served.resolve() == here
+        processes = {str(cluster.pid(name)) for name in ("router-0", "prefill-0", "decode-0")}
+    assert processes <= {path.name for path in pids.iterdir()}
+
+
+def install(wheel: Path, folder: Path) -> Path:
+    """Unpack the wheel. Each process that imports twolane from it leaves its id in folder/pids."""
+    site, pids = folder / "site", folder / "pids"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    pids.mkdir()
+    with (site / "twolane/__init__.py").open("a") as module:
+        module.write(
+            f"\nimport os, pathlib\npathlib.Path({str(pids)!r}, str(os.getpid())).touch()\n"
+        )
+    return site
 
 
 FOUR = """
@@ -110,14 +123,16 @@ class Nothing(importlib.abc.MetaPathFinder):
 sys.meta_path.insert(0, Nothing())
 import twolane
 with twolane.Client(sys.argv[1]) as client:
-    print(len(client.generate("hello", max_tokens=3, ignore_eos=True).tokens))
+    print(len(client.generate("hello", max_tokens=3, ignore_eos=True).tokens), twolane.__file__)
 """
 
 
-def test_a_client_needs_the_four_dependencies_and_no_other() -> None:
+def test_a_client_needs_the_four_dependencies_and_no_other(wheel: Path, tmp_path: Path) -> None:
+    site = install(wheel, tmp_path)
     with start_local(engine="fake", colocated=1) as cluster:
         done = subprocess.run(
             [sys.executable, "-c", FOUR, cluster.endpoint],
-            capture_output=True, text=True, check=False, env={**os.environ},
+            capture_output=True, text=True, check=False, cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(site)},
         )  # fmt: skip
-    assert (done.returncode, done.stdout) == (0, "3\n"), done.stderr
+    assert done.stdout == f"3 {site / 'twolane/__init__.py'}\n", done.stderr

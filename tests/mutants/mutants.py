@@ -236,7 +236,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        "amid a step",
+        "during a step",
         "worker/deferred_release.py",
         "if self._n_done == self._n_submitted:",
         "if True:",

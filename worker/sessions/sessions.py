@@ -1,4 +1,4 @@
-"""The streams from routers: opening, commands down, news and load up, loss.
+"""The streams from routers: opening, commands down, events and load up, loss.
 
     router --- Open{epoch} --> worker        the epoch must be this incarnation's
            <-- Opened, load ---

@@ -27,7 +27,7 @@ SCALE_BYTES = 4  # one float32 per token and head, after the values of an FP8 pl
 class KVView:
     """`values` is the whole pool, flat, in its dtype (float32, bfloat16, float16 or FP8 e4m3).
 
-    Owns nothing: whoever allocated the pool keeps it alive. The base must be 16-byte aligned.
+    Owns nothing: the owner of the pool keeps it alive. The base must be 16-byte aligned.
     """
 
     values: torch.Tensor

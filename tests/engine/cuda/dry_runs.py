@@ -1,9 +1,9 @@
-"""Do rehearsals cover what steps come to? In a process without the interpreter, which knows no
-variants of kernels; there is no card either, tensors are on `meta`.
+"""Do dry runs cover the kernel variants of real steps? Runs in a process without the interpreter,
+which has no variants; there is no card either, tensors are on `meta`.
 
-    python rehearsed.py            JSON by engine: kernels rehearsed, and those that random steps
-                                   ask for besides; and whether rehearsals import sympy
-    python rehearsed.py compiled   JSON: kernels compiled ahead, and those compiled by random steps
+    python dry_runs.py             JSON by engine: kernels covered, and those that random steps
+                                   need besides; and whether dry runs import sympy
+    python dry_runs.py compiled    JSON: kernels compiled ahead, and those compiled by random steps
                                    afterwards, for a small engine
 """
 
@@ -154,13 +154,13 @@ class Variants:
 
 def coverage(name: str) -> dict[str, Any]:
     made = blueprint(*ENGINES[name])
-    rehearsed, asked = Variants(), Variants()
-    dry_run_launches(made, USUALLY, H200, rehearsed)
+    covered, asked = Variants(), Variants()
+    dry_run_launches(made, USUALLY, H200, covered)
     run_steps(made, asked)
-    missing = sorted(asked.found - rehearsed.found)
+    missing = sorted(asked.found - covered.found)
     return {
-        "rehearsed": len(rehearsed.found),
-        "never_asked": len(rehearsed.found - asked.found),
+        "covered": len(covered.found),
+        "never_asked": len(covered.found - asked.found),
         "missing": missing,
     }
 
@@ -184,10 +184,10 @@ def compiled() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as cache, loaded, triton.knobs.cache.scope():
         triton.knobs.cache.dir = cache
 
-        def rehearsal(take: Take) -> None:
+        def dry_run(take: Take) -> None:
             dry_run_launches(made, USUALLY, H200, take)
 
-        with CompileAhead(rehearsal, threads=2) as ahead:
+        with CompileAhead(dry_run, threads=2) as ahead:
             ahead.wait(lambda done, of: counts.append((done, of)))
         n_ahead = len(seen)
         run_steps(

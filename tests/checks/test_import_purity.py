@@ -7,7 +7,17 @@ import sys
 
 import pytest
 
-HEAVY = {"torch", "ray", "transformers", "click", "rich", "numpy", "tokenizers", "triton"}
+HEAVY = {
+    "cryptography",
+    "torch",
+    "ray",
+    "transformers",
+    "click",
+    "rich",
+    "numpy",
+    "tokenizers",
+    "triton",
+}
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -30,6 +40,14 @@ def test_the_client_is_light(statement: str) -> None:
 
 def test_import_twolane_alone_does_not_even_load_grpc() -> None:
     assert "grpc" not in loaded_by("import twolane")
+
+
+def test_one_machine_needs_no_library_for_certificates() -> None:
+    loaded = loaded_by(
+        "import twolane.cli.app, twolane.deploy.cli.up_command, twolane.router.doors.server, "
+        "twolane.worker.doors.server, twolane.deploy.process.serving"
+    )
+    assert "cryptography" not in loaded
 
 
 def test_the_router_loads_no_model_library() -> None:

@@ -47,13 +47,18 @@ class Served:
 
 
 @asynccontextmanager
-async def cluster(folder: Path, host: str, pki: Pki | None) -> AsyncIterator[Served]:
-    """A router, a worker with both roles that it knows, and an agent."""
+async def cluster(
+    folder: Path, host: str, pki: Pki | None, *, keys: Path | None = None
+) -> AsyncIterator[Served]:
+    """A router, a worker with both roles that it knows, and an agent. With `keys`, clients show
+    API keys."""
     model = model_with(model_dir=model_path(), engine="fake", n_pages=64)
     router_spec = RouterSpec(
         router_id="router-0",
         model=model,
-        settings=RouterSettings(host=host, port=0, http_port=0),
+        settings=RouterSettings(
+            host=host, port=0, http_port=0, keys=None if keys is None else str(keys)
+        ),
         secret=SECRET,
         bind_host=host,
         admin_socket=str(folder / "admin.sock"),

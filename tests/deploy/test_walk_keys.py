@@ -1,0 +1,119 @@
+"""The walk at a clients' door that asks for API keys, beyond the loopback, over TLS."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from tests.deploy.test_walk import HTTP, IN, LISTENERS, all_methods, code_of, context_of
+from tests.deploy.walked import Served, cluster
+from tests.pki import FAR, Pki, far_is_far
+from twolane import AsyncClient
+from twolane.config import ClientConfig
+from twolane.security.identity import Role
+from twolane.security.key_edit import create_key, revoke_key
+from twolane.security.tls import server_name
+
+HERE = LISTENERS["clients"]
+CALLERS = ("no key", "wrong key", "malformed key", "another scheme", "revoked key", "client")
+
+
+@pytest.fixture
+def pki(tmp_path: Path) -> Pki:
+    return Pki(tmp_path / "pki")
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> dict[str, str]:
+    """Authorization headers by caller; `other` is a client of another tenant."""
+    path = tmp_path / "keys.yaml"
+    client, _ = create_key(path, "acme")
+    other, _ = create_key(path, "umbrella")
+    revoked, key = create_key(path, "acme")
+    revoke_key(path, key.id)
+    return {
+        "wrong key": f"Bearer {client[:-1]}x",
+        "malformed key": "Bearer open-sesame",
+        "another scheme": f"Basic {client}",
+        "revoked key": f"Bearer {revoked}",
+        "client": f"Bearer {client}",
+        "other": f"Bearer {other}",
+    }
+
+
+@pytest.fixture
+async def served(
+    pki: Pki, keys: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Served]:
+    far_is_far(monkeypatch)
+    async with cluster(tmp_path, FAR, pki, keys=tmp_path / "keys.yaml") as served:
+        yield served
+
+
+async def test_every_method_wants_a_key_that_counts(
+    served: Served, pki: Pki, keys: dict[str, str]
+) -> None:
+    credentials = grpc.ssl_channel_credentials(pki.ca.read_bytes())
+    wrong = []
+    for caller in CALLERS:
+        metadata = (("authorization", keys[caller]),) if caller in keys else ()
+        async with grpc.aio.secure_channel(served.router.endpoint, credentials) as channel:
+            for method in all_methods():
+                got = (await code_of(channel, method, metadata)).name
+                expected = expected_of(method, caller)
+                if got != expected:
+                    wrong.append((method, caller, got, expected))
+    assert not wrong
+
+
+def expected_of(method: str, caller: str) -> str:
+    if method.endswith("Health/Check"):
+        return IN  # open to all
+    if caller != "client":
+        return "UNAUTHENTICATED"
+    if method not in HERE:
+        return "UNIMPLEMENTED"
+    return IN if "client" in HERE[method].split() else "PERMISSION_DENIED"
+
+
+async def test_every_path_wants_a_key_that_counts(
+    served: Served, pki: Pki, keys: dict[str, str]
+) -> None:
+    context = context_of(pki.files("worker/w-0"), shows=False)
+    host, _, port = served.router.http_endpoint.rpartition(":")
+    for path in HTTP:
+        path = path.replace("{name:path}", "m")
+        for caller in CALLERS:
+            async with asyncio.timeout(20.0):
+                reader, writer = await asyncio.open_connection(
+                    host, int(port), ssl=context, server_hostname=server_name(Role.ROUTER)
+                )
+                shown = f"Authorization: {keys[caller]}\r\n" if caller in keys else ""
+                head = f"GET {path} HTTP/1.1\r\nHost: h\r\n{shown}Connection: close\r\n\r\n"
+                writer.write(head.encode())
+                status = int((await reader.read()).split()[1])
+                writer.transport.abort()
+            is_in = caller == "client" or path == "/health"
+            assert (status in (200, 404, 405, 503)) if is_in else status == 401, (path, caller)
+
+
+async def test_another_tenants_request_is_neither_found_nor_cancelled(
+    served: Served, pki: Pki, keys: dict[str, str]
+) -> None:
+    def client(caller: str) -> AsyncClient:
+        key = keys[caller].removeprefix("Bearer ")
+        config = ClientConfig(ca=pki.ca, api_key=key)
+        return AsyncClient(served.router.endpoint, config=config)
+
+    async with client("client") as ours, client("other") as theirs:
+        await theirs.models()  # it is connected when the request begins
+        options: dict[str, Any] = {"token_ids": [1, 2], "max_tokens": 500, "request_id": "r"}
+        stream = ours.stream(**options)
+        await anext(stream)
+        assert not await theirs.cancel("r")
+        assert len((await stream.completion()).tokens) == 500

@@ -133,6 +133,17 @@ class ScriptedDoor:
             status.submissions.add(submission_id=submission_id, state="running", output_tokens=7)
         return status
 
+    async def WhoAmI(
+        self, request: inference_pb2.WhoAmIRequest, context: Context
+    ) -> inference_pb2.WhoAmIResponse:
+        shown = dict(context.invocation_metadata() or ()).get("authorization")
+        if shown is None:
+            return inference_pb2.WhoAmIResponse(role="client")
+        quota = inference_pb2.QuotaStatus(name="tokens", limit=600, remaining=-20, reset_s=62)
+        return inference_pb2.WhoAmIResponse(
+            role="client", name=str(shown), tenant="acme", quotas=[quota]
+        )
+
     async def GetClusterStatus(
         self, request: cluster_pb2.GetClusterStatusRequest, context: Context
     ) -> cluster_pb2.GetClusterStatusResponse:

@@ -22,6 +22,7 @@ MODULES = {
     "router_overhead": "control_plane.router_overhead",
     "router_scale": "control_plane.router_scale",
     "prefix_affinity": "control_plane.prefix_affinity",
+    "tls_cost": "control_plane.tls_cost",
     "worker_overhead": "control_plane.worker_overhead",
 }
 COMPARISON = "split_or_colocated"

@@ -73,7 +73,8 @@ class ClientConfig:
     with every call; None: that of `TWOLANE_API_KEY`, if it is set.
 
     `ca` is the PEM file of the server's authority: with it the connection is TLS. `cert` and `key`
-    are this client's certificate. `context` is one of the user's file (`twolane.security.contexts`)."""
+    are this client's certificate. `context` is one of the user's file
+    (`twolane.security.contexts`)."""
 
     api_key: str | None = field(default=None, repr=False)
     ca: str | Path = ""

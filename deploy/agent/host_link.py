@@ -85,6 +85,10 @@ class HostLink:
         return HostState.SILENT if is_silent else HostState.UP
 
     @property
+    def is_deposed(self) -> bool:
+        return self._deposed is not None
+
+    @property
     def for_s(self) -> float:
         """Since when it is in that state."""
         since = {

@@ -52,7 +52,7 @@ class AgentLauncher:
         self._gpus: dict[str, int] = {}  # of each name
         self._switching = {name: asyncio.Lock() for name in self._links}
         self._is_stopping = False
-        self._has_adopted = False
+        self._outlives = False
         self.offered: dict[str, tuple[str, ...]] = {}  # GPUs, by host
         self.declared_dead: dict[int, str] = {}  # epochs that are dead by class C, and their hosts
 
@@ -140,15 +140,21 @@ class AgentLauncher:
             await asyncio.shield(link.end_of(handle))
 
     async def close(self) -> None:
-        """Fences what this controller has started, unless it has found a cluster and was not asked
-        to stop it: then all runs on."""
-        if self._is_stopping or not self._has_adopted:
+        """Fences what this controller has started. But a cluster that was found, or has come up,
+        runs on if nobody has asked to stop it, and one that is another controller's in any case.
+        """
+        is_ours = not any(link.is_deposed for link in self._links.values())
+        if is_ours and (self._is_stopping or not self._outlives):
             for handle in self._handles.values():
                 with contextlib.suppress(NotProvenError, DeposedError):
                     await self.fence(handle)
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks)
+
+    def outlive(self) -> None:
+        """From now on a failure of this controller ends no process."""
+        self._outlives = True
 
     def hosts(self) -> list[cluster_pb2.HostStatus]:
         """Every host and who has a seat there."""
@@ -180,7 +186,7 @@ class AgentLauncher:
             return None
         handle = handle_of_process(process, link.host.name)
         if process.digest == digest(spec):
-            self._has_adopted = True
+            self._outlives = True
             return handle
         log.info("%s runs with another configuration: it is replaced", spec.name)
         try:

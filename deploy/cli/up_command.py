@@ -26,7 +26,6 @@ from twolane.deploy.cli.progress import Progress
 from twolane.deploy.cli.start_failed import StartFailed, code_of
 from twolane.deploy.cli.stdin import read_stdin
 from twolane.deploy.errors import DeposedError, StartError
-from twolane.deploy.launch.controller_door import ControllerDoor, open_controller_door
 from twolane.deploy.launch.events import Event, Kind
 from twolane.deploy.launch.launcher import Launcher
 from twolane.deploy.launch.process_launcher import ProcessLauncher
@@ -207,6 +206,8 @@ async def _keep_up(
     loop.add_signal_handler(signal.SIGINT, ask_to_stop)
     if until_stdin_closes:
         loop.add_reader(sys.stdin.fileno(), read_stdin, loop, ask_to_stop)
+    from twolane.deploy.launch.controller_door import ControllerDoor, open_controller_door
+
     async with open_controller_door(ControllerDoor(supervisor, ask_to_stop, tell), folder):
         await supervisor.run(stop, hurry)
 

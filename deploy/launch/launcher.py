@@ -31,6 +31,10 @@ class Hosts(Protocol):
         Of other deaths the host's own agent tells them."""
         ...
 
+    def outlive(self) -> None:
+        """The cluster is up: from now on a failure of the launcher ends no process."""
+        ...
+
     def say_off(self, host_name: str) -> str:
         """Take an operator's word that a silent host is off. Returns the proof in words; raises
         `NotProvenError` for a host that answers."""

@@ -75,8 +75,8 @@ class Supervisor:
         """Keep the cluster up until `stop`; `hurry` cuts the grace short.
 
         Raises `StartError` if it does not come up, and `DeposedError` if another controller has
-        taken over. However this ends, nothing is left running of what this launcher has started,
-        but where its processes are another controller's by now.
+        taken over. However this ends, nothing is left running of what this launcher has started;
+        but on `hosts`, a cluster that is up ends by `stop` alone.
         """
         try:
             router = await self._start(self._cluster.router())
@@ -86,6 +86,8 @@ class Supervisor:
                     await self._unless_exit(self._start_workers(workers))
                     await self._unless_exit(self._until_ready(client))
                 self.is_up = True
+                if self._hosts is not None:
+                    self._hosts.outlive()
                 self._tell(
                     Event(
                         kind=Kind.READY,

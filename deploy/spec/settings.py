@@ -51,10 +51,7 @@ class ClusterSettings:
         if self.ports:
             port_range(self.ports)
         if is_unspecified(self.advertise_host):
-            raise ValueError(
-                f"advertise_host is {self.advertise_host}, which others cannot dial: name an "
-                "address of this machine"
-            )
+            raise ValueError(f"advertise_host is {self.advertise_host}, which others cannot dial")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

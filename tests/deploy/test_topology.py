@@ -374,3 +374,30 @@ def test_an_address_that_cannot_be_is_refused_at_its_line(
     file.write_text(f"pools:\n  - role: both\n{key}: {value!r}\n")
     with pytest.raises(StartError, match=rf"^{file}:3: {why}"):
         read_topology(file)
+
+
+def test_hosts_are_reached_by_agents_alone_and_have_names_of_their_own(tmp_path: Path) -> None:
+    host = "{name: a, agent: '10.0.0.1:7210'}"
+    told = refusal(f"hosts: [{host}]\npools: [{{role: both}}]\n", tmp_path)
+    assert told == ["t.yaml:1: launcher is ray, which reaches no hosts: make it agents"]
+    twice = refusal(
+        f"launcher: agents\nhosts:\n  - {host}\n  - {host}\npools: [{{role: both}}]\n", tmp_path
+    )
+    assert twice == [
+        "t.yaml:4: hosts[0] has the name a already",
+        "t.yaml:4: hosts[0] has the agent 10.0.0.1:7210 already",
+    ]
+    with pytest.raises(StartError, match="launcher is agents: name the hosts that have one"):
+        resolve(parse_topology({"launcher": "agents", "pools": [{"role": "both"}]}))
+
+
+def test_processes_of_a_host_are_where_its_agent_is(tmp_path: Path) -> None:
+    topology = read(
+        "launcher: agents\nhosts:\n  - {name: a, agent: '10.0.0.1:7210'}\n"
+        "  - {name: b, agent: '10.0.0.2:7210', bind_host: 0.0.0.0, gpus: ['0'], seats: 2}\n"
+        "pools: [{role: both}]\n",
+        tmp_path,
+    )
+    a, b = (host.spec() for host in topology.hosts)
+    assert (a.bind_host, a.advertise_host, a.gpus) == ("10.0.0.1", "", None)
+    assert (b.bind_host, b.advertise_host, b.gpus, b.seats) == ("0.0.0.0", "10.0.0.2", ("0",), 2)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,11 @@ LISTENERS: Mapping[str, Mapping[str, str]] = {
         "twolane.v1.AdminService/DrainWorker": "",
         **dict.fromkeys((*HEALTH, *REFLECTION), ""),
     },
+    "controller": {  # as the operators' socket
+        "twolane.v1.ControllerService/FenceWorker": "",
+        "twolane.v1.ControllerService/SayHostOff": "",
+        "twolane.v1.ControllerService/StopCluster": "",
+    },
     "agent": {
         "twolane.v1.AgentService/Describe": "controller operator viewer",
         "twolane.v1.AgentService/Start": "controller",
@@ -89,6 +94,7 @@ ON_LOOPBACK = {
     **dict.fromkeys(LISTENERS["workers"], PROCESSES),
     **dict.fromkeys(LISTENERS["operators"], ANYBODY),
     **dict.fromkeys(LISTENERS["agent"], PROCESSES),
+    **dict.fromkeys(LISTENERS["controller"], ANYBODY),
     "twolane.v1.WorkerService/Session": PROCESSES,
     "twolane.v1.WorkerService/Inspect": PROCESSES,
     "twolane.v1.TransferService/Connect": PROCESSES,
@@ -130,12 +136,12 @@ async def code_of(channel: grpc.aio.Channel, method: str, metadata: Any = ()) ->
 
 
 async def outcomes(
-    served: Served, open_channel: Any, *, metadata: Any = (), but: str = ""
+    served: Served, open_channel: Any, *, metadata: Any = (), but: Collection[str] = ()
 ) -> dict[tuple[str, str], grpc.StatusCode]:
     """Of every method at every listener."""
     found: dict[tuple[str, str], grpc.StatusCode] = {}
     for listener, (endpoint, role) in served.listeners.items():
-        if listener == but:
+        if listener in but:
             continue
         async with open_channel(endpoint, role) as channel:
             for method in all_methods():
@@ -186,7 +192,9 @@ async def test_beyond_the_loopback_every_method_is_for_its_roles_alone(
     async with cluster(tmp_path, FAR, pki) as served:
         for caller, open_channel in callers.items():
             # the secret of the cluster means nothing here
-            found = await outcomes(served, open_channel, metadata=shown(SECRET), but="operators")
+            found = await outcomes(
+                served, open_channel, metadata=shown(SECRET), but=("operators", "controller")
+            )
             for (listener, method), code in found.items():
                 expected = expected_beyond(listener, method, caller)
                 if code.name != expected:

@@ -6,12 +6,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 from tests.deploy.clusters import model_with
 from tests.pki import Pki
+from twolane.config import CONTROLLER_SOCKET_NAME
 from twolane.deploy.agent.config import AgentConfig
 from twolane.deploy.agent.server import AgentServer
 from twolane.deploy.bundled import model_path
+from twolane.deploy.launch.controller_door import ControllerDoor, open_controller_door
 from twolane.deploy.process.serving import Where, serving
 from twolane.deploy.spec.settings import RouterSettings, TimingSpec
 from twolane.deploy.spec.specs import RouterSpec, WorkerSpec
@@ -29,6 +32,7 @@ class Served:
     router: Where
     worker: Where
     agent: str  # its endpoint
+    controller: str  # the endpoint of the launcher
 
     @property
     def listeners(self) -> dict[str, tuple[str, Role]]:
@@ -38,6 +42,7 @@ class Served:
             "operators": (self.router.admin_endpoint, Role.ROUTER),
             "worker": (self.worker.endpoint, Role.WORKER),
             "agent": (self.agent, Role.AGENT),
+            "controller": (self.controller, Role.CONTROLLER),
         }
 
 
@@ -76,5 +81,11 @@ async def cluster(folder: Path, host: str, pki: Pki | None) -> AsyncIterator[Ser
             ),
             bind_host=host,
         )
-        async with serving(spec) as worker, AgentServer(config) as agent:
-            yield Served(router, worker, agent.endpoint)
+        door = ControllerDoor(cast(Any, None), lambda: None, lambda event: None)
+        async with (
+            serving(spec) as worker,
+            AgentServer(config) as agent,
+            open_controller_door(door, folder),
+        ):
+            controller = f"unix:{folder / CONTROLLER_SOCKET_NAME}"
+            yield Served(router, worker, agent.endpoint, controller)

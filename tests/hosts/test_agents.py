@@ -102,3 +102,25 @@ def test_a_cluster_over_agents_answers_as_one_machine_does_and_takes_a_host_back
 def _ours(hosts: list[Host]) -> int:
     """How many of our processes run there."""
     return sum(host.run("ps -eo args").count("-m twolane.") for host in hosts)
+
+
+def test_nothing_is_started_on_a_frozen_hosts_seats_and_its_agent_proves_deaths_again(
+    network: Network, tmp_path: Path
+) -> None:
+    cluster = Cluster(network, tmp_path)
+    a, b = cluster.hosts
+    cluster.up()
+    cluster.until("ready")
+    before = {w.worker_id: w.epoch for w in cluster.status().workers}
+    b.freeze()
+    lost = cluster.until("lost", "b")
+    assert lost["text"] == "lost 1 seat (silent; no fence command): decode-0"
+    assert "lost 1 seat since" in a.run(f"{PYTHON} twolane.cli status")
+    b.thaw()
+    cluster.until("found", "b")
+    assert "died" not in {event["kind"] for event in cluster.events()}
+    assert {w.worker_id: w.epoch for w in cluster.status().workers} == before
+    assert "proof of class A" in a.run(f"{PYTHON} twolane.cli fence decode-0", timeout_s=120)
+    n_events = len(cluster.events())
+    cluster.until("started", "decode-0", after=n_events - 3)
+    assert a.run(f"{PYTHON} twolane.cli down", timeout_s=120) == "stopped\n"

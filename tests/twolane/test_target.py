@@ -129,7 +129,7 @@ def test_a_token_command_that_fails_says_so(file: Path) -> None:
 
 async def test_a_file_that_cannot_be_read_is_named(home: Path) -> None:
     client = AsyncClient("localhost:1", config=ClientConfig(ca=home / "no.crt"))
-    with pytest.raises(InvalidParameterError, match="ca is .*no.crt.* can be read"):
+    with pytest.raises(InvalidParameterError, match=r"ca is .*no\.crt.* can be read"):
         await client.models()
 
 

@@ -14,6 +14,8 @@ Usage: twolane COMMAND [ARGUMENTS]
   status    Show workers, pages by state and requests.
   models    List the models that the cluster serves.
   drain     Let WORKER finish what it runs, and give it nothing new.
+  fence     Kill WORKER and prove that it has ended; it is started again.
+  down      End a cluster: this machine's, that of --topology, or one on a Ray.
   auth      Make, list and revoke API keys.
   certs     Make certificates, for TLS between machines.
   context   List, choose and show named clusters.

@@ -61,10 +61,9 @@ def down(
     timeout_s: float,
     endpoint: str | None,
 ) -> None:
-    """End a cluster: the one that runs on this machine, that of --topology, or the one on a Ray,
-    and leave no process of it.
+    """End a cluster: this machine's, that of --topology, or one on a Ray.
 
-    Exits with 5 if something may still run.
+    No process of it is left. Exits with 5 if something may still run.
     """
     if topology is not None or ray_address is not None:
         command = [sys.executable, "-P", "-m", "twolane.deploy", "down"]

@@ -13,7 +13,6 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import grpc
 
@@ -27,10 +26,11 @@ from twolane.config import (
     contexts_path,
     named_endpoint,
 )
-from twolane.errors import InvalidParameterError
+from twolane.errors import InvalidParameterError, InvalidRequestError
 from twolane.rpc.listen import host_of, is_local
 from twolane.rpc.options import CHANNEL_OPTIONS
 from twolane.security.contexts import Context, read_contexts
+from twolane.security.tls import TlsFiles, TlsFilesError, channel_credentials
 
 _TOKEN_S = 30.0
 _UNIX = "unix:"
@@ -54,14 +54,17 @@ class Target:
         return (("authorization", f"Bearer {self.api_key}"),) if self.api_key else ()
 
     def channel(self) -> grpc.aio.Channel:
-        """With the files as they are now. Raises `InvalidParameterError` if one cannot be read."""
+        """With the files as they are now. Raises `InvalidRequestError` if they cannot be used."""
         if not self.ca:
             return grpc.aio.insecure_channel(self.endpoint, options=CHANNEL_OPTIONS)
-        ca, cert, key = (
-            _read(name, path)
-            for name, path in (("ca", self.ca), ("cert", self.cert), ("key", self.key))
-        )
-        credentials = grpc.ssl_channel_credentials(ca, key, cert)
+        if self.cert:
+            files = TlsFiles(Path(self.ca), Path(self.cert), Path(self.key))
+            try:
+                credentials = channel_credentials(files)
+            except TlsFilesError as error:
+                raise InvalidRequestError(str(error), field="cert") from error
+        else:
+            credentials = grpc.ssl_channel_credentials(_read(self.ca))
         return grpc.aio.secure_channel(self.endpoint, credentials, options=CHANNEL_OPTIONS)
 
     def stamp(self) -> Stamp:
@@ -127,9 +130,9 @@ def _is_private(endpoint: str) -> bool:
     return endpoint.startswith(_UNIX) or is_local(host_of(endpoint))
 
 
-def _read(name: str, path: Any) -> bytes | None:
+def _read(path: str) -> bytes:
     try:
-        return Path(path).read_bytes() if path else None
+        return Path(path).read_bytes()
     except OSError as error:
         text = f"a PEM file that can be read ({error.strerror})"
-        raise InvalidParameterError(name, str(path), text) from error
+        raise InvalidParameterError("ca", path, text) from error

@@ -30,6 +30,8 @@ from twolane.security.identity import Role
 
 log = logging.getLogger(__name__)
 
+_TRIES, _PAUSE_S = 10, 0.01  # a renewal takes less
+Stamp = tuple[tuple[int, int, int], ...]
 NAME = "{name}"  # in a path: the name of the process, decode-0 or router-0
 _SPIFFE = "spiffe://"
 
@@ -142,8 +144,8 @@ class _Watched:
 
     def __init__(self, files: TlsFiles) -> None:
         self.files = files
-        self._stamp = _stamp(files)
-        self.pem = _read(files)
+        self.pem = _read_patiently(files)
+        self._stamp: Stamp | None = None  # of what `pem` is; None: look again
         self._log_rate = LogRate()
 
     def try_refresh(self) -> bool:
@@ -152,8 +154,11 @@ class _Watched:
             stamp = _stamp(self.files)
             if stamp == self._stamp:
                 return False
+            is_first, before = self._stamp is None, self.pem
             self.pem = _read(self.files)
             self._stamp = stamp
+            if is_first and self.pem == before:
+                return False
         except (OSError, TlsFilesError) as error:
             if self._log_rate.take("files", time.monotonic()):
                 log.warning("the certificate in use stays: %s", error)
@@ -168,22 +173,40 @@ def _watched(files: TlsFiles) -> _Watched:
     return _Watched(files)
 
 
-def _stamp(files: TlsFiles) -> tuple[tuple[int, int, int], ...]:
+def _stamp(files: TlsFiles) -> Stamp:
     """Changes when one of the files is written or replaced. Raises OSError."""
     facts = (path.stat() for path in (files.ca, files.cert, files.key))
     return tuple((each.st_ino, each.st_mtime_ns, each.st_size) for each in facts)
 
 
+def _read_patiently(files: TlsFiles) -> _Pem:
+    """As `_read`, but a renewal that is just replacing the files is waited for."""
+    for _ in range(_TRIES):
+        try:
+            return _read(files)
+        except TlsFilesError:
+            time.sleep(_PAUSE_S)
+    return _read(files)
+
+
 def _read(files: TlsFiles) -> _Pem:
     """Raises `TlsFilesError` unless all can be read, and the key is the certificate's."""
+    pem = _bytes_of(files)
+    _server_context(files, ssl.CERT_NONE)
+    if _bytes_of(files) != pem:
+        raise TlsFilesError(f"{files.cert} and {files.key} are just being replaced")
+    return pem
+
+
+def _bytes_of(files: TlsFiles) -> _Pem:
+    found: list[bytes] = []
     for option, path in (("ca", files.ca), ("cert", files.cert), ("key", files.key)):
         try:
-            path.read_bytes()
+            found.append(path.read_bytes())
         except OSError as error:
             text = f"tls_{option}: {path} cannot be read: {error.strerror}"
             raise TlsFilesError(text) from error
-    _server_context(files, ssl.CERT_NONE)
-    return _Pem(files.ca.read_bytes(), files.cert.read_bytes(), files.key.read_bytes())
+    return _Pem(*found)
 
 
 def _server_context(files: TlsFiles, certificate: ssl.VerifyMode) -> ssl.SSLContext:

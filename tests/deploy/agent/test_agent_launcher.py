@@ -101,6 +101,15 @@ async def launched(hosts: Hosts, fence_command: str = "") -> AsyncIterator[Agent
     await launcher.close()
 
 
+@asynccontextmanager
+async def launched_on(hosts: Hosts, name: str) -> AsyncIterator[AgentLauncher]:
+    """One that reaches that host alone."""
+    alone = [host for host in hosts.specs() if host.name == name]
+    launcher = await AgentLauncher.connected(alone, CREDENTIALS, QUICK)
+    yield launcher
+    await launcher.close()
+
+
 async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(60):
         while not holds():
@@ -148,6 +157,28 @@ async def test_alike_process_is_adopted_and_goes_on_when_its_launcher_fails(host
             await first.start(spec("a", "v"))
         await second.close()
     assert is_alive(old.pid)
+
+
+async def test_launcher_that_is_deposed_on_one_host_ends_nothing_on_the_others(
+    hosts: Hosts,
+) -> None:
+    first = await AgentLauncher.connected(hosts.specs(), CREDENTIALS, QUICK)
+    old = [await first.start(spec(name, f"w-{name}")) for name in ("a", "b")]
+    async with launched_on(hosts, "a"):
+        with pytest.raises(DeposedError):
+            await first.wait_exit(old[0])
+        await first.close()
+        assert all(is_alive(handle.pid) for handle in old)
+
+
+async def test_cluster_that_was_up_outlives_a_launcher_that_fails(hosts: Hosts) -> None:
+    async with launched(hosts) as launcher:
+        handle = await launcher.start(spec("a"))
+        launcher.outlive()
+    assert is_alive(handle.pid)
+    async with launched(hosts) as launcher:
+        await launcher.end_others((), grace_s=5)
+    assert not is_alive(handle.pid)
 
 
 async def test_process_of_another_configuration_is_replaced(hosts: Hosts) -> None:

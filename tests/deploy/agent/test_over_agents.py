@@ -172,3 +172,17 @@ def state_of(cluster: AgentCluster, epoch: int) -> str:
 def admin(cluster: AgentCluster) -> str:
     (path,) = cluster.folder.glob("twolane-agent-*/admin.sock")
     return str(path)
+
+
+def test_worker_that_nobody_needs_any_more_ends_itself() -> None:
+    pools = [{"role": "both", "workers": 1}]
+    with AgentCluster((1,), pools, timing={"orphan_s": 2.0}) as cluster:
+        launcher = cluster.launcher()
+        launcher.until("ready")
+        pids = cluster.pids()
+        launcher.kill()
+        cluster.kill_agent("node-a")
+        os.kill(pids["router-0"], signal.SIGKILL)
+        wait_until(lambda: not is_alive(pids["colocated-0"]))
+        log = (cluster.folder / "node-a" / "logs" / "colocated-0.log").read_text()
+        assert "its agent and all that it serves have been silent for 2 s" in log

@@ -1,14 +1,21 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.deploy.clusters import changed, cluster_with, model_with
 from twolane.deploy.errors import StartError
-from twolane.deploy.spec.cluster_spec import ClusterSpec, PoolSpec
-from twolane.deploy.spec.devices import environment_of, read_gpus, settled, visible_devices
+from twolane.deploy.spec.cluster_spec import ClusterSpec, HostSpec, PoolSpec
+from twolane.deploy.spec.devices import (
+    environment_of,
+    read_gpus,
+    settled,
+    settled_on,
+    visible_devices,
+)
 from twolane.deploy.spec.specs import RouterSpec
 
 MODEL = model_with(model_dir="/m", name="m", tensor_parallel=2)
@@ -166,3 +173,47 @@ def test_gpus_are_named_by_their_uuids_and_those_too_old_are_left_out(
 
     monkeypatch.setattr(subprocess, "run", ask)
     assert visible_devices({}) == ("GPU-aa", "GPU-cc")
+
+
+def on_hosts(cluster: ClusterSpec, **hosts: dict[str, Any]) -> ClusterSpec:
+    """The cluster on hosts of those names."""
+    specs = [
+        HostSpec(name=name, agent=f"{name}:1", bind_host=f"10.{name}", advertise_host="", **its)
+        for name, its in hosts.items()
+    ]
+    return replace(cluster, hosts=tuple(specs))
+
+
+def host_names(cluster: ClusterSpec) -> list[str]:
+    return [worker.host_name for worker in cluster.workers("h:1")]
+
+
+def test_workers_on_cpus_take_the_seats_of_hosts() -> None:
+    cluster = cluster_with(changed(SINGLE, device="cpu"), prefill=1, decode=2)
+    made = settled_on(on_hosts(cluster, a={"seats": 1}, b={"seats": 2}), {})
+    assert sorted(host_names(made)) == ["a", "b", "b"]
+    assert {worker.bind_host for worker in made.workers("h:1")} == {"10.a", "10.b"}
+    assert made.router().host_name == "a"
+    assert devices(made) == [(), (), ()]
+
+
+def test_without_seats_each_host_takes_its_share() -> None:
+    cluster = cluster_with(changed(SINGLE, device="cpu"), prefill=2, decode=2)
+    made = settled_on(on_hosts(cluster, a={}, b={}), {})
+    assert sorted(host_names(made)) == ["a", "a", "b", "b"]
+    assert set(host_names(made)[:2]) == {"a", "b"}, "each host has a prefill worker"
+
+
+def test_too_few_seats_are_refused() -> None:
+    cluster = on_hosts(cluster_with(changed(SINGLE, device="cpu"), colocated=3), a={"seats": 2})
+    with pytest.raises(StartError, match=r"3 workers need 3 seats; the hosts have 2 \(hosts"):
+        settled_on(cluster, {})
+
+
+def test_gpus_are_those_that_agents_offer_or_the_topology_names() -> None:
+    cluster = on_hosts(cluster_with(MODEL, colocated=2), a={}, b={"gpus": ("6", "7")})
+    made = settled_on(cluster, {"a": ("0", "1"), "b": FOUR})
+    assert list(zip(host_names(made), devices(made), strict=True)) == [
+        ("a", ("0", "1")),
+        ("b", ("6", "7")),
+    ]

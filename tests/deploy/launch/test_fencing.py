@@ -1,0 +1,151 @@
+"""Who is killed and what routers are told, where hosts have agents: in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+
+from twolane.deploy.errors import NotProvenError
+from twolane.deploy.launch.events import Event, Kind
+from twolane.deploy.launch.fencing import Fencing, FencingConfig
+from twolane.deploy.process.handshake import Handle
+from twolane.testing.virtual_time import virtual_time_runner
+from twolane.v1 import cluster_pb2
+
+WORKER = Handle(
+    name="decode-0", epoch=7, endpoint="h:1", metrics_endpoint="", pid=1, host_name="node-b"
+)
+
+
+class Router:
+    """A router that knows nobody but whom it is given, and what it is told."""
+
+    def __init__(self) -> None:
+        self.members: list[cluster_pb2.WorkerStatus] = []
+        self.gone: list[tuple[int, str]] = []
+        self.hosts: list[cluster_pb2.HostStatus] = []
+
+    def add(self, epoch: int, fence_wanted: Sequence[int] = ()) -> None:
+        member = cluster_pb2.WorkerStatus(state="alive")
+        member.worker.epoch = epoch
+        member.load.fence_wanted.extend(fence_wanted)
+        self.members.append(member)
+
+    async def workers(
+        self, hosts: Sequence[cluster_pb2.HostStatus] = ()
+    ) -> list[cluster_pb2.WorkerStatus]:
+        self.hosts = list(hosts)
+        return self.members
+
+    async def report_gone(self, epoch: int, proof_class: str = "A") -> bool:
+        self.gone.append((epoch, proof_class))
+        return True
+
+
+class SilentLauncher:
+    """Of a cluster whose host node-b is silent."""
+
+    def __init__(self) -> None:
+        self.state = "silent"
+        self.tried = 0
+        self.declared_dead: set[int] = set()
+        self.proven: list[int] = []
+
+    async def fence(self, handle: Handle) -> None:
+        self.tried += 1
+        raise NotProvenError("node-b silent; no fence command")
+
+    def hosts(self) -> list[cluster_pb2.HostStatus]:
+        return [
+            cluster_pb2.HostStatus(
+                name="node-b",
+                state=self.state,
+                workers=["decode-0"],
+                gpus=2,
+                note="no fence command",
+            )
+        ]
+
+    def outlive(self) -> None:
+        raise AssertionError("it is the supervisor's to say")
+
+    def say_off(self, host_name: str) -> str:
+        raise AssertionError(host_name)
+
+    async def prove(self, epoch: int) -> None:
+        self.proven.append(epoch)
+
+
+class Scene:
+    def __init__(self) -> None:
+        self.router, self.launcher = Router(), SilentLauncher()
+        self.events: list[Event] = []
+        self.fencing = Fencing(
+            FencingConfig(lost_s=30.0),
+            self.launcher,  # type: ignore[arg-type]  # it starts and stops nothing here
+            lambda: [WORKER],
+            self.events.append,
+            self.launcher,
+        )
+
+    def told(self, kind: Kind) -> list[tuple[str, str]]:
+        return [(event.name, event.text) for event in self.events if event.kind is kind]
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+@contextmanager
+def running(scene: Scene) -> Iterator[asyncio.Runner]:
+    with virtual_time_runner() as runner:
+        task = runner.get_loop().create_task(scene.fencing.run(scene.router))  # type: ignore[arg-type]
+        yield runner
+        task.cancel()
+        runner.run(asyncio.wait([task]))
+
+
+def test_loss_of_a_host_and_its_return_are_told_once(scene: Scene) -> None:
+    with running(scene) as runner:
+        runner.run(asyncio.sleep(10))
+        assert scene.told(Kind.LOST) == [
+            ("node-b", "lost 2 GPUs (silent; no fence command): decode-0")
+        ]
+        assert [host.name for host in scene.router.hosts] == ["node-b"]
+        scene.launcher.state = "up"
+        runner.run(asyncio.sleep(10))
+        assert scene.told(Kind.FOUND) == [("node-b", "it answers again")]
+
+
+def test_worker_whose_end_cannot_be_proven_is_called_lost_and_tried_again(scene: Scene) -> None:
+    scene.router.add(1)
+    with running(scene) as runner:
+        runner.run(asyncio.sleep(40))
+        assert scene.launcher.tried == 1
+        assert ("decode-0", "not proven dead: node-b silent; no fence command") in scene.told(
+            Kind.LOST
+        )
+        runner.run(asyncio.sleep(40))
+        assert scene.launcher.tried == 2
+        assert scene.router.gone == []
+
+
+def test_deaths_are_the_agents_to_report_but_those_of_a_host_that_is_off(scene: Scene) -> None:
+    with running(scene) as runner:
+        scene.fencing.proven_dead(7)
+        runner.run(asyncio.sleep(3))
+        assert scene.router.gone == []
+        scene.launcher.declared_dead = {9}
+        runner.run(asyncio.sleep(3))
+        assert scene.router.gone == [(9, "C")]
+
+
+def test_epoch_that_a_worker_waits_for_is_proven_again_by_its_agent(scene: Scene) -> None:
+    scene.router.add(1, fence_wanted=[5])
+    with running(scene) as runner:
+        runner.run(asyncio.sleep(1.5))
+        assert scene.launcher.proven == [5]

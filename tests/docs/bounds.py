@@ -356,10 +356,4 @@ SECTIONS = (
 )
 # Fields that bound nothing: other configs, and switches.
 PARTS = {"lease", "sender", "receiver", "batching", "restart", "fencing", "calls", "port"}
-<<<<<<< HEAD
 SWITCHES = {"api_key", "ca", "cert", "context", "key", "index_answers", "require_checksums"}
-=======
-SWITCHES = {
-    "api_key", "ca", "cert", "context", "index_answers", "key", "require_checksums"
-}  # fmt: skip
->>>>>>> tenants

@@ -123,11 +123,6 @@ class ScriptedDoor:
         )
         return inference_pb2.ListModelsResponse(models=[model])
 
-    async def WhoAmI(
-        self, request: inference_pb2.WhoAmIRequest, context: Context
-    ) -> inference_pb2.WhoAmIResponse:
-        return inference_pb2.WhoAmIResponse(role="client")
-
     async def GetStatus(
         self, request: inference_pb2.GetStatusRequest, context: Context
     ) -> inference_pb2.GetStatusResponse:

@@ -6,8 +6,8 @@ Between equal layouts a destination page is a source page:
                         | | |     |                 first = index in the grant of the first page
     grant's pages      20 21 22  31                 dst [20 21 22 31]
 
-`runs` coalesces neighbours: (7 -> 20, 3 pages), (3 -> 31, 1 page). Else `src` has a row of slots
-for each destination page: see `twolane.kvtransfer.layouts.gather`.
+`runs` merges neighbours: (7 -> 20, 3 pages), (3 -> 31, 1 page). Between unequal layouts `src` has a
+list of slots for each destination page: see `twolane.kvtransfer.layouts.gather`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ PageIds = npt.NDArray[np.int64]
 class CopyPlan:
     """Pages of one post. `src` and `dst` have the same length, at least 1; nobody modifies them.
 
-    What `src` says is between the sender's books and its outlet's `Source`. `after`: none of it is
-    read before the device has passed this mark.
+    Only the outlet's `Source` interprets `src`. `after`: no page is read before the device has
+    passed this event.
     """
 
     first: int

@@ -7,11 +7,11 @@
     copies.to_host(pages, buffer)       returns at once
     fence = copies.mark()               an event: done when all before it is
 
-A page of several ranks is the concatenation of their pages, in the order of ranks: where each lies
-is the memory's business, on our side and on a peer's.
+A page of several ranks is the concatenation of their pages, in the order of ranks; the memory knows
+where each is, on our side and on a peer's.
 
-Users of a copy stream poll its fences; no other stream is ever made to wait for one,
-so that a peer which is stuck holds up its own copies and no step of an engine.
+Users of a copy stream poll its fences. No other stream waits for one, so that a stuck peer delays
+only its own copies and no step of an engine.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class PeerPool(Protocol):
 class CopyStream(Protocol):
     """Copies of one thread, carried out in order. On a sound device only `close` waits.
 
-    Of memory that was `made`, pages are named by what they are made of, as `CopyPlan.src` does;
-    what they are made of does not change between a call and the `mark` after it.
+    Converted pages are named by their source pages, as in `CopyPlan.src`; these do not change
+    between a call and the `mark` after it.
     """
 
     def after(self, mark: Mark) -> None:

@@ -1,12 +1,12 @@
-"""The 64-bit sums of pages that two sides compare: what they are called, and how a CPU takes them.
+"""The 64-bit checksums of pages that two sides compare, and how a CPU computes them.
 
     xxh3    xxh3-64: the quickest on a CPU; at 26 GB/s a core it costs less than a second copy would
     mix64   sum over the page's little-endian words w of 8 bytes of mix(w + (i + 1) * STEP), where i
             counts words and mix is the output function of splitmix64. Words are taken in any order,
             so a GPU's programs share a page (`twolane.engine.kernels.pages.page_checksum`)
 
-Odds that a page which differs passes: 2^-64 for damage that knows nothing of the sum. A change of
-one word always shows, as mix is one to one. Neither is meant to stop somebody who forges pages.
+A damaged page passes with odds of 2^-64. A change of one word is always seen, as mix is one to one.
+Neither protects against forged pages: the encrypted page lane does.
 """
 
 from __future__ import annotations

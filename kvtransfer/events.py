@@ -26,17 +26,15 @@ class Committed:
     key: Key
     n_pages: int  # pages that were moved (those that the receiver had already are not counted)
     n_bytes: int
-    at_s: float = field(
-        default=0.0, compare=False
-    )  # when its COMMIT came; the event may be read later
+    at_s: float = field(default=0.0, compare=False)  # when its COMMIT came
 
 
 @dataclass(frozen=True, slots=True)
 class Unplaced:
-    """The receiver's queue is full ("busy"), or its bytes do not move ("stuck": they are called
-    back). RESERVE is repeated, and the transfer may be retargeted.
+    """The receiver's queue is full ("busy"), or its bytes do not move ("stuck": its sends are
+    cancelled). RESERVE is repeated, and the transfer may be retargeted.
 
-    Told once until it is placed.
+    Comes once until it is placed.
     """
 
     key: Key

@@ -9,13 +9,13 @@ Two sides of one model may differ in three ways, and each has its own step:
     unit = gcd(page_tokens) tokens          source pages   |  0  1  2  3 |  4  5  6  7 |  64 tokens
     target page 1 = units 2, 3              target pages   |  0  1 |  2  3 |  4  5 |      32 tokens
 
-A unit of a source page has a number of its own, a slot: page * units_a_page + place. So what a
-target page is made of is a row of slots, -1 where the row of tokens has ended; those bytes are 0.
+Each unit of a source page has a number, its slot: page * units_a_page + place. A target page is a
+list of slots, with -1 where the row has ended; those bytes are 0.
 
-Several ranks. A page is the pages of all ranks, one behind the other, so byte b of it is byte
-b % rank_page_bytes of that page of rank b // rank_page_bytes, and one `Gather` makes a whole page
-of whole pages. A target rank's part takes each head from exactly one source rank; of ranks that
-hold the same head, target ranks take turns, so that no source rank is read for all:
+Several ranks. A page is the concatenation of the pages of all ranks: byte b of it is byte
+b % rank_page_bytes in the page of rank b // rank_page_bytes, so one `Gather` converts whole pages.
+A target rank takes each head from exactly one source rank; where several source ranks have a head,
+the target ranks take turns, so that no source rank is read for all:
 
     split        source |0 1 2 3|           merged       source |0 1|  |2 3|
                  target |0 1|  |2 3|                     target |0 1 2 3|
@@ -41,17 +41,17 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class HeadSpan:
-    """Heads that go from one source rank to one target rank: `n_heads` next to each other."""
+    """`n_heads` neighbouring heads that one source rank and one target rank both have."""
 
     source_rank: int
     target_rank: int
-    source_head: int  # the first, among those of the source rank
-    target_head: int  # the same one, among those of the target rank
+    source_head: int  # the first one's place in the source rank
+    target_head: int  # its place in the target rank
     n_heads: int
 
 
 def head_spans(source: Layout, target: Layout) -> list[HeadSpan]:
-    """By target rank and head; each head of each target rank is in exactly one."""
+    """All spans, by target rank and head. Each head of each target rank is in exactly one."""
     whole = source.whole_kv_heads
     assert whole == target.whole_kv_heads, "two models"
     found: list[HeadSpan] = []
@@ -67,7 +67,7 @@ def head_spans(source: Layout, target: Layout) -> list[HeadSpan]:
 
 
 def _holder(side: Layout, head: int, turn: int) -> tuple[int, int]:
-    """(rank, place among its heads) of a head of the model; `turn` picks among several ranks."""
+    """(rank, place in it) of a model's head; `turn` picks one of several ranks that have it."""
     if side.ranks <= side.whole_kv_heads:
         return divmod(head, side.kv_heads)
     copies = side.ranks // side.whole_kv_heads
@@ -76,7 +76,7 @@ def _holder(side: Layout, head: int, turn: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Paging:
-    """How a row of tokens is cut into pages on both sides."""
+    """How both sides cut a row of tokens into pages."""
 
     source_tokens: int  # a page
     target_tokens: int
@@ -84,38 +84,38 @@ class Paging:
 
     @property
     def is_even(self) -> bool:
-        """A target page is a source page."""
+        """Each target page is one source page."""
         return self.source_tokens == self.target_tokens
 
     @property
     def units(self) -> int:
-        """Of a target page."""
+        """How many pieces a target page has; each lies in one source page."""
         return self.target_tokens // math.gcd(self.source_tokens, self.target_tokens)
 
     def n_pages(self, n_tokens: int) -> int:
-        """Target pages of a row."""
+        """How many target pages a row has."""
         return -(-n_tokens // self.target_tokens)
 
     def n_ready(self, n_offered: int, n_tokens: int) -> int:
-        """Target pages that the first n_offered source pages of a row fill, or end."""
+        """How many target pages the first n_offered source pages of a row complete."""
         n = n_offered * self.source_tokens
         return self.n_pages(n_tokens) if n >= n_tokens else n // self.target_tokens
 
     def n_sources(self, n_targets: int, n_tokens: int) -> int:
-        """Source pages of a row that its first n_targets target pages are made of."""
+        """How many source pages of a row its first n_targets target pages need."""
         return -(-min(n_targets * self.target_tokens, n_tokens) // self.source_tokens)
 
     def sources(self, offered: Sequence[int], first: int, stop: int, n_tokens: int) -> Ints:
-        """What target pages [first, stop) of a row are made of.
+        """The source pages that target pages [first, stop) of a row are made of.
 
-        Even: their source pages, [n]. Else slots, [n, units], -1 for units past the row's end.
+        [n] source pages if `is_even`; else [n, units] slots, -1 for units past the row's end.
         """
         if self.is_even:
             return np.asarray(offered[first:stop], dtype=np.int64)
         unit = math.gcd(self.source_tokens, self.target_tokens)
         a_page, wanted = self.source_tokens // unit, self.units
         units = np.arange(first * wanted, stop * wanted, dtype=np.int64).reshape(-1, wanted)
-        begin = first * wanted // a_page  # pages before it are not looked at
+        begin = first * wanted // a_page  # earlier pages are not needed
         pages = np.asarray(offered[begin : -(-stop * wanted // a_page)], dtype=np.int64)
         in_row = units * unit < n_tokens
         held = pages[np.where(in_row, units // a_page - begin, 0)]
@@ -124,10 +124,17 @@ class Paging:
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """One target page, granule by granule.
+    """Where each granule of a target page comes from.
 
-    Granule k of it is granule `start[k] + place * step[k]` of the source page that unit `unit[k]`
-    of the target page is at `place` in. Granules are as large as all this divides by.
+    Granule k of the target page belongs to its unit `unit[k]`. That unit is in a source page, at
+    place `place`, and the granule is granule `start[k] + place * step[k]` of that source page.
+
+    Example: keys and values of 8 bytes a token, source pages of 4 tokens, target pages of 2, so a
+    unit is 2 tokens. A granule has 16 bytes. A source page has 4: keys of tokens 0-1, of 2-3,
+    values of 0-1, of 2-3; a target page has 2: keys, values. Then unit is [0, 0], start [0, 2],
+    step [1, 1]: the target page at place 1 of a source page takes its granules 0 + 1 and 2 + 1.
+
+    Granules are as large as all offsets and sizes allow.
     """
 
     granule_bytes: int
@@ -165,7 +172,7 @@ def _bands(layout: Layout, *, is_values: bool) -> list[_Band]:
 
 
 class _Runs:
-    """Equal stretches of bytes, collected."""
+    """Collects runs of bytes of equal length."""
 
     def __init__(self) -> None:
         self.parts: list[tuple[Ints, Ints, Ints, int, int]] = []  # to, unit, start, step, bytes
@@ -195,7 +202,8 @@ class _Runs:
 
 
 def gather_of(source: Layout, target: Layout) -> Gather:
-    """Both of one dtype: what changes that too makes the pages before, or after."""
+    """The gather between two layouts of one dtype. A conversion of the dtype comes before or
+    after it."""
     assert source.dtype == target.dtype, "bytes are moved here, not converted"
     assert (source.layers, source.head_dim) == (target.layers, target.head_dim)
     found = _Runs()

@@ -1,7 +1,7 @@
-"""Pages as a receiver wants them: straight from the pool, or made to its layout on the way.
+"""Pages in the receiver's layout: directly from the pool, or converted on the way.
 
-What is made lies in a small memory of the source's own, so that it is summed and sent from the
-cache; the transport asks for a few pages at a time. One source belongs to one thread.
+Converted pages are in a small buffer of the source, so that their checksums are computed and they
+are sent from the cache; the transport takes a few pages at a time. A source belongs to one thread.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NO_LIMIT = 1 << 40
 
 
 class Convert(Protocol):
-    """Pages of one dtype into pages of another, otherwise laid out alike."""
+    """Converts pages of one dtype to another; otherwise both have the same layout."""
 
     def __call__(self, pages: Pool, out: Pool) -> None:
         """Fill `out` [n, bytes] from `pages` [n, bytes]; neither is kept."""
@@ -30,24 +30,24 @@ class Convert(Protocol):
 
 
 class MakeConvert(Protocol):
-    """The `Convert` from one layout to another that differs from it in dtype alone."""
+    """Makes the `Convert` between two layouts that differ in dtype only."""
 
     def __call__(self, source: Layout, target: Layout) -> Convert: ...
 
 
 class Source(Protocol):
-    """What an outlet reads. `src` is that of a `CopyPlan`."""
+    """Where an outlet reads pages. `src` is that of a `CopyPlan`."""
 
-    page_bytes: int  # as the receiver lays pages out
-    batch_pages: int  # most that `take` may be asked for
+    page_bytes: int  # of the receiver's layout
+    batch_pages: int  # most pages of one `take`
 
     def take(self, src: Ints) -> tuple[Pool, Ints]:
-        """These pages: a memory, and which of its pages they are. Valid until the next `take`."""
+        """These pages, as a memory and page numbers in it. Valid until the next `take`."""
         ...
 
 
 class WholePages:
-    """Both sides lay pages out alike: nothing is made, nothing is copied."""
+    """Both sides have one layout: nothing is converted, nothing is copied."""
 
     batch_pages = _NO_LIMIT
 
@@ -62,10 +62,10 @@ class WholePages:
 
 
 class MadePages:
-    """Pages of `target`'s layout, made of those in `pool`; both of all their ranks.
+    """Pages of `target`'s layout, converted from those in `pool`; both with all their ranks.
 
-    Each byte that travels is read and written once, and again where the dtype changes. The place of
-    a unit that is not there is 0.
+    Each byte is read and written once, and once more where the dtype changes. Units past the end of
+    a row are filled with zeros.
     """
 
     def __init__(
@@ -102,10 +102,10 @@ class MadePages:
 
 
 class PageMaker:
-    """Sources of one pool for receivers of any layout. `converts` by the dtype that they make.
+    """Sources of one pool for receivers of any layout. `converts` by target dtype.
 
     Without the pool's own `layout`, or without bytes in host memory (a GPU's pool is [0, bytes]),
-    there is one for receivers of equal layout alone.
+    only receivers of equal layout have a source.
     """
 
     def __init__(
@@ -117,11 +117,11 @@ class PageMaker:
 
     @property
     def makes_dtypes(self) -> tuple[str, ...]:
-        """For SenderHello."""
+        """Dtypes of SenderHello."""
         return (parse_layout(self._layout).dtype, *self._converts) if self._layout else ()
 
     def source_for(self, layout: str) -> Source:
-        """For that receiver's layout (ReceiverHello), which `unfit` had nothing against."""
+        """The source for a receiver's layout (ReceiverHello), which `unfit` has accepted."""
         if layout in ("", self._layout) or not self._layout:
             return WholePages(self._pool)
         ours, theirs = parse_layout(self._layout), parse_layout(layout)

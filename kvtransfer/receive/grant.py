@@ -10,10 +10,10 @@
     OPEN    -> REVOKED, KEPT
     REVOKED -> FREED
 
-Proof that nobody writes to the pages any more comes from whoever writes. Where this process does
-(tcp, unix, shm between devices), or can close the sender's way in (nixl), that is its landing's
-`Stopped`. Where the sender does (`Landing.sender_writes`: cuda_ipc, shm between hosts), it is the
-sender's Drained or Abandon, or the end of its process.
+The writer proves that it no longer writes to the pages. If this process writes (tcp, unix, shm
+between devices), or can close the sender's way in (nixl), the proof is its landing's `Stopped`. If
+the sender writes (`Landing.sender_writes`: cuda_ipc, shm between CPUs), it is the sender's Drained
+or Abandon, or the end of its process.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ GRANT_MOVES = {
 
 
 class InGrant:
-    """`pages` are to be filled by the sender; `skipped` were in the prefix cache already.
+    """The sender fills `pages`; `skipped` pages were in the prefix cache already.
 
-    One reference to each is the grant's, until `KEPT` or `REVOKED`.
+    The grant holds one reference to each until it is `KEPT` or `REVOKED`.
     """
 
     def __init__(

@@ -78,7 +78,7 @@ class GrantBook:
     ) -> InGrant | None:
         """Take pages for a row of n_pages, those in the prefix cache first. None: no room now.
 
-        The cached ones are held from here on, so that what `skip` promises cannot be evicted.
+        The cached pages are referenced from now on, so that the skipped ones cannot be evicted.
         """
         skipped = self._pages.match(prefix_hashes)
         n_new = n_pages - len(skipped)

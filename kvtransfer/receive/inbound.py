@@ -204,9 +204,8 @@ class Inbound:
             self._enqueue(now)
 
     def on_renewed(self, now: float) -> None:
-        """The sender knows this transfer; whether it knows of its grant shows by the first Chunk.
-
-        Renewed makes it wait for Reserved, so that one is said again until it must have come.
+        """The sender knows this transfer. Reserved is repeated until the first Chunk shows that the
+        sender has it.
         """
         self.heard_at = now
         if self.grant is not None and not self.grant.is_begun:

@@ -1,8 +1,8 @@
 """All transfers into one decode worker. Synchronous: time comes in, messages come out.
 
     expect + RESERVE -> queue by priority -> grant as pages free up -> Reserved
-    Chunk, bytes     -> verified page by page, under the current generation alone
-    DONE + all here  -> Landed -> try_commit -> COMMIT, and again to whoever repeats DONE
+    Chunk, bytes     -> verified page by page, under the current generation only
+    DONE, all landed -> Landed -> try_commit -> COMMIT, also for each repeated DONE
     doubt            -> Revoke until proof; pages in quarantine; Refused to late messages
 
 The life of one transfer is drawn in `twolane.kvtransfer.receive.inbound`, that of a grant in
@@ -31,9 +31,9 @@ from twolane.v1 import transfer_pb2
 class Receiver:
     """See the module's docstring. After any call, `take_outbox` and `take_events` have the news.
 
-    `may_grant(key, n)` decides whether n pages may be taken now: it keeps back what running rows
-    are to grow into. `on_revoked(key)` says that a grant is withdrawn: what was kept back for that
-    row is free until it is granted again.
+    `may_grant(key, n)` decides whether n pages may be taken now: it reserves pages that running
+    rows will grow into. `on_revoked(key)`: a grant was withdrawn, and the pages reserved for that
+    row's growth are free until it is granted again.
     """
 
     def __init__(
@@ -105,8 +105,8 @@ class Receiver:
     def try_commit(self, key: Key, now: float) -> list[int] | None:
         """Take a `Landed` row: the caller owns its pages (one reference each) from now on.
 
-        Its full prompt pages enter the prefix index. None: it was given up since `Landed` was told;
-        the event behind that one (`Abandoned`), or the caller's own `cancel`, ends the row.
+        Its full prompt pages enter the prefix index. None: it was given up after `Landed`; the
+        next event (`Abandoned`), or the caller's own `cancel`, ends the row.
         """
         inbound = self._ins.get(key)
         if inbound is None:  # guard: given up

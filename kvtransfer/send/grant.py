@@ -16,7 +16,7 @@ from twolane.v1 import transfer_pb2
 class OutGrant:
     """One accepted Reserved. Page i of the row, i >= skip, goes to destination i - skip.
 
-    All pages counted here are the receiver's; `paging` says what they are made of.
+    All pages counted here are the receiver's; `paging` maps them to source pages.
     """
 
     def __init__(self, reserved: transfer_pb2.Reserved, paging: Paging, n_tokens: int) -> None:

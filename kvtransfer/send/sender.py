@@ -1,12 +1,12 @@
 """All transfers out of one prefill worker. Synchronous: time comes in, messages come out.
 
     open    -> RESERVE         until Reserved, Busy or Refused answers, or Renewed names the key
-    offer   -> posts -> Chunk  as the transport completes them, within a window of bytes a peer
+    offer   -> posts -> Chunk  as the transport completes them, within each peer's window of bytes
     finish  -> DONE            with all its Chunks again, until Commit, Revoke or Refused
     abandon -> Abandon         until Refused answers it, one lease at most
 
 The life of one transfer is drawn in `twolane.kvtransfer.send.outbound`. Every key that was opened
-ends in exactly one `Released`, whatever the peer does: the lease ends what nobody answers.
+ends in exactly one `Released`, whatever the peer does: the lease ends what gets no answer.
 """
 
 from __future__ import annotations

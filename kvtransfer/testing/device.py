@@ -1,12 +1,12 @@
-"""The shipped double of a device's memory: numpy pages, copied late by a thread of each lane.
+"""The shipped double of a device's memory: numpy pages, copied late by each copy stream's thread.
 
     memory = DoubleMemory(n_pages, page_bytes, faults=DeviceFaults(...))
     memory.pages                      what the "device" holds: for tests to fill and to look at
 
 It behaves as a device does: copies are under way after the call that gave them, a fence is done
 when they are, memory that was not pinned is refused, and another process maps the pool by what
-`export` says. A mark is a threading.Event. A lane can be stalled, fail its copies, or be slow, and
-peers can be refused.
+`export` says. A mark is a threading.Event. A copy stream can be stalled, fail its copies, or be
+slow, and peers can be refused.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from twolane.layout import Layout
 class DeviceFaults:
     """Changed by a test at any time."""
 
-    copy_s: float = 0.0  # that each page takes
+    copy_s: float = 0.0  # of each page
     refuses_peers: bool = False
-    fails: bool = False  # copies: told by the fence behind them
-    corrupts: bool = False  # one bit of each page that is copied
+    fails: bool = False  # copies fail: the fence after them reports it
+    corrupts: bool = False  # flips one bit of each copied page
 
 
 class DoublePeer:
@@ -51,7 +51,7 @@ class DoublePeer:
 
 
 class DoubleMemory:
-    """See `DeviceMemory`. `close` when nobody uses it."""
+    """See `DeviceMemory`. Close it when it is no longer used."""
 
     kind = "double"
 
@@ -113,7 +113,7 @@ class DoubleMemory:
 
     @property
     def n_pinned(self) -> int:
-        """Buffers that nobody has unpinned."""
+        """How many buffers are pinned."""
         return len(self._pinned)
 
     def check_pinned(self, buffer: Bytes) -> None:
@@ -124,7 +124,7 @@ class DoubleMemory:
         raise DeviceError("this host memory is not pinned")
 
     def stall(self) -> None:
-        """The device stops in mid-copy, until `resume`."""
+        """The device stops in the middle of a copy, until `resume`."""
         for lane in self.lanes:
             lane.may_run.clear()
 
@@ -137,7 +137,7 @@ class DoubleMemory:
 
 
 class DoubleMade:
-    """See `SentMemory`: pages that each lane makes in a memory of its own."""
+    """See `SentMemory`: pages that each copy stream converts in a memory of its own."""
 
     def __init__(self, memory: DoubleMemory, source: Layout, target: Layout) -> None:
         make = None if target.dtype == source.dtype else memory.converts[target.dtype]
@@ -228,7 +228,7 @@ class DoubleCopyStream:
         return fence
 
     def forgive(self) -> None:
-        """What failed so far is no reason for later fences to tell of it."""
+        """Later fences no longer report the errors so far."""
         self._error = ""
 
     def close(self) -> None:

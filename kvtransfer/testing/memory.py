@@ -12,8 +12,8 @@ It acts as either kind of transport:
 so that late bytes meet the landing's checks in the first, and the wait for the sender's drain in
 the second. Delays differ from page to page: pages arrive in any order.
 
-Pages that are still to be computed wait for a `MemoryMark`. A sender that writes has given its
-copies away by then, as a device's lane has: they come though the post was called back.
+Pages that are still to be computed wait for a `MemoryMark`. A sender that writes has submitted its
+copies by then, as a device's copy stream has: they come though the post was cancelled.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Pool = npt.NDArray[np.uint8]  # [n_pages, page_bytes]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """Chances a page, each 0 to 1."""
+    """The chance of each fault for each page, 0 to 1."""
 
     delay_s: tuple[float, float] = (0.0, 0.001)  # uniform within; of each hop
     drop: float = 0.0
@@ -50,7 +50,7 @@ class Faults:
 
 
 class MemoryFabric:
-    """What connects outlets and landings. `happened` counts the faults that were dealt."""
+    """Connects outlets and landings. `happened` counts the injected faults."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class MemoryFabric:
         self._landings: dict[str, MemoryLanding] = {}
 
     def landing(self, receiver_epoch: int, pool: Pool, name: str = "") -> MemoryLanding:
-        """A later landing of the same name takes its place: bytes for the old one reach it."""
+        """A later landing of the same name replaces it: bytes for the old one reach the new one."""
         landing = MemoryLanding(self, receiver_epoch, pool, name or f"memory-{receiver_epoch}")
         self._landings[landing.address] = landing
         return landing
@@ -78,7 +78,7 @@ class MemoryFabric:
     def outlet(
         self, sender_epoch: int, pool: Pool | Source, address: str, receiver_epoch: int = 0
     ) -> MemoryOutlet:
-        """`receiver_epoch` 0: that of the landing which is there now."""
+        """`receiver_epoch` 0: that of the current landing."""
         epoch = receiver_epoch or self._landings[address].receiver_epoch
         source = WholePages(pool) if isinstance(pool, np.ndarray) else pool
         return MemoryOutlet(self, sender_epoch, source, address, epoch)
@@ -97,7 +97,7 @@ class MemoryFabric:
         return False
 
     def carry(self, page: Pool) -> list[Pool]:
-        """What becomes of a page on its way: none, one or two copies, sound or not."""
+        """A page after the wire: no, one or two copies, correct or corrupt."""
         copies = [] if self.deals("drop") else [page]
         if self.deals("duplicate"):
             copies.append(page.copy())
@@ -115,7 +115,7 @@ class MemoryMark:
         self._waiting: list[Callable[[], None]] = []
 
     def then(self, callback: Callable[[], None]) -> None:
-        """Call it when the mark is passed, which may be now."""
+        """Call `callback` when the mark is passed, which may be now."""
         if self.is_past:
             callback()
         else:
@@ -186,7 +186,7 @@ class MemoryOutlet:
         self.close()
         return True
 
-    # -- faults that a test deals by hand ---------------------------------------------------
+    # -- faults that a test injects ---------------------------------------------------------
 
     def stall(self) -> None:
         """As SIGSTOP: nothing goes on until `resume`."""
@@ -212,7 +212,7 @@ class MemoryOutlet:
         self.resume()
 
     def kill(self) -> None:
-        """As SIGKILL: nothing is read or written any more. What left us may still arrive."""
+        """As SIGKILL: nothing is read or written any more. Bytes on their way may still arrive."""
         self._is_dead = True
         self._posts.clear()
 

@@ -1,19 +1,19 @@
-"""Names of transports to their two ends.
+"""Opens the two ends of a transport by its name.
 
 landings = open_landings(epoch, pool, config, memory)    # decode role: all, by name
 open_outlet = OutletOpener(epoch, pool, config)          # prefill role
 outlet = open_outlet(receiver_hello)
 
-A pool is host memory, or the memory of a device. What a name means for each:
+A pool is in host memory or on a device. What each transport does with it:
 
               host                               device
     cuda_ipc  -                                  the sender writes into the receiver's mapped pool
-    shm       the sender writes into the pool    slots in pinned memory that both have mapped
+    shm       the sender writes into the pool    slots in pinned memory that both map
     unix tcp  bytes straight into pages          bytes into pinned slots, then into pages
     nixl      the sender's agent writes into the pool, over RDMA where there is some
 
-Across hosts nixl comes before tcp where there is an RDMA card; without one our own tcp is several
-times as quick, and nixl is for those that leave tcp out.
+Across hosts nixl comes before tcp if there is an RDMA card and the fabric is trusted. Without a
+card our own tcp is several times as fast, and nixl is offered only where tcp is left out.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ from twolane.v1 import transfer_pb2
 
 TRANSPORTS = ("cuda_ipc", "shm", "unix", "nixl", "tcp")  # best first
 ENCRYPTED_SOCKETS = 4
-TRUSTED = frozenset({"cuda_ipc"})  # not summed unless asked: no byte leaves the cards' own wires
+TRUSTED = frozenset({"cuda_ipc"})  # no checksums by default: bytes stay on NVLink
 _UNPROVABLE = "no proof that a sender has stopped writing crosses the network"
 AnyPool = Pool | DeviceMemory
 
@@ -74,7 +74,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransportConfig:
-    """The same on every worker of a cluster, addresses aside."""
+    """Equal on all workers of a cluster, except for addresses."""
 
     transports: tuple[str, ...] = TRANSPORTS  # best first
     bind_host: str = "127.0.0.1"  # the tcp landing listens here ...
@@ -92,7 +92,7 @@ class TransportConfig:
         assert self.sockets is None or self.sockets >= 1
 
     def offered(self, pool: AnyPool) -> tuple[str, ...]:
-        """Those that pages of this pool may travel by."""
+        """The transports that pages of this pool may use."""
         is_host = isinstance(pool, np.ndarray)
         left_out = {"cuda_ipc"} if is_host else set[str]()
         is_slower = "tcp" in self.transports and not agent.has_fabric()
@@ -109,22 +109,22 @@ class TransportConfig:
         return ENCRYPTED_SOCKETS if is_encrypted else 1
 
     def sums(self, transport: str) -> bool:
-        """Whether pages are summed and compared on it."""
+        """Whether it compares checksums of pages."""
         return transport not in TRUSTED if self.checksums is None else self.checksums
 
 
 def memory_kind(pool: AnyPool) -> str:
-    """As hellos say it."""
+    """Its name in hellos."""
     return HOST if isinstance(pool, np.ndarray) else pool.kind
 
 
 def open_landings(
     receiver_epoch: int, pool: AnyPool, config: TransportConfig, memory: PoolMemory | None = None
 ) -> dict[str, Landing]:
-    """One landing a transport. Of a host's pool, shm only when that is the beginning of `memory`.
+    """One landing for each transport. A pool in host memory has shm only if it is the beginning of
+    `memory`.
 
-    The caller closes them. Raises OSError or `ListenError` when an address cannot be listened at;
-    then none is open.
+    The caller closes them. Raises OSError or `ListenError` if one cannot listen; then none is open.
     """
     landings: dict[str, Landing] = {}
     try:
@@ -196,12 +196,12 @@ def _open_nixl(receiver_epoch: int, pool: AnyPool, config: TransportConfig) -> L
 
 
 class OutletOpener:
-    """`opener(receiver_hello)`: an outlet of the transport that the receiver picked.
+    """`opener(receiver_hello)`: opens an outlet of the transport that the receiver picked.
 
-    Raises OSError when that does not work from here. The caller closes it.
+    Raises OSError if that does not work from here. The caller closes it.
 
-    For a receiver that lays its pages out differently they are made of ours, whose `layout` this
-    is; where the dtype differs too, with `converts` of its dtype, or as the device can.
+    Pages of our `layout` are converted for a receiver with another layout; if its dtype differs
+    too, by the entry of `converts` for that dtype, or by the device.
     """
 
     def __init__(
@@ -218,14 +218,14 @@ class OutletOpener:
         self._layout = layout
         self._maker: PageMaker | None = None
         if "nixl" in config.offered(pool):
-            with suppress(NixlError):  # said when a receiver picks it, and then another is taken
-                agent.check_works()  # now rather than when a receiver waits
+            with suppress(NixlError):  # reported when a receiver picks it; then another is taken
+                agent.check_works()  # now, not while a receiver waits
         if isinstance(pool, np.ndarray):
             self._maker = PageMaker(pool, layout, converts)
 
     @property
     def makes_dtypes(self) -> tuple[str, ...]:
-        """Of pages that it can make for others (SenderHello)."""
+        """Dtypes that it can convert pages to (SenderHello)."""
         if self._maker is not None:
             return self._maker.makes_dtypes
         assert not isinstance(self._pool, np.ndarray)
@@ -233,21 +233,21 @@ class OutletOpener:
 
     @property
     def memory(self) -> str:
-        """Where the pages are that it sends."""
+        """The kind of memory that it sends from."""
         return memory_kind(self._pool)
 
     @property
     def page_lane(self) -> PageLane:
-        """Of its tcp connections."""
+        """The page lane of its tcp connections."""
         return self._config.page_lane
 
     @property
     def transports(self) -> tuple[str, ...]:
-        """That pages may leave by, best first."""
+        """The transports that it offers, best first."""
         return self._config.offered(self._pool)
 
     def __call__(self, hello: transfer_pb2.ReceiverHello) -> Outlet:
-        """Pages are summed where the receiver compares, by a digest that both know."""
+        """Checksums are computed if the receiver compares them, by a digest that both have."""
         pool, address = self._pool, hello.transport_address
         is_host = isinstance(pool, np.ndarray)
         digest = agreed_digest(HOST_DIGESTS if is_host else DEVICE_DIGESTS, hello.checksums)
@@ -295,19 +295,19 @@ class OutletOpener:
         )  # fmt: skip
 
     def _stream_of(self, hello: transfer_pb2.ReceiverHello, digest: str) -> PageSource:
-        """For one socket."""
+        """The source of one connection."""
         if isinstance(self._pool, np.ndarray):
             return HostSource(self._source_for(hello), digest)
         return DeviceSource(self._sent(self._pool, hello), digest)
 
     def _sent(self, pool: DeviceMemory, hello: transfer_pb2.ReceiverHello) -> SentMemory:
-        """A device's pages, as that receiver lays them out."""
+        """A device's pages in that receiver's layout."""
         if not self._is_made(hello):
             return pool
         return pool.made(parse_layout(self._layout), parse_layout(hello.layout))
 
     def _is_made(self, hello: transfer_pb2.ReceiverHello) -> bool:
-        """The receiver lays its pages out in another way than we do."""
+        """Whether the receiver's layout differs from ours."""
         return bool(self._layout) and hello.layout not in ("", self._layout)
 
     def _nixl_source(self, hello: transfer_pb2.ReceiverHello, digest: str) -> NixlSource:

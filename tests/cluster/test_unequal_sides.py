@@ -93,7 +93,8 @@ async def test_every_bit_is_that_of_one_engine_whatever_the_page_sizes(
         for seed, n in enumerate(PROMPTS)
     ]
     prefill, decode = (("--page-tokens", str(n), "--pages", str(8192 // n)) for n in sizes)
-    common = ("--transport", transport, "--dtype", dtype, "--exact", "--threads", "1")
+    lane = ("--page-lane", "encrypted") if transport == "tcp" else ()
+    common = ("--transport", transport, *lane, "--dtype", dtype, "--exact", "--threads", "1")
     with two_sides(prefill, decode, *common, "--device", "cpu", "--step-tokens", STEP_TOKENS) as at:
         async with AsyncClient(at.door) as client:
             await wait_for_model(client)

@@ -26,9 +26,9 @@ if _version_not_supported:
 
 
 class TransferServiceStub(object):
-    """Prefill worker (sender) to decode worker (receiver): the control lane of the KV transfer. Page
-    bytes travel on a transport of their own (memory, tcp, unix, shm, …), negotiated in Hello.
-    The decode worker alone is the authority over its pages.
+    """Prefill worker (sender) to decode worker (receiver): the control stream of KV transfers. Page
+    bytes travel by a transport of their own (tcp, unix, shm, ...), which the hellos negotiate.
+    Only the decode worker decides about its pages.
     """
 
     def __init__(self, channel):
@@ -45,9 +45,9 @@ class TransferServiceStub(object):
 
 
 class TransferServiceServicer(object):
-    """Prefill worker (sender) to decode worker (receiver): the control lane of the KV transfer. Page
-    bytes travel on a transport of their own (memory, tcp, unix, shm, …), negotiated in Hello.
-    The decode worker alone is the authority over its pages.
+    """Prefill worker (sender) to decode worker (receiver): the control stream of KV transfers. Page
+    bytes travel by a transport of their own (tcp, unix, shm, ...), which the hellos negotiate.
+    Only the decode worker decides about its pages.
     """
 
     def Connect(self, request_iterator, context):
@@ -73,9 +73,9 @@ def add_TransferServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class TransferService(object):
-    """Prefill worker (sender) to decode worker (receiver): the control lane of the KV transfer. Page
-    bytes travel on a transport of their own (memory, tcp, unix, shm, …), negotiated in Hello.
-    The decode worker alone is the authority over its pages.
+    """Prefill worker (sender) to decode worker (receiver): the control stream of KV transfers. Page
+    bytes travel by a transport of their own (tcp, unix, shm, ...), which the hellos negotiate.
+    Only the decode worker decides about its pages.
     """
 
     @staticmethod

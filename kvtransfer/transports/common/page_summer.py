@@ -1,4 +1,4 @@
-"""Sums of pages where they lie: at once of host memory, a moment later of a device."""
+"""Checksums of pages in place: at once in host memory, asynchronously on a device."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from twolane.kvtransfer.transports.common.outlet_thread import NO_SUMS
 class PageSummer(Protocol):
     """Used by one thread."""
 
-    digests: tuple[str, ...]  # that it can take, best first
+    digests: tuple[str, ...]  # that it can compute, best first
 
     def sum(self, pages: PageIds, digest: str) -> tuple[Checksums, Fence | None]:
-        """One a page; none for an empty digest. Filled once the fence is done. Raises
-        `DeviceError`."""
+        """One checksum for each page; none for an empty digest. Filled once the fence is done.
+        Raises `DeviceError`."""
         ...
 
     def after(self, mark: Mark) -> Fence:
-        """Done when the device has passed the mark."""
+        """Done when the device has passed the event."""
         ...
 
     def enter(self) -> None:
-        """What libraries do on this thread from now on is about where the pages are."""
+        """Make the pages' device current on this thread."""
         ...
 
     def close(self) -> None: ...
@@ -47,10 +47,10 @@ class HostSummer:
         raise AssertionError("no device computes pages of host memory")
 
     def enter(self) -> None:
-        """Host memory is everybody's."""
+        """Host memory needs no device."""
 
     def close(self) -> None:
-        """The pool is not ours."""
+        """Owns nothing."""
 
 
 class DeviceSummer:

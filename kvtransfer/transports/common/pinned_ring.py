@@ -1,4 +1,4 @@
-"""Pinned host memory in slots: where pages of a device wait on their way to or from a wire."""
+"""Slots of pinned host memory, through which pages of a device pass to or from a socket."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections import deque
 from twolane.kvtransfer.device import Bytes, SentMemory
 from twolane.kvtransfer.transports.common.shared_memory import create_pool_memory
 
-STREAM_SLOT_BYTES = 2 * 1024 * 1024  # of tcp and unix: what a few system calls move
-SHARED_SLOT_BYTES = 8 * 1024 * 1024  # of shm, whose slots go by at the rate of a card's bus
-N_SLOTS = 4  # filling, waiting, emptying, and one more for whoever is late
+STREAM_SLOT_BYTES = 2 * 1024 * 1024  # of tcp and unix: a few system calls
+SHARED_SLOT_BYTES = 8 * 1024 * 1024  # of shm, whose slots move at the rate of the PCIe bus
+N_SLOTS = 4  # one fills, one waits, one empties, one is spare
 
 
 def slot_pages(page_bytes: int, slot_bytes: int) -> int:
-    """Pages of a slot: at least one, whatever its size."""
+    """How many pages a slot holds: at least one, whatever its size."""
     return max(1, slot_bytes // page_bytes)
 
 
@@ -38,6 +38,6 @@ class Ring:
         self.address = self._memory.address
 
     def close(self) -> None:
-        """No lane uses it any more. Once."""
+        """Call once, when no copy stream uses it any more."""
         self._device.unpin(self._all)
         self._memory.close()

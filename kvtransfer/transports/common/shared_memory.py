@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 
 class PoolMemory:
-    """Shared memory of one pool. `array` is flat uint8, `fd` for processes of our own to map too;
-    `close` gives our mapping back."""
+    """Shared memory of one pool. `array` is flat uint8; our own child processes map `fd`; `close`
+    unmaps it here."""
 
     def __init__(self, nbytes: int, name: str) -> None:
         self.nbytes = nbytes
@@ -31,12 +31,12 @@ class PoolMemory:
 
     @property
     def array(self) -> npt.NDArray[np.uint8]:
-        """All of it, writable, no copy. Valid as long as somebody holds the array."""
+        """All of the memory, writable, without a copy. Valid while the array is referenced."""
         assert self._map is not None, "closed"
         return np.frombuffer(self._map, dtype=np.uint8)
 
     def close(self) -> None:
-        """Drop the file descriptor; the memory goes when the last array and peer are gone."""
+        """Close the file descriptor; the memory is freed with the last array and mapping."""
         if self._map is not None:
             self._map = None  # arrays keep their own reference to the mapping
             os.close(self.fd)

@@ -1,7 +1,7 @@
-"""Receiver's end of the cuda_ipc transport: the sender writes into our device; we look, and sum.
+"""Receiver's end of the cuda_ipc transport: the sender writes into our device; this end sums.
 
-Revoking a grant here stops nobody: only the sender's own word, or the end of its process (pidfd,
-the launcher), is proof that its pages are free.
+Revoking a grant does not stop the sender here: only its Drained, or the end of its process (pidfd,
+the launcher), proves that it no longer writes to the pages.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from twolane.kvtransfer.transports.common.thread import TransportThread
 
 @dataclass(frozen=True, slots=True)
 class _Sum:
-    """Pages that the device sums up."""
+    """Checksums that the device is computing."""
 
     generation: int
     first: int
@@ -31,7 +31,7 @@ class _Sum:
 
 
 class IpcLanding(TransportThread[LandingEvent]):
-    """See `Landing`. Raises `DeviceError` when the pool cannot be exported. Closed before it."""
+    """See `Landing`. Raises `DeviceError` if the pool cannot be exported. Close it before that."""
 
     sender_writes = True
     lane = PLAIN_RECEIVER
@@ -42,7 +42,7 @@ class IpcLanding(TransportThread[LandingEvent]):
         self.address = address
         self.digests: tuple[str, ...] = DEVICE_DIGESTS if checksums else ()
         self._copy_stream = memory.open_copy_stream() if checksums else None
-        self._pages: dict[int, PageIds] = {}  # by generation; the thread's, if there is one
+        self._pages: dict[int, PageIds] = {}  # by generation; used by the thread if there is one
         self._sums: deque[_Sum] = deque()
         if checksums:
             self._start()
@@ -57,7 +57,7 @@ class IpcLanding(TransportThread[LandingEvent]):
         self._order(self._revoke, generation)
 
     def _order(self, work: Callable[..., None], *args: Any) -> None:
-        """Without sums nothing waits for the device: done at once, by whoever calls."""
+        """Without checksums nothing waits for the device: run it at once, on this thread."""
         if self._copy_stream is None:
             work(*args)
         else:
@@ -78,12 +78,12 @@ class IpcLanding(TransportThread[LandingEvent]):
         if self._copy_stream is None:
             self._mailbox.tell(Checked(generation, first, n, None))
             return
-        with suppress(DeviceError):  # never answered: the receiver's timeout sees to it
+        with suppress(DeviceError):  # it stays unanswered: the receiver's timeout ends it
             sums = self._copy_stream.sum(pages[first : first + n])
             self._sums.append(_Sum(generation, first, sums, self._copy_stream.mark()))
 
     def _look(self) -> bool:
-        """Whether the oldest sum is over."""
+        """Poll the oldest checksums. True if they are done."""
         oldest = self._sums[0]
         try:
             if not oldest.fence.is_done():

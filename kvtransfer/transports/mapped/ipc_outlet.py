@@ -1,15 +1,15 @@
-"""Sender's end of the cuda_ipc transport: pages go straight into the receiver's mapped pool.
+"""Sender's end of the cuda_ipc transport: copies pages directly into the receiver's mapped pool.
 
     jobs    [job] [job] ...
-    lane      wait slice slice slice      a few under way; no other stream waits for them
+    copies    wait slice slice slice      a few under way; no other stream waits for them
 
-Slices are small, so that a cancelled post ends soon, and several posts may be under way, so that
-the lane never runs empty between two. A post is complete when its last slice is: nothing of it is
-read or written from then on. Where pages are still to be computed, the lane waits for the engine's
-mark: the copies begin by themselves.
+Slices are small, so that a cancelled post ends soon; several posts may be under way, so that the
+copy stream never runs empty between two. A post is complete when its last slice is: nothing of it
+is read or written from then on. Where pages are still being computed, the copy stream waits for the
+engine's event, and the copies begin without this thread.
 
-Who looks at the device takes time from the threads that feed it: seldom while pages are computed,
-without a pause while a slice must be nearly over.
+Polling the device takes time from the threads that feed it: it is rare while pages are computed,
+and without a pause when a slice must be nearly done.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from twolane.kvtransfer.transport import Checksums, Posted
 from twolane.kvtransfer.transports.common.outlet_thread import NO_SUMS
 from twolane.kvtransfer.transports.common.thread import TransportThread, pause
 
-SLICE_BYTES = 256 * 1024 * 1024  # 0.7 ms over NVLink; each costs some 40 us beside its bytes
-SLICES_AHEAD = 8  # chunks of a prompt that are being computed wait side by side
+SLICE_BYTES = 256 * 1024 * 1024  # 0.7 ms over NVLink, and 40 us for each slice
+SLICES_AHEAD = 8  # so that chunks which are still being computed can wait
 _COMPUTE_PAUSE_S = 200e-6
 _SPIN_S = 200e-6
 
@@ -37,13 +37,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """One post. Over when nothing of it is left to launch and none of its slices is under way."""
+    """One post. It is complete when all slices were launched, or dropped, and have ended."""
 
     post: int
     generation: int
     plan: CopyPlan
     launched: int = 0  # pages
-    slices: int = 0  # under way, the wait before them among these
+    slices: int = 0  # under way, counting the wait before them
     ok: bool = True
     sums: list[Checksums] = field(default_factory=list)
 
@@ -54,7 +54,7 @@ class _Job:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Slice:
-    """Pages of a job that are copied, or the wait until they are computed."""
+    """A copy of some pages of a job, or the wait until they are computed."""
 
     job: _Job
     fence: Fence
@@ -62,7 +62,7 @@ class _Slice:
 
 
 class IpcOutlet(TransportThread[Posted]):
-    """See `Outlet`. Raises `DeviceError` at once when the receiver's pool cannot be mapped."""
+    """See `Outlet`. Raises `DeviceError` if the receiver's pool cannot be mapped."""
 
     def __init__(self, address: str, memory: SentMemory, *, digest: str) -> None:
         self._peer = memory.open_peer(address)
@@ -80,7 +80,7 @@ class IpcOutlet(TransportThread[Posted]):
 
     @property
     def n_peer_pages(self) -> int:
-        """Of the receiver's pool."""
+        """The mapping of the receiver's pool."""
         return self._peer.n_pages
 
     def post(self, post: int, generation: int, plan: CopyPlan) -> None:
@@ -122,13 +122,13 @@ class IpcOutlet(TransportThread[Posted]):
             self._copy_stream.to_peer(self._peer, plan.src[span], plan.dst[span])
         except DeviceError:
             job.ok = False
-        # Some of it may be under way though it was refused: it ends with this fence.
+        # A part may be under way though the device refused: it ends before this fence.
         self._slices.append(_Slice(job, self._copy_stream.mark()))
         job.launched = span.stop
         job.slices += 1
 
     def _look(self) -> bool:
-        """Whether the oldest slice is over."""
+        """Whether the oldest slice has ended."""
         oldest = self._slices[0]
         try:
             if not oldest.fence.is_done():
@@ -142,7 +142,7 @@ class IpcOutlet(TransportThread[Posted]):
         return True
 
     def _pause(self) -> None:
-        """Until the oldest slice is looked at again."""
+        """Pause before the next poll of the oldest slice."""
         oldest = self._slices[0]
         if oldest.is_wait:
             time.sleep(_COMPUTE_PAUSE_S)
@@ -167,7 +167,7 @@ class IpcOutlet(TransportThread[Posted]):
             self._end_if_over(job)
         for one in self._slices:
             if one.job.generation == generation:
-                one.job.ok = False  # told when its last slice is over
+                one.job.ok = False  # reported when its last slice has ended
 
     def _leave(self) -> None:
         self._mailbox.take_orders()
@@ -181,5 +181,5 @@ class IpcOutlet(TransportThread[Posted]):
         self._copy_stream.close()
         try:
             self._peer.close()
-        except DeviceError as error:  # nothing writes to it; what is lost is room for mappings
+        except DeviceError as error:  # nothing writes to it; only address space is lost
             _log.warning("a receiver's pool stays mapped: %s", error)

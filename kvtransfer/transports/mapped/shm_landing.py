@@ -1,7 +1,7 @@
-"""Receiver's end of the shm transport: the sender writes into our pool; we look, and sum.
+"""Receiver's end of the shm transport: the sender writes into our pool; this end sums.
 
-Revoking a grant here stops nobody: only the sender's own word, or the end of its process (pidfd,
-the launcher), is proof that its pages are free.
+Revoking a grant does not stop the sender here: only its Drained, or the end of its process (pidfd,
+the launcher), proves that it no longer writes to the pages.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from twolane.kvtransfer.transports.common.thread import TransportThread
 
 
 class ShmLanding(TransportThread[LandingEvent]):
-    """See `Landing`. `pool` is the beginning of `memory`, which stays the caller's to close."""
+    """See `Landing`. `pool` is the beginning of `memory`, which the caller closes."""
 
     sender_writes = True
     lane = PLAIN_RECEIVER
@@ -27,7 +27,7 @@ class ShmLanding(TransportThread[LandingEvent]):
         self.address = memory.address
         self._pool = pool
         self.digests: tuple[str, ...] = (XXH3,) if checksums else ()
-        self._pages: dict[int, PageIds] = {}  # by generation; the thread's
+        self._pages: dict[int, PageIds] = {}  # by generation; used by the thread
         self._start()
 
     def grant(self, sender_epoch: int, generation: int, pages: PageIds) -> None:

@@ -1,6 +1,6 @@
 """Sender's end of the shm transport: a thread copies pages into the receiver's mapped pool.
 
-A post is complete when its last copy is: nothing of it is being written from then on.
+A post is complete when its last copy is: nothing of it is written from then on.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from twolane.kvtransfer.transport import Checksums
 from twolane.kvtransfer.transports.common.outlet_thread import Job, OutletThread
 from twolane.kvtransfer.transports.common.shared_memory import map_peer_memory
 
-_TURN_BYTES = 1024 * 1024  # between two looks at the orders
+_TURN_BYTES = 1024 * 1024  # copied before orders are run again
 
 
 class ShmOutlet(OutletThread):
-    """See `Outlet`. Raises OSError at once when the receiver's memory cannot be mapped."""
+    """See `Outlet`. Raises OSError if the receiver's memory cannot be mapped."""
 
     def __init__(self, address: str, source: Source, *, digest: str) -> None:
         remote = map_peer_memory(address)
@@ -30,7 +30,7 @@ class ShmOutlet(OutletThread):
         assert digest in ("", XXH3), digest
         self._is_summing = bool(digest)
         self._is_called_back = False
-        self._since_look = 0  # bytes copied since orders were looked at
+        self._since_look = 0  # bytes copied since orders were run
         self._start()
 
     def post(self, post: int, generation: int, plan: CopyPlan) -> None:
@@ -42,7 +42,7 @@ class ShmOutlet(OutletThread):
     # -- on the thread ----------------------------------------------------------------------
 
     def _carry_out(self, job: Job) -> Checksums | None:
-        """Each run is summed just before its copy reads it again."""
+        """Computes each run's checksums just before its copy reads it again: it is in the cache."""
         self._is_called_back = False
         plan, batch = job.plan, self._source.batch_pages
         self._since_look = 0
@@ -54,7 +54,7 @@ class ShmOutlet(OutletThread):
         return np.array(sums, dtype=np.uint64)
 
     def _copy(self, pool: Pool, src: PageIds, dst: PageIds, sums: list[int]) -> bool:
-        """False: called back before its end."""
+        """False if it was cancelled before its end."""
         size = self._source.page_bytes
         sources, targets = src.tolist(), dst.tolist()
         flat, digest = pool.data.cast("B"), xxhash.xxh3_64_intdigest
@@ -73,4 +73,4 @@ class ShmOutlet(OutletThread):
         return True
 
     def _call_back(self) -> None:
-        self._is_called_back = True  # complete only when the copy under way has ended
+        self._is_called_back = True  # it completes when the copy under way has ended

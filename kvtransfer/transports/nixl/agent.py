@@ -1,22 +1,21 @@
-"""NIXL behind a few words: one agent, one peer, pages by number.
+"""A small wrapper of NIXL: one agent, one peer, pages by number.
 
-    receiver   agent = NixlAgent(name, regions)          tells agent.metadata, and its regions
+    receiver   agent = NixlAgent(name, regions)          sends agent.metadata and its regions
     sender     agent = NixlAgent(name, regions)
                agent.meet(metadata, regions, page_bytes)
                write = agent.write(src, dst); write.state() ... until it is not UNDER_WAY
 
-Nothing runs by itself: whoever has an agent drives it, the receiver's end too while a peer writes
-(`drive`); over RDMA cards that costs little, and over sockets it is what carries the bytes. Without
-a thread of NIXL's own an idle agent costs nothing (that thread spins on a core), and what comes
-over sockets is written during `drive` alone.
+An agent has no thread: its owner must call `drive` while writes are under way, at the receiver's
+end too. Over RDMA cards that costs little; over sockets it is what moves the bytes, and bytes that
+come are written only during `drive`. NIXL's own thread is off because it spins on a core when idle.
 
-An agent serves one pair, so that `close` is proof: its connections and registrations are gone when
-it returns, and with them whatever could still write to, or read from, its memory.
+An agent serves one pair, so that `close` is proof: when it returns, its connections and
+registrations are gone, and nothing can write to or read from its memory through them.
 
-Pages are written, never read: where UCX has to play a read in software, the side that is read from
-aborts its whole process when the reader goes away (UCX 1.21, "Fatal: unexpected error").
+Pages are written, never read: where UCX emulates reads in software, the process that is read from
+aborts when the reader goes away (UCX 1.21, "Fatal: unexpected error").
 
-Which fabric it is, is the business of UCX and its own environment (UCX_TLS, UCX_NET_DEVICES).
+UCX chooses the fabric by its own environment (UCX_TLS, UCX_NET_DEVICES).
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ Indices = npt.NDArray[np.int32]
 
 
 class NixlError(OSError):
-    """NIXL refused, or the peer is gone. Says which."""
+    """NIXL refused, or the peer is gone; the message says which."""
 
 
 def is_installed() -> bool:
@@ -52,14 +51,14 @@ def is_installed() -> bool:
 
 
 def has_fabric() -> bool:
-    """There is an RDMA card."""
+    """Whether there is an RDMA card."""
     return _FABRIC.is_dir() and any(_FABRIC.iterdir())
 
 
 @functools.cache
 def check_works() -> None:
-    """Raises `NixlError` where no agent can be made. The first call of a process takes a while, and
-    spares the first agent that."""
+    """Raises `NixlError` if no agent can be created. The first call in a process is slow, so that
+    the first agent is not."""
     memory = np.zeros(4096, np.uint8)
     NixlAgent("probe", (Region(memory.ctypes.data, memory.nbytes),)).close()
 
@@ -71,14 +70,14 @@ class WriteState(Enum):
 
 
 class NixlWrite:
-    """Pages on their way."""
+    """A write under way."""
 
     def __init__(self, agent: Any, handle: Any) -> None:
         self._agent = agent
         self._handle = handle
 
     def state(self) -> WriteState:
-        """Drives the agent, too."""
+        """Also lets the agent work."""
         try:
             with _nixl_errors():
                 state = self._agent.check_xfer_state(self._handle)
@@ -87,7 +86,7 @@ class NixlWrite:
         return {"DONE": WriteState.DONE, "PROC": WriteState.UNDER_WAY}.get(state, WriteState.FAILED)
 
     def release(self) -> None:
-        """Not asked about any more. Twice is fine."""
+        """Release it; it is not polled again. May be repeated."""
         handle, self._handle, self._agent = self._handle, None, None
         if handle is not None:
             with suppress(NixlError), _nixl_errors():
@@ -95,7 +94,7 @@ class NixlWrite:
 
 
 class NixlAgent:
-    """Used by one thread. Raises `NixlError` where NIXL does not work here."""
+    """Used by one thread. Raises `NixlError` if NIXL does not work here."""
 
     def __init__(self, name: str, regions: Sequence[Region]) -> None:
         self._regions = tuple(regions)
@@ -113,7 +112,7 @@ class NixlAgent:
             self.metadata: bytes = self._agent.get_agent_metadata()
 
     def meet(self, metadata: bytes, regions: Sequence[Region], page_bytes: int) -> None:
-        """The peer that is written to, and both sides' pages of that size. Once."""
+        """Set the peer to write to, and the pages of both sides. Call once."""
         assert self._theirs is None, "one peer an agent"
         with _nixl_errors():
             name = self._agent.add_remote_agent(metadata)
@@ -123,7 +122,7 @@ class NixlAgent:
         self.n_peer_pages = _n_pages(regions, page_bytes)
 
     def write(self, src: PageIds, dst: PageIds) -> NixlWrite:
-        """Begin to copy our pages to the peer's. NIXL makes one descriptor of each run."""
+        """Begin to copy our pages to the peer's. NIXL merges each run into one descriptor."""
         ours, theirs = self._indices(src, self._n_ours), self._indices(dst, self.n_peer_pages)
         with _nixl_errors():
             handle = self._agent.make_prepped_xfer(
@@ -135,17 +134,17 @@ class NixlAgent:
         return write
 
     def release(self, write: NixlWrite) -> None:
-        """It is over."""
+        """Release a finished write."""
         self._writes.discard(write)
         write.release()
 
     def drive(self) -> None:
-        """Let it work: what has arrived is written, what is to be answered is."""
+        """Let it work: write what has arrived, answer what needs an answer."""
         with _nixl_errors():
             self._agent.get_new_notifs()
 
     def close(self) -> None:
-        """Nothing is read or written any more when this returns. Twice is fine."""
+        """Nothing is read or written any more when this returns. May be repeated."""
         agent, self._agent = self._agent, None
         if agent is None:
             return
@@ -163,7 +162,7 @@ class NixlAgent:
     # -- inside -----------------------------------------------------------------------------
 
     def _pages_of(self, owner: Any, regions: Sequence[Region], page_bytes: int) -> Any:
-        """A prepared descriptor a page and region."""
+        """Prepare one descriptor for each page and region."""
         assert page_bytes % len(regions) == 0
         part = page_bytes // len(regions)
         rows = [(r.address, part, r.device or 0, part, r.n_bytes // part) for r in regions]
@@ -172,7 +171,7 @@ class NixlAgent:
         return prepared
 
     def _indices(self, pages: PageIds, n_pages: int) -> Indices:
-        """Of a page's part in each region, in the prepared lists."""
+        """Indices of the pages' parts in the prepared lists, one for each region."""
         return np.concatenate(
             [pages + nth * n_pages for nth in range(len(self._regions))], dtype=np.int32
         )
@@ -188,7 +187,7 @@ def _kind(regions: Sequence[Region]) -> str:
 
 @contextmanager
 def _nixl_errors() -> Iterator[None]:
-    """Raises `NixlError` for all that NIXL says."""
+    """Turns NIXL's exceptions into `NixlError`."""
     try:
         from nixl_cu13 import _bindings
     except ImportError as error:

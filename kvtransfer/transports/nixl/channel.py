@@ -1,4 +1,4 @@
-"""What the two ends of the nixl transport say to each other (`nixl.proto`), over a stream socket.
+"""The messages between the two ends of the nixl transport (`nixl.proto`), over a stream socket.
 
 Each message behind its length. What is longer than any of ours, or no message, ends the connection.
 """
@@ -20,12 +20,13 @@ InT = TypeVar("InT", bound="Message")
 Message = nixl_pb2.NixlRequest | nixl_pb2.NixlResponse
 
 _LENGTH = struct.Struct("<I")
-_MOST_BYTES = 1 << 20  # of a message, and of what may wait to be sent
+_MOST_BYTES = 1 << 20  # of a message, and of all that wait to be sent
 _READ_BYTES = 1 << 16
 
 
 class NixlChannel(Generic[InT]):
-    """One end. Never waits; `kind` is what comes in. Raises OSError when the other is gone."""
+    """One end. Never blocks; `kind` is the class of incoming messages. Raises OSError when the
+    other end is gone."""
 
     def __init__(self, stream: socket.socket, kind: type[InT]) -> None:
         stream.setblocking(False)
@@ -35,7 +36,7 @@ class NixlChannel(Generic[InT]):
         self._out = bytearray()
 
     def say(self, message: Message) -> None:
-        """In order. What does not go out at once does with the next call of any kind."""
+        """Send in order. What the socket does not take now is sent by the next call here."""
         raw = message.SerializeToString()
         self._out += _LENGTH.pack(len(raw)) + raw
         if len(self._out) > _MOST_BYTES:
@@ -51,7 +52,7 @@ class NixlChannel(Generic[InT]):
             del self._out[:n]
 
     def heard(self) -> list[InT]:
-        """What has come in since. Raises FrameError for what is none of ours."""
+        """The messages that have come since. Raises FrameError for malformed ones."""
         self.flush()
         is_over = self._read()
         messages: list[InT] = []

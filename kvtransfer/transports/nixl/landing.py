@@ -1,14 +1,15 @@
-"""Receiver's end of the nixl transport: agents of senders write into our pool; we look, and sum.
+"""Receiver's end of the nixl transport: the senders' agents write into our pool; this end polls and
+computes checksums.
 
     revoke --> ask the sender --- drained ----------------------------> Stopped
                     |
-                    '--- no answer in time, or its lane is over --- close its agent --> Stopped
+                    '--- no answer in time, or its channel broke --- close its agent --> Stopped
 
-The writer is elsewhere, and may be on another host, where the end of its process is nothing that we
-could see; over sockets its last bytes may be written here after that end. So its word counts, and
-where it gives none we take its way in away: each sender has an agent of its own, which alone knows
-the memory. Closing that is the proof, whatever became of the sender: `sender_writes` is False, as
-this landing's `Stopped` needs nobody else's word.
+The writer may be on another host, where we cannot see its process end, and over sockets its last
+bytes may be written here after that end. So its Drained counts; if it gives none, we close its way
+in: each sender has an agent of its own, and only that agent knows the memory. Closing it is proof,
+whatever became of the sender. `sender_writes` is False because this landing's `Stopped` needs no
+answer of anybody else.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class _Grant:
 
 @dataclass(frozen=True, slots=True)
 class _Sum:
-    """Pages that a device sums up."""
+    """Checksums that a device is computing."""
 
     generation: int
     first: int
@@ -56,8 +57,8 @@ class _Sum:
 
 
 class NixlLanding(TransportThread[LandingEvent]):
-    """See `Landing`. Takes over the listener and the summer. Raises `NixlError` where NIXL does not
-    work. Closed before the pool."""
+    """See `Landing`. Owns the listener and the summer. Raises `NixlError` if NIXL does not work.
+    Close it before the pool."""
 
     sender_writes = False
     lane = PLAIN_RECEIVER
@@ -84,7 +85,7 @@ class NixlLanding(TransportThread[LandingEvent]):
         self._summer = summer
         self._drain_s = drain_s
         self._names = itertools.count(1)
-        self._spare: NixlAgent | None = self._new_agent()  # the first takes longest: not later
+        self._spare: NixlAgent | None = self._new_agent()  # created now: the first is slow
         self._dropped: Counter[str] = Counter()
         self._grants: dict[int, _Grant] = {}  # by generation
         self._last_generation = 0
@@ -100,7 +101,7 @@ class NixlLanding(TransportThread[LandingEvent]):
 
     @property
     def dropped(self) -> Counter[str]:
-        """Connections and messages of no use, by reason; a snapshot."""
+        """How many connections and messages were refused, by reason; a snapshot."""
         return Counter(self._dropped)
 
     def grant(self, sender_epoch: int, generation: int, pages: PageIds) -> None:
@@ -142,9 +143,9 @@ class NixlLanding(TransportThread[LandingEvent]):
     def _check(self, generation: int, first: int, n: int) -> None:
         grant = self._grants.get(generation)
         digest = self._digest_of.get(grant.sender_epoch) if grant is not None else None
-        if grant is None or digest is None:  # nobody can have written to them
+        if grant is None or digest is None:  # no sender can have written to them
             return
-        with suppress(DeviceError):  # never answered: the receiver's timeout sees to it
+        with suppress(DeviceError):  # it stays unanswered: the receiver's timeout ends it
             sums, fence = self._summer.sum(grant.pages[first : first + n], digest)
             if fence is not None:
                 self._sums.append(_Sum(generation, first, sums, fence))
@@ -153,7 +154,7 @@ class NixlLanding(TransportThread[LandingEvent]):
                 self._mailbox.tell(Checked(generation, first, n, answer))
 
     def _look(self) -> bool:
-        """Whether the oldest sum is over."""
+        """Poll the oldest checksums. True if they are done."""
         if not self._sums:
             return False
         oldest = self._sums[0]
@@ -189,7 +190,7 @@ class NixlLanding(TransportThread[LandingEvent]):
             self._mailbox.tell(Stopped(generation))
 
     def _expire(self) -> float | None:
-        """Senders that do not answer lose their way in. Returns until when the next has time."""
+        """Drop senders that did not answer in time. Returns the seconds until the next timeout."""
         now = time.monotonic()
         for connection in list(self._listener.connections):
             if connection.answers_until is not None and connection.answers_until <= now:
@@ -254,11 +255,11 @@ class NixlLanding(TransportThread[LandingEvent]):
     def _ask(self, connection: SenderConnection, generation: int) -> None:
         connection.owed[generation] = time.monotonic() + self._drain_s
         revoke = nixl_pb2.NixlRevoke(generation=generation)
-        with suppress(OSError):  # its lane is over: that shows when it is read
+        with suppress(OSError):  # its channel broke: the next read finds that out
             connection.channel.say(nixl_pb2.NixlResponse(revoke=revoke))
 
     def _drop(self, connection: SenderConnection) -> None:
-        self._listener.drop(connection)  # closes its agent: nobody writes any more
+        self._listener.drop(connection)  # closes its agent: it cannot write any more
         if not self._connections_of(connection.epoch) and not self._has_grants(connection.epoch):
             self._digest_of.pop(connection.epoch, None)
         self._tell_stopped()

@@ -2,13 +2,13 @@
 registered.
 
     jobs    [job] [job] ...
-    agent     part part part part    a few under way; looked at while there are any
-    lane      hello ->  <- welcome   who we are; where the pages are, and which grants still hold
+    agent     part part part part    a few under way; polled while there are any
+    channel   hello ->  <- welcome   who we are; where the pages are, and which grants are valid
               busy ->   <- revoke  drained ->
 
-A post is complete when its last part is in the receiver's memory. What is called back and does not
-end within a moment (a receiver that has stopped) ends with the connection: the agent is closed, and
-reads nothing any more. The next post makes a new one.
+A post is complete when its last part is in the receiver's memory. If a cancelled part does not end
+soon (the receiver has stopped), the connection is closed, and with it the agent, which then reads
+nothing any more. The next post opens a new connection.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from twolane.kvtransfer.transports.nixl.source import NixlSource, Part
 from twolane.v1 import nixl_pb2
 
 PARTS_AHEAD = 4
-GIVE_UP_S = 1.0  # what was called back has so long to end
-WELCOME_S = 5.0  # a receiver that does not answer by then fails the posts
-_VOID_KEPT = 4096  # revoked generations that are remembered: a late post is of one just revoked
+GIVE_UP_S = 1.0  # a cancelled write that takes longer closes the connection
+WELCOME_S = 5.0  # without an answer by then the posts fail
+_VOID_KEPT = 4096  # how many revoked generations are remembered, for late posts
 
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """One post. Over when nothing of it is left to launch and none of its parts is under way."""
+    """One post. It is complete when all its parts were launched, or dropped, and have ended."""
 
     post: int
     generation: int
     plan: CopyPlan
-    begin: Fence | None = None  # its pages are there when it is done
+    begin: Fence | None = None  # its pages are computed when it is done
     launched: int = 0  # pages
     n_under_way: int = 0  # parts
     ok: bool = True
@@ -60,12 +60,12 @@ class _Job:
 
     @property
     def is_called_back(self) -> bool:
-        """Somebody waits for its end."""
+        """It was cancelled or failed, and parts of it still have to end."""
         return not self.ok and self.n_under_way > 0
 
 
 class NixlOutlet(TransportThread[Posted]):
-    """See `Outlet`. Takes over the source. Connects when there is something to send."""
+    """See `Outlet`. Owns the source. Connects when there is something to send."""
 
     def __init__(
         self,
@@ -87,12 +87,12 @@ class NixlOutlet(TransportThread[Posted]):
         self._source = source
         self._names = itertools.count(1)
         self._channel: NixlChannel[nixl_pb2.NixlResponse] | None = None
-        self._agent: NixlAgent | None = None  # None too while there is no lane
-        self._is_busy = False  # as the receiver was told
-        self._last_generation = 0  # that the receiver had granted when it welcomed us ...
-        self._held: frozenset[int] = frozenset()  # ... and those that held
+        self._agent: NixlAgent | None = None  # None also while there is no channel
+        self._is_busy = False  # what the receiver was sent last
+        self._last_generation = 0  # the receiver's last grant when it welcomed us ...
+        self._held: frozenset[int] = frozenset()  # ... and those not revoked then
         self._void: deque[int] = deque(maxlen=_VOID_KEPT)  # revoked since
-        self._owed: set[int] = set()  # generations to be told as drained
+        self._owed: set[int] = set()  # generations that wait for Drained
         self._give_up_at: float | None = None
         self._jobs: deque[_Job] = deque()  # not all launched
         self._parts: deque[tuple[_Job, Part, NixlWrite]] = deque()
@@ -137,7 +137,7 @@ class NixlOutlet(TransportThread[Posted]):
                 self._end_if_over(job)
 
     def _launch(self, job: _Job) -> bool:
-        """One part of it. False: not now."""
+        """Submit the next part. False if no slot is free."""
         assert self._agent is not None
         dst = job.plan.dst
         fits = int(dst.min()) >= 0 and int(dst.max()) < self._agent.n_peer_pages
@@ -147,7 +147,7 @@ class NixlOutlet(TransportThread[Posted]):
         span = slice(job.launched, min(job.plan.n_pages, job.launched + self._source.part_pages))
         try:
             part = self._source.take(job.plan.src[span]) if self._is_computed(job) else None
-        except DeviceError:  # of this job alone: the connection is sound
+        except DeviceError:  # only this job fails: the connection works
             job.ok = False
             return True
         if part is None:
@@ -167,7 +167,7 @@ class NixlOutlet(TransportThread[Posted]):
         return True
 
     def _is_computed(self, job: _Job) -> bool:
-        """Whether its pages are there. Raises `DeviceError`."""
+        """Whether its pages are computed. Raises `DeviceError`."""
         if job.plan.after is None:
             return True
         if job.begin is None:
@@ -175,7 +175,7 @@ class NixlOutlet(TransportThread[Posted]):
         return job.begin.is_done()  # guard: mark
 
     def _look(self) -> bool:
-        """Whether the oldest part is over. Raises OSError when it failed, or takes too long."""
+        """Whether the oldest part has ended. Raises OSError if it failed or takes too long."""
         assert self._agent is not None
         job, part, write = self._parts[0]
         state = write.state()
@@ -197,7 +197,7 @@ class NixlOutlet(TransportThread[Posted]):
         return True
 
     def _rest(self) -> None:
-        """Nothing is under way."""
+        """Nothing is under way: wait for orders, or for pages to be computed."""
         assert self._channel is not None
         if self._is_busy:
             self._say_busy(False)
@@ -221,14 +221,14 @@ class NixlOutlet(TransportThread[Posted]):
             self._end_if_over(job)
         for job, _, _ in self._parts:
             if job.generation == generation:
-                job.ok = False  # told when its last part is over
+                job.ok = False  # reported when its last part has ended
                 if self._give_up_at is None:
                     self._give_up_at = time.monotonic() + GIVE_UP_S
 
     # -- the receiver -----------------------------------------------------------------------
 
     def _is_void(self, generation: int) -> bool:
-        """Also of grants that were revoked while we had no lane to hear of it."""
+        """Whether the grant was revoked, also while there was no channel to hear of it."""
         is_old = generation <= self._last_generation and generation not in self._held
         return is_old or generation in self._void
 
@@ -260,7 +260,7 @@ class NixlOutlet(TransportThread[Posted]):
         self._is_busy = is_busy
 
     def _connect(self) -> None:
-        """All that waits fails with it."""
+        """Connect; if that fails, all jobs fail."""
         try:
             welcome, *others = self._meet()
             if not welcome.HasField("welcome"):
@@ -280,7 +280,7 @@ class NixlOutlet(TransportThread[Posted]):
         self._held = frozenset(welcome.open_generations)
 
     def _meet(self) -> list[nixl_pb2.NixlResponse]:
-        """A lane, and what the receiver says first: at least one message."""
+        """Open the channel. Returns the receiver's first messages, at least one."""
         until = time.monotonic() + WELCOME_S
         stream, target = socket_to("tcp", self._address)
         self._channel = channel = NixlChannel(stream, nixl_pb2.NixlResponse)
@@ -296,7 +296,7 @@ class NixlOutlet(TransportThread[Posted]):
         return messages
 
     def _await(self, stream: socket.socket, events: int, until: float) -> None:
-        """Orders are carried out meanwhile. Raises OSError when there is no use in waiting."""
+        """Wait, running orders meanwhile. Raises OSError when waiting is pointless."""
         while not self._wait(stream, events, timeout_s=max(0.0, until - time.monotonic())):
             if self._is_closing or not self._jobs or time.monotonic() >= until:
                 raise TimeoutError(f"no answer from {self._address}, or nobody waits for it")
@@ -305,9 +305,9 @@ class NixlOutlet(TransportThread[Posted]):
         return f"p-{self._hello.sender_epoch:x}-{self._hello.receiver_epoch:x}-{next(self._names)}"
 
     def _break(self) -> None:
-        """The connection is over, and with it all that was launched; what was not may go on."""
+        """Close the connection. Launched parts fail; jobs that were not launched may go on."""
         if self._agent is not None:
-            self._agent.close()  # nothing is read any more
+            self._agent.close()  # it reads nothing any more
             self._agent = None
         if self._channel is not None:
             self._channel.close()

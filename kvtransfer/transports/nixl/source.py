@@ -1,4 +1,4 @@
-"""What a nixl outlet writes from: memory that its agent registers, and pages of it by number."""
+"""Where a nixl outlet reads: memory that its agent registers, and pages in it by number."""
 
 from __future__ import annotations
 
@@ -16,37 +16,36 @@ from twolane.kvtransfer.transport import Checksums
 from twolane.kvtransfer.transports.common.page_summer import HostSummer, PageSummer
 
 _SLICE_BYTES = 4 * 1024 * 1024  # of one write: 64 pages of 64 KiB
-_N_SLOTS = 5  # of pages that are made: one more than are written at once
+_N_SLOTS = 5  # of converted pages: one more than are written at once
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some pages of a post, ready to be written."""
+    """Some pages of a post, ready to write."""
 
     ids: PageIds  # in the registered memory
     sums: Checksums  # once the fence is done
     fence: Fence | None
-    slot: int = -1  # `release`d when they are not read any more
+    slot: int = -1  # `release`d when they are no longer read
 
 
 class NixlSource(Protocol):
     """Used by one thread."""
 
     regions: tuple[Region, ...]
-    page_bytes: int  # as the receiver lays pages out
-    part_pages: int  # most that `take` may be asked for
+    page_bytes: int  # of the receiver's layout
+    part_pages: int  # most pages of one `take`
 
     def enter(self) -> None:
-        """On the thread that will make an agent of the regions. Raises `DeviceError`."""
+        """Call on the thread that creates the agent of these regions. Raises `DeviceError`."""
         ...
 
     def after(self, mark: Mark) -> Fence:
-        """Done when the pages that were offered with this mark are there."""
+        """Done when the pages that were offered with this event are computed."""
         ...
 
     def take(self, src: PageIds) -> Part | None:
-        """These pages of a `CopyPlan`; None: not before something is released. Raises
-        `DeviceError`."""
+        """These source pages of a `CopyPlan`; None while no slot is free. Raises `DeviceError`."""
         ...
 
     def release(self, part: Part) -> None: ...
@@ -55,7 +54,7 @@ class NixlSource(Protocol):
 
 
 class StoredPages:
-    """Pages as they lie in a pool, of a host or of a device. See `NixlSource`."""
+    """Pages of a pool as they are, on a host or a device. See `NixlSource`."""
 
     def __init__(
         self, regions: tuple[Region, ...], page_bytes: int, summer: PageSummer, digest: str
@@ -76,14 +75,14 @@ class StoredPages:
         return Part(src, *self._summer.sum(src, self._digest))
 
     def release(self, part: Part) -> None:
-        """They lie where they were."""
+        """There are no slots."""
 
     def close(self) -> None:
         self._summer.close()
 
 
 class StagedPages:
-    """Pages that are made for the receiver, in slots of host memory. See `NixlSource`."""
+    """Pages that are converted for the receiver, in slots of host memory. See `NixlSource`."""
 
     def __init__(self, source: Source, digest: str) -> None:
         self.page_bytes = source.page_bytes
@@ -97,7 +96,7 @@ class StagedPages:
         self._free = deque(range(_N_SLOTS))
 
     def enter(self) -> None:
-        """Slots are in host memory."""
+        """The slots are in host memory: there is no device."""
 
     def after(self, mark: Mark) -> Fence:
         return self._summer.after(mark)
@@ -115,4 +114,4 @@ class StagedPages:
         self._free.append(part.slot)
 
     def close(self) -> None:
-        """Its memory goes with it."""
+        """Frees the slots."""

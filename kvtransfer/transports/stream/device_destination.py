@@ -1,9 +1,9 @@
 """A device's pool as the destination of a stream landing: slots first, then copies to the device.
 
-    bytes --> slot --> [copy, sum under way] --> fence --> landed       slot is free again
+    bytes --> slot --> [copy and checksum under way] --> fence --> landed; the slot is free
 
-Each connection has a ring of its own, so that a sender which stops in mid-page keeps no other one
-waiting (`RingSink`). Over shm the slots are the sender's, mapped and pinned here (`SharedSink`).
+Each connection has its own ring, so that a sender that stops in the middle of a page delays no
+other (`RingSink`). Over shm the slots are the sender's, mapped and pinned here (`SharedSink`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from twolane.kvtransfer.transports.common.pinned_ring import STREAM_SLOT_BYTES, 
 from twolane.kvtransfer.transports.common.shared_memory import map_peer_memory
 from twolane.kvtransfer.transports.stream.sink import Claim, Sink, check_digest
 
-_SPARE_RINGS = 4  # kept when their connections are over: to pin memory takes milliseconds
+_SPARE_RINGS = 4  # kept for later connections: pinning memory takes milliseconds
 _RING_ADDRESS = re.compile(r"/proc/\d+/fd/\d+:\d+:\d+")
 
 _log = logging.getLogger(__name__)
@@ -32,16 +32,16 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Write:
-    """A copy from a slot into granted pages, under way."""
+    """A copy under way from a slot into granted pages."""
 
     claim: Claim
     sums: Sums | None
     fence: Fence
-    done: Callable[[], None]  # the slot is not read any more
+    done: Callable[[], None]  # the slot is no longer read
 
 
 class DeviceDestination:
-    """See `Ground`. `has_rings`: senders bring slots of their own (shm)."""
+    """See `Destination`. `has_rings`: senders bring slots of their own (shm)."""
 
     def __init__(
         self,
@@ -61,10 +61,10 @@ class DeviceDestination:
         self._copy_stream: CopyStream = memory.open_copy_stream()
         self._writes: deque[_Write] = deque()
         self._spare: list[Ring] = []
-        self._sinks: set[RingSink | SharedSink] = set()  # whose memory is still in use
+        self._sinks: set[RingSink | SharedSink] = set()  # those whose memory is in use
         if not has_rings:
             try:
-                self._spare.append(self._new_ring())  # pinned before anybody waits for it
+                self._spare.append(self._new_ring())  # pinned before the first connection needs it
             except OSError:
                 self._copy_stream.close()
                 raise
@@ -80,13 +80,13 @@ class DeviceDestination:
         return bool(self._writes) or any(sink.is_left for sink in self._sinks)
 
     def write(self, claim: Claim, source: Bytes, done: Callable[[], None], *, sums: bool) -> None:
-        """Begin the copy of a full slot."""
+        """Begin to copy a full slot to the device."""
         try:
             self._copy_stream.from_host(source, claim.ids)
             summed = self._copy_stream.sum(claim.ids) if sums else None
         except DeviceError:
             summed = None
-            claim = Claim(0, 0, claim.ids)  # some of it may be under way; none of it has landed
+            claim = Claim(0, 0, claim.ids)  # a part may be under way; nothing counts as landed
         self._writes.append(_Write(claim, summed, self._copy_stream.mark(), done))
 
     def look(self) -> list[Checked]:
@@ -97,7 +97,7 @@ class DeviceDestination:
             try:
                 if not write.fence.is_done():
                     break
-            except DeviceError:  # over, but not landed: the receiver's timeout sees to it
+            except DeviceError:  # it failed and has not landed: the receiver's timeout ends it
                 is_sound = False
             self._writes.popleft()
             write.done()
@@ -109,7 +109,7 @@ class DeviceDestination:
             self._sinks.remove(sink)
             try:
                 sink.give_back()
-            except OSError as error:  # that memory is lost; the other senders' pages go on
+            except OSError as error:  # that memory stays pinned; other connections go on
                 _log.warning("the ring of a connection that is over stays pinned: %s", error)
         return news
 
@@ -118,7 +118,7 @@ class DeviceDestination:
         return any(number in (generation, 0) for number in writes)  # guard: device copies
 
     def take_ring(self) -> Ring:
-        """Raises OSError when there is no memory to pin."""
+        """Raises OSError when no memory can be pinned."""
         return self._spare.pop() if self._spare else self._new_ring()
 
     def keep_ring(self, ring: Ring) -> None:
@@ -142,7 +142,7 @@ class DeviceDestination:
 
 
 class SlotSink(ABC):
-    """What both kinds of sinks share."""
+    """What both kinds of device sinks share."""
 
     def __init__(self, destination: DeviceDestination) -> None:
         self._destination = destination
@@ -155,17 +155,17 @@ class SlotSink(ABC):
         self._digest = digest
 
     def leave(self) -> None:
-        """The destination gives its memory back when no copy reads it any more."""
+        """The connection is closed; its memory is freed when no copy reads it any more."""
         self.stop()
         self.is_left = True
 
     @abstractmethod
     def stop(self) -> None:
-        """Not a byte more of the body that is being read."""
+        """Take no more bytes of the body that is being read."""
 
     @abstractmethod
     def give_back(self) -> None:
-        """The memory of this connection is no longer read. May raise DeviceError."""
+        """Free the memory of this connection: no copy reads it. May raise DeviceError."""
 
     def _write(self, claim: Claim, source: Bytes, done: Callable[[], None]) -> None:
         def over() -> None:
@@ -177,14 +177,14 @@ class SlotSink(ABC):
 
 
 class RingSink(SlotSink):
-    """Bytes come over the socket, into slots of ours."""
+    """Bytes come over the socket, into this process's slots."""
 
     def __init__(self, destination: DeviceDestination) -> None:
         super().__init__(destination)
         self._ring: Ring | None = None
         self._claim: Claim | None = None
         self._at = 0  # pages of the claim that are in slots
-        self._slot = -1  # that is being filled
+        self._slot = -1  # the slot that is being filled
 
     def begin(self, claim: Claim) -> None:
         self._claim = claim
@@ -228,7 +228,7 @@ class RingSink(SlotSink):
 
 
 class SharedSink(SlotSink):
-    """Bytes lie in slots of the sender's, which this process has mapped."""
+    """Bytes are in the sender's slots, which this process maps."""
 
     def __init__(self, destination: DeviceDestination, free_slot: Callable[[int], None]) -> None:
         super().__init__(destination)
@@ -237,7 +237,7 @@ class SharedSink(SlotSink):
         self._slots: list[Bytes] = []
 
     def map_ring(self, address: str, n_slots: int, pages: int) -> None:
-        """Raises FrameError for what is no ring, DeviceError when it cannot be pinned."""
+        """Raises FrameError for an invalid ring, DeviceError if it cannot be pinned."""
         size = self._destination.page_bytes
         if self._all is not None or not _RING_ADDRESS.fullmatch(address):
             raise FrameError("a second ring, or no address of one")
@@ -255,7 +255,7 @@ class SharedSink(SlotSink):
             raise FrameError(f"{n_pages} pages in slot {slot}")
 
     def take_slot(self, claim: Claim | None, slot: int) -> None:
-        """The slot is full; None: of pages that are not for us."""
+        """The slot is full. Claim None: its pages were refused."""
         if claim is None:
             self._free_slot(slot)
         else:
@@ -272,7 +272,7 @@ class SharedSink(SlotSink):
         return []
 
     def stop(self) -> None:
-        """Slots are handed over whole: nothing is half-way."""
+        """Slots come whole: no body is being read."""
 
     def give_back(self) -> None:
         if self._all is not None:

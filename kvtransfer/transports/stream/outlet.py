@@ -130,9 +130,8 @@ class StreamOutlet(OutletThread):
         is_scrap = False
         while at < len(views) or writer.is_behind:
             if self._current is None and not is_scrap:
-                head = (
-                    views[:1] if at == 0 else []
-                )  # the frame's head: the receiver expects as many bytes as it says
+                # The receiver expects as many bytes as the frame's head says.
+                head = views[:1] if at == 0 else []
                 rest = sum(len(view) for view in views[at + len(head) :])
                 at, views, is_scrap = 0, [*head, *_scrap(rest)], True
             try:

@@ -123,11 +123,6 @@ class ScriptedDoor:
         )
         return inference_pb2.ListModelsResponse(models=[model])
 
-    async def WhoAmI(
-        self, request: inference_pb2.WhoAmIRequest, context: Context
-    ) -> inference_pb2.WhoAmIResponse:
-        return inference_pb2.WhoAmIResponse(role="client")
-
     async def GetStatus(
         self, request: inference_pb2.GetStatusRequest, context: Context
     ) -> inference_pb2.GetStatusResponse:
@@ -137,6 +132,17 @@ class ScriptedDoor:
         for submission_id in request.submission_ids:
             status.submissions.add(submission_id=submission_id, state="running", output_tokens=7)
         return status
+
+    async def WhoAmI(
+        self, request: inference_pb2.WhoAmIRequest, context: Context
+    ) -> inference_pb2.WhoAmIResponse:
+        shown = dict(context.invocation_metadata() or ()).get("authorization")
+        if shown is None:
+            return inference_pb2.WhoAmIResponse(role="client")
+        quota = inference_pb2.QuotaStatus(name="tokens", limit=600, remaining=-20, reset_s=62)
+        return inference_pb2.WhoAmIResponse(
+            role="client", name=str(shown), tenant="acme", quotas=[quota]
+        )
 
     async def GetClusterStatus(
         self, request: cluster_pb2.GetClusterStatusRequest, context: Context

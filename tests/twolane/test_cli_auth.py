@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.twolane.conftest import Door
 from twolane.cli.app import app
 from twolane.security.key_file import KeyFile
 
@@ -69,3 +70,17 @@ def test_what_is_wrong_is_one_clear_line(
     assert (result.exit_code, result.stdout) == (code, "")
     assert said in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_whoami_tells_what_the_cluster_says_of_the_key_in_the_environment(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TWOLANE_API_KEY", raising=False)
+    bare = run("whoami", "--endpoint", door.endpoint)
+    assert bare.stdout == "client, without a key or certificate\n"
+    monkeypatch.setenv("TWOLANE_API_KEY", "tl_a_b")
+    head, _, row = run("whoami", "--endpoint", door.endpoint).stdout.splitlines()
+    assert head == "client of tenant acme by Bearer tl_a_b", "the door repeats what it was shown"
+    assert row.split() == ["tokens", "600", "-20", "62.0", "s"]
+    value = json.loads(run("whoami", "--endpoint", door.endpoint, "--json").stdout)
+    assert (value["tenant"], value["quotas"][0]["remaining"]) == ("acme", -20)

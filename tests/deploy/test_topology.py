@@ -341,5 +341,3 @@ def test_an_http_port_without_the_door_is_refused(tmp_path: Path) -> None:
 def test_parts_say_only_what_was_given() -> None:
     topology = parse_topology({"pools": [{"role": "both", "pages": 5}], "workers": {"kv_bytes": 9}})
     assert given(topology.options_of(topology.pools[0])) == {"pages": 5}
-
-

@@ -122,6 +122,7 @@ class AgentCluster:
         self.endpoint = f"127.0.0.1:{door}"
         self._ports = dict(zip(self.hosts, ports, strict=True))
         self.agents: dict[str, subprocess.Popen[bytes]] = {}
+        self._launchers: list[Launcher] = []
         self.topology = self.folder / "cluster.yaml"
         self.topology.write_text(
             json.dumps(
@@ -144,6 +145,9 @@ class AgentCluster:
         return self
 
     def __exit__(self, *error: object) -> None:
+        for launcher in self._launchers:
+            if launcher.process.poll() is None:
+                launcher.kill()
         for agent in self.agents.values():
             agent.kill()
             agent.wait()
@@ -172,7 +176,9 @@ class AgentCluster:
         self.agents[host].wait()
 
     def launcher(self, *options: str) -> Launcher:
-        return Launcher(self.topology, self.environment, *options)
+        launcher = Launcher(self.topology, self.environment, *options)
+        self._launchers.append(launcher)
+        return launcher
 
     def evidence(self, name: str) -> Evidence:
         """Of the process of that name that runs."""

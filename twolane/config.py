@@ -16,7 +16,7 @@ API_KEY_VARIABLE = "TWOLANE_API_KEY"
 CONTEXT_VARIABLE = "TWOLANE_CONTEXT"
 DEFAULT_ENDPOINT = "localhost:7200"
 SOCKET_NAME = "admin.sock"  # of operators, at a router
-CONTROLLER_SOCKET_NAME = "controller.sock"  # of operators, at the launcher
+CONTROLLER_SOCKET_NAME = "ctl.sock"  # of operators, at the launcher; paths have 107 bytes
 _ENDPOINT_BOUND = f"HOST:PORT, like {DEFAULT_ENDPOINT}"
 _MAX_PORT = 65535
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import grpc
 
 from twolane.config import CONTROLLER_SOCKET_NAME
-from twolane.deploy.errors import NotProvenError
+from twolane.deploy.errors import NotProvenError, StartError
 from twolane.deploy.launch.events import Event, Kind
 from twolane.deploy.launch.supervisor import Supervisor
 from twolane.rpc.call_gate import Context
@@ -24,6 +24,7 @@ from twolane.security.gate import Gate
 from twolane.security.identity import Identity, Role
 from twolane.v1 import agent_pb2
 
+MOST_PATH_BYTES = 107  # of a unix socket
 CONTROLLER = agent_pb2.DESCRIPTOR.services_by_name["ControllerService"].full_name
 
 
@@ -82,7 +83,12 @@ async def open_controller_door(door: ControllerDoor, folder: Path) -> AsyncItera
     gate = Gate("controller", is_private=True, anonymous=Identity(Role.OPERATOR, "local"))
     server = grpc.aio.server(interceptors=[gate], options=INTERNAL_SERVER_OPTIONS)
     server.add_generic_rpc_handlers((door.handler(),))
-    server.add_insecure_port(f"unix:{folder / CONTROLLER_SOCKET_NAME}")
+    path = folder / CONTROLLER_SOCKET_NAME
+    try:
+        server.add_insecure_port(f"unix:{path}")
+    except RuntimeError as error:
+        why = "set TMPDIR to a shorter path" if len(bytes(path)) > MOST_PATH_BYTES else str(error)
+        raise StartError(f"cannot listen on {path}: {why}") from error
     await server.start()
     try:
         yield

@@ -15,6 +15,7 @@ _MEMORIES = frozenset(
         "PrefixAffinity",  # which worker had which beginning of a prompt
         "PrefixIndex",
         "PageAllocator",  # cached pages
+        "Accounts._accounts",  # by tenant, of which there are as many as keys and certificates name
         "DrainRate",
         "RouterMetrics",
         "Counter",

@@ -287,7 +287,12 @@ def test_folders_of_a_killed_start_are_removed_at_the_next(tmp_path: Path) -> No
             "--lease-s is 0.1; it must be more than --heartbeat-s, which is 1",
         ),
         (["--pages", "2"], 1, "a pool of 2 pages of 16 tokens is too small"),
-        (["--host", "192.0.2.1"], 1, "(--port): 192.0.2.1 is no address of this machine"),
+        (
+            ["--host", "192.0.2.1", "--insecure"],
+            1,
+            "(--port): 192.0.2.1 is no address of this machine",
+        ),
+        (["--host", "192.0.2.1"], 2, "it needs TLS"),
         (["--colour", "red"], 2, "No such option"),
     ],
 )
@@ -325,7 +330,7 @@ def test_a_port_in_use_is_named() -> None:
 
 
 def test_a_worker_that_cannot_listen_says_so(tmp_path: Path) -> None:
-    arguments = ["worker", "--engine", "fake", "--bind-host", "192.0.2.1"]
+    arguments = ["worker", "--engine", "fake", "--bind-host", "192.0.2.1", "--insecure"]
     done = subprocess.run(
         [sys.executable, "-m", "twolane.deploy", *arguments],
         env={**os.environ, "HOME": str(tmp_path)},

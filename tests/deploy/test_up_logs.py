@@ -70,7 +70,7 @@ def test_logs_tell_of_start_join_refusal_loss_and_restart_and_metrics_are_where_
         r"I twolane\.deploy\.process\.child: router-0 serves at 127\.0\.0\.1:\d+",
         rf"I {members}: worker decode-0 announces itself: decode, epoch",
         rf"I {members}: worker prefill-0 \(\w+\) is alive: its session is open",
-        r"I twolane\.router\.router: refused 1 requests \(\w+\); the last: ",
+        r"I twolane\.router\.refusal_log: refused 1 requests \(\w+\); the last: ",
         rf"W {members}: worker decode-0 \(\w+\) is suspect: ",
         rf"W {members}: worker decode-0 \(\w+\) is gone: ",
     ):

@@ -99,7 +99,12 @@ async def kill_a_worker(ray: RayHosts, load: Load) -> None:
     b, before = ray.hosts[1], epochs(ray)
     worker = next(pid for pid in b.pids() if b"twolane.deploy\0worker" in command_of(pid))
     os.kill(worker, signal.SIGKILL)
-    await in_time(lambda: len(epochs(ray)) == 4 and epochs(ray) != before, 60)
+
+    def is_back() -> bool:
+        now = epochs(ray)
+        return len(now) == 4 and now != before
+
+    await in_time(is_back, 60)
 
 
 async def lose_the_control_store(ray: RayHosts, load: Load, for_s: float = 5.0) -> None:

@@ -76,7 +76,16 @@ async def under_load(ray: RayHosts) -> AsyncIterator[Load]:
         await until(load, 8)
     assert load.failures == []
     await asyncio.to_thread(ray.down, a)
-    wait_until(lambda: not (ray.ours(a) + ray.ours(ray.hosts[1])), 10)
+    left: list[str] = []
+
+    def is_all_over() -> bool:
+        left[:] = ray.ours(a) + ray.ours(ray.hosts[1])
+        return not left
+
+    try:
+        wait_until(is_all_over, 10)
+    except AssertionError as error:
+        raise AssertionError(f"left after `down`: {left}") from error
 
 
 async def in_time(holds: Callable[[], bool], within_s: float) -> None:

@@ -21,6 +21,7 @@ from tests.hosts.ray_hosts import RayHosts, command_of, wait_until
 from twolane.admin import AdminClient
 from twolane.status import ClusterStatus
 
+AGENT, CONTROLLER = "ray::AgentActor", "ray::ControllerActor"  # titles
 OPTIONS = "--host {ip} --ports 7300-7399 --insecure"
 pytestmark = pytest.mark.timeout(300)
 
@@ -64,6 +65,18 @@ def test_a_cluster_over_two_hosts_answers_as_one_machine_does_and_leaves_nothing
     wait_until(lambda: not (ray.ours(a) + ray.ours(b)), 10)
 
 
+def test_down_ends_what_runs_on_a_host_whose_agent_is_lost(ray: RayHosts) -> None:
+    a, b = ray.hosts
+    ray.up(a, f"--engine fake --prefill 1 --decode 1 {OPTIONS.format(ip=a.ip)}")
+    ray.kill(b, AGENT)  # a worker that an agent has found is no child of it, and lives on
+    wait_until(lambda: len(ray.ours(b)) == 2, 60)
+    ray.kill_actor("agent-b-")
+    wait_until(lambda: ray.pids(b, AGENT) == [], 20)
+    assert len(ray.ours(b)) == 1
+    ray.down(a)
+    wait_until(lambda: not (ray.ours(a) + ray.ours(b)), 10)
+
+
 @asynccontextmanager
 async def under_load(ray: RayHosts) -> AsyncIterator[Load]:
     """A cluster of fake engines, two workers of each role, and streams before, during and after."""
@@ -97,8 +110,8 @@ async def kill_agents_and_the_controller(ray: RayHosts, load: Load) -> None:
     a, b = ray.hosts
     before = epochs(ray)
     everybody = 3 + 5  # the controller and two agents; the router and four workers
-    ray.kill(a, "ray::ControllerActor")
-    ray.kill(b, "ray::AgentActor")
+    ray.kill(a, CONTROLLER)
+    ray.kill(b, AGENT)
     await in_time(lambda: len(ray.ours(a) + ray.ours(b)) == everybody, 60)
     load.check(silence_s=5.0)
     assert epochs(ray) == before, "what served serves on"
@@ -130,10 +143,16 @@ async def lose_the_control_store(ray: RayHosts, load: Load, for_s: float = 5.0) 
 async def kill_a_raylet(ray: RayHosts, load: Load) -> None:
     """And start another one on its host."""
     b = ray.hosts[1]
+    (old,) = ray.pids(b, AGENT)
     ray.kill(b, "/raylet")
     await until(load, 4)
     ray.start_on(b)
-    await in_time(lambda: len(ray.ours(b)) == 3 and len(epochs(ray)) == 4, 90)
+
+    def is_back() -> bool:
+        its = ray.pids(b, AGENT)
+        return len(its) == 1 and its != [old] and len(ray.ours(b)) == 3 and len(epochs(ray)) == 4
+
+    await in_time(is_back, 90)
 
 
 async def freeze_a_host(ray: RayHosts, load: Load, for_s: float = 8.0) -> None:

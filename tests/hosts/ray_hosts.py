@@ -91,6 +91,10 @@ class RayHosts:
         """Of the processes there whose program, or title, ends so."""
         return [pid for pid in host.pids() if _program(pid).endswith(program)]
 
+    def workers(self, host: Host) -> list[int]:
+        """The pids of workers there that have not ended."""
+        return [pid for pid in host.pids() if b"twolane.deploy\0worker" in command_of(pid)]
+
     def kill_actor(self, prefix: str) -> None:
         """The one of ours whose name begins so, for good."""
         kill = (

@@ -17,7 +17,7 @@ from tests.hosts.answers import answers_at, one_machines_answers
 from tests.hosts.certificates import FLAGS, give_certificates
 from tests.hosts.fake_hosts import Network
 from tests.hosts.load import Load, load_on, until
-from tests.hosts.ray_hosts import RayHosts, command_of, wait_until
+from tests.hosts.ray_hosts import RayHosts, wait_until
 from twolane.admin import AdminClient
 from twolane.status import ClusterStatus
 
@@ -78,12 +78,28 @@ def test_down_ends_what_runs_on_a_host_whose_agent_is_lost(ray: RayHosts) -> Non
 
 
 @asynccontextmanager
+async def seats_held_once(ray: RayHosts) -> AsyncIterator[None]:
+    """Each host has two seats: no third worker is ever there, as long as this lasts."""
+
+    async def look() -> None:
+        while True:
+            for host in ray.hosts:
+                assert len(ray.workers(host)) <= 2, f"{host.name} has {ray.ours(host)}"
+            await asyncio.sleep(0.2)
+
+    async with asyncio.TaskGroup() as tasks:
+        looking = tasks.create_task(look())
+        yield
+        looking.cancel()
+
+
+@asynccontextmanager
 async def under_load(ray: RayHosts) -> AsyncIterator[Load]:
     """A cluster of fake engines, two workers of each role, and streams before, during and after."""
     a = ray.hosts[0]
     options = f"--engine fake --prefill 2 --decode 2 {OPTIONS.format(ip=a.ip)}"
     (*_, ready) = await asyncio.to_thread(ray.up, a, options)
-    async with load_on(ready["endpoint"], streams=4) as load:
+    async with load_on(ready["endpoint"], streams=4) as load, seats_held_once(ray):
         await until(load, 4)
         yield load
         await until(load, 8)
@@ -118,13 +134,12 @@ async def kill_agents_and_the_controller(ray: RayHosts, load: Load) -> None:
 
 
 async def kill_a_worker(ray: RayHosts, load: Load) -> None:
-    b, before = ray.hosts[1], epochs(ray)
-    worker = next(pid for pid in b.pids() if b"twolane.deploy\0worker" in command_of(pid))
-    os.kill(worker, signal.SIGKILL)
+    before = epochs(ray)
+    os.kill(ray.workers(ray.hosts[1])[0], signal.SIGKILL)
 
     def is_back() -> bool:
         now = epochs(ray)
-        return len(now) == 4 and now != before
+        return len(now) == 4 and sum(now[name] != before[name] for name in now) == 1
 
     await in_time(is_back, 60)
 

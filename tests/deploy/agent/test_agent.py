@@ -288,7 +288,7 @@ async def test_agent_ends_what_it_can_and_names_what_it_cannot(tmp_path: Path) -
     theirs = next(each for each in read_evidence(tmp_path / "state") if each.pid == far.pid)
     replace(theirs, pid_namespace="pid:[1]").write(tmp_path / "state")
     async with agent(tmp_path) as server:
-        with pytest.raises(NotProvenError, match="v .* ran in another PID namespace"):
+        with pytest.raises(NotProvenError, match=r"v .* ran in another PID namespace"):
             await server.agent.end_all()
         assert not is_alive(near.pid)
         assert is_alive(far.pid)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -30,7 +31,7 @@ from twolane.deploy.spec.spec_json import to_json
 
 log = logging.getLogger(__name__)
 
-_READY_S = 60.0
+READY_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,26 +55,31 @@ class Agents:
         self._ending = threading.Lock()
         self._silent: list[str] | None = None
 
-    def start(self) -> None:
-        """Start those that are not there. Raises `StartError` where none can be started."""
-        why = "no node of the cluster is alive"
-        for host, node in self._nodes():
-            try:
-                self._start(host, node)
-            except StartError as error:
-                why = str(error)
-                log.error("%s", why)
+    def start(self, within_s: float = READY_S) -> None:
+        """Start those that are not there. Raises `StartError` where none can be started in time."""
+        why = self._start_all(within_s)
         if not self._on:
-            raise StartError(why)
+            raise StartError(why or "no node of the cluster is alive")
 
     def keep(self) -> None:
         """Start an agent on each node that has come since."""
-        for host, node in self._nodes():
-            if node.node_id not in self._on:
-                try:
-                    self._start(host, node)
-                except StartError as error:
-                    log.error("%s", error)
+        self._start_all(READY_S)
+
+    def _start_all(self, within_s: float) -> str:
+        """All at once: a host that is silent holds up no other. Returns why one has failed."""
+        wanted = [each for each in self._nodes() if each[1].node_id not in self._on]
+        with ThreadPoolExecutor(max(len(wanted), 1)) as pool:
+            whys = [*pool.map(lambda each: self._try_start(*each, within_s), wanted)]
+        return next(filter(None, whys), "")
+
+    def _try_start(self, host: HostPlan, node: Node, within_s: float) -> str:
+        """Returns why it has failed, which is logged."""
+        try:
+            self._start(host, node, within_s)
+        except StartError as error:
+            log.error("%s", error)
+            return str(error)
+        return ""
 
     def end(self, *, within_s: float = 30.0) -> list[str]:
         """Have every host kill all that it runs, and end the agents; none is started from here on.
@@ -108,7 +114,7 @@ class Agents:
         alive = nodes()
         return [(host, node) for host in self._hosts for node in alive if node.ip == host.agent.ip]
 
-    def _start(self, host: HostPlan, node: Node) -> None:
+    def _start(self, host: HostPlan, node: Node, within_s: float) -> None:
         import ray
         from ray.exceptions import GetTimeoutError, RayError
 
@@ -116,13 +122,13 @@ class Agents:
         try:
             if host.n_gpus:
                 seat = self._made(partial(_seat, host, node))
-                gpus = ray.get(seat.gpus.remote(), timeout=_READY_S)
+                gpus = ray.get(seat.gpus.remote(), timeout=within_s)
                 plan = replace(plan, gpus=tuple(gpus))
             actor = self._made(partial(_agent, plan, node))
-            endpoint: str = ray.get(actor.endpoint.remote(), timeout=_READY_S)
+            endpoint: str = ray.get(actor.endpoint.remote(), timeout=within_s)
         except GetTimeoutError as error:
             wanted = f" with {host.n_gpus} free GPUs" if host.n_gpus else ""
-            raise StartError(f"Ray started no agent on {name}{wanted} in {_READY_S:g} s") from error
+            raise StartError(f"Ray started no agent on {name}{wanted} in {within_s:g} s") from error
         except RayError as error:
             raise StartError(f"the agent of {name}: {error}") from error
         self._on.add(node.node_id)

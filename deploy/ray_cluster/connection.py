@@ -127,3 +127,10 @@ def outcomes(calls: Mapping[Any, str], within_s: float) -> Iterator[tuple[str, E
             yield calls[done[0]], error
         else:
             yield calls[done[0]], None
+
+
+def was_made_again() -> bool:
+    """In an actor: Ray has made it before, and it died."""
+    import ray
+
+    return bool(ray.get_runtime_context().was_current_actor_reconstructed)

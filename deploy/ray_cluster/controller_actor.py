@@ -19,8 +19,8 @@ from twolane.deploy.launch.events import Event, Kind
 from twolane.deploy.launch.supervisor import Supervisor
 from twolane.deploy.process.child import log_to_stderr
 from twolane.deploy.process.scratch import make_scratch
-from twolane.deploy.ray_cluster.agents import Agents, HostPlan
-from twolane.deploy.ray_cluster.connection import CONTROLLER, kill_actor
+from twolane.deploy.ray_cluster.agents import READY_S, Agents, HostPlan
+from twolane.deploy.ray_cluster.connection import CONTROLLER, kill_actor, was_made_again
 from twolane.deploy.spec.cluster_spec import ClusterSpec, HostSpec
 from twolane.deploy.spec.devices import settled_on
 from twolane.deploy.spec.spec_json import from_json, to_json
@@ -29,6 +29,7 @@ from twolane.rpc.listen import join
 log = logging.getLogger(__name__)
 
 _LOOK_S = 2.0  # between two looks at Ray's nodes
+_AGAIN_S = 5.0  # for agents that were there before this controller was made again
 _POLL_S = 1.0  # that a caller waits for news
 
 
@@ -46,6 +47,7 @@ class ControllerActor:
 
     def __init__(self, plan: str) -> None:
         self._plan = from_json(ClusterPlan, plan)
+        self._is_again = was_made_again()  # then the cluster may be up
         log_to_stderr(self._plan.cluster.log_level)
         self._agents = Agents(self._plan.hosts)
         self._news = threading.Condition()
@@ -94,14 +96,7 @@ class ControllerActor:
             kill_actor(CONTROLLER)
 
     async def _hold(self) -> None:
-        await asyncio.to_thread(self._agents.start)
-        cluster = self._placed()
-        launcher = await AgentLauncher.connected(cluster.hosts, cluster.credentials)
-        try:
-            cluster = settled_on(cluster, launcher.offered, share=self._plan.share_gpus)
-        except StartError:
-            await launcher.close()
-            raise
+        launcher, cluster = await self._connected()
         names = {cluster.router().name, *(worker.name for worker in cluster.workers(""))}
         attaches = bool(names & launcher.running())
         await launcher.end_others(names, cluster.timing.stop_grace_s)
@@ -115,6 +110,28 @@ class ControllerActor:
                 await supervisor.run(self._stop, self._hurry)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+    async def _connected(self) -> tuple[AgentLauncher, ClusterSpec]:
+        """With the agents that answer. Raises `StartError` for a cluster that does not come up; one
+        that was up is waited for, whatever is missing now."""
+        while True:
+            try:
+                await asyncio.to_thread(self._agents.start, _AGAIN_S if self._is_again else READY_S)
+                return await self._settled()
+            except StartError as error:
+                if not self._is_again or self._stop.is_set():
+                    raise
+                log.error("%s", error)
+            await asyncio.sleep(_LOOK_S)
+
+    async def _settled(self) -> tuple[AgentLauncher, ClusterSpec]:
+        cluster = self._placed()
+        launcher = await AgentLauncher.connected(cluster.hosts, cluster.credentials)
+        try:
+            return launcher, settled_on(cluster, launcher.offered, share=self._plan.share_gpus)
+        except StartError:
+            await launcher.close()
+            raise
 
     def _placed(self) -> ClusterSpec:
         """The cluster with the addresses of its hosts."""

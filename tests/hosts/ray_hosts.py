@@ -91,6 +91,11 @@ class RayHosts:
         """Of the processes there whose program, or title, ends so."""
         return [pid for pid in host.pids() if _program(pid).endswith(program)]
 
+    def term(self, host: Host) -> int:
+        """Of the controller whose commands its agent takes."""
+        (path,) = (host.root / "tmp/home/.twolane").glob("*/*/term")
+        return int(json.loads(path.read_text())["number"])
+
     def workers(self, host: Host) -> list[int]:
         """The pids of workers there that have not ended."""
         return [pid for pid in host.pids() if b"twolane.deploy\0worker" in command_of(pid)]

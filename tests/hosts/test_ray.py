@@ -126,9 +126,10 @@ async def kill_agents_and_the_controller(ray: RayHosts, load: Load) -> None:
     a, b = ray.hosts
     before = epochs(ray)
     everybody = 3 + 5  # the controller and two agents; the router and four workers
+    term = ray.term(b)
     ray.kill(a, CONTROLLER)
     ray.kill(b, AGENT)
-    await in_time(lambda: len(ray.ours(a) + ray.ours(b)) == everybody, 60)
+    await in_time(lambda: ray.term(b) > term and len(ray.ours(a) + ray.ours(b)) == everybody, 60)
     load.check(silence_s=5.0)
     assert epochs(ray) == before, "what served serves on"
 
@@ -184,11 +185,29 @@ async def freeze_a_host(ray: RayHosts, load: Load, for_s: float = 8.0) -> None:
     await in_time(lambda: len(epochs(ray)) == 4, 60)
 
 
+async def kill_the_controller_while_a_host_is_frozen(ray: RayHosts, load: Load) -> None:
+    """The next one knows whose seats are lost, and finds the host when it thaws."""
+    a, b = ray.hosts
+    term = ray.term(a)
+    b.freeze()
+    ray.kill(a, CONTROLLER)
+
+    def is_seen() -> bool:
+        seen = next((host for host in status(ray).hosts if host.name == "b"), None)
+        return seen is not None and (seen.state, len(seen.workers)) == ("silent", 2)
+
+    await in_time(lambda: ray.term(a) > term and is_seen(), 60)
+    load.check(silence_s=5.0)
+    b.thaw()
+    await in_time(lambda: ray.term(b) > term and len(epochs(ray)) == 4, 60)
+
+
 FAULTS = (
     kill_agents_and_the_controller,
     kill_a_worker,
     lose_the_control_store,
     freeze_a_host,
+    kill_the_controller_while_a_host_is_frozen,
     kill_a_raylet,
 )
 

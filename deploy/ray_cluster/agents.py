@@ -69,7 +69,7 @@ class Agents:
         """All at once: a host that is silent holds up no other. Returns why one has failed."""
         wanted = [each for each in self._nodes() if each[1].node_id not in self._on]
         with ThreadPoolExecutor(max(len(wanted), 1)) as pool:
-            whys = [*pool.map(lambda each: self._try_start(*each, within_s), wanted)]
+            whys = [*pool.map(lambda its: self._try_start(its[0], its[1], within_s), wanted)]
         return next(filter(None, whys), "")
 
     def _try_start(self, host: HostPlan, node: Node, within_s: float) -> str:

@@ -64,7 +64,7 @@ def test_a_request_is_signed_when_somebody_says_that_its_sender_may_be_that(home
     assert CliRunner().invoke(app, arguments, input="").exit_code != 0, "nobody has said so"
     assert CliRunner().invoke(app, arguments, input="y\n").exit_code == 0
     (signed,) = json.loads(certs(*arguments[1:], "--yes", "--json").output)
-    assert signed["key"] is None
+    assert signed["identity"] == "agent/node-a"
     assert (home / "node-a/node-a.crt").exists()
 
 

@@ -104,8 +104,7 @@ def request(
         return
     rows = Rows(("wrote", "key", "identity", "hosts"), ())
     for each in made:
-        key = "" if each.key is None else each.key.name
-        rows.add_row(str(each.request), key, each.identity, " ".join(each.hosts))
+        rows.add_row(str(each.request), each.key.name, each.identity, " ".join(each.hosts))
     console().print(rows)
     names = " ".join(shlex.quote(each.request.name) for each in made)
     click.echo(f"next, where the authority is, with a copy: twolane certs sign {names}")
@@ -180,8 +179,7 @@ def _show(made: Sequence[Issued], as_json: bool) -> None:
     for each in made:
         until = f"{each.expires:%Y-%m-%d %H:%M} UTC"
         who = each.identity or "authority"
-        key = "" if each.key is None else each.key.name
-        rows.add_row(str(each.cert), key, who, " ".join(each.hosts), until)
+        rows.add_row(str(each.cert), each.key.name, who, " ".join(each.hosts), until)
     console().print(rows)
 
 
@@ -189,7 +187,7 @@ def _fields(issued: Issued) -> dict[str, Any]:
     return {
         "identity": issued.identity,
         "cert": str(issued.cert),
-        "key": None if issued.key is None else str(issued.key),
+        "key": str(issued.key),
         "hosts": issued.hosts,
         "expires": issued.expires.isoformat(),
     }

@@ -48,7 +48,7 @@ class Issued:
 
     identity: str
     cert: Path
-    key: Path | None  # None: it is on another host
+    key: Path  # of one that was requested: beside the request, where that comes from
     hosts: tuple[str, ...]
     expires: datetime.datetime
 
@@ -59,8 +59,8 @@ class Requested:
 
     identity: str
     request: Path
+    key: Path  # beside it, where it comes from
     hosts: tuple[str, ...]
-    key: Path | None = None  # None: it is on another host
 
 
 def init(directory: Path, *, days: int = AUTHORITY_DAYS) -> Issued:
@@ -110,7 +110,7 @@ def request(
         builder = x509.CertificateSigningRequestBuilder().subject_name(_name(str(identity)))
         signed = builder.add_extension(names, critical=False).sign(secret, hashes.SHA256())
         _write({key: _secret_pem(secret), path: signed.public_bytes(_PEM)})
-        made.append(Requested(str(identity), path, tuple(hosts), key))
+        made.append(Requested(str(identity), path, key, tuple(hosts)))
     return made
 
 
@@ -118,7 +118,7 @@ def read_request(path: Path) -> Requested:
     """What a request asks for; whoever signs it must know that its sender may have that. Raises
     `CertsError` for one that asks for no identity of ours, or is not signed with its own key."""
     identity, hosts, _ = _read_request(path)
-    return Requested(str(identity), path, hosts)
+    return Requested(str(identity), path, path.with_suffix(".key"), hosts)
 
 
 def sign(directory: Path, path: Path, *, days: int = DAYS) -> Issued:
@@ -159,9 +159,9 @@ def _issue(
 def _sign(path: Path, days: int, by: _Authority) -> Issued:
     identity, hosts, key = _read_request(path)
     cert = _leaf(identity, hosts, days, key, by)
-    target = path.with_suffix(".crt")
-    _replace({target: cert.public_bytes(_PEM)})
-    return Issued(str(identity), target, None, _hosts(cert), cert.not_valid_after_utc)
+    paths = path.with_suffix(".crt"), path.with_suffix(".key")
+    _replace({paths[0]: cert.public_bytes(_PEM)})
+    return _issued(str(identity), paths, cert)
 
 
 def _read_request(path: Path) -> tuple[Identity, tuple[str, ...], ec.EllipticCurvePublicKey]:

@@ -134,12 +134,13 @@ def test_a_request_becomes_a_certificate_and_its_key_stays_where_it_is(
     tmp_path: Path, far: Path
 ) -> None:
     (asked,) = request(far, ["agent/node-a"], hosts=["10.0.0.5"])
-    assert asked.key is not None
     assert mode(asked.key) == 0o600
     path = brought(tmp_path, asked.request)
-    assert read_request(path) == Requested("agent/node-a", path, ("10.0.0.5",))
+    assert read_request(path) == Requested(
+        "agent/node-a", path, path.with_suffix(".key"), ("10.0.0.5",)
+    )
     signed = sign(tmp_path / "ca", path)
-    assert (signed.identity, signed.hosts, signed.key) == ("agent/node-a", ("10.0.0.5",), None)
+    assert (signed.identity, signed.hosts) == ("agent/node-a", ("10.0.0.5",))
     assert names(signed.cert) == ["spiffe://twolane/agent/node-a", "agent.twolane", "10.0.0.5"]
     files = {each.name for each in (tmp_path / "ca").iterdir()}
     assert files == {"ca.crt", "ca.key", "node-a.csr", "node-a.crt"}

@@ -184,8 +184,8 @@ def _decode_fp8_kernel(
                 value_scales = tl.where(keep, value_scales, 1.0)
                 # The logarithm of a scale to within 0.09, from its bits: enough to shift weights
                 # so that none, times its scale, is much above WEIGHT_ONE.
-                level = tl.maximum(value_scales, LEAST_SCALE).to(tl.int32, bitcast=True).to(tl.float32)
-                level = level * 2**-23 - 127.0
+                level = tl.maximum(value_scales, LEAST_SCALE).to(tl.int32, bitcast=True)
+                level = level.to(tl.float32) * 2**-23 - 127.0
                 scores = _product(keys, q, HALVES)
                 scores = scores * (key_scales[:, None] * unit[None, :])
                 scores = tl.where(keep[:, None], scores, float("-inf"))

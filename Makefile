@@ -69,6 +69,8 @@ check: lint
 # Without triton the tests of kernels would skip. They run in one process: the last of them looks at
 # what the others have run.
 test: lint
+	@command -v redis-server >/dev/null || \
+	    { echo "there is no redis-server; on Debian and Ubuntu: apt install redis-server" >&2; exit 1; }
 	$(BIN)/python -c 'import triton'
 	$(BIN)/pytest tests/engine/kernels
 	$(BIN)/pytest -n 2 --dist loadfile --ignore tests/engine/kernels

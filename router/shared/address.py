@@ -11,6 +11,7 @@ are for the sentinels. Passwords may be percent-encoded.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -45,6 +46,12 @@ class StoreAddress:
 
     def __repr__(self) -> str:
         return f"<{self}>"
+
+
+def without_secrets(text: str) -> str:
+    """A text that may have addresses in it, for people."""
+    text = re.sub(r"(?<=://)[^/\s]*@", "…@", text)
+    return re.sub(r"(?<=sentinel_password=)[^&\s]*", "…", text)
 
 
 def parse_address(url: str) -> StoreAddress:

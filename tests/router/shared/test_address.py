@@ -2,7 +2,7 @@
 
 import pytest
 
-from twolane.router.shared.address import parse_address
+from twolane.router.shared.address import parse_address, without_secrets
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,13 @@ def test_an_address_has_all_that_a_url_says() -> None:
     assert (address.username, address.password) == ("u", "p@ss")
     assert (address.ca, address.cert, address.key) == ("c", "d", "e")
     assert (address.sentinel_username, address.sentinel_password) == ("f", "")
+
+
+def test_a_text_is_shown_without_the_secrets_of_its_addresses() -> None:
+    text = "--store 'redis+sentinel://u:secret@a,b/tw?sentinel_password=secret&ca=c' --port 1"
+    shown = "--store 'redis+sentinel://…@a,b/tw?sentinel_password=…&ca=c' --port 1"
+    assert without_secrets(text) == shown
+    assert without_secrets("https://h/x?a=b me@there") == "https://h/x?a=b me@there"
 
 
 @pytest.mark.parametrize(

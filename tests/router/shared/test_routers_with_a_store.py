@@ -87,8 +87,8 @@ async def test_a_quota_of_requests_at_once_holds_for_all_routers_with_a_store_an
                     server.kill()
                 await until(partial(_are, stores, is_up), phase)
                 # at first all of them are the first router's, then each has its part
-                tasks = await _fill(a, phase, 4 if is_up else 2)
-                tasks += await _fill(b, phase, 0 if is_up else 2)
+                tasks = await _fill(a, f"{phase} a", 4 if is_up else 2)
+                tasks += await _fill(b, f"{phase} b", 0 if is_up else 2)
                 for task in tasks:
                     task.cancel()
                 await until(lambda: not live(a) + live(b), "all have ended")

@@ -20,6 +20,7 @@ from twolane.errors import (
     UnavailableError,
 )
 from twolane.router.background import Background
+from twolane.router.claims import Claims
 from twolane.router.config import RouterConfig
 from twolane.router.dispatch.board import Observer
 from twolane.router.dispatch.dispatch import Dispatcher
@@ -32,6 +33,7 @@ from twolane.router.refusal_log import RefusalLog
 from twolane.router.requests.readers import Readers
 from twolane.router.requests.request import Job, Label, Request
 from twolane.router.status import make_service_status, make_status
+from twolane.router.store import Store
 from twolane.router.tenants.accounts import Level, no_limits
 from twolane.router.text.codec import TextCodec
 from twolane.rpc.link import LinkBrokenError
@@ -40,8 +42,6 @@ from twolane.security.keys import TenantLimits
 from twolane.v1 import cluster_pb2, inference_pb2, worker_pb2
 
 log = logging.getLogger(__name__)
-
-_HANG_UP_S = 0.05  # within which a hang-up is heard of that came before a request
 
 LAST_WORDS_S = 0.1
 
@@ -60,11 +60,13 @@ class Router:
         *,
         observer: Observer | None = None,
         limits_of: Callable[[str], TenantLimits] = no_limits,
+        store: Store | None = None,
     ) -> None:
         self.config = config
         self._dialer = dialer
         self._text = text
-        self._dispatcher = Dispatcher(config, observer, limits_of)
+        self._dispatcher = Dispatcher(config, observer, limits_of, store)
+        self._claims = Claims(self._dispatcher.board)
         self.refusals = RefusalLog(self._dispatcher.board.counters)
         self._intake = Intake(config, self._dispatcher.members, text)
         self._sessions: dict[int, tuple[WorkerSession, asyncio.Task[None]]] = {}
@@ -72,7 +74,7 @@ class Router:
         self._wakes: dict[Request, asyncio.Event] = {}
         self._readers = Readers(config.readers)
         self._tasks = Background()
-        self._epoch = secrets.randbits(63) + 1  # of this process, among all of its router_id
+        self._epoch = config.epoch or secrets.randbits(63) + 1
         self._is_stopping = False
         self._is_flush_due = False
         self._started = 0.0
@@ -325,19 +327,9 @@ class Router:
             job = await self._intake.make_job(
                 message, arrived, time_left_s, caller, default_max_tokens=default_max_tokens
             )
-            await self._claim(job)
+        with self.refusals.logging():
+            await self._claims.take(job)
         return job
-
-    async def _claim(self, job: Job) -> None:
-        """Make the label the job's, or raise `DuplicateRequestError`. A client that hangs up and
-        asks again at once may be heard in the other order, so a label in use is looked at twice.
-        """
-        store = self._dispatcher.board.store
-        if await store.claim(job.label, job.submission_id):
-            return
-        await asyncio.sleep(_HANG_UP_S)
-        if not await store.claim(job.label, job.submission_id):
-            raise job.label.in_use_error()
 
     def _submit(self, job: Job) -> Request:
         detokenizer = self._text.detokenizer(job.token_ids) if self._text else None
@@ -345,8 +337,7 @@ class Router:
             with self.refusals.logging():
                 return self._dispatcher.submit(job, detokenizer, self._loop.time())
         finally:
-            if job.submission_id not in self._dispatcher.board.requests:
-                self._dispatcher.board.store.release(job.label, job.submission_id)
+            self._claims.drop(job)
             self._flush()
 
     def _flush(self) -> None:

@@ -10,7 +10,7 @@ from dataclasses import asdict
 
 import grpc
 
-from twolane.errors import InvalidParameterError, InvalidRequestError
+from twolane.errors import InvalidParameterError, InvalidRequestError, UnimplementedError
 from twolane.router.limits import check_tenant
 from twolane.router.router import Router
 from twolane.rpc.call_gate import CallGate, Context
@@ -37,6 +37,9 @@ class Door:
                 "Generate": unary_stream(
                     inference_pb2.GenerateRequest, self._generate, calls, check=self._check_room
                 ),
+                "Resume": unary_stream(
+                    inference_pb2.ResumeRequest, self._resume, calls, check=self._check_room
+                ),
                 "Cancel": unary(inference_pb2.CancelRequest, self._cancel, calls),
                 "ListModels": unary(inference_pb2.ListModelsRequest, self._list_models, calls),
                 "GetStatus": unary(inference_pb2.GetStatusRequest, self._get_status, calls),
@@ -58,6 +61,9 @@ class Door:
         async with aclosing(generating) as answer:
             async for response in answer:
                 await context.write(response)
+
+    async def _resume(self, request: inference_pb2.ResumeRequest, context: Context) -> None:
+        raise UnimplementedError("this router resumes no answers of other routers yet")
 
     async def _cancel(
         self, request: inference_pb2.CancelRequest, context: Context

@@ -12,18 +12,21 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections import Counter
 from dataclasses import asdict, dataclass
+from itertools import repeat
 from typing import Any
 
 import grpc
 
 from twolane.rpc.options import CHANNEL_OPTIONS
-from twolane.v1 import inference_pb2, sampling_pb2
+from twolane.v1 import inference_pb2, inference_pb2_grpc, sampling_pb2
 
 GENERATE = "/twolane.v1.InferenceService/Generate"
 PROMPT = [20 + nth % 200 for nth in range(64)]
 STARTS_A_SECOND = 250
-WAYS = ("http", "grpc")
+GRANT_TOKENS = 256
+WAYS = ("http", "grpc", "multiplexed")
 FLAVOURS = ("plain", "logprobs", "usage")
 
 
@@ -135,6 +138,55 @@ class GrpcStreams(Streams):
                 first.set()
 
 
+class MultiplexedStreams(Streams):
+    """All on one stream, read as it comes."""
+
+    async def open(self) -> None:
+        self._channel = grpc.aio.insecure_channel(self.config.endpoint, options=CHANNEL_OPTIONS)
+        await self._channel.channel_ready()
+        self._call = inference_pb2_grpc.InferenceServiceStub(self._channel).Multiplex()
+        self._turn = asyncio.Lock()
+        self._n_started = 0
+        self._firsts: dict[int, asyncio.Event] = {}
+        self._ends: dict[int, asyncio.Event] = {}
+        self._n_read: Counter[int] = Counter()
+        self._reading = asyncio.create_task(self._read_all())
+
+    async def read(self, n_tokens: int, first: asyncio.Event) -> None:
+        self._n_started += 1
+        number = self._n_started
+        self._firsts[number], self._ends[number] = first, asyncio.Event()
+        start = inference_pb2.AnswerStart(answer=number, generate=request(self.config, n_tokens))
+        await self._say(inference_pb2.MultiplexRequest(starts=[start]))
+        await self._ends[number].wait()
+
+    async def _read_all(self) -> None:
+        while (message := await self._call.read()) is not grpc.aio.EOF:
+            for part in message.parts:
+                assert not part.status, part.status
+                self._note(part.answer, len(part.response.tokens))
+                if part.response.finish_reason:
+                    self._ends[part.answer].set()
+            for number, count in zip(message.answers, message.counts or repeat(1), strict=False):
+                self._note(number, count)
+            said = inference_pb2.MultiplexRequest()
+            for number in {*message.answers, *(part.answer for part in message.parts)}:
+                if self._n_read[number] % GRANT_TOKENS == 0:
+                    said.reads.add(answer=number, n_tokens=self._n_read[number])
+            if said.reads:
+                await self._say(said)
+
+    async def _say(self, said: inference_pb2.MultiplexRequest) -> None:
+        async with self._turn:
+            await self._call.write(said)
+
+    def _note(self, number: int, n_tokens: int) -> None:
+        if n_tokens:
+            self._firsts[number].set()
+            self._n_read[number] += n_tokens
+            self.n_tokens += n_tokens
+
+
 def request(config: ClientConfig, n_tokens: int) -> inference_pb2.GenerateRequest:
     sampling = sampling_pb2.SamplingParams(max_tokens=n_tokens, temperature=0, ignore_eos=True)
     if config.flavour == "logprobs":
@@ -145,7 +197,8 @@ def request(config: ClientConfig, n_tokens: int) -> inference_pb2.GenerateReques
 
 
 async def run(config: ClientConfig) -> None:
-    streams = {"http": HttpStreams, "grpc": GrpcStreams}[config.way](config)
+    kinds = {"http": HttpStreams, "grpc": GrpcStreams, "multiplexed": MultiplexedStreams}
+    streams = kinds[config.way](config)
     await streams.open()
     loop = asyncio.get_running_loop()
     async with asyncio.TaskGroup() as tasks:

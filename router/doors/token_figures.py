@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.utils import floatToGoString
 
 
 class _OfModel:
@@ -49,7 +48,7 @@ class TokenFigures:
         tokens = CounterMetricFamily(
             "twolane_router_generated_tokens", "Tokens of answers, at the door", labels=("model",)
         )
-        names = [floatToGoString(bound_s) for bound_s in (*self._bounds_s, float("inf"))]
+        names = [*map(str, self._bounds_s), "+Inf"]
         for model, figures in self._of.items():
             buckets = zip(names, accumulate(figures.counts), strict=True)
             gaps.add_metric((model,), list(buckets), figures.sum_s)

@@ -17,7 +17,15 @@ from twolane.router.text.stops import StopWatch
 class AnswerText:
     """Owned by one answer. The text of its first `min_tokens` is not searched for stop strings."""
 
-    __slots__ = ("_detokenizer", "_has_stops", "_is_over", "_min_tokens", "_n_tokens", "_stops", "_unsent")
+    __slots__ = (
+        "_detokenizer",
+        "_has_stops",
+        "_is_over",
+        "_min_tokens",
+        "_n_tokens",
+        "_stops",
+        "_unsent",
+    )
 
     def __init__(self, detokenizer: Detokenizer, stops: Sequence[str], min_tokens: int) -> None:
         self._detokenizer = detokenizer

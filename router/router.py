@@ -22,6 +22,7 @@ from twolane.errors import (
 from twolane.router.background import Background
 from twolane.router.claims import Claims
 from twolane.router.config import RouterConfig
+from twolane.router.deliveries import Deliveries, Delivery
 from twolane.router.dispatch.board import Observer
 from twolane.router.dispatch.dispatch import Dispatcher
 from twolane.router.intake import Intake
@@ -30,7 +31,6 @@ from twolane.router.members.member import MemberState
 from twolane.router.members.model import ModelFacts
 from twolane.router.members.session import WorkerDialer, WorkerSession
 from twolane.router.refusal_log import RefusalLog
-from twolane.router.requests.readers import Readers
 from twolane.router.requests.request import Job, Label, Request
 from twolane.router.status import make_service_status, make_status
 from twolane.router.store import Store
@@ -70,9 +70,7 @@ class Router:
         self.refusals = RefusalLog(self._dispatcher.board.counters)
         self._intake = Intake(config, self._dispatcher.members, text)
         self._sessions: dict[int, tuple[WorkerSession, asyncio.Task[None]]] = {}
-        # by the very request: its id is free for another while its client still reads
-        self._wakes: dict[Request, asyncio.Event] = {}
-        self._readers = Readers(config.readers)
+        self._deliveries = Deliveries(config.readers)
         self._tasks = Background()
         self._epoch = config.epoch or secrets.randbits(63) + 1
         self._is_stopping = False
@@ -119,45 +117,45 @@ class Router:
         Raises a `TwolaneError` instead of the rest. Closing the iterator early (or cancelling its
         task) cancels the request at both workers.
         """
-        job = await self._admit(message, caller, time_left_s, default_max_tokens)
-        request = self._submit(job)
-        del job  # with its prompt, which must not outlive the request
-        wake = self._wakes[request] = asyncio.Event()
-        wake.set()  # there may be news since it was submitted
-        try:
-            self._readers.begin(request, self._loop.time())
-            yield inference_pb2.GenerateResponse(
-                request_id=request.job.request_id,
-                submission_id=request.job.submission_id,
-                resume_token=request.job.resume_token,
-                seed=request.job.params.seed,
-                model=request.job.model,
-                prompt_tokens=request.n_prompt,
-            )
-            self._readers.finish(request)
-            is_over = False
-            while not is_over:
+        opening = self.open(
+            message, caller, time_left_s=time_left_s, default_max_tokens=default_max_tokens
+        )
+        with await opening as delivery:
+            wake = asyncio.Event()
+            delivery.on_news = wake.set
+            wake.set()  # there may be news since it was submitted
+            delivery.block()
+            yield delivery.first()
+            delivery.unblock()
+            while not delivery.is_over:
                 await wake.wait()
                 wake.clear()
-                is_over = request.is_over  # before the yield: what comes during it waits for us
-                response = request.answer.take()
-                if is_over and request.ledger is not None:
-                    response = response or inference_pb2.GenerateResponse()
-                    response.finish_reason = request.finish_reason
-                    response.ledger.CopyFrom(request.ledger)
-                if response is not None:
-                    self._readers.begin(request, self._loop.time())
-                    yield response
-                    self._readers.finish(request)
-            if request.error is not None:
-                raise request.error
-        finally:
-            del self._wakes[request]
-            self._readers.forget(request)
-            if not request.is_over:
-                left = CancelledError("the client left")
-                self._dispatcher.end(request.job.submission_id, left, self._loop.time())
-                self._flush()
+                piece = delivery.take()
+                if piece is not None:
+                    delivery.block()
+                    yield piece.to_response()
+                    delivery.unblock()
+            if delivery.error is not None:
+                raise delivery.error
+
+    async def open(
+        self,
+        message: inference_pb2.GenerateRequest,
+        caller: Identity = ANONYMOUS,
+        *,
+        time_left_s: float | None = None,
+        default_max_tokens: int | None = None,
+    ) -> Delivery:
+        """Admit a request; for the rest see `generate`. Close what is returned."""
+        job = await self._admit(message, caller, time_left_s, default_max_tokens)
+        request = self._submit(job)
+        return self._deliveries.add(request, self._leave)
+
+    def _leave(self, request: Request) -> None:
+        if not request.is_over:
+            left = CancelledError("the client left")
+            self._dispatcher.end(request.job.submission_id, left, self._loop.time())
+            self._flush()
 
     def check_room(
         self,
@@ -357,10 +355,7 @@ class Router:
                 link.send(command)
             except LinkBrokenError:
                 continue  # as above: its receiver learns of it too, and tells
-        for request in self._dispatcher.take_touched():
-            wake = self._wakes.get(request)
-            if wake is not None:
-                wake.set()
+        self._deliveries.tell(self._dispatcher.take_touched())
 
     async def _tick_forever(self) -> None:
         while True:
@@ -372,7 +367,7 @@ class Router:
 
     def _end_unread(self) -> None:
         """End what its client does not read; it hears why when it reads on."""
-        for request, reason in self._readers.cut(self._loop.time()):
+        for request, reason in self._deliveries.readers.cut(self._loop.time()):
             log.info("request %s ends: %s", request.job.request_id, reason.message)
             if not request.is_over:
                 self._dispatcher.end(request.job.submission_id, reason, self._loop.time())

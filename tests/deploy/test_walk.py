@@ -48,6 +48,7 @@ LISTENERS: Mapping[str, Mapping[str, str]] = {
     "clients": {
         "twolane.v1.InferenceService/Generate": "client",
         "twolane.v1.InferenceService/Resume": "client",
+        "twolane.v1.InferenceService/Multiplex": "client",
         "twolane.v1.InferenceService/Cancel": "client",
         "twolane.v1.InferenceService/ListModels": "client",
         "twolane.v1.InferenceService/GetStatus": "client",

@@ -69,6 +69,8 @@ check: lint
 # Without triton the tests of kernels would skip. Three processes on two cores: tests of clusters wait
 # for other processes much of their time. tests/scheduling.py deals the files out.
 test: lint
+	@command -v redis-server >/dev/null || \
+	    { echo "there is no redis-server; on Debian and Ubuntu: apt install redis-server" >&2; exit 1; }
 	$(BIN)/python -c 'import triton'
 	$(BIN)/pytest -n 3 --dist loadfile
 

@@ -86,6 +86,7 @@ def up(context: click.Context, /, **given: Any) -> None:
     from twolane.deploy.cli.topology_options import read_options
     from twolane.deploy.launch.supervisor import Supervisor
     from twolane.deploy.spec.topology_file import write_topology
+    from twolane.router.shared.address import without_secrets
 
     scratch: Path = context.obj
     out, log_dir = sys.stdout, (given["log_dir"] or scratch).absolute()
@@ -93,7 +94,7 @@ def up(context: click.Context, /, **given: Any) -> None:
     try:
         topology = read_options(said(context))
         if given["print_topology"]:
-            print(write_topology(topology), end="")
+            print(without_secrets(write_topology(topology)), end="")
             return
         cluster = _cluster(topology, given["secret_file"], scratch)
         # agents' hosts and those of another Ray have their own ports and files

@@ -36,7 +36,7 @@ class Hosts(Protocol):
         """Call it when the cluster is up: from now on a failure of the launcher ends no process."""
         ...
 
-    def say_off(self, host_name: str) -> str:
+    async def say_off(self, host_name: str) -> str:
         """Accept an operator's statement that a host which does not answer is switched off. Returns
         the proof for display; raises `NotProvenError` for a host that answers."""
         ...

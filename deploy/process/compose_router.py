@@ -9,7 +9,7 @@ from pathlib import Path
 from twolane.deploy.process.descriptors import Shares
 from twolane.deploy.process.overrides import with_given
 from twolane.deploy.spec.settings import AUTO, NONE
-from twolane.deploy.spec.specs import RouterSpec
+from twolane.deploy.spec.specs import RouterSpec, new_epoch
 from twolane.router.config import (
     AdmissionConfig,
     GrpcDoorConfig,
@@ -18,6 +18,8 @@ from twolane.router.config import (
     MembershipConfig,
     RouterConfig,
 )
+from twolane.router.shared.address import parse_address
+from twolane.router.shared.redis_store import StoreConfig
 from twolane.router.text.model_defaults import FILE, NO_DEFAULTS, ModelDefaults, read_defaults
 from twolane.router.text.model_files import ModelFilesError
 
@@ -33,6 +35,7 @@ def router_config(spec: RouterSpec) -> RouterConfig:
         log.info("requests for %s that say nothing else take %s", spec.model.name, words)
     return RouterConfig(
         router_id=spec.router_id,
+        epoch=new_epoch(),
         models=(spec.model.name,),
         defaults={spec.model.name: defaults},
         limits=with_given(
@@ -51,6 +54,14 @@ def router_config(spec: RouterSpec) -> RouterConfig:
             growth_reserve_tokens=settings.growth_tokens,
         ),
     )
+
+
+def store_config(spec: RouterSpec) -> StoreConfig | None:
+    """None: it shares nothing with other routers."""
+    url = spec.settings.store
+    if url is None:
+        return None
+    return StoreConfig(address=parse_address(url), cluster=spec.settings.store_cluster)
 
 
 def _defaults(spec: RouterSpec) -> ModelDefaults:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from twolane.deploy.errors import StartError
 from twolane.deploy.spec.specs import ProcessSpec, RouterSpec
+from twolane.router.shared.address import without_secrets
 from twolane.rpc.listen import ListenError
 from twolane.security.credentials import Protection, UnprotectedError
 
@@ -59,7 +60,7 @@ def _lines(command: Sequence[str]) -> str:
     `--insecure`."""
     ca, cert, key = (CERTS / name for name in ("ca.crt", "router-0.crt", "router-0.key"))
     files = f"--tls-ca {ca} --tls-cert {cert} --tls-key {key}"
-    typed = shlex.join(command)
+    typed = without_secrets(shlex.join(command))
     lines = [f"  {typed} {files}"]
     if not cert.expanduser().exists():
         lines.insert(0, "  twolane certs issue router/router-0 --host $(hostname) --host localhost")

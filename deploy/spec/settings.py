@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from twolane.kvtransfer.page_lane import PageLane
+from twolane.kvtransfer.transport_names import TRANSPORTS
 from twolane.options import option
+from twolane.router.shared.address import parse_address
 from twolane.rpc.listen import MAX_PORT, is_unspecified, port_range
 
 MAX_SOCKETS = 64  # from a sender to a receiver
 _HTTP_ABOVE = 2  # between them, workers come in where a router is started alone
 PREFILL, DECODE = "prefill", "decode"
-TRANSPORTS = ("cuda_ipc", "shm", "unix", "nixl", "tcp")  # best first; see kvtransfer
 AUTO, NONE = "auto", "none"  # whose generation_config.json: the model's, nobody's
 LAUNCHER = "controller"  # {name} in the paths of its TLS files
 BUNDLED = "bundled"  # the model that comes with us
@@ -178,6 +179,15 @@ class RouterSettings:
     keys: str | None = option(
         None, "Ask clients for API keys: the file that `twolane auth` writes.", metavar="FILE"
     )
+    store: str | None = option(
+        None,
+        "A Redis that routers share: redis://HOST, rediss://…, redis+sentinel://HOST,HOST/SERVICE.",
+        metavar="URL",
+        is_secret=True,
+    )
+    store_cluster: str = option(
+        "default", "This cluster's name in the store, which may have several."
+    )
     max_prompt_tokens: int | None = option(None, "Longer prompts are refused.", least=1)
     max_output_tokens: int | None = option(
         None, "Longest answer; more max_tokens are refused.", least=1
@@ -190,6 +200,8 @@ class RouterSettings:
             raise ValueError(
                 "http_port says where the HTTP door is, no_http that there is none: give one"
             )
+        if self.store is not None:
+            parse_address(self.store)
 
     @property
     def http_door(self) -> int | None:

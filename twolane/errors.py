@@ -6,6 +6,7 @@
     ├── UnauthenticatedError       UNAUTHENTICATED      show a certificate or key that counts here
     ├── PermissionDeniedError      PERMISSION_DENIED    this caller may not do that here
     ├── DuplicateRequestError      ALREADY_EXISTS       that request id is in use
+    ├── PreconditionError          FAILED_PRECONDITION  what it names is not as the caller thinks
     ├── UnknownModelError          NOT_FOUND            no worker serves that model
     ├── OverloadedError            RESOURCE_EXHAUSTED   come back after `retry_after_s`
     │   └── QuotaError                                  the caller's own quota is used up
@@ -94,6 +95,13 @@ class DuplicateRequestError(TwolaneError):
     """A request with the same `request_id` is running."""
 
     reason = "DUPLICATE_REQUEST"
+
+
+class PreconditionError(TwolaneError):
+    """What the caller wants to change is not as it thinks: the worker was started again, or the
+    ticket of its drain was taken. Look again."""
+
+    reason = "NOT_AS_EXPECTED"
 
 
 class UnknownModelError(TwolaneError):

@@ -25,6 +25,7 @@ _STATUS_OF: dict[type[errors.TwolaneError], int] = {
     errors.PermissionDeniedError: 403,
     errors.UnknownModelError: 404,
     errors.DuplicateRequestError: 409,
+    errors.PreconditionError: 412,
     errors.OverloadedError: 429,
     errors.QuotaError: 429,
     errors.CancelledError: CLIENT_LEFT,

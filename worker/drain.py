@@ -1,4 +1,4 @@
-"""What a worker that takes no new rows still has, and the ticket with which it may be killed.
+"""What a worker that takes no new rows still has, and the ticket that says it may be killed.
 
     taking rows --- drain ---> draining --- no blocker ---> ticket --- taken ---> (killed)
          ^                        |                           |
@@ -6,7 +6,7 @@
 
 With a ticket, SIGKILL loses nothing: no row is here, no step runs, no peer reads or writes pages,
 every router knows of the drain, and has confirmed the last tokens of its rows (or their grace is
-over, so that nobody could ask for them any more). A ticket is given once and holds until an undo:
+over, so that no router could ask for them any more). A ticket is given once and holds until an undo:
 nothing that would be in its way can begin here meanwhile, since new rows are refused. Taking it
 makes the drain final.
 """

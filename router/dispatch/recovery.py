@@ -166,9 +166,7 @@ class Recovery:
 
     def hand_over(self, request: Request, attempt: Attempt, now: float) -> bool:
         """Resume elsewhere what is on a decode worker that is to be emptied, if there is room for
-        it now. A row that its prefill worker still computes is finished there."""
-        if attempt.state not in (A.PLACED, A.DECODING):
-            return False
+        it now."""
         reserve = self._board.config.admission.growth_reserve_tokens
         need = Need(
             n_tokens=request.n_tokens,

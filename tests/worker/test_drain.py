@@ -197,3 +197,17 @@ def test_a_router_that_confirms_nothing_is_waited_for_no_longer_than_the_grace(p
         assert report(worker).has_ticket
 
     play(scene)
+
+
+def test_a_cancelled_row_is_not_in_the_way(play: Play) -> None:
+    async def scene(town: WorkerCluster) -> None:
+        worker = town.add("w", "pd")
+        start(town, worker, worker)
+        await town.router.wait_for(lambda: len(town.router.tokens[A]) >= 3)
+        town.router.drain(worker)
+        await town.router.wait_for(lambda: told(town).draining, 0.1)
+        town.router.confirm(worker)
+        town.router.cancel(A, worker)
+        await town.router.wait_for(lambda: told(town).drain.has_ticket, 0.5)
+
+    play(scene)

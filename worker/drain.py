@@ -6,9 +6,9 @@
 
 With a ticket, SIGKILL loses nothing: no row is here, no step runs, no peer reads or writes pages,
 every router knows of the drain, and has confirmed the last tokens of its rows (or their grace is
-over, so that no router could ask for them any more). A ticket is given once and holds until an undo:
-nothing that would be in its way can begin here meanwhile, since new rows are refused. Taking it
-makes the drain final.
+over, so that no router could ask for them any more). A ticket is given once and holds until an
+undo: nothing that would be in its way can begin here meanwhile, since new rows are refused. Taking
+it makes the drain final.
 """
 
 from __future__ import annotations

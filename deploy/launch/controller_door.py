@@ -61,7 +61,7 @@ class ControllerDoor:
     ) -> agent_pb2.SayHostOffResponse:
         self._audit(request.who, f"has seen {request.host} off", request.host)
         try:
-            proof = self._supervisor.say_off(request.host)
+            proof = await self._supervisor.say_off(request.host)
         except NotProvenError as error:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"not proven: {error}")
         return agent_pb2.SayHostOffResponse(proof=proof)

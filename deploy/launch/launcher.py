@@ -35,7 +35,7 @@ class Hosts(Protocol):
         """The cluster is up: from now on a failure of the launcher ends no process."""
         ...
 
-    def say_off(self, host_name: str) -> str:
+    async def say_off(self, host_name: str) -> str:
         """Take an operator's word that a silent host is off. Returns the proof in words; raises
         `NotProvenError` for a host that answers."""
         ...

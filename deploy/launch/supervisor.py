@@ -114,11 +114,11 @@ class Supervisor:
         how = await self._launcher.wait_exit(handle)
         return f"{worker_id} {how}" + " (proof of class A)" * (self._hosts is None)
 
-    def say_off(self, host_name: str) -> str:
+    async def say_off(self, host_name: str) -> str:
         """Take an operator's word that a host is off. Raises `NotProvenError`."""
         if self._hosts is None:
             raise NotProvenError("this cluster is on one machine: fence its workers")
-        return self._hosts.say_off(host_name)
+        return await self._hosts.say_off(host_name)
 
     async def _start(self, spec: ProcessSpec) -> Handle:
         self._tell(Event(kind=Kind.STARTING, name=spec.name, epoch=spec.epoch))

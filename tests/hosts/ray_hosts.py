@@ -81,15 +81,36 @@ class RayHosts:
 
     def kill(self, host: Host, program: str, number: signal.Signals = signal.SIGKILL) -> list[int]:
         """Send a signal to the processes whose program, or title, ends so; returns their pids."""
-        pids = [pid for pid in host.pids() if _program(pid).endswith(program)]
+        pids = self.pids(host, program)
         assert pids, f"no {program} on {host.name}"
         for pid in pids:
             os.kill(pid, number)
         return pids
 
+    def pids(self, host: Host, program: str) -> list[int]:
+        """Of the processes there whose program, or title, ends so."""
+        return [pid for pid in host.pids() if _program(pid).endswith(program)]
+
+    def term(self, host: Host) -> int:
+        """Of the controller whose commands its agent takes."""
+        (path,) = (host.root / "tmp/home/.twolane").glob("*/*/term")
+        return int(json.loads(path.read_text())["number"])
+
+    def workers(self, host: Host) -> list[int]:
+        """The pids of workers there that have not ended."""
+        return [pid for pid in host.pids() if b"twolane.deploy\0worker" in command_of(pid)]
+
+    def kill_actor(self, prefix: str) -> None:
+        """The one of ours whose name begins so, for good."""
+        kill = (
+            "import ray; from twolane.deploy.ray_cluster.connection import *; "
+            f"connect('auto', 'default'); (name,) = our_actors('{prefix}'); kill_actor(name)"
+        )
+        self.hosts[0].run(f'{self._env} {PYTHON} -c "{kill}"')
+
     def ours(self, host: Host) -> list[str]:
-        """The command lines of our processes and actors there."""
-        lines = host.run("ps -eo args --no-headers").splitlines()
+        """The pids, their parents' and the command lines of our processes and actors there."""
+        lines = host.run("ps -eo pid,ppid,args --no-headers").splitlines()
         marks = ("twolane.deploy", "ray::AgentActor", "ray::ControllerActor", "ray::SeatActor")
         return [line for line in lines if any(mark in line for mark in marks)]
 

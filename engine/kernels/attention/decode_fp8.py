@@ -41,6 +41,7 @@ from twolane.engine.kernels.pdl import ready
 
 LARGEST: tl.constexpr = tl.constexpr(448.0)  # of e4m3
 WEIGHT_ONE: tl.constexpr = tl.constexpr(256.0)  # a weight of 1 in FP8
+LEAST_SCALE: tl.constexpr = tl.constexpr(2.0**-60)  # keeps sums of weights within float32
 REST_ONE: tl.constexpr = tl.constexpr(16.0)  # 1 in the second part, at most 1/28 of 448
 MERGE_ROWS = 32  # partial answers merged at a time: more need the registers of a fourth program
 
@@ -183,7 +184,8 @@ def _decode_fp8_kernel(
                 value_scales = tl.where(keep, value_scales, 1.0)
                 # The logarithm of a scale to within 0.09, from its bits: enough to shift weights
                 # so that none, times its scale, is much above WEIGHT_ONE.
-                level = value_scales.to(tl.int32, bitcast=True).to(tl.float32) * 2**-23 - 127.0
+                level = tl.maximum(value_scales, LEAST_SCALE).to(tl.int32, bitcast=True)
+                level = level.to(tl.float32) * 2**-23 - 127.0
                 scores = _product(keys, q, HALVES)
                 scores = scores * (key_scales[:, None] * unit[None, :])
                 scores = tl.where(keep[:, None], scores, float("-inf"))

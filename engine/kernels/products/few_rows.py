@@ -34,6 +34,25 @@ class PartialSums:
         self.counters = torch.zeros(programs, dtype=torch.int32, device=device)
 
 
+def padded_empty(like: torch.Tensor, rows: int, width: int) -> torch.Tensor:
+    """An uninitialised `[rows, width]` with the dtype and device of `like`. If it has few rows, the
+    memory behind it is padding (see `with_padding`)."""
+    n = pad_rows(rows) if rows <= MAX_ROWS else rows
+    return like.new_empty(n, width)[:rows]
+
+
+def with_padding(x: torch.Tensor, rows_pad: int) -> torch.Tensor:
+    """x and the rows that follow it in its storage, at most `rows_pad` in all.
+
+    The card fills rows past the end of a tensor with zeros more slowly than it reads them. What is
+    in them does not matter: each row's product is a column of its own, and theirs are not stored.
+    """
+    values = x.untyped_storage().nbytes() // x.itemsize - x.storage_offset()
+    rows, inner = x.shape
+    n = max(rows, min(rows_pad, (values - inner) // x.stride(0) + 1))
+    return x.as_strided((n, inner), x.stride())
+
+
 def few_rows_product(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -50,8 +69,8 @@ def few_rows_product(
 
     With `gated`, weight is `[2 * units, in]` (gates, ups), bias likewise, and out `[rows, units]` =
     silu(gate) * up. Rows of x and weight must start at multiples of 16 bytes; out is dense.
-    `weight` must not change while the stream runs: with `pdl` its first bytes are read before the
-    previous kernels have ended.
+    What follows x in its storage may be read. `weight` must not change while the stream runs: with
+    `pdl` its first bytes are read before the previous kernels have ended.
 
     Asserted: 1 to 128 rows, shapes, strides, a chunk for each program, two stages, room for partial
     sums.

@@ -7,6 +7,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from twolane.engine.kernels.launch import launch
+from twolane.engine.kernels.products.few_rows import with_padding
 from twolane.engine.kernels.products.few_rows_hopper import streamed_kernel
 from twolane.engine.kernels.products.few_rows_plan import FewRowsConfig
 
@@ -33,7 +34,7 @@ def launch_streamed(
                 t, list(t.shape), list(t.stride()), [block, config.block_in],
                 gl.NVMMASharedLayout.get_default_for([block, config.block_in], element),
             )
-            for t, block in ((x, rows_pad), (weight, config.half))
+            for t, block in ((with_padding(x, rows_pad), rows_pad), (weight, config.half))
         ),
         *arguments,
         HALF=config.half,

@@ -18,6 +18,7 @@ from twolane.deploy.agent.client import AgentClient
 from twolane.deploy.agent.config import AgentConfig
 from twolane.deploy.agent.server import AgentServer
 from twolane.deploy.agent.term import OldTermError, Term, TermFile
+from twolane.deploy.errors import NotProvenError
 from twolane.deploy.process.evidence import boot_id, digest, read_evidence
 from twolane.deploy.process.orphan import HEARTBEAT
 from twolane.deploy.spec.specs import RouterSpec, WorkerSpec, new_epoch
@@ -264,6 +265,33 @@ async def test_router_is_fenced_by_its_pid(tmp_path: Path) -> None:
         assert is_alive(process.pid)
         assert (await ours.fence("r", pid=process.pid)).result == RESULT.RESULT_FENCED
         assert not is_alive(process.pid)
+
+
+async def test_agent_that_ends_all_leaves_nothing_and_starts_nothing_more(tmp_path: Path) -> None:
+    async with agent(tmp_path) as server, client(server) as ours:
+        found = (await ours.start(spec("stubborn", "found"))).process
+    async with agent(tmp_path) as server, client(server) as ours:
+        started = (await ours.start(spec("stubborn", "started"))).process
+        wanted = spec("slow")
+        starting = asyncio.create_task(ours.start(wanted))
+        pid = await _pid_of(tmp_path, wanted.epoch)
+        await server.agent.end_all()
+        assert not any(is_alive(each) for each in (found.pid, started.pid, pid))
+        assert "fenced" in (await starting).error
+        assert (await ours.start(spec())).error == "w: its agent ends"
+        assert not [*read_evidence(tmp_path / "state")]
+
+
+async def test_agent_ends_what_it_can_and_names_what_it_cannot(tmp_path: Path) -> None:
+    async with agent(tmp_path) as server, client(server) as ours:
+        far, near = [(await ours.start(spec("ok", name))).process for name in ("v", "w")]
+    theirs = next(each for each in read_evidence(tmp_path / "state") if each.pid == far.pid)
+    replace(theirs, pid_namespace="pid:[1]").write(tmp_path / "state")
+    async with agent(tmp_path) as server:
+        with pytest.raises(NotProvenError, match=r"v .* ran in another PID namespace"):
+            await server.agent.end_all()
+        assert not is_alive(near.pid)
+        assert is_alive(far.pid)
 
 
 @pytest.mark.parametrize("role", [Role.WORKER, Role.ROUTER, Role.AGENT, Role.CLIENT])

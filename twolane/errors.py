@@ -17,7 +17,8 @@
     └── InternalError              INTERNAL             our bug: please report it, with the details
 
 Each carries the gRPC status that stands beside it, a stable `reason` (google.rpc.ErrorInfo.reason)
-and `metadata`. `twolane.rpc.errors` is the one place that turns them into a status and back.
+and `metadata`. `twolane.rpc.errors` is the one place that turns them into a status and back,
+`twolane.router.doors.http.errors` the one that turns them into HTTP.
 """
 
 from __future__ import annotations

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from twolane.kvtransfer.page_lane import PageLane
+from twolane.kvtransfer.transport_names import ONE_HOST_ONLY
 from twolane.rpc.listen import is_loopback
-
-OVER_NETWORKS = frozenset({"nixl", "tcp"})  # of TRANSPORTS
 
 
 def unsummed(transports: tuple[str, ...], checksums: bool | None) -> str:
     """Why pages may not go by these without checksums; empty: they may, or have some."""
-    far = ", ".join(name for name in transports if name in OVER_NETWORKS)
+    far = ", ".join(name for name in transports if name not in ONE_HOST_ONLY)
     if checksums is not False or not far:
         return ""
     return (

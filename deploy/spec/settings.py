@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from twolane.kvtransfer.page_lane import PageLane
+from twolane.kvtransfer.transport_names import TRANSPORTS
 from twolane.options import option
 from twolane.rpc.listen import MAX_PORT, is_unspecified, port_range
 
 MAX_SOCKETS = 64  # from a sender to a receiver
 _HTTP_ABOVE = 2  # between them, workers come in where a router is started alone
 PREFILL, DECODE = "prefill", "decode"
-TRANSPORTS = ("cuda_ipc", "shm", "unix", "nixl", "tcp")  # best first; see kvtransfer
 AUTO, NONE = "auto", "none"  # whose generation_config.json: the model's, nobody's
 LAUNCHER = "controller"  # {name} in the paths of its TLS files
 BUNDLED = "bundled"  # the model that comes with us

@@ -30,7 +30,7 @@ def pools(status: ClusterStatus) -> list[tuple[str, str, tuple[str, ...]]]:
 
 
 def test_the_laptops_topology_serves_and_the_status_shows_pools_and_devices() -> None:
-    with start_local(topology="laptop", engine="fake") as cluster:
+    with start_local(topology="laptop", engine="fake", launcher="process") as cluster:
         assert pools(cluster.status()) == [
             ("decode-0", "decode", ("cpu",)), ("prefill-0", "prefill", ("cpu",)),
         ]  # fmt: skip

@@ -142,7 +142,7 @@ def test_drain_waits_for_the_ticket_and_names_what_is_in_the_way(
     assert door.script.hands_over
     told = run("drain", "decode-0", "--wait", "--take").stdout
     assert told.endswith("decode-0 is yours to kill: ticket 8000000000000005-3\n")
-    assert door.script.taken == [("decode-0", 3)]
+    assert door.script.taken[-1] == ("decode-0", 3)
     out = run("drain", "decode-0", "--wait", "--json").stdout
     lines = [json.loads(line) for line in out.splitlines()]
     assert lines[0] is None

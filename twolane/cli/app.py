@@ -15,9 +15,11 @@ from twolane import __version__
 from twolane.cli.auth import auth
 from twolane.cli.certs import certs
 from twolane.cli.chat import chat
+from twolane.cli.completion import completion
 from twolane.cli.context import context
 from twolane.cli.controller import NotProvenError
 from twolane.cli.drain import drain
+from twolane.cli.examples import show_examples
 from twolane.cli.fence import down, fence
 from twolane.cli.generate import generate
 from twolane.cli.models import models
@@ -84,8 +86,11 @@ def app() -> None:
     """Serve large language models on two pools of workers, and talk to them."""
 
 
-for command in (up, generate, chat, status, models, drain, fence, down, auth, certs, context):
+for command in (
+    up, generate, chat, status, models, drain, fence, down, auth, certs, context, completion,
+):  # fmt: skip
     app.add_command(command)
+show_examples(app)
 
 
 def run() -> None:

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from twolane.admin import AdminClient
 from twolane.cli.common import admin_client, console, json_option, operator_option, print_json
+from twolane.cli.completion import workers
 from twolane.cli.controller import NotProvenError
 from twolane.cli.status import EPOCH_SHOWN
 from twolane.errors import (
@@ -25,7 +26,7 @@ _MOST_WAIT_S = 300.0
 
 
 @click.command()
-@click.argument("worker_id", metavar="WORKER")
+@click.argument("worker_id", metavar="WORKER", shell_complete=workers)
 @click.option("--undo", is_flag=True, help="Give it work again.")
 @click.option("--wait", is_flag=True, help="Show what is left, until it may be killed.")
 @click.option(
@@ -64,10 +65,6 @@ def drain(
 
     With --wait it returns when WORKER has its ticket: then it may be killed at any instant, even by
     SIGKILL, and nobody loses a token or a page. Until then it names what is in the way.
-
-    \b
-    twolane drain decode-0 --wait && kill -9 $PID
-    twolane drain decode-0 --undo
     """
     if undo and (wait or hand_over):
         raise click.UsageError("--undo goes with neither --wait nor --hand-over")

@@ -104,7 +104,7 @@ class Agent:
         """Start it; a former incarnation is killed first. Raises `OldTermError`, or `StartError`:
         then nothing of it is left. Cancelled, neither."""
         self.terms.check(term)
-        if self._starts_no_more:
+        if self._starts_no_more:  # guard: last start
             raise StartError(f"{spec.name}: its agent ends")
         await self._call_off(spec.name)
         self._live.pop(spec.name, None)  # `_watch` sees its end
@@ -122,7 +122,7 @@ class Agent:
         finally:
             if self._starting.get(spec.name, (None, None))[1] is starting:
                 del self._starting[spec.name]
-        if term != self.terms.highest:
+        if term != self.terms.highest:  # guard: term at the end
             await self._launcher.fence(handle)
             raise OldTermError(f"{term} is over: this agent has seen {self.terms.highest}")
         evidence = next(
@@ -241,9 +241,9 @@ class Agent:
 
     def _open(self, evidence: Evidence) -> HostProcess:
         """Raises ProcessLookupError if it has ended, `NotProvenError`."""
-        if evidence.boot_id != self.boot_id:
+        if evidence.boot_id != self.boot_id:  # guard: own boot
             raise ProcessLookupError("the host has booted since")
-        if evidence.pid_namespace != pid_namespace():
+        if evidence.pid_namespace != pid_namespace():  # guard: own PID namespace
             raise NotProvenError(
                 f"{evidence.name} (epoch {evidence.epoch:016x}) ran in another PID namespace"
             )

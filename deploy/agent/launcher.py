@@ -167,7 +167,7 @@ class AgentLauncher:
         link = self._links.get(host_name)
         if link is None:
             raise NotProvenError(f"there is no host {host_name}, but {', '.join(self._links)}")
-        if link.state is HostState.UP and await self._answers(link):
+        if link.state is HostState.UP and await self._answers(link):  # guard: a host that answers
             raise NotProvenError(f"{host_name} answers: fence its workers, its agent proves that")
         self._note_off(link, "its host is off, as an operator has seen")
         return f"{host_name} is off: proof of class C"
@@ -287,7 +287,7 @@ class AgentLauncher:
                 host.fence_command, env={**os.environ, "TWOLANE_HOST": host.name}
             )
             code = await process.wait()
-            if code:
+            if code:  # guard: fence command
                 raise NotProvenError(f"{host.name} silent; its fence command ended with {code}")
             self._note_off(link, "its host was switched off by the fence command")
 

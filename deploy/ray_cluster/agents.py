@@ -137,7 +137,7 @@ class Agents:
     def _made(self, make: Callable[[], Any]) -> Any:
         """An actor that `end` finds if it comes after. Raises `StartError` if it came before."""
         with self._making:
-            if self._is_over:
+            if self._is_over:  # guard: the last agent
                 raise StartError("the cluster ends")
             return make()
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.hosts.fake_hosts import Host
+from tests.hosts.fake_hosts import Host, Network
 
 PYTHON = f"{sys.executable} -P"
 _RAY = f"{PYTHON} -m ray.scripts.scripts"
@@ -32,9 +32,10 @@ _SMALL = "--num-cpus 1 --object-store-memory 80000000 --disable-usage-stats --bl
 class RayHosts:
     """The head on the first host, a raylet on each other one."""
 
-    def __init__(self, hosts: list[Host], log_dir: Path) -> None:
-        self.hosts = hosts
-        self.address = f"{hosts[0].ip}:{_PORT}"
+    def __init__(self, network: Network, log_dir: Path) -> None:
+        self.network = network
+        self.hosts = [network.host("a"), network.host("b")]
+        self.address = f"{self.hosts[0].ip}:{_PORT}"
         self._log_dir = log_dir
         values = " ".join(f"{name}={value}" for name, value in _ENV.items())
         self._env = f"env -u TWOLANE_SECRET_FILE {values}"

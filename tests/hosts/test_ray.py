@@ -29,7 +29,7 @@ pytestmark = pytest.mark.timeout(300)
 @pytest.fixture(scope="module")
 def ray() -> Iterator[RayHosts]:
     with tempfile.TemporaryDirectory() as log_dir, Network() as network:
-        ray = RayHosts([network.host("a"), network.host("b")], Path(log_dir))
+        ray = RayHosts(network, Path(log_dir))
         ray.start()
         yield ray
 
@@ -239,3 +239,8 @@ async def test_rays_control_store_may_be_away_for_longer_than_a_minute(ray: RayH
 async def test_a_host_that_ray_calls_dead_keeps_its_seats(ray: RayHosts) -> None:
     async with under_load(ray) as load:
         await freeze_a_host(ray, load, 90.0)
+        before = epochs(ray)
+        b = ray.hosts[1] = ray.network.reboot(ray.hosts[1])
+        ray.start_on(b)
+        await in_time(lambda: len(epochs(ray)) == 4, 90)
+        assert len({*epochs(ray).values()} & {*before.values()}) == 2

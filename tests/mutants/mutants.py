@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from tests.mutants.access import ACCESS
 from tests.mutants.grants import GRANTS
+from tests.mutants.hosts import HOSTS
 from tests.mutants.marks import MARKS
 from tests.mutants.mutant import Mutant
 from tests.mutants.page_lanes import PAGE_LANES
@@ -27,6 +28,7 @@ _SIDE_BY_SIDE = (
 
 MUTANTS = (
     *ACCESS,
+    *HOSTS,
     *GRANTS,
     *MARKS,
     *PAGE_LANES,

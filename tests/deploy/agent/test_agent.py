@@ -222,6 +222,37 @@ async def test_start_that_a_higher_term_overtakes_leaves_nothing(tmp_path: Path)
         assert "fenced" in (await starting).error
 
 
+async def test_start_that_ends_under_a_higher_term_leaves_nothing(tmp_path: Path) -> None:
+    async with agent(tmp_path) as server:
+        starting = asyncio.create_task(server.agent.start(FIRST, spec()))
+        await asyncio.sleep(0)  # it has begun
+        server.agent.terms.check(SECOND)
+        with pytest.raises(OldTermError, match="of controller a is over"):
+            await starting
+        assert not any(is_alive(each.pid) for each in read_evidence(tmp_path / "state"))
+
+
+async def test_process_that_has_the_pid_of_an_ended_one_is_left_alone(tmp_path: Path) -> None:
+    async with agent(tmp_path) as server, client(server) as ours:
+        process = (await ours.start(spec())).process
+        (evidence,) = read_evidence(tmp_path / "state")
+        await ours.fence("w", epoch=process.epoch)
+    another = await asyncio.create_subprocess_exec("sleep", "60", start_new_session=True)
+    try:
+        assert evidence.ready is not None
+        ready = replace(evidence.ready, pid=another.pid)
+        replace(evidence, pid=another.pid, ready=ready, epoch=7).write(tmp_path / "state")
+        async with agent(tmp_path) as server, client(server) as ours:
+            seen = await anext(aiter(ours.watch()))
+            assert not seen.live
+            assert [each.pid for each in seen.ended] == [process.pid, another.pid]
+            assert (await ours.fence("w", epoch=7)).result == RESULT.RESULT_FENCED
+        assert is_alive(another.pid)
+    finally:
+        another.kill()
+        await another.wait()
+
+
 async def test_start_whose_controller_is_gone_leaves_nothing(tmp_path: Path) -> None:
     async with agent(tmp_path) as server:
         async with client(server) as ours:

@@ -26,7 +26,8 @@ from twolane.rpc.params import params_from_proto
 from twolane.security.identity import Identity
 from twolane.v1 import inference_pb2
 
-RESERVED_FIELDS = ("adapter", "model_version", "constraint")
+RESERVED_FIELDS = ("adapter", "model_version", "constraint", "resume")
+_RESERVED_MESSAGES = ("constraint", "resume")
 MAX_REQUEST_ID_CHARS = 64
 MAX_ROLE_CHARS = 64
 NO_TOKENIZER = "the model's tokenizer.json, which is not there (tokenizer.model is not read)"
@@ -41,7 +42,7 @@ def check_shape(
     """
     _refuse_unknown(request)
     for name in RESERVED_FIELDS:
-        if request.HasField("constraint") if name == "constraint" else getattr(request, name):
+        if request.HasField(name) if name in _RESERVED_MESSAGES else getattr(request, name):
             raise UnimplementedError(
                 f"{name} is reserved for a later version; leave it unset", metadata={"field": name}
             )

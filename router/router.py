@@ -20,7 +20,9 @@ from twolane.errors import (
     UnavailableError,
 )
 from twolane.router.background import Background
+from twolane.router.claims import Claims
 from twolane.router.config import RouterConfig
+from twolane.router.deliveries import Deliveries, Delivery
 from twolane.router.dispatch.board import Observer
 from twolane.router.dispatch.dispatch import Dispatcher
 from twolane.router.intake import Intake
@@ -29,9 +31,9 @@ from twolane.router.members.member import MemberState
 from twolane.router.members.model import ModelFacts
 from twolane.router.members.session import WorkerDialer, WorkerSession
 from twolane.router.refusal_log import RefusalLog
-from twolane.router.requests.readers import Readers
 from twolane.router.requests.request import Job, Label, Request
 from twolane.router.status import make_service_status, make_status
+from twolane.router.store import Store
 from twolane.router.tenants.accounts import Level, no_limits
 from twolane.router.text.codec import TextCodec
 from twolane.rpc.link import LinkBrokenError
@@ -40,8 +42,6 @@ from twolane.security.keys import TenantLimits
 from twolane.v1 import cluster_pb2, inference_pb2, worker_pb2
 
 log = logging.getLogger(__name__)
-
-_HANG_UP_S = 0.05  # within which a hang-up is heard of that came before a request
 
 LAST_WORDS_S = 0.1
 
@@ -60,19 +60,19 @@ class Router:
         *,
         observer: Observer | None = None,
         limits_of: Callable[[str], TenantLimits] = no_limits,
+        store: Store | None = None,
     ) -> None:
         self.config = config
         self._dialer = dialer
         self._text = text
-        self._dispatcher = Dispatcher(config, observer, limits_of)
+        self._dispatcher = Dispatcher(config, observer, limits_of, store)
+        self._claims = Claims(self._dispatcher.board)
         self.refusals = RefusalLog(self._dispatcher.board.counters)
         self._intake = Intake(config, self._dispatcher.members, text)
         self._sessions: dict[int, tuple[WorkerSession, asyncio.Task[None]]] = {}
-        # by the very request: its id is free for another while its client still reads
-        self._wakes: dict[Request, asyncio.Event] = {}
-        self._readers = Readers(config.readers)
+        self._deliveries = Deliveries(config.readers)
         self._tasks = Background()
-        self._epoch = secrets.randbits(63) + 1  # of this process, among all of its router_id
+        self._epoch = config.epoch or secrets.randbits(63) + 1
         self._is_stopping = False
         self._is_flush_due = False
         self._started = 0.0
@@ -117,45 +117,45 @@ class Router:
         Raises a `TwolaneError` instead of the rest. Closing the iterator early (or cancelling its
         task) cancels the request at both workers.
         """
-        job = await self._admit(message, caller, time_left_s, default_max_tokens)
-        request = self._submit(job)
-        del job  # with its prompt, which must not outlive the request
-        wake = self._wakes[request] = asyncio.Event()
-        wake.set()  # there may be news since it was submitted
-        try:
-            self._readers.begin(request, self._loop.time())
-            yield inference_pb2.GenerateResponse(
-                request_id=request.job.request_id,
-                submission_id=request.job.submission_id,
-                resume_token=request.job.resume_token,
-                seed=request.job.params.seed,
-                model=request.job.model,
-                prompt_tokens=request.n_prompt,
-            )
-            self._readers.finish(request)
-            is_over = False
-            while not is_over:
+        opening = self.open(
+            message, caller, time_left_s=time_left_s, default_max_tokens=default_max_tokens
+        )
+        with await opening as delivery:
+            wake = asyncio.Event()
+            delivery.on_news = wake.set
+            wake.set()  # there may be news since it was submitted
+            delivery.block()
+            yield delivery.first()
+            delivery.unblock()
+            while not delivery.is_over:
                 await wake.wait()
                 wake.clear()
-                is_over = request.is_over  # before the yield: what comes during it waits for us
-                response = request.answer.take()
-                if is_over and request.ledger is not None:
-                    response = response or inference_pb2.GenerateResponse()
-                    response.finish_reason = request.finish_reason
-                    response.ledger.CopyFrom(request.ledger)
-                if response is not None:
-                    self._readers.begin(request, self._loop.time())
-                    yield response
-                    self._readers.finish(request)
-            if request.error is not None:
-                raise request.error
-        finally:
-            del self._wakes[request]
-            self._readers.forget(request)
-            if not request.is_over:
-                left = CancelledError("the client left")
-                self._dispatcher.end(request.job.submission_id, left, self._loop.time())
-                self._flush()
+                piece = delivery.take()
+                if piece is not None:
+                    delivery.block()
+                    yield piece.to_response()
+                    delivery.unblock()
+            if delivery.error is not None:
+                raise delivery.error
+
+    async def open(
+        self,
+        message: inference_pb2.GenerateRequest,
+        caller: Identity = ANONYMOUS,
+        *,
+        time_left_s: float | None = None,
+        default_max_tokens: int | None = None,
+    ) -> Delivery:
+        """Admit a request; for the rest see `generate`. Close what is returned."""
+        job = await self._admit(message, caller, time_left_s, default_max_tokens)
+        request = self._submit(job)
+        return self._deliveries.add(request, self._leave)
+
+    def _leave(self, request: Request) -> None:
+        if not request.is_over:
+            left = CancelledError("the client left")
+            self._dispatcher.end(request.job.submission_id, left, self._loop.time())
+            self._flush()
 
     def check_room(
         self,
@@ -325,19 +325,9 @@ class Router:
             job = await self._intake.make_job(
                 message, arrived, time_left_s, caller, default_max_tokens=default_max_tokens
             )
-            await self._claim(job)
+        with self.refusals.logging():
+            await self._claims.take(job)
         return job
-
-    async def _claim(self, job: Job) -> None:
-        """Make the label the job's, or raise `DuplicateRequestError`. A client that hangs up and
-        asks again at once may be heard in the other order, so a label in use is looked at twice.
-        """
-        store = self._dispatcher.board.store
-        if await store.claim(job.label, job.submission_id):
-            return
-        await asyncio.sleep(_HANG_UP_S)
-        if not await store.claim(job.label, job.submission_id):
-            raise job.label.in_use_error()
 
     def _submit(self, job: Job) -> Request:
         detokenizer = self._text.detokenizer(job.token_ids) if self._text else None
@@ -345,8 +335,7 @@ class Router:
             with self.refusals.logging():
                 return self._dispatcher.submit(job, detokenizer, self._loop.time())
         finally:
-            if job.submission_id not in self._dispatcher.board.requests:
-                self._dispatcher.board.store.release(job.label, job.submission_id)
+            self._claims.drop(job)
             self._flush()
 
     def _flush(self) -> None:
@@ -366,10 +355,7 @@ class Router:
                 link.send(command)
             except LinkBrokenError:
                 continue  # as above: its receiver learns of it too, and tells
-        for request in self._dispatcher.take_touched():
-            wake = self._wakes.get(request)
-            if wake is not None:
-                wake.set()
+        self._deliveries.tell(self._dispatcher.take_touched())
 
     async def _tick_forever(self) -> None:
         while True:
@@ -381,7 +367,7 @@ class Router:
 
     def _end_unread(self) -> None:
         """End what its client does not read; it hears why when it reads on."""
-        for request, reason in self._readers.cut(self._loop.time()):
+        for request, reason in self._deliveries.readers.cut(self._loop.time()):
             log.info("request %s ends: %s", request.job.request_id, reason.message)
             if not request.is_over:
                 self._dispatcher.end(request.job.submission_id, reason, self._loop.time())

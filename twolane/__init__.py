@@ -35,11 +35,13 @@ if TYPE_CHECKING:
     from twolane.errors import OverloadedError as OverloadedError
     from twolane.errors import PermissionDeniedError as PermissionDeniedError
     from twolane.errors import QuotaError as QuotaError
+    from twolane.errors import TakenOverError as TakenOverError
     from twolane.errors import TwolaneError as TwolaneError
     from twolane.errors import UnauthenticatedError as UnauthenticatedError
     from twolane.errors import UnavailableError as UnavailableError
     from twolane.errors import UnimplementedError as UnimplementedError
     from twolane.errors import UnknownModelError as UnknownModelError
+    from twolane.errors import UnknownSubmissionError as UnknownSubmissionError
     from twolane.params import SamplingParams as SamplingParams
     from twolane.prompts import RequestOptions as RequestOptions
     from twolane.service_status import Caller as Caller
@@ -72,8 +74,8 @@ _MODULE_OF = {
         "twolane.client": "Client Stream",
         "twolane.errors": "CancelledError DeadlineError DuplicateRequestError InternalError "
         "InvalidParameterError InvalidRequestError OverloadedError PermissionDeniedError "
-        "QuotaError TwolaneError UnauthenticatedError UnavailableError UnimplementedError "
-        "UnknownModelError",
+        "QuotaError TakenOverError TwolaneError UnauthenticatedError UnavailableError "
+        "UnimplementedError UnknownModelError UnknownSubmissionError",
         "twolane.params": "SamplingParams",
         "twolane.prompts": "RequestOptions",
         "twolane.service_status": "Caller Quota ServiceStatus SubmissionInfo WorkerCount",

@@ -7,6 +7,8 @@
     ├── PermissionDeniedError      PERMISSION_DENIED    this caller may not do that here
     ├── DuplicateRequestError      ALREADY_EXISTS       that request id is in use
     ├── UnknownModelError          NOT_FOUND            no worker serves that model
+    ├── UnknownSubmissionError     NOT_FOUND            nothing of that answer is left to resume
+    ├── TakenOverError             ABORTED              another router has the request
     ├── OverloadedError            RESOURCE_EXHAUSTED   come back after `retry_after_s`
     │   └── QuotaError                                  the caller's own quota is used up
     ├── DeadlineError              DEADLINE_EXCEEDED    the deadline passed, or cannot be met
@@ -16,7 +18,8 @@
     └── InternalError              INTERNAL             our bug: please report it, with the details
 
 Each carries the gRPC status that stands beside it, a stable `reason` (google.rpc.ErrorInfo.reason)
-and `metadata`. `twolane.rpc.errors` is the one place that turns them into a status and back.
+and `metadata`. `twolane.rpc.errors` is the one place that turns them into a status and back,
+`twolane.router.doors.http.errors` the one that turns them into HTTP.
 """
 
 from __future__ import annotations
@@ -100,6 +103,20 @@ class UnknownModelError(TwolaneError):
     """No worker of this cluster serves the model that was asked for."""
 
     reason = "UNKNOWN_MODEL"
+
+
+class UnknownSubmissionError(TwolaneError):
+    """An answer cannot be resumed: no worker has its rows any more, or they are somebody else's.
+    Ask again with what is there of it."""
+
+    reason = "UNKNOWN_SUBMISSION"
+
+
+class TakenOverError(TwolaneError):
+    """The request is another router's now, at which its client, or one with the same key, has asked
+    for it later."""
+
+    reason = "TAKEN_OVER"
 
 
 class OverloadedError(TwolaneError):

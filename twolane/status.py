@@ -164,6 +164,45 @@ class HostInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StoreInfo:
+    """What routers share, as the router that was asked sees it. They go on without it."""
+
+    address: str  # without secrets
+    up: bool
+    note: str = ""  # why it is down
+    dropped: int = 0  # writes that found no room in the queue
+
+    @classmethod
+    def from_proto(cls, message: cluster_pb2.StoreStatus) -> StoreInfo:
+        return cls(**{f.name: getattr(message, f.name) for f in fields(cls)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterInfo:
+    """One router process. Where `unreached` says why, no more than its addresses is known."""
+
+    router_id: str
+    endpoint: str
+    http_endpoint: str
+    uptime_s: float
+    requests: int  # that wait or run
+    metrics_endpoint: str = ""
+    unreached: str = ""
+
+    @classmethod
+    def from_proto(cls, message: cluster_pb2.RouterStatus) -> RouterInfo:
+        return cls(
+            router_id=message.address.router_id,
+            endpoint=message.address.grpc_endpoint,
+            http_endpoint=message.address.http_endpoint,
+            uptime_s=message.uptime_s,
+            requests=message.requests,
+            metrics_endpoint=message.metrics_endpoint,
+            unreached=message.unreached,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterStatus:
     """The router, its workers, its requests, and what it counted since it started."""
 
@@ -178,6 +217,8 @@ class ClusterStatus:
     insecure_listeners: tuple[str, ...] = ()  # that other machines reach without TLS, in words
     tenants: tuple[TenantInfo, ...] = ()
     hosts: tuple[HostInfo, ...] = ()  # where agents run the processes
+    routers: tuple[RouterInfo, ...] = ()  # all of the cluster, the one that was asked first
+    store: StoreInfo | None = None  # None: routers share none
 
     @classmethod
     def from_proto(cls, message: cluster_pb2.GetClusterStatusResponse) -> ClusterStatus:
@@ -193,4 +234,6 @@ class ClusterStatus:
             metrics_endpoint=message.metrics_endpoint,
             tenants=tuple(TenantInfo.from_proto(tenant) for tenant in message.tenants),
             hosts=tuple(HostInfo.from_proto(host) for host in message.hosts),
+            routers=tuple(RouterInfo.from_proto(router) for router in message.routers),
+            store=StoreInfo.from_proto(message.store) if message.HasField("store") else None,
         )

@@ -26,6 +26,7 @@ from twolane.router.dispatch.request_clock import RequestClock
 from twolane.router.members.membership import Membership
 from twolane.router.requests.answer import Answer
 from twolane.router.requests.request import Job, Request
+from twolane.router.store import Store
 from twolane.router.tenants.accounts import no_limits
 from twolane.router.text.detokenizer import Detokenizer
 from twolane.rpc.columns import tokens_of
@@ -42,9 +43,10 @@ class Dispatcher:
         config: RouterConfig,
         observer: Observer | None = None,
         limits_of: Callable[[str], TenantLimits] = no_limits,
+        store: Store | None = None,
     ) -> None:
         """`limits_of` a tenant may change at any time."""
-        self.board = Board(config, observer or NullObserver(), limits_of)
+        self.board = Board(config, observer or NullObserver(), limits_of, store)
         self._config = config
         self._endings = Endings(self.board)
         self._guard = FaultBoundary(self.board, self._endings)
@@ -56,6 +58,7 @@ class Dispatcher:
             self.board, self._endings, self._recovery, self._admission, self._guard
         )
         self._heartbeat_due = 0.0
+        self.board.store.listen(self._placing.note_prefix)
 
     @property
     def members(self) -> Membership:

@@ -47,6 +47,8 @@ REFLECTION = {"grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": "
 LISTENERS: Mapping[str, Mapping[str, str]] = {
     "clients": {
         "twolane.v1.InferenceService/Generate": "client",
+        "twolane.v1.InferenceService/Resume": "client",
+        "twolane.v1.InferenceService/Multiplex": "client",
         "twolane.v1.InferenceService/Cancel": "client",
         "twolane.v1.InferenceService/ListModels": "client",
         "twolane.v1.InferenceService/GetStatus": "client",

@@ -21,7 +21,14 @@ from twolane.cli.common import (
 )
 from twolane.cli.rows import Rows
 from twolane.service_status import ServiceStatus
-from twolane.status import ClusterStatus, HostInfo, RequestInfo, TenantInfo, WorkerInfo
+from twolane.status import (
+    ClusterStatus,
+    HostInfo,
+    RequestInfo,
+    RouterInfo,
+    TenantInfo,
+    WorkerInfo,
+)
 
 WATCH_EVERY_S = 0.5
 MAX_REQUESTS_SHOWN = 20
@@ -92,6 +99,11 @@ def render(status: ClusterStatus, *, with_gone: bool = False) -> RenderableType:
     if status.insecure_listeners:
         text = f"without TLS, reached from other machines: {', '.join(status.insecure_listeners)}"
         parts.append(Text(text, style="bold red"))
+    if status.store is not None and not status.store.up:
+        store = status.store
+        parts.append(Text(f"the store at {store.address} is down: {store.note}", style="yellow"))
+    if len(status.routers) > 1:
+        parts += ["", _routers(status.routers)]
     parts += ["", _workers(workers), "", _pages(workers)]
     parts += ["", _places(workers)]
     if status.hosts:
@@ -106,6 +118,16 @@ def render(status: ClusterStatus, *, with_gone: bool = False) -> RenderableType:
     if counters:
         parts += ["", Text(counters, style="dim")]
     return Group(*parts)
+
+
+def _routers(routers: Sequence[RouterInfo]) -> Rows:
+    table = Rows(("router", "state", "clients", "HTTP"), ("requests", "up s"))
+    for router in routers:
+        state = Text(router.unreached or "serves", style="yellow" if router.unreached else "green")
+        figures = ("", "") if router.unreached else (router.requests, f"{router.uptime_s:.0f}")
+        doors = (router.endpoint, router.http_endpoint)
+        table.add_row(router.router_id, state, *doors, *map(str, figures))
+    return table
 
 
 def _workers(workers: Sequence[WorkerInfo]) -> Rows:

@@ -27,6 +27,8 @@ _CODE_OF: dict[type[errors.TwolaneError], int] = {
     errors.PermissionDeniedError: code_pb2.PERMISSION_DENIED,
     errors.DuplicateRequestError: code_pb2.ALREADY_EXISTS,
     errors.UnknownModelError: code_pb2.NOT_FOUND,
+    errors.UnknownSubmissionError: code_pb2.NOT_FOUND,
+    errors.TakenOverError: code_pb2.ABORTED,
     errors.OverloadedError: code_pb2.RESOURCE_EXHAUSTED,
     errors.QuotaError: code_pb2.RESOURCE_EXHAUSTED,
     errors.DeadlineError: code_pb2.DEADLINE_EXCEEDED,
@@ -90,7 +92,8 @@ def from_rpc_error(error: grpc.RpcError) -> errors.TwolaneError:
     if code is grpc.StatusCode.INVALID_ARGUMENT:
         field = bad_request.field_violations[0].field if bad_request.field_violations else ""
         return errors.InvalidRequestError(text, field=field, metadata=metadata)
-    return _ERROR_OF[code](text, metadata=metadata)
+    kind = _ERROR_OF_REASON.get(info.reason, _ERROR_OF[code])
+    return kind(text, metadata=metadata)
 
 
 def _details(call: grpc.Call) -> Sequence[any_pb2.Any]:
@@ -102,6 +105,11 @@ def _details(call: grpc.Call) -> Sequence[any_pb2.Any]:
         return ()
     return () if status is None else status.details
 
+
+# Two of one status.
+_ERROR_OF_REASON: dict[str, type[errors.TwolaneError]] = {
+    kind.reason: kind for kind in (errors.UnknownSubmissionError, errors.TakenOverError)
+}
 
 # Besides RESOURCE_EXHAUSTED and INVALID_ARGUMENT, which have fields: every status that a failed
 # call can have. Those that no process of ours sends come from gRPC itself, or from a proxy.

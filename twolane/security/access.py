@@ -34,6 +34,8 @@ GRPC_ROLES: Mapping[str, frozenset[Role]] = MappingProxyType(
             "twolane.v1.InferenceService",
             {
                 "Generate": _CLIENTS,
+                "Multiplex": _CLIENTS,
+                "Resume": _CLIENTS,
                 "Cancel": _CLIENTS,
                 "ListModels": _CLIENTS,
                 "GetStatus": _CLIENTS,

@@ -1,3 +1,4 @@
+from twolane.v1 import inference_pb2 as _inference_pb2
 from twolane.v1 import worker_pb2 as _worker_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -7,7 +8,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class AnnounceRequest(_message.Message):
-    __slots__ = ("worker", "roles", "model", "fingerprint", "n_pages", "page_tokens", "max_context_tokens", "vocab_size", "eos_token_ids", "decode_rows", "metrics_endpoint", "leaving", "layout", "makes_dtypes", "pool", "devices", "host", "host_identity")
+    __slots__ = ("worker", "roles", "model", "fingerprint", "n_pages", "page_tokens", "max_context_tokens", "vocab_size", "eos_token_ids", "decode_rows", "metrics_endpoint", "leaving", "layout", "makes_dtypes", "pool", "devices", "host", "host_identity", "routers")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     ROLES_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -26,6 +27,7 @@ class AnnounceRequest(_message.Message):
     DEVICES_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     HOST_IDENTITY_FIELD_NUMBER: _ClassVar[int]
+    ROUTERS_FIELD_NUMBER: _ClassVar[int]
     worker: _worker_pb2.WorkerAddress
     roles: _containers.RepeatedScalarFieldContainer[_worker_pb2.Role]
     model: str
@@ -44,20 +46,37 @@ class AnnounceRequest(_message.Message):
     devices: _containers.RepeatedScalarFieldContainer[str]
     host: str
     host_identity: str
-    def __init__(self, worker: _Optional[_Union[_worker_pb2.WorkerAddress, _Mapping]] = ..., roles: _Optional[_Iterable[_Union[_worker_pb2.Role, str]]] = ..., model: _Optional[str] = ..., fingerprint: _Optional[str] = ..., n_pages: _Optional[int] = ..., page_tokens: _Optional[int] = ..., max_context_tokens: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., decode_rows: _Optional[int] = ..., metrics_endpoint: _Optional[str] = ..., leaving: bool = ..., layout: _Optional[str] = ..., makes_dtypes: _Optional[_Iterable[str]] = ..., pool: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., host: _Optional[str] = ..., host_identity: _Optional[str] = ...) -> None: ...
+    routers: _containers.RepeatedCompositeFieldContainer[_worker_pb2.RouterAddress]
+    def __init__(self, worker: _Optional[_Union[_worker_pb2.WorkerAddress, _Mapping]] = ..., roles: _Optional[_Iterable[_Union[_worker_pb2.Role, str]]] = ..., model: _Optional[str] = ..., fingerprint: _Optional[str] = ..., n_pages: _Optional[int] = ..., page_tokens: _Optional[int] = ..., max_context_tokens: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., decode_rows: _Optional[int] = ..., metrics_endpoint: _Optional[str] = ..., leaving: bool = ..., layout: _Optional[str] = ..., makes_dtypes: _Optional[_Iterable[str]] = ..., pool: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., host: _Optional[str] = ..., host_identity: _Optional[str] = ..., routers: _Optional[_Iterable[_Union[_worker_pb2.RouterAddress, _Mapping]]] = ...) -> None: ...
 
 class AnnounceResponse(_message.Message):
-    __slots__ = ("interval_ms",)
+    __slots__ = ("interval_ms", "routers")
     INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    ROUTERS_FIELD_NUMBER: _ClassVar[int]
     interval_ms: int
-    def __init__(self, interval_ms: _Optional[int] = ...) -> None: ...
+    routers: _containers.RepeatedCompositeFieldContainer[_worker_pb2.RouterAddress]
+    def __init__(self, interval_ms: _Optional[int] = ..., routers: _Optional[_Iterable[_Union[_worker_pb2.RouterAddress, _Mapping]]] = ...) -> None: ...
+
+class FindSubmissionsRequest(_message.Message):
+    __slots__ = ("tenant", "submission_ids")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    SUBMISSION_IDS_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    submission_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, tenant: _Optional[str] = ..., submission_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class FindSubmissionsResponse(_message.Message):
+    __slots__ = ("submissions",)
+    SUBMISSIONS_FIELD_NUMBER: _ClassVar[int]
+    submissions: _containers.RepeatedCompositeFieldContainer[_inference_pb2.SubmissionStatus]
+    def __init__(self, submissions: _Optional[_Iterable[_Union[_inference_pb2.SubmissionStatus, _Mapping]]] = ...) -> None: ...
 
 class GetClusterStatusRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class GetClusterStatusResponse(_message.Message):
-    __slots__ = ("router_id", "uptime_s", "workers", "requests", "requests_by_state", "counters", "http_endpoint", "metrics_endpoint", "hosts", "insecure_listeners", "tenants")
+    __slots__ = ("router_id", "uptime_s", "workers", "requests", "requests_by_state", "counters", "http_endpoint", "metrics_endpoint", "hosts", "insecure_listeners", "tenants", "store", "routers")
     class RequestsByStateEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -83,6 +102,8 @@ class GetClusterStatusResponse(_message.Message):
     HOSTS_FIELD_NUMBER: _ClassVar[int]
     INSECURE_LISTENERS_FIELD_NUMBER: _ClassVar[int]
     TENANTS_FIELD_NUMBER: _ClassVar[int]
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    ROUTERS_FIELD_NUMBER: _ClassVar[int]
     router_id: str
     uptime_s: float
     workers: _containers.RepeatedCompositeFieldContainer[WorkerStatus]
@@ -94,7 +115,35 @@ class GetClusterStatusResponse(_message.Message):
     hosts: _containers.RepeatedCompositeFieldContainer[HostStatus]
     insecure_listeners: _containers.RepeatedScalarFieldContainer[str]
     tenants: _containers.RepeatedCompositeFieldContainer[TenantStatus]
-    def __init__(self, router_id: _Optional[str] = ..., uptime_s: _Optional[float] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., requests: _Optional[_Iterable[_Union[RequestStatus, _Mapping]]] = ..., requests_by_state: _Optional[_Mapping[str, int]] = ..., counters: _Optional[_Mapping[str, int]] = ..., http_endpoint: _Optional[str] = ..., metrics_endpoint: _Optional[str] = ..., hosts: _Optional[_Iterable[_Union[HostStatus, _Mapping]]] = ..., insecure_listeners: _Optional[_Iterable[str]] = ..., tenants: _Optional[_Iterable[_Union[TenantStatus, _Mapping]]] = ...) -> None: ...
+    store: StoreStatus
+    routers: _containers.RepeatedCompositeFieldContainer[RouterStatus]
+    def __init__(self, router_id: _Optional[str] = ..., uptime_s: _Optional[float] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., requests: _Optional[_Iterable[_Union[RequestStatus, _Mapping]]] = ..., requests_by_state: _Optional[_Mapping[str, int]] = ..., counters: _Optional[_Mapping[str, int]] = ..., http_endpoint: _Optional[str] = ..., metrics_endpoint: _Optional[str] = ..., hosts: _Optional[_Iterable[_Union[HostStatus, _Mapping]]] = ..., insecure_listeners: _Optional[_Iterable[str]] = ..., tenants: _Optional[_Iterable[_Union[TenantStatus, _Mapping]]] = ..., store: _Optional[_Union[StoreStatus, _Mapping]] = ..., routers: _Optional[_Iterable[_Union[RouterStatus, _Mapping]]] = ...) -> None: ...
+
+class RouterStatus(_message.Message):
+    __slots__ = ("address", "uptime_s", "requests", "metrics_endpoint", "unreached")
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    UPTIME_S_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    METRICS_ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    UNREACHED_FIELD_NUMBER: _ClassVar[int]
+    address: _worker_pb2.RouterAddress
+    uptime_s: float
+    requests: int
+    metrics_endpoint: str
+    unreached: str
+    def __init__(self, address: _Optional[_Union[_worker_pb2.RouterAddress, _Mapping]] = ..., uptime_s: _Optional[float] = ..., requests: _Optional[int] = ..., metrics_endpoint: _Optional[str] = ..., unreached: _Optional[str] = ...) -> None: ...
+
+class StoreStatus(_message.Message):
+    __slots__ = ("address", "up", "note", "dropped")
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    UP_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    address: str
+    up: bool
+    note: str
+    dropped: int
+    def __init__(self, address: _Optional[str] = ..., up: bool = ..., note: _Optional[str] = ..., dropped: _Optional[int] = ...) -> None: ...
 
 class TenantStatus(_message.Message):
     __slots__ = ("tenant", "label", "weight", "live", "requests", "refused", "prompt_tokens", "output_tokens")
@@ -197,10 +246,12 @@ class ReportGoneResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class SuperviseRequest(_message.Message):
-    __slots__ = ("hosts",)
+    __slots__ = ("hosts", "routers")
     HOSTS_FIELD_NUMBER: _ClassVar[int]
+    ROUTERS_FIELD_NUMBER: _ClassVar[int]
     hosts: _containers.RepeatedCompositeFieldContainer[HostStatus]
-    def __init__(self, hosts: _Optional[_Iterable[_Union[HostStatus, _Mapping]]] = ...) -> None: ...
+    routers: _containers.RepeatedCompositeFieldContainer[_worker_pb2.RouterAddress]
+    def __init__(self, hosts: _Optional[_Iterable[_Union[HostStatus, _Mapping]]] = ..., routers: _Optional[_Iterable[_Union[_worker_pb2.RouterAddress, _Mapping]]] = ...) -> None: ...
 
 class SuperviseResponse(_message.Message):
     __slots__ = ("workers",)

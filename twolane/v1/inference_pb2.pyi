@@ -27,7 +27,7 @@ class Chat(_message.Message):
     def __init__(self, messages: _Optional[_Iterable[_Union[ChatMessage, _Mapping]]] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("request_id", "model", "text", "token_ids", "chat", "sampling", "priority", "n", "tenant", "adapter", "model_version", "constraint")
+    __slots__ = ("request_id", "model", "text", "token_ids", "chat", "sampling", "priority", "n", "tenant", "adapter", "model_version", "constraint", "resume")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
@@ -40,6 +40,7 @@ class GenerateRequest(_message.Message):
     ADAPTER_FIELD_NUMBER: _ClassVar[int]
     MODEL_VERSION_FIELD_NUMBER: _ClassVar[int]
     CONSTRAINT_FIELD_NUMBER: _ClassVar[int]
+    RESUME_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model: str
     text: str
@@ -52,7 +53,38 @@ class GenerateRequest(_message.Message):
     adapter: str
     model_version: str
     constraint: Constraint
-    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., priority: _Optional[int] = ..., n: _Optional[int] = ..., tenant: _Optional[str] = ..., adapter: _Optional[str] = ..., model_version: _Optional[str] = ..., constraint: _Optional[_Union[Constraint, _Mapping]] = ...) -> None: ...
+    resume: AnswerSoFar
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., priority: _Optional[int] = ..., n: _Optional[int] = ..., tenant: _Optional[str] = ..., adapter: _Optional[str] = ..., model_version: _Optional[str] = ..., constraint: _Optional[_Union[Constraint, _Mapping]] = ..., resume: _Optional[_Union[AnswerSoFar, _Mapping]] = ...) -> None: ...
+
+class AnswerSoFar(_message.Message):
+    __slots__ = ("submission_id", "resume_token", "takeover", "token_ids", "n_text_bytes")
+    SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
+    RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    TAKEOVER_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    N_TEXT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    submission_id: str
+    resume_token: bytes
+    takeover: int
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    n_text_bytes: int
+    def __init__(self, submission_id: _Optional[str] = ..., resume_token: _Optional[bytes] = ..., takeover: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., n_text_bytes: _Optional[int] = ...) -> None: ...
+
+class ResumeRequest(_message.Message):
+    __slots__ = ("submission_id", "resume_token", "takeover", "n_tokens", "n_text_bytes", "tenant")
+    SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
+    RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    TAKEOVER_FIELD_NUMBER: _ClassVar[int]
+    N_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    N_TEXT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    submission_id: str
+    resume_token: bytes
+    takeover: int
+    n_tokens: int
+    n_text_bytes: int
+    tenant: str
+    def __init__(self, submission_id: _Optional[str] = ..., resume_token: _Optional[bytes] = ..., takeover: _Optional[int] = ..., n_tokens: _Optional[int] = ..., n_text_bytes: _Optional[int] = ..., tenant: _Optional[str] = ...) -> None: ...
 
 class Constraint(_message.Message):
     __slots__ = ("json_schema", "regex", "grammar")
@@ -77,7 +109,7 @@ class Token(_message.Message):
     def __init__(self, index: _Optional[int] = ..., token_id: _Optional[int] = ..., logprob: _Optional[float] = ..., top_logprobs: _Optional[_Iterable[_Union[_sampling_pb2.TopLogprob, _Mapping]]] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
-    __slots__ = ("request_id", "seed", "sample", "tokens", "text", "finish_reason", "ledger", "model", "prompt_tokens", "submission_id", "resume_token")
+    __slots__ = ("request_id", "seed", "sample", "tokens", "text", "finish_reason", "ledger", "model", "prompt_tokens", "submission_id", "resume_token", "routers", "moved")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_FIELD_NUMBER: _ClassVar[int]
@@ -89,6 +121,8 @@ class GenerateResponse(_message.Message):
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    ROUTERS_FIELD_NUMBER: _ClassVar[int]
+    MOVED_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     seed: int
     sample: int
@@ -100,7 +134,67 @@ class GenerateResponse(_message.Message):
     prompt_tokens: int
     submission_id: str
     resume_token: bytes
-    def __init__(self, request_id: _Optional[str] = ..., seed: _Optional[int] = ..., sample: _Optional[int] = ..., tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., text: _Optional[str] = ..., finish_reason: _Optional[_Union[_sampling_pb2.FinishReason, str]] = ..., ledger: _Optional[_Union[_sampling_pb2.Ledger, _Mapping]] = ..., model: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., submission_id: _Optional[str] = ..., resume_token: _Optional[bytes] = ...) -> None: ...
+    routers: _containers.RepeatedScalarFieldContainer[str]
+    moved: bool
+    def __init__(self, request_id: _Optional[str] = ..., seed: _Optional[int] = ..., sample: _Optional[int] = ..., tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., text: _Optional[str] = ..., finish_reason: _Optional[_Union[_sampling_pb2.FinishReason, str]] = ..., ledger: _Optional[_Union[_sampling_pb2.Ledger, _Mapping]] = ..., model: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., submission_id: _Optional[str] = ..., resume_token: _Optional[bytes] = ..., routers: _Optional[_Iterable[str]] = ..., moved: bool = ...) -> None: ...
+
+class MultiplexRequest(_message.Message):
+    __slots__ = ("starts", "reads", "cancels")
+    STARTS_FIELD_NUMBER: _ClassVar[int]
+    READS_FIELD_NUMBER: _ClassVar[int]
+    CANCELS_FIELD_NUMBER: _ClassVar[int]
+    starts: _containers.RepeatedCompositeFieldContainer[AnswerStart]
+    reads: _containers.RepeatedCompositeFieldContainer[AnswerRead]
+    cancels: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, starts: _Optional[_Iterable[_Union[AnswerStart, _Mapping]]] = ..., reads: _Optional[_Iterable[_Union[AnswerRead, _Mapping]]] = ..., cancels: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class AnswerStart(_message.Message):
+    __slots__ = ("answer", "generate", "resume", "timeout_s")
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    GENERATE_FIELD_NUMBER: _ClassVar[int]
+    RESUME_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    answer: int
+    generate: GenerateRequest
+    resume: ResumeRequest
+    timeout_s: float
+    def __init__(self, answer: _Optional[int] = ..., generate: _Optional[_Union[GenerateRequest, _Mapping]] = ..., resume: _Optional[_Union[ResumeRequest, _Mapping]] = ..., timeout_s: _Optional[float] = ...) -> None: ...
+
+class AnswerRead(_message.Message):
+    __slots__ = ("answer", "n_tokens")
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    N_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    answer: int
+    n_tokens: int
+    def __init__(self, answer: _Optional[int] = ..., n_tokens: _Optional[int] = ...) -> None: ...
+
+class MultiplexResponse(_message.Message):
+    __slots__ = ("window_tokens", "parts", "answers", "first_indexes", "counts", "token_ids", "texts")
+    WINDOW_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_INDEXES_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    TEXTS_FIELD_NUMBER: _ClassVar[int]
+    window_tokens: int
+    parts: _containers.RepeatedCompositeFieldContainer[AnswerPart]
+    answers: _containers.RepeatedScalarFieldContainer[int]
+    first_indexes: _containers.RepeatedScalarFieldContainer[int]
+    counts: _containers.RepeatedScalarFieldContainer[int]
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    texts: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, window_tokens: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[AnswerPart, _Mapping]]] = ..., answers: _Optional[_Iterable[int]] = ..., first_indexes: _Optional[_Iterable[int]] = ..., counts: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., texts: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class AnswerPart(_message.Message):
+    __slots__ = ("answer", "response", "status")
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    answer: int
+    response: GenerateResponse
+    status: bytes
+    def __init__(self, answer: _Optional[int] = ..., response: _Optional[_Union[GenerateResponse, _Mapping]] = ..., status: _Optional[bytes] = ...) -> None: ...
 
 class CancelRequest(_message.Message):
     __slots__ = ("request_id", "submission_id", "tenant")

@@ -65,7 +65,7 @@ class TopLogprob(_message.Message):
     def __init__(self, token_id: _Optional[int] = ..., logprob: _Optional[float] = ...) -> None: ...
 
 class Ledger(_message.Message):
-    __slots__ = ("queued_s", "prefill_wait_s", "prefill_s", "transfer_s", "decode_wait_s", "decode_s", "ttft_s", "total_s", "prompt_tokens", "output_tokens", "cached_tokens", "transfer_pages", "transfer_bytes", "attempts", "prefill_worker", "decode_worker")
+    __slots__ = ("queued_s", "prefill_wait_s", "prefill_s", "transfer_s", "decode_wait_s", "decode_s", "ttft_s", "total_s", "prompt_tokens", "output_tokens", "cached_tokens", "transfer_pages", "transfer_bytes", "attempts", "prefill_worker", "decode_worker", "takeovers")
     QUEUED_S_FIELD_NUMBER: _ClassVar[int]
     PREFILL_WAIT_S_FIELD_NUMBER: _ClassVar[int]
     PREFILL_S_FIELD_NUMBER: _ClassVar[int]
@@ -82,6 +82,7 @@ class Ledger(_message.Message):
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     PREFILL_WORKER_FIELD_NUMBER: _ClassVar[int]
     DECODE_WORKER_FIELD_NUMBER: _ClassVar[int]
+    TAKEOVERS_FIELD_NUMBER: _ClassVar[int]
     queued_s: float
     prefill_wait_s: float
     prefill_s: float
@@ -98,4 +99,5 @@ class Ledger(_message.Message):
     attempts: int
     prefill_worker: str
     decode_worker: str
-    def __init__(self, queued_s: _Optional[float] = ..., prefill_wait_s: _Optional[float] = ..., prefill_s: _Optional[float] = ..., transfer_s: _Optional[float] = ..., decode_wait_s: _Optional[float] = ..., decode_s: _Optional[float] = ..., ttft_s: _Optional[float] = ..., total_s: _Optional[float] = ..., prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., transfer_pages: _Optional[int] = ..., transfer_bytes: _Optional[int] = ..., attempts: _Optional[int] = ..., prefill_worker: _Optional[str] = ..., decode_worker: _Optional[str] = ...) -> None: ...
+    takeovers: int
+    def __init__(self, queued_s: _Optional[float] = ..., prefill_wait_s: _Optional[float] = ..., prefill_s: _Optional[float] = ..., transfer_s: _Optional[float] = ..., decode_wait_s: _Optional[float] = ..., decode_s: _Optional[float] = ..., ttft_s: _Optional[float] = ..., total_s: _Optional[float] = ..., prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., transfer_pages: _Optional[int] = ..., transfer_bytes: _Optional[int] = ..., attempts: _Optional[int] = ..., prefill_worker: _Optional[str] = ..., decode_worker: _Optional[str] = ..., takeovers: _Optional[int] = ...) -> None: ...

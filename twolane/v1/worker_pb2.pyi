@@ -35,7 +35,7 @@ class WorkerAddress(_message.Message):
     def __init__(self, worker_id: _Optional[str] = ..., epoch: _Optional[int] = ..., endpoint: _Optional[str] = ...) -> None: ...
 
 class SessionRequest(_message.Message):
-    __slots__ = ("open", "assign", "cancel", "retarget", "attach", "judge_peer", "peer_gone", "drain", "heartbeat")
+    __slots__ = ("open", "assign", "cancel", "retarget", "attach", "judge_peer", "peer_gone", "drain", "heartbeat", "find", "adopt")
     OPEN_FIELD_NUMBER: _ClassVar[int]
     ASSIGN_FIELD_NUMBER: _ClassVar[int]
     CANCEL_FIELD_NUMBER: _ClassVar[int]
@@ -45,6 +45,8 @@ class SessionRequest(_message.Message):
     PEER_GONE_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    FIND_FIELD_NUMBER: _ClassVar[int]
+    ADOPT_FIELD_NUMBER: _ClassVar[int]
     open: Open
     assign: Assign
     cancel: Cancel
@@ -54,17 +56,35 @@ class SessionRequest(_message.Message):
     peer_gone: PeerGone
     drain: Drain
     heartbeat: Heartbeat
-    def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., assign: _Optional[_Union[Assign, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., retarget: _Optional[_Union[Retarget, _Mapping]] = ..., attach: _Optional[_Union[Attach, _Mapping]] = ..., judge_peer: _Optional[_Union[JudgePeer, _Mapping]] = ..., peer_gone: _Optional[_Union[PeerGone, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
+    find: Find
+    adopt: Adopt
+    def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., assign: _Optional[_Union[Assign, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., retarget: _Optional[_Union[Retarget, _Mapping]] = ..., attach: _Optional[_Union[Attach, _Mapping]] = ..., judge_peer: _Optional[_Union[JudgePeer, _Mapping]] = ..., peer_gone: _Optional[_Union[PeerGone, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., find: _Optional[_Union[Find, _Mapping]] = ..., adopt: _Optional[_Union[Adopt, _Mapping]] = ...) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("router_id", "worker_epoch", "router_epoch")
+    __slots__ = ("router_id", "worker_epoch", "router_epoch", "router")
     ROUTER_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     ROUTER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ROUTER_FIELD_NUMBER: _ClassVar[int]
     router_id: str
     worker_epoch: int
     router_epoch: int
-    def __init__(self, router_id: _Optional[str] = ..., worker_epoch: _Optional[int] = ..., router_epoch: _Optional[int] = ...) -> None: ...
+    router: RouterAddress
+    def __init__(self, router_id: _Optional[str] = ..., worker_epoch: _Optional[int] = ..., router_epoch: _Optional[int] = ..., router: _Optional[_Union[RouterAddress, _Mapping]] = ...) -> None: ...
+
+class RouterAddress(_message.Message):
+    __slots__ = ("router_id", "router_epoch", "workers_endpoint", "grpc_endpoint", "http_endpoint")
+    ROUTER_ID_FIELD_NUMBER: _ClassVar[int]
+    ROUTER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    GRPC_ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    HTTP_ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    router_id: str
+    router_epoch: int
+    workers_endpoint: str
+    grpc_endpoint: str
+    http_endpoint: str
+    def __init__(self, router_id: _Optional[str] = ..., router_epoch: _Optional[int] = ..., workers_endpoint: _Optional[str] = ..., grpc_endpoint: _Optional[str] = ..., http_endpoint: _Optional[str] = ...) -> None: ...
 
 class Assign(_message.Message):
     __slots__ = ("key", "roles", "token_ids", "n_prompt", "sampling", "priority", "time_left_ms", "prefill", "decode", "growth_tokens", "sample", "tenant", "adapter", "request_id", "claim", "fence", "resume_hash", "row")
@@ -125,12 +145,100 @@ class Retarget(_message.Message):
     def __init__(self, key: _Optional[_Union[AttemptKey, _Mapping]] = ..., next_attempt: _Optional[int] = ..., decode: _Optional[_Union[WorkerAddress, _Mapping]] = ..., next_row: _Optional[int] = ...) -> None: ...
 
 class Attach(_message.Message):
-    __slots__ = ("key", "from_index")
+    __slots__ = ("key", "from_index", "row")
     KEY_FIELD_NUMBER: _ClassVar[int]
     FROM_INDEX_FIELD_NUMBER: _ClassVar[int]
+    ROW_FIELD_NUMBER: _ClassVar[int]
     key: AttemptKey
     from_index: int
-    def __init__(self, key: _Optional[_Union[AttemptKey, _Mapping]] = ..., from_index: _Optional[int] = ...) -> None: ...
+    row: int
+    def __init__(self, key: _Optional[_Union[AttemptKey, _Mapping]] = ..., from_index: _Optional[int] = ..., row: _Optional[int] = ...) -> None: ...
+
+class Find(_message.Message):
+    __slots__ = ("submission_id", "tenant", "request_id")
+    SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    submission_id: str
+    tenant: str
+    request_id: str
+    def __init__(self, submission_id: _Optional[str] = ..., tenant: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
+
+class Found(_message.Message):
+    __slots__ = ("find", "submission_id", "fence", "attempts")
+    FIND_FIELD_NUMBER: _ClassVar[int]
+    SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
+    FENCE_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    find: Find
+    submission_id: str
+    fence: int
+    attempts: _containers.RepeatedCompositeFieldContainer[FoundAttempt]
+    def __init__(self, find: _Optional[_Union[Find, _Mapping]] = ..., submission_id: _Optional[str] = ..., fence: _Optional[int] = ..., attempts: _Optional[_Iterable[_Union[FoundAttempt, _Mapping]]] = ...) -> None: ...
+
+class FoundAttempt(_message.Message):
+    __slots__ = ("key", "has_ended", "prefill_epoch", "decode_epoch")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    HAS_ENDED_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    DECODE_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    key: AttemptKey
+    has_ended: bool
+    prefill_epoch: int
+    decode_epoch: int
+    def __init__(self, key: _Optional[_Union[AttemptKey, _Mapping]] = ..., has_ended: bool = ..., prefill_epoch: _Optional[int] = ..., decode_epoch: _Optional[int] = ...) -> None: ...
+
+class Adopt(_message.Message):
+    __slots__ = ("submission_id", "fence", "resume_hash", "tenant")
+    SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
+    FENCE_FIELD_NUMBER: _ClassVar[int]
+    RESUME_HASH_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    submission_id: str
+    fence: int
+    resume_hash: bytes
+    tenant: str
+    def __init__(self, submission_id: _Optional[str] = ..., fence: _Optional[int] = ..., resume_hash: _Optional[bytes] = ..., tenant: _Optional[str] = ...) -> None: ...
+
+class Adopted(_message.Message):
+    __slots__ = ("submission_id", "fence", "result", "attempts")
+    class Result(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        RESULT_UNSPECIFIED: _ClassVar[Adopted.Result]
+        RESULT_ADOPTED: _ClassVar[Adopted.Result]
+        RESULT_GONE: _ClassVar[Adopted.Result]
+        RESULT_TAKEN: _ClassVar[Adopted.Result]
+    RESULT_UNSPECIFIED: Adopted.Result
+    RESULT_ADOPTED: Adopted.Result
+    RESULT_GONE: Adopted.Result
+    RESULT_TAKEN: Adopted.Result
+    SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
+    FENCE_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    submission_id: str
+    fence: int
+    result: Adopted.Result
+    attempts: _containers.RepeatedCompositeFieldContainer[AdoptedAttempt]
+    def __init__(self, submission_id: _Optional[str] = ..., fence: _Optional[int] = ..., result: _Optional[_Union[Adopted.Result, str]] = ..., attempts: _Optional[_Iterable[_Union[AdoptedAttempt, _Mapping]]] = ...) -> None: ...
+
+class AdoptedAttempt(_message.Message):
+    __slots__ = ("key", "assign", "decode", "tokens", "events", "has_ended", "is_cancelled")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    ASSIGN_FIELD_NUMBER: _ClassVar[int]
+    DECODE_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    HAS_ENDED_FIELD_NUMBER: _ClassVar[int]
+    IS_CANCELLED_FIELD_NUMBER: _ClassVar[int]
+    key: AttemptKey
+    assign: Assign
+    decode: WorkerAddress
+    tokens: _containers.RepeatedCompositeFieldContainer[TokenColumns]
+    events: _containers.RepeatedCompositeFieldContainer[RowEvent]
+    has_ended: bool
+    is_cancelled: bool
+    def __init__(self, key: _Optional[_Union[AttemptKey, _Mapping]] = ..., assign: _Optional[_Union[Assign, _Mapping]] = ..., decode: _Optional[_Union[WorkerAddress, _Mapping]] = ..., tokens: _Optional[_Iterable[_Union[TokenColumns, _Mapping]]] = ..., events: _Optional[_Iterable[_Union[RowEvent, _Mapping]]] = ..., has_ended: bool = ..., is_cancelled: bool = ...) -> None: ...
 
 class JudgePeer(_message.Message):
     __slots__ = ("epoch",)
@@ -155,16 +263,20 @@ class Heartbeat(_message.Message):
     def __init__(self) -> None: ...
 
 class SessionResponse(_message.Message):
-    __slots__ = ("opened", "tokens", "rows", "load")
+    __slots__ = ("opened", "tokens", "rows", "load", "found", "adopted")
     OPENED_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
+    FOUND_FIELD_NUMBER: _ClassVar[int]
+    ADOPTED_FIELD_NUMBER: _ClassVar[int]
     opened: Opened
     tokens: _containers.RepeatedCompositeFieldContainer[TokenColumns]
     rows: _containers.RepeatedCompositeFieldContainer[RowEvent]
     load: LoadReport
-    def __init__(self, opened: _Optional[_Union[Opened, _Mapping]] = ..., tokens: _Optional[_Iterable[_Union[TokenColumns, _Mapping]]] = ..., rows: _Optional[_Iterable[_Union[RowEvent, _Mapping]]] = ..., load: _Optional[_Union[LoadReport, _Mapping]] = ...) -> None: ...
+    found: _containers.RepeatedCompositeFieldContainer[Found]
+    adopted: _containers.RepeatedCompositeFieldContainer[Adopted]
+    def __init__(self, opened: _Optional[_Union[Opened, _Mapping]] = ..., tokens: _Optional[_Iterable[_Union[TokenColumns, _Mapping]]] = ..., rows: _Optional[_Iterable[_Union[RowEvent, _Mapping]]] = ..., load: _Optional[_Union[LoadReport, _Mapping]] = ..., found: _Optional[_Iterable[_Union[Found, _Mapping]]] = ..., adopted: _Optional[_Iterable[_Union[Adopted, _Mapping]]] = ...) -> None: ...
 
 class Opened(_message.Message):
     __slots__ = ("worker",)

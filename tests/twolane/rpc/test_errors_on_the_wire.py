@@ -15,6 +15,8 @@ ERRORS = [
     errors.PermissionDeniedError("not from here"),
     errors.DuplicateRequestError("request id r1 is in use"),
     errors.UnknownModelError("no such model"),
+    errors.UnknownSubmissionError("nothing of it is left"),
+    errors.TakenOverError("another router has it"),
     errors.OverloadedError("queue is full", retry_after_s=1.25, metadata={"queued": "64"}),
     errors.QuotaError("10 a second", retry_after_s=0.5, metadata={"quota": "requests"}),
     errors.DeadlineError("too late"),

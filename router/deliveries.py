@@ -1,0 +1,123 @@
+"""Answers on their way to clients: what each may be given, and whether it takes it.
+
+dispatcher ──touched──> tell ──> on_news of the request's delivery ──> take ──> one piece
+                                                 │
+                        block, unblock: the client's transport takes no more for a while
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from types import TracebackType
+
+from twolane.errors import TwolaneError
+from twolane.router.config import ReadersConfig
+from twolane.router.requests.piece import Piece
+from twolane.router.requests.readers import Readers
+from twolane.router.requests.request import Request
+from twolane.v1 import inference_pb2
+
+
+def _nothing() -> None:
+    """Nobody listens yet."""
+
+
+class Delivery:
+    """The client's end of one admitted request. Close it: that cancels what still runs.
+
+    `on_news` is called on the event loop whenever `take` may have something. Set it, and call
+    `take` once: there may be news already.
+    """
+
+    __slots__ = ("_deliveries", "_leave", "is_over", "on_news", "request")
+
+    def __init__(
+        self, request: Request, deliveries: Deliveries, leave: Callable[[Request], None]
+    ) -> None:
+        self.request = request
+        self.on_news: Callable[[], None] = _nothing
+        self.is_over = False  # nothing comes any more
+        self._deliveries = deliveries
+        self._leave = leave
+
+    def first(self) -> inference_pb2.GenerateResponse:
+        """What a client hears as soon as its request is admitted."""
+        job = self.request.job
+        return inference_pb2.GenerateResponse(
+            request_id=job.request_id,
+            submission_id=job.submission_id,
+            resume_token=job.resume_token,
+            seed=job.params.seed,
+            model=job.model,
+            prompt_tokens=self.request.n_prompt,
+        )
+
+    def take(self) -> Piece | None:
+        """All that waits; None if nothing does."""
+        if self.is_over:
+            return None
+        request = self.request
+        piece = request.answer.take()
+        if request.is_over:
+            self.is_over = True
+            if request.ledger is not None:
+                reason, ledger = request.finish_reason, request.ledger
+                return (piece or Piece())._replace(finish_reason=reason, ledger=ledger)
+        return piece
+
+    @property
+    def error(self) -> TwolaneError | None:
+        """Once it is over: why the answer did not end well."""
+        return self.request.error
+
+    def block(self) -> None:
+        """The client takes nothing from now on, until `unblock`: that is bounded."""
+        self._deliveries.readers.begin(self.request, asyncio.get_running_loop().time())
+
+    def unblock(self) -> None:
+        """Raises `CancelledError` if it took too long."""
+        self._deliveries.readers.finish(self.request)
+
+    def close(self) -> None:
+        """May be called twice."""
+        self.on_news = _nothing
+        self._deliveries.discard(self.request)
+        self._leave(self.request)
+
+    def __enter__(self) -> Delivery:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class Deliveries:
+    """All of one router."""
+
+    def __init__(self, config: ReadersConfig) -> None:
+        self.readers = Readers(config)
+        # by the very request: its id is free for another while its client still reads
+        self._open: dict[Request, Delivery] = {}
+
+    def add(self, request: Request, leave: Callable[[Request], None]) -> Delivery:
+        """`leave` is told when it is closed."""
+        delivery = self._open[request] = Delivery(request, self, leave)
+        return delivery
+
+    def discard(self, request: Request) -> None:
+        """May be called for an unknown one."""
+        self._open.pop(request, None)
+        self.readers.forget(request)
+
+    def tell(self, touched: Iterable[Request]) -> None:
+        """There is news of these; one may be named twice."""
+        for request in dict.fromkeys(touched):
+            delivery = self._open.get(request)
+            if delivery is not None:
+                delivery.on_news()

@@ -127,7 +127,7 @@ class RayLauncher:
         try:
             await asyncio.shield(self._starting)
         except Exception as error:  # Ray raises just that where its daemons take over 30 s
-            remedy = "take --launcher process, which needs no Ray"
+            remedy = "take --launcher process, which needs none"
             if "AF_UNIX" in str(error):
                 remedy = "set TMPDIR to a shorter path, or take --launcher process"
             raise StartError(

@@ -27,7 +27,7 @@ from twolane.router.dispatch.board import Observer
 from twolane.router.dispatch.dispatch import Dispatcher
 from twolane.router.intake import Intake
 from twolane.router.members.host_reports import HostReports
-from twolane.router.members.member import MemberState
+from twolane.router.members.member import Member, MemberState
 from twolane.router.members.model import ModelFacts
 from twolane.router.members.session import WorkerDialer, WorkerSession
 from twolane.router.refusal_log import RefusalLog
@@ -238,11 +238,22 @@ class Router:
         interval_ms = int(self.config.membership.announce_interval_s * 1000)
         return cluster_pb2.AnnounceResponse(interval_ms=interval_ms)
 
-    def drain(self, worker_id: str, *, undo: bool = False) -> None:
-        """No new requests for that worker, or again. Raises `InvalidRequestError` if unknown."""
-        if not self._dispatcher.drain(worker_id, undo=undo):
-            raise InvalidRequestError(f"there is no worker {worker_id!r}", field="worker_id")
+    def drain(self, worker_id: str, *, undo: bool = False, hand_over: bool = False) -> None:
+        """No new requests for that worker, or again. Raises as `member` and `Dispatcher.drain`."""
+        self._dispatcher.drain(self.member(worker_id), undo=undo, hand_over=hand_over)
         self._flush()
+
+    def take_ticket(self, worker_id: str, ticket: int) -> None:
+        """Its drain is final from now on. Raises as `member` and `Dispatcher.take_ticket`."""
+        self._dispatcher.take_ticket(self.member(worker_id), ticket)
+        self._flush()
+
+    def member(self, worker_id: str) -> Member:
+        """The worker of that name. Raises `InvalidRequestError` if unknown."""
+        member = self._dispatcher.members.named(worker_id)
+        if member is None:
+            raise InvalidRequestError(f"there is no worker {worker_id!r}", field="worker_id")
+        return member
 
     def report_gone(self, epoch: int, *, host: str | None = None) -> None:
         """The proof that no process of `epoch` runs any more; with a `host`, by its agent. Raises

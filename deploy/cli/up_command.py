@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 from rich.console import Console
 
+from twolane.cli.examples import epilog
 from twolane.config import SOCKET_NAME
 from twolane.deploy.cli.flags import flags, said
 from twolane.deploy.cli.progress import Progress
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
 _COUNT = click.IntRange(min=0)
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(context_settings={"help_option_names": ["-h", "--help"]}, epilog=epilog("up"))
 @click.option(
     "--topology",
     metavar="FILE_OR_NAME",

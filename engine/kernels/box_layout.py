@@ -1,5 +1,5 @@
-"""Layouts of boxes that the tensor memory accelerator copies, each computed once: computing one takes
-6 us, and a prompt's pass has hundreds of launches."""
+"""Layouts of boxes that the tensor memory accelerator copies, each computed once: computing one
+takes 6 us, and a prompt's pass has hundreds of launches."""
 
 # mypy: disable-error-code="no-untyped-call"
 

@@ -10,10 +10,10 @@ from typing import Self, TypeVar, Unpack
 
 import grpc
 
+from twolane.calls.multiplexed import Multiplexer
 from twolane.config import ClientConfig, check_seconds
 from twolane.errors import InvalidRequestError
 from twolane.failures import TlsUse, explain, unreachable
-from twolane.multiplexed import Multiplexer
 from twolane.params import check_text
 from twolane.prompts import RequestOptions, build_request
 from twolane.security.target import Stamp, find_target

@@ -123,7 +123,7 @@ async def test_a_router_that_stops_answers_what_runs_and_refuses_what_comes() ->
 async def test_a_stream_that_has_served_for_long_gives_way_to_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("twolane.multiplexed.FRESH_S", 0.05)
+    monkeypatch.setattr("twolane.calls.multiplexed.FRESH_S", 0.05)
     async with served(step_s=0.01) as (client, _, _):
         async with client.stream(token_ids=[1], max_tokens=60) as first:
             await anext(first)

@@ -129,6 +129,7 @@ def _window(router: RouterProcess, crew: Crew, window_s: float) -> tuple[float, 
 @click.option("--way", "ways", multiple=True, type=click.Choice(WAYS), default=WAYS)
 @click.option("--streams", "counts", multiple=True, type=int, default=STREAMS)
 @click.option("--flavour", "flavours", multiple=True, type=click.Choice(FLAVOURS), default=FLAVOURS)
+@click.option("--more/--no-more", default=True, help="Or log-probabilities and usage at 256 alone.")
 @click.option("--rounds", default=3, show_default=True)
 @click.option("--window-s", default=WINDOW_S, show_default=True)
 @click.option("--before", type=click.Path(path_type=Path, exists=True), help="Another checkout.")
@@ -138,6 +139,7 @@ def main(
     ways: Sequence[str],
     counts: Sequence[int],
     flavours: Sequence[str],
+    more: bool,
     rounds: int,
     window_s: float,
     before: Path | None,
@@ -151,14 +153,16 @@ def main(
         for way in ways
         for n in counts
         for flavour in flavours
-        if way == "http" or flavour != "usage"
+        if (way == "http" or flavour != "usage") and (more or flavour == "plain" or n == 256)
     ]
     for way, n, flavour in points:
         runs: dict[str, list[TokenCost]] = {"before": [], "now": []}
         for _ in range(rounds):
             for label, checkout in (("before", before), ("now", None)):
                 if label == "now" or checkout is not None:
-                    cost = measure(way, n, flavour, checkout, window_s=window_s)
+                    then = label == "before" and way == "multiplexed"
+                    way_now = "grpc" if then else way  # calls of Generate are what there was
+                    cost = measure(way_now, n, flavour, checkout, window_s=window_s)
                     runs[label].append(cost)
                     console.print(f"{way} {n} {flavour} {label}: {cost.tokens_per_cpu_s:,.0f}")
         figures[f"{way} {n} {flavour}"] = _summary(runs)

@@ -64,7 +64,8 @@ async def doors(tmp_path: Path, **knobs: Any) -> AsyncIterator[Doors]:
 
 async def first_of(client: AsyncClient, method: str, request: Any) -> object:
     """The first message of a stream, or why there is none, as long as that is not the caller."""
-    call = getattr(client._inference, method)(request, metadata=client._metadata)
+    door = client._doors.all[0]
+    call = getattr(door.inference, method)(request, metadata=door.target.metadata)
     try:
         return await call.read()
     except grpc.RpcError as error:

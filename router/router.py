@@ -20,18 +20,20 @@ from twolane.errors import (
     UnavailableError,
 )
 from twolane.router.background import Background
+from twolane.router.claims import Claims
 from twolane.router.config import RouterConfig
 from twolane.router.deliveries import Deliveries, Delivery
 from twolane.router.dispatch.board import Observer
 from twolane.router.dispatch.dispatch import Dispatcher
 from twolane.router.intake import Intake
 from twolane.router.members.host_reports import HostReports
-from twolane.router.members.member import MemberState
+from twolane.router.members.member import Member, MemberState
 from twolane.router.members.model import ModelFacts
 from twolane.router.members.session import WorkerDialer, WorkerSession
 from twolane.router.refusal_log import RefusalLog
 from twolane.router.requests.request import Job, Label, Request
 from twolane.router.status import make_service_status, make_status
+from twolane.router.store import Store
 from twolane.router.tenants.accounts import Level, no_limits
 from twolane.router.text.codec import TextCodec
 from twolane.rpc.link import LinkBrokenError
@@ -40,8 +42,6 @@ from twolane.security.keys import TenantLimits
 from twolane.v1 import cluster_pb2, inference_pb2, worker_pb2
 
 log = logging.getLogger(__name__)
-
-_HANG_UP_S = 0.05  # within which a hang-up is heard of that came before a request
 
 LAST_WORDS_S = 0.1
 
@@ -60,17 +60,19 @@ class Router:
         *,
         observer: Observer | None = None,
         limits_of: Callable[[str], TenantLimits] = no_limits,
+        store: Store | None = None,
     ) -> None:
         self.config = config
         self._dialer = dialer
         self._text = text
-        self._dispatcher = Dispatcher(config, observer, limits_of)
+        self._dispatcher = Dispatcher(config, observer, limits_of, store)
+        self._claims = Claims(self._dispatcher.board)
         self.refusals = RefusalLog(self._dispatcher.board.counters)
         self._intake = Intake(config, self._dispatcher.members, text)
         self._sessions: dict[int, tuple[WorkerSession, asyncio.Task[None]]] = {}
         self._deliveries = Deliveries(config.readers)
         self._tasks = Background()
-        self._epoch = secrets.randbits(63) + 1  # of this process, among all of its router_id
+        self._epoch = config.epoch or secrets.randbits(63) + 1
         self._is_stopping = False
         self._is_flush_due = False
         self._started = 0.0
@@ -236,11 +238,22 @@ class Router:
         interval_ms = int(self.config.membership.announce_interval_s * 1000)
         return cluster_pb2.AnnounceResponse(interval_ms=interval_ms)
 
-    def drain(self, worker_id: str, *, undo: bool = False) -> None:
-        """No new requests for that worker, or again. Raises `InvalidRequestError` if unknown."""
-        if not self._dispatcher.drain(worker_id, undo=undo):
-            raise InvalidRequestError(f"there is no worker {worker_id!r}", field="worker_id")
+    def drain(self, worker_id: str, *, undo: bool = False, hand_over: bool = False) -> None:
+        """No new requests for that worker, or again. Raises as `member` and `Dispatcher.drain`."""
+        self._dispatcher.drain(self.member(worker_id), undo=undo, hand_over=hand_over)
         self._flush()
+
+    def take_ticket(self, worker_id: str, ticket: int) -> None:
+        """Its drain is final from now on. Raises as `member` and `Dispatcher.take_ticket`."""
+        self._dispatcher.take_ticket(self.member(worker_id), ticket)
+        self._flush()
+
+    def member(self, worker_id: str) -> Member:
+        """The worker of that name. Raises `InvalidRequestError` if unknown."""
+        member = self._dispatcher.members.named(worker_id)
+        if member is None:
+            raise InvalidRequestError(f"there is no worker {worker_id!r}", field="worker_id")
+        return member
 
     def report_gone(self, epoch: int, *, host: str | None = None) -> None:
         """The proof that no process of `epoch` runs any more; with a `host`, by its agent. Raises
@@ -325,19 +338,9 @@ class Router:
             job = await self._intake.make_job(
                 message, arrived, time_left_s, caller, default_max_tokens=default_max_tokens
             )
-            await self._claim(job)
+        with self.refusals.logging():
+            await self._claims.take(job)
         return job
-
-    async def _claim(self, job: Job) -> None:
-        """Make the label the job's, or raise `DuplicateRequestError`. A client that hangs up and
-        asks again at once may be heard in the other order, so a label in use is looked at twice.
-        """
-        store = self._dispatcher.board.store
-        if await store.claim(job.label, job.submission_id):
-            return
-        await asyncio.sleep(_HANG_UP_S)
-        if not await store.claim(job.label, job.submission_id):
-            raise job.label.in_use_error()
 
     def _submit(self, job: Job) -> Request:
         detokenizer = self._text.detokenizer(job.token_ids) if self._text else None
@@ -345,8 +348,7 @@ class Router:
             with self.refusals.logging():
                 return self._dispatcher.submit(job, detokenizer, self._loop.time())
         finally:
-            if job.submission_id not in self._dispatcher.board.requests:
-                self._dispatcher.board.store.release(job.label, job.submission_id)
+            self._claims.drop(job)
             self._flush()
 
     def _flush(self) -> None:

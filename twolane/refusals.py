@@ -7,7 +7,9 @@
     worker       RowEvent REFUSED with this reason; the router tries elsewhere, and counts it in
                  `resumes` as refused.REASON
 
-`refused` and `resumes` are counters of the router's status and metrics.
+`refused` and `resumes` are counters of the router's status and metrics. A new reason of a door is
+an error of `twolane.errors`, with its gRPC status in `twolane.rpc.errors` and its HTTP status in
+`twolane.router.doors.http.errors`.
 """
 
 from __future__ import annotations

@@ -1,19 +1,21 @@
-"""How fast pages move over tcp by page lane and number of sockets, and what TLS sockets would do.
+"""How fast pages move over tcp, by page lane and number of sockets, compared with TLS sockets.
 
     python -m benchmarks.transfer.lanes [--pool-mib 256] [--rounds 5] [--name transfer_lanes]
 
-Both ends are on this machine, so both share its cores. `encrypted`, `keyed` and `plain` are the
-transport: pages of 8 MiB (64 tokens of an 8B model) from random places to random places, with
-checksums. `bare` is sockets alone, as many threads as the transport has: plain, Python's TLS, and
-the records of the encrypted lane, with the CPU time of both ends. Rounds of all kinds take turns,
-so that what else the machine does meets all of them. Medians and the best; saved as
-transfer_lanes.json, with the milliseconds that the pages of a prompt take at the best rate.
+Both ends run on this machine and share its cores. `encrypted`, `keyed` and `plain` are the page
+lanes of the transport: pages of 8 MiB (64 tokens of an 8B model) from random places to random
+places, with checksums. `bare` is only sockets, with as many threads as the transport has: plain,
+Python's TLS, and the records of the encrypted lane, with the CPU time of both ends. Rounds of all
+kinds alternate, so that other load on the machine affects all of them alike. Medians and the best;
+saved as transfer_lanes.json, with the milliseconds that the pages of a prompt take at the best
+rate.
 """
 
 from __future__ import annotations
 
 import os
 import statistics
+from pathlib import Path
 from typing import Any
 
 import click
@@ -21,7 +23,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from benchmarks.results import save
+from benchmarks.results import RESULTS, save
 from benchmarks.transfer.bare_lanes import PLAIN, RECORDS, TLS, BareRate, bare_lane_rate
 from benchmarks.transfer.ends import Setting, rounds
 from twolane.kvtransfer.page_lane import PageLane
@@ -35,7 +37,7 @@ BARE = (PLAIN, TLS, RECORDS)
 
 
 def measure(pool_bytes: int, n_rounds: int, console: Console) -> list[dict[str, Any]]:
-    """One row a kind and number of sockets."""
+    """One row for each kind and number of sockets."""
     rates: dict[tuple[str, int], list[float]] = {}
     cpu: dict[tuple[str, int], list[BareRate]] = {}
     for _ in track(range(n_rounds), "measuring", console=console):
@@ -85,7 +87,9 @@ def _table(rows: list[dict[str, Any]]) -> Table:
 @click.option("--pool-mib", default=256, show_default=True)
 @click.option("--rounds", "n_rounds", default=5, show_default=True)
 @click.option("--name", default="transfer_lanes", show_default=True)
-def main(pool_mib: int, n_rounds: int, name: str) -> None:
+@click.option("--folder", type=Path, default=RESULTS)
+@click.option("--commit", help="of this code, where it is no checkout of git")
+def main(pool_mib: int, n_rounds: int, name: str, folder: Path, commit: str | None) -> None:
     console = Console()
     rows = measure(pool_mib << 20, n_rounds, console)
     console.print(_table(rows))
@@ -96,7 +100,7 @@ def main(pool_mib: int, n_rounds: int, name: str) -> None:
         "n_rounds": n_rounds,
         "rows": rows,
     }
-    console.print(f"saved {save(name, figures)}")
+    console.print(f"saved {save(name, figures, folder=folder, commit=commit)}")
 
 
 if __name__ == "__main__":

@@ -91,6 +91,7 @@ class RouterMetrics(Collector):
         yield requests
         yield from _counters(status)
         yield from _tenants(status)
+        yield from _store(status)
 
     def _histogram(self, name: str, text: str, *labels: str) -> Histogram:
         return Histogram(
@@ -153,3 +154,13 @@ def _tenants(status: cluster_pb2.GetClusterStatusResponse) -> Iterable[Metric]:
         for tenant in status.tenants:
             family.add_metric((tenant.label,), getattr(tenant, name))
         yield family
+
+
+def _store(status: cluster_pb2.GetClusterStatusResponse) -> Iterable[Metric]:
+    """Where routers share one."""
+    if status.HasField("store"):
+        up = GaugeMetricFamily("twolane_store_up", "Whether the shared store answers")
+        up.add_metric((), int(status.store.up))
+        yield up
+        text = "Writes to the shared store that found no room in the queue"
+        yield CounterMetricFamily("twolane_store_dropped", text, value=status.store.dropped)

@@ -29,6 +29,7 @@ from twolane.router.doors.scrape_targets import TARGETS, scrape_targets
 from twolane.router.doors.worker_door import WorkerDoor
 from twolane.router.members.session import WorkerDialer
 from twolane.router.router import Router
+from twolane.router.store import Store
 from twolane.router.tenants.accounts import no_limits
 from twolane.router.text.codec import TextCodec
 from twolane.rpc.call_gate import CallGate
@@ -63,13 +64,16 @@ class RouterServer:
         text: TextCodec | None = None,
         *,
         keys: KeyFile | None = None,
+        store: Store | None = None,
     ) -> None:
-        """`keys` tells whose an API key is, and is read again when it changes. Without it, clients
-        beyond this machine show certificates. Raises `ListenError` for a listener that must not be
-        opened."""
+        """`store` is what other routers share with this one. `keys` tells whose an API key is, and
+        is read again when it changes. Without it, clients beyond this machine show certificates.
+        Raises `ListenError` for a listener that must not be opened."""
         self.metrics = RouterMetrics()
         limits_of = no_limits if keys is None else keys.limits
-        self.router = Router(config, dialer, text, observer=self.metrics, limits_of=limits_of)
+        self.router = Router(
+            config, dialer, text, observer=self.metrics, limits_of=limits_of, store=store
+        )
         self._keys = keys
         self.port = 0
         self.worker_port = 0

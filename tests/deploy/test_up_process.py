@@ -17,9 +17,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from click.testing import CliRunner
 
 from tests.processes import is_alive
 from twolane import Client
+from twolane.deploy.cli.up_command import up
 
 FAKE = ["--launcher", "process", "--engine", "fake", "--port", "0"]
 ONE = [*FAKE, "--colocated", "1"]
@@ -286,17 +288,35 @@ def test_folders_of_a_killed_start_are_removed_at_the_next(tmp_path: Path) -> No
             2,
             "--lease-s is 0.1; it must be more than --heartbeat-s, which is 1",
         ),
-        (["--pages", "2"], 1, "a pool of 2 pages of 16 tokens is too small"),
         (
             ["--host", "192.0.2.1", "--insecure"],
             1,
             "(--port): 192.0.2.1 is no address of this machine",
         ),
         (["--host", "192.0.2.1"], 2, "it needs TLS"),
+    ],
+)
+def test_what_cannot_start_says_why(
+    arguments: list[str], code: int, message: str, tmp_path: Path
+) -> None:
+    """Nothing is started, so that the command may run in this process."""
+    done = CliRunner().invoke(up, [*FAKE, *arguments], obj=tmp_path)
+    assert done.exit_code == code
+    assert message in done.stderr
+    assert isinstance(done.exception, SystemExit)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--model", "/nowhere"], 1, "no directory /nowhere; a model is"),
+        (["--pages", "2"], 1, "a pool of 2 pages of 16 tokens is too small"),
         (["--colour", "red"], 2, "No such option"),
     ],
 )
-def test_what_cannot_start_says_why(arguments: list[str], code: int, message: str) -> None:
+def test_a_terminal_shows_why_it_cannot_start(
+    arguments: list[str], code: int, message: str
+) -> None:
     done = subprocess.run(
         command(*FAKE, *arguments), capture_output=True, text=True, timeout=60, check=False
     )

@@ -33,6 +33,7 @@ class Listener:
 
     def __init__(self) -> None:
         self.tokens = {role: ColumnWriter(role) for role in ROLES}
+        self.next_number, self.confirmed = 1, 0
 
 
 def row(params: SamplingParams, listener: Listener | None = None, n_prompt: int = 4) -> Row:

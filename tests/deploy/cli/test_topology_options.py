@@ -9,8 +9,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+from click.testing import CliRunner
 
 from twolane import ClusterStatus
+from twolane.deploy.cli.up_command import up as up_command
 from twolane.testing import LocalCluster, start_local
 
 
@@ -30,7 +32,7 @@ def pools(status: ClusterStatus) -> list[tuple[str, str, tuple[str, ...]]]:
 
 
 def test_the_laptops_topology_serves_and_the_status_shows_pools_and_devices() -> None:
-    with start_local(topology="laptop") as cluster:
+    with start_local(topology="laptop", engine="fake", launcher="process") as cluster:
         assert pools(cluster.status()) == [
             ("decode-0", "decode", ("cpu",)), ("prefill-0", "prefill", ("cpu",)),
         ]  # fmt: skip
@@ -53,6 +55,7 @@ def test_the_topologies_that_come_with_us_start_what_they_say(
         assert len(tokens(cluster)) == 16
 
 
+@pytest.mark.soak  # tests/cluster/test_unequal_ranks.py serves from such a file each time
 def test_the_topology_of_unequal_ranks_serves_from_a_group_to_single_workers() -> None:
     with start_local(
         topology="tp2-to-tp1", launcher="process", device="cpu", pages=64, max_context_tokens=512
@@ -73,7 +76,7 @@ def test_a_file_of_ones_own_serves_with_options_that_change_it(tmp_path: Path) -
         "  - {role: prefill, name: readers, workers: 2, transports: [tcp]}\n"
         "  - {role: decode, name: writers}\n"
     )
-    with start_local(topology=file, transport=None, growth_tokens=16) as cluster:
+    with start_local(topology=file, engine="fake", growth_tokens=16) as cluster:
         assert len(tokens(cluster)) == 16
         names = [name for name, _, _ in pools(cluster.status())]
         assert names == ["readers-0", "readers-1", "writers-0"]
@@ -81,10 +84,7 @@ def test_a_file_of_ones_own_serves_with_options_that_change_it(tmp_path: Path) -
 
 
 def test_pages_go_by_as_many_sockets_as_were_asked_for() -> None:
-    with start_local(
-        transport=["unix"], sockets=3, checksums=True, device="cpu", pages=64,
-        max_context_tokens=512,
-    ) as cluster:  # fmt: skip
+    with start_local(transport=["unix"], sockets=3, checksums=True, engine="fake") as cluster:
         with cluster.client() as client:
             for word in ("one", "two", "three", "four"):  # pages of each are a post, by another
                 assert len(client.generate(word * 9, max_tokens=2, seed=1).token_ids) == 2
@@ -128,15 +128,23 @@ def test_a_printed_topology_is_a_file_that_starts_the_same() -> None:
         ("pools: [{role: both, page: 5}]", [], 1, "t.yaml:1: there is no field page; did you mean"),
         ("pools: [{role: both}]", ["--decode", "2"], 2, "leave --decode out, or edit the file"),
         ("pools: [{role: both}]", ["--launcher", "slurm"], 2, "'slurm' is not one of 'ray', 'pro"),
-        ("pools: [{role: both, pages: 2}]", ["--launcher", "process"], 1, "is too small to answer"),
     ],
 )
-def test_what_is_wrong_is_told_in_the_terminal(
+def test_what_is_wrong_with_a_file_or_its_options_is_told(
     text: str, arguments: list[str], code: int, message: str, tmp_path: Path
 ) -> None:
+    """Nothing is started, so that the command may run in this process."""
     (tmp_path / "t.yaml").write_text(text)
-    done = up("--topology", str(tmp_path / "t.yaml"), "--port", "0", *arguments)
-    assert (done.returncode, message in done.stderr) == (code, True), done.stderr
+    options = ["--topology", str(tmp_path / "t.yaml"), "--port", "0", *arguments]
+    done = CliRunner().invoke(up_command, options, obj=tmp_path)
+    assert (done.exit_code, message in done.stderr) == (code, True), done.stderr
+    assert isinstance(done.exception, SystemExit)
+
+
+def test_a_terminal_shows_why_a_worker_of_a_file_cannot_start(tmp_path: Path) -> None:
+    (tmp_path / "t.yaml").write_text("pools: [{role: both, pages: 2, engine: fake}]")
+    done = up("--topology", str(tmp_path / "t.yaml"), "--port", "0", "--launcher", "process")
+    assert (done.returncode, "is too small to answer" in done.stderr) == (1, True), done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -30,6 +30,7 @@ class Session:
     def __init__(self, name: str) -> None:
         self.name = name
         self.tokens = {role: ColumnWriter(role) for role in ROLES}
+        self.next_number, self.confirmed = 1, 0
 
     def heard(self) -> list[int]:
         """Indexes of the tokens that wait to be sent."""

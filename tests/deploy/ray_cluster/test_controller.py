@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,7 +25,7 @@ Connected = Callable[[], Any]  # launchers, or what connecting raises; called at
 class FakeLauncher:
     """Agents of `offered` answer, and run these processes. It goes no further than to connect."""
 
-    def __init__(self, offered: dict[str, tuple[str, ...]], running: set[str]) -> None:
+    def __init__(self, offered: Mapping[str, tuple[str, ...]], running: set[str]) -> None:
         self.offered = offered
         self._running = running
 

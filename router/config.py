@@ -91,6 +91,7 @@ class RouterConfig:
     `defaults`, by name, are what requests take that say nothing else."""
 
     router_id: str = "router-0"
+    epoch: int = 0  # of this process, among all of its router_id; 0: drawn
     models: tuple[str, ...] = ()
     defaults: Mapping[str, ModelDefaults] = field(default_factory=dict)
     tick_s: float = 0.05

@@ -22,6 +22,7 @@ def make_status(
 ) -> cluster_pb2.GetClusterStatusResponse:
     """Each request's own status is for those who ask for it: making it takes a while."""
     requests = board.requests.values() if with_requests else ()
+    health = board.store.health
     return cluster_pb2.GetClusterStatusResponse(
         router_id=board.config.router_id,
         uptime_s=now - started,
@@ -55,6 +56,11 @@ def make_status(
             )
             for account in board.accounts
         ],
+        store=None
+        if health is None
+        else cluster_pb2.StoreStatus(
+            address=health.address, up=health.is_up, note=health.note, dropped=health.dropped
+        ),
     )
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 def option(default: Any, help: str, *, name: str = "", **facts: Any) -> Any:
     """A field of a dataclass that is an option; `facts` are those of `Option`."""
-    return field(default=default, metadata={"option": Option(name=name, help=help, **facts)})
+    its = Option(name=name, help=help, **facts)
+    return field(default=default, repr=not its.is_secret, metadata={"option": its})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,7 @@ class Option:
     multiple_of: int | None = None
     flag: str = ""  # "": `name` with dashes
     metavar: str | None = None  # of the value, in a help text
+    is_secret: bool = False  # it is never shown
 
     def wanted_instead_of(self, value: Any) -> str:
         """What it must be, in words; empty where `value` is that."""

@@ -1,4 +1,4 @@
-"""A router's configuration from its spec, and from what its process may have open."""
+"""Builds a router's configuration from its spec and from the descriptors its process may open."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from twolane.deploy.process.descriptors import Shares
 from twolane.deploy.process.overrides import with_given
 from twolane.deploy.spec.settings import AUTO, NONE
-from twolane.deploy.spec.specs import RouterSpec
+from twolane.deploy.spec.specs import RouterSpec, new_epoch
 from twolane.router.config import (
     AdmissionConfig,
     GrpcDoorConfig,
@@ -18,6 +18,8 @@ from twolane.router.config import (
     MembershipConfig,
     RouterConfig,
 )
+from twolane.router.shared.address import parse_address
+from twolane.router.shared.redis_store import StoreConfig
 from twolane.router.text.model_defaults import FILE, NO_DEFAULTS, ModelDefaults, read_defaults
 from twolane.router.text.model_files import ModelFilesError
 
@@ -33,6 +35,7 @@ def router_config(spec: RouterSpec) -> RouterConfig:
         log.info("requests for %s that say nothing else take %s", spec.model.name, words)
     return RouterConfig(
         router_id=spec.router_id,
+        epoch=new_epoch(),
         models=(spec.model.name,),
         defaults={spec.model.name: defaults},
         limits=with_given(
@@ -53,8 +56,17 @@ def router_config(spec: RouterSpec) -> RouterConfig:
     )
 
 
+def store_config(spec: RouterSpec) -> StoreConfig | None:
+    """None: it shares nothing with other routers."""
+    url = spec.settings.store
+    if url is None:
+        return None
+    return StoreConfig(address=parse_address(url), cluster=spec.settings.store_cluster)
+
+
 def _defaults(spec: RouterSpec) -> ModelDefaults:
-    """What the generation_config.json that the spec chooses says. The model's own may be absent."""
+    """The defaults in the generation_config.json that the spec selects. The model's own file may be
+    absent; a directory that was named must have one, else `ModelFilesError`."""
     chosen = spec.settings.generation_config
     if chosen == NONE:
         return NO_DEFAULTS
@@ -75,7 +87,7 @@ def grpc_door_config(shares: Shares) -> GrpcDoorConfig:
 
 
 def http_config(spec: RouterSpec, shares: Shares) -> HttpConfig | None:
-    """None if there is no such door."""
+    """None if the HTTP door is switched off."""
     port = spec.settings.http_door
     if port is None:
         return None

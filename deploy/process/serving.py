@@ -85,10 +85,16 @@ def settle_memory() -> None:
 
 @asynccontextmanager
 async def _serving_router(spec: RouterSpec, limit: int) -> AsyncIterator[Where]:
-    from twolane.deploy.process.compose_router import grpc_door_config, http_config, router_config
+    from twolane.deploy.process.compose_router import (
+        grpc_door_config,
+        http_config,
+        router_config,
+        store_config,
+    )
     from twolane.router.config import ServerConfig
     from twolane.router.doors.server import RouterServer
     from twolane.router.members.dialer import GrpcDialer
+    from twolane.router.shared.redis_store import RedisStore
     from twolane.router.text.codec import TextCodec
     from twolane.router.text.model_files import ModelFilesError
     from twolane.security.key_file import KeyFile
@@ -118,8 +124,13 @@ async def _serving_router(spec: RouterSpec, limit: int) -> AsyncIterator[Where]:
             keys = KeyFile(Path(settings.keys)) if settings.keys else None
         except (KeyFileError, ModelFilesError) as error:
             raise StartError(str(error)) from error
+        store = None
+        if (shared := store_config(spec)) is not None:
+            store = await stack.enter_async_context(
+                RedisStore(shared, config.router_id, config.epoch)
+            )
         try:
-            server = RouterServer(config, place, dialer, text, keys=keys)
+            server = RouterServer(config, place, dialer, text, keys=keys, store=store)
             await stack.enter_async_context(server)
         except ListenError as error:
             raise StartError(str(error)) from error

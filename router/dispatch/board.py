@@ -24,7 +24,7 @@ from twolane.router.members.member import MemberState
 from twolane.router.members.membership import Membership
 from twolane.router.requests.attempt import Attempt
 from twolane.router.requests.request import WAITING, Label, Request, RequestState
-from twolane.router.store import Store
+from twolane.router.store import LocalStore, Placement, Store
 from twolane.router.tenants.accounts import Accounts, no_limits
 from twolane.security.keys import TenantLimits
 from twolane.v1 import worker_pb2
@@ -71,10 +71,11 @@ class Board:
         config: RouterConfig,
         observer: Observer,
         limits_of: Callable[[str], TenantLimits] = no_limits,
+        store: Store | None = None,
     ) -> None:
         self.config = config
-        self.accounts = Accounts(limits_of)
-        self.store = Store()
+        self.store: Store = store or LocalStore()
+        self.accounts = Accounts(limits_of, lambda: self.store.quota_parts)
         self.observer = observer
         self.members = Membership(config.membership)
         self.queue = WaitingQueue(self.accounts.weight_of)
@@ -201,6 +202,8 @@ class Board:
             self.tally.through(attempt)
         request.last_attempt = attempt
         request.n_attempts += 1
+        at = Placement(attempt.key.attempt, attempt.prefill_epoch, attempt.decode_epoch)
+        self.store.place(request.job.submission_id, at)
         self.counters["attempts"] += 1
         for epoch in attempt.epochs():
             self._at.setdefault(epoch, {})[request.job.submission_id] = request
@@ -221,14 +224,13 @@ class Board:
             del self.labels[job.label]
             self._settle(request)
         self.alarms.discard(request)
-        self.store.release(job.label, job.submission_id)
+        self.store.release(job.submission_id, sum(_had(request)))
         request.drop_prompt()
 
     def _settle(self, request: Request) -> None:
         """What it has cost its tenant is known now: nothing, if no worker had it."""
         had_worker = request.n_attempts > 0
-        n_prompt = request.n_prompt if had_worker else 0
-        n_output = len(request.answer.tokens)
+        n_prompt, n_output = _had(request)
         account = self.accounts.of(request.job.tenant, self.now)
         account.settle(request.cost_tokens, n_prompt, n_output, self.now)
         if had_worker:
@@ -267,3 +269,8 @@ class Board:
         assert self.rows == rows, f"rows {set(self.rows)}, are {set(rows)}"
         attempts = [request.attempt for request in live if request.attempt is not None]
         self.tally.check_integrity(attempt for attempt in attempts if not attempt.is_over)
+
+
+def _had(request: Request) -> tuple[int, int]:
+    """Tokens of prompt and answer, as its tenant pays for them."""
+    return request.n_prompt if request.n_attempts else 0, len(request.answer.tokens)

@@ -4,6 +4,8 @@ wait. A head that found no place is tried again only when some worker has got ro
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from twolane.attempt_number import first_attempt, next_attempt
 from twolane.router.dispatch import commands
 from twolane.router.dispatch.admission import Admission
@@ -60,6 +62,10 @@ class Placing:
         member = self._board.members.get(epoch)
         return member is not None and member.state is not MemberState.GONE
 
+    def note_prefix(self, hashes: Sequence[int], epoch: int) -> None:
+        """A worker is being given a prompt with these beginnings, by us or by another router."""
+        self._affinity.record(hashes, epoch)
+
     def _need(self, request: Request, cached_tokens: dict[int, int] | None = None) -> Need:
         return Need(
             n_tokens=request.n_tokens,
@@ -93,7 +99,8 @@ class Placing:
             board.send(epoch, command)
         self._n_given += 1
         prefill.last_given = self._n_given
-        self._affinity.record(job.prefix_hashes, prefill.epoch)
+        self.note_prefix(job.prefix_hashes, prefill.epoch)
+        board.store.note_prefix(job.prefix_hashes, prefill.epoch)
         if request.timeline.dispatched is None:
             request.timeline.dispatched = now
             board.observer.queued(job.model, now - job.arrived)

@@ -29,6 +29,7 @@ from twolane.router.doors.scrape_targets import TARGETS, scrape_targets
 from twolane.router.doors.worker_door import WorkerDoor
 from twolane.router.members.session import WorkerDialer
 from twolane.router.router import Router
+from twolane.router.store import Store
 from twolane.router.tenants.accounts import no_limits
 from twolane.router.text.codec import TextCodec
 from twolane.rpc.call_gate import CallGate
@@ -71,13 +72,16 @@ class RouterServer:
         text: TextCodec | None = None,
         *,
         keys: KeyFile | None = None,
+        store: Store | None = None,
     ) -> None:
-        """`keys` tells whose an API key is, and is read again when it changes. Without it, clients
-        beyond this machine show certificates. Raises `ListenError` for a listener that must not be
-        opened."""
+        """`store` is what other routers share with this one. `keys` tells whose an API key is, and
+        is read again when it changes. Without it, clients beyond this machine show certificates.
+        Raises `ListenError` for a listener that must not be opened."""
         self.metrics = RouterMetrics()
         limits_of = no_limits if keys is None else keys.limits
-        self.router = Router(config, dialer, text, observer=self.metrics, limits_of=limits_of)
+        self.router = Router(
+            config, dialer, text, observer=self.metrics, limits_of=limits_of, store=store
+        )
         self._keys = keys
         self.port = 0
         self.worker_port = 0
@@ -132,9 +136,9 @@ class RouterServer:
             worker_door = self._open_worker_door(stack)
             server = self._make_door()
             http = self._open_http()
-            stack.push_async_callback(self._stop_doors, server, http)
-            gate = self._calls
-            server.add_handlers(Door(self.router, self.gates.clients).handlers(gate))
+            door, gate = Door(self.router, self.gates.clients), self._calls
+            stack.push_async_callback(self._stop_doors, server, door, http)
+            server.add_handlers(door.handlers(gate))
             server.add_handlers(standard_handlers(self._health, (INFERENCE,), gate))
             config = self._config
             self.port = config.credentials.bind(
@@ -238,10 +242,11 @@ class RouterServer:
         )  # fmt: skip
         return http
 
-    async def _stop_doors(self, server: SharedPort, http: HttpServer | None) -> None:
+    async def _stop_doors(self, server: SharedPort, door: Door, http: HttpServer | None) -> None:
         """New calls are refused; running ones go on at other routers, or get the grace, at both
         doors the same one."""
         await self._health.enter_graceful_shutdown()
+        door.end_streams()
         grace_s = self._config.stop_grace_s
 
         async def stop_grpc() -> None:

@@ -45,19 +45,20 @@ class Account:
         self.limits = TenantLimits()
         self.n_live = 0  # requests that wait or run
         self.counters: Counter[str] = Counter()  # requests, prompt_tokens, output_tokens, refused
+        self.parts = 1  # of its quotas, one of which is kept to here
         self._requests: Bucket | None = None
         self._tokens: Bucket | None = None
 
-    def tune(self, limits: TenantLimits, now: float) -> None:
-        """Follow limits that have changed."""
-        self.limits = limits
-        self._requests = _tuned(self._requests, limits.requests_per_s, 1.0, now)
-        self._tokens = _tuned(self._tokens, limits.tokens_per_min, MINUTE_S, now)
+    def tune(self, limits: TenantLimits, now: float, parts: int = 1) -> None:
+        """Follow limits that have changed. Of `parts` of each this account is to keep to one."""
+        self.limits, self.parts = limits, parts
+        self._requests = _tuned(self._requests, limits.requests_per_s, 1.0, now, parts)
+        self._tokens = _tuned(self._tokens, limits.tokens_per_min, MINUTE_S, now, parts)
 
     def check(self, n_tokens: float, now: float) -> None:
         """Whether a request of so many tokens is within the quotas; 0: not known yet. Raises
         `QuotaError`."""
-        most = self.limits.concurrent
+        most = self._concurrent
         if most is not None and self.n_live >= most:
             raise self._refused("concurrent", f"{most} requests at once", CONCURRENT_RETRY_S)
         if self._requests is not None and (wait_s := self._requests.wait_s(1, now)):
@@ -99,9 +100,25 @@ class Account:
             if bucket is not None:
                 reset_s = bucket.wait_s(bucket.capacity, now)
                 yield Level(name, bucket.capacity, bucket.level(now), reset_s)
-        most = self.limits.concurrent
+        most = self._concurrent
         if most is not None:
             yield Level("concurrent", most, most - self.n_live, 0.0)
+
+    def refused_by_all(self, name: str, wait_s: float, remaining: float) -> QuotaError:
+        """For what the routers count together: `remaining` is left of that quota."""
+        limits = self.limits
+        what = {
+            "concurrent": f"{limits.concurrent} requests at once",
+            "requests": f"{limits.requests_per_s or 0:g} requests a second",
+            "tokens": f"{limits.tokens_per_min} tokens a minute, of which {max(0, remaining):.0f} "
+            "are left",
+        }
+        return self._refused(name, what[name], wait_s)
+
+    @property
+    def _concurrent(self) -> int | None:
+        most = self.limits.concurrent
+        return None if most is None else max(1, most // self.parts)
 
     def _refused(self, name: str, what: str, wait_s: float) -> QuotaError:
         self.counters["refused"] += 1
@@ -124,8 +141,12 @@ class Accounts:
     """Of all tenants that have come. There are as many as an operator has made keys or certificates
     for, so none is forgotten."""
 
-    def __init__(self, limits_of: Callable[[str], TenantLimits]) -> None:
+    def __init__(
+        self, limits_of: Callable[[str], TenantLimits], parts: Callable[[], int] = lambda: 1
+    ) -> None:
+        """`parts`: into how many parts quotas are divided now, of which these keep to one."""
         self._limits_of = limits_of
+        self._parts = parts
         self._accounts: dict[str, Account] = {}
 
     def __iter__(self) -> Iterator[Account]:
@@ -136,9 +157,9 @@ class Accounts:
         account = self._accounts.get(tenant)
         if account is None:
             account = self._accounts[tenant] = Account(tenant)
-        limits = self._limits_of(tenant)
-        if limits is not account.limits:
-            account.tune(limits, now)
+        limits, parts = self._limits_of(tenant), self._parts()
+        if limits is not account.limits or parts != account.parts:
+            account.tune(limits, now, parts)
         return account
 
     def weight_of(self, tenant: str) -> float:
@@ -152,11 +173,13 @@ REFUSALS = {
 }
 
 
-def _tuned(bucket: Bucket | None, quota: float | None, of_s: float, now: float) -> Bucket | None:
-    """A bucket for `quota` each `of_s` seconds; at least one request goes at once."""
+def _tuned(
+    bucket: Bucket | None, quota: float | None, of_s: float, now: float, parts: int
+) -> Bucket | None:
+    """A bucket for a part of `quota` each `of_s` seconds; at least one request goes at once."""
     if quota is None:
         return None
-    per_s, capacity = quota / of_s, max(1.0, quota)
+    per_s, capacity = quota / of_s / parts, max(1.0, quota / parts)
     if bucket is None:
         return Bucket(per_s, capacity, now)
     bucket.tune(per_s, capacity, now)

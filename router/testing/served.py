@@ -11,6 +11,7 @@ import grpc
 from twolane.router.config import RouterConfig, ServerConfig
 from twolane.router.doors.server import RouterServer
 from twolane.router.members.dialer import GrpcDialer
+from twolane.router.store import Store
 from twolane.router.testing.cluster import ScriptedCluster
 from twolane.router.testing.worker import ScriptedWorker
 from twolane.router.text.codec import TextCodec
@@ -37,6 +38,7 @@ async def serve_cluster(
     server_config: ServerConfig | None = None,
     text: TextCodec | None = None,
     keys: KeyFile | None = None,
+    store: Store | None = None,
     **knobs: Any,
 ) -> AsyncIterator[tuple[RouterServer, ScriptedCluster]]:
     """A router and its workers, all on this event loop, each with a port of its own."""
@@ -46,7 +48,7 @@ async def serve_cluster(
     async with AsyncExitStack() as stack:
         dialer = await stack.enter_async_context(GrpcDialer(server_config.credentials))
         router_server = await stack.enter_async_context(
-            RouterServer(config, server_config, dialer, text, keys=keys)
+            RouterServer(config, server_config, dialer, text, keys=keys, store=store)
         )
         cluster.router_announce = router_server.router.announce
         for worker_id in worker_ids:

@@ -11,6 +11,7 @@ import pytest
 from twolane.errors import CancelledError, DeadlineError, TwolaneError, UnavailableError
 from twolane.router.config import AdmissionConfig, DispatchConfig, RouterConfig
 from twolane.router.router import Router
+from twolane.router.store import LocalStore
 from twolane.router.testing.client import ask, client_of, message, play
 from twolane.router.testing.cluster import ScriptedCluster
 from twolane.router.testing.rows import expected_answer
@@ -107,9 +108,10 @@ def test_every_request_ends_exact_or_with_one_typed_error(seed: Any) -> None:
         assert not board._at
         assert not board.rows
         assert not len(board.queue)
-        assert not router._streams._wakes
+        assert not router._deliveries._open
         assert not board.labels
-        assert not board.store._holders
+        assert isinstance(board.store, LocalStore)
+        assert not len(board.store)
         for account in board.accounts:
             assert not account.n_live
             # what a client that left did not read has been computed for it all the same

@@ -9,7 +9,8 @@ from twolane.router.dispatch.queue import WaitingQueue
 from twolane.router.requests.answer import Answer
 from twolane.router.requests.ledger import Timeline, make_ledger
 from twolane.router.requests.request import Job, Label, Request, RequestState
-from twolane.router.store import Store
+from twolane.router.store import ADMITTED, Ask, Held, LocalStore, Verdict
+from twolane.security.keys import TenantLimits
 from twolane.v1 import sampling_pb2, worker_pb2
 
 P, D = worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE
@@ -91,15 +92,20 @@ def test_queue_keeps_models_apart() -> None:
 
 
 async def test_store_lets_one_submission_hold_a_label_until_it_is_released() -> None:
-    store, label = Store(), Label("", "x")
-    assert await store.claim(label, "first")
-    assert await store.claim(label, "first")
-    assert not await store.claim(label, "second")
-    store.release(label, "second")
-    assert not await store.claim(label, "second"), "it was not the second's to release"
-    assert await store.claim(Label("other tenant", "x"), "second")
-    store.release(label, "first")
-    assert await store.claim(label, "second")
+    store, label = LocalStore(), Label("", "x")
+
+    async def admit(name: str, label: Label = label) -> Verdict:
+        limits = TenantLimits()
+        return await store.admit(Ask(label=label, submission_id=name, limits=limits, n_tokens=0))
+
+    assert await admit("first") is ADMITTED
+    assert await admit("first") is ADMITTED
+    assert await admit("second") == Held("first")
+    store.release("second", 0)
+    assert await admit("second") == Held("first"), "it was not the second's to release"
+    assert await admit("second", Label("other tenant", "x")) is ADMITTED
+    store.release("first", 0)
+    assert await admit("third") is ADMITTED
 
 
 def test_ledger_sums_what_was_spent_over_attempts_and_keeps_the_routers_own_clock() -> None:

@@ -21,11 +21,18 @@ from twolane.cli.common import (
 )
 from twolane.cli.rows import Rows
 from twolane.service_status import ServiceStatus
-from twolane.status import ClusterStatus, HostInfo, RequestInfo, TenantInfo, WorkerInfo
+from twolane.status import (
+    ClusterStatus,
+    HostInfo,
+    RequestInfo,
+    RouterInfo,
+    TenantInfo,
+    WorkerInfo,
+)
 
 WATCH_EVERY_S = 0.5
 MAX_REQUESTS_SHOWN = 20
-_EPOCH_SHOWN = 8  # digits: tells a worker from itself before a restart
+EPOCH_SHOWN = 8  # digits: tells a worker from itself before a restart
 _UUID_SHOWN = 12
 _STATE_STYLE = {"alive": "green", "suspect": "yellow", "draining": "yellow", "gone": "red"}
 
@@ -92,6 +99,11 @@ def render(status: ClusterStatus, *, with_gone: bool = False) -> RenderableType:
     if status.insecure_listeners:
         text = f"without TLS, reached from other machines: {', '.join(status.insecure_listeners)}"
         parts.append(Text(text, style="bold red"))
+    if status.store is not None and not status.store.up:
+        store = status.store
+        parts.append(Text(f"the store at {store.address} is down: {store.note}", style="yellow"))
+    if len(status.routers) > 1:
+        parts += ["", _routers(status.routers)]
     parts += ["", _workers(workers), "", _pages(workers)]
     parts += ["", _places(workers)]
     if status.hosts:
@@ -108,6 +120,16 @@ def render(status: ClusterStatus, *, with_gone: bool = False) -> RenderableType:
     return Group(*parts)
 
 
+def _routers(routers: Sequence[RouterInfo]) -> Rows:
+    table = Rows(("router", "state", "clients", "HTTP"), ("requests", "up s"))
+    for router in routers:
+        state = Text(router.unreached or "serves", style="yellow" if router.unreached else "green")
+        figures = ("", "") if router.unreached else (router.requests, f"{router.uptime_s:.0f}")
+        doors = (router.endpoint, router.http_endpoint)
+        table.add_row(router.router_id, state, *doors, *map(str, figures))
+    return table
+
+
 def _workers(workers: Sequence[WorkerInfo]) -> Rows:
     table = Rows(
         ("worker", "roles", "state", "epoch"),
@@ -118,7 +140,7 @@ def _workers(workers: Sequence[WorkerInfo]) -> Rows:
             worker.worker_id,
             "+".join(worker.roles),
             Text(_state(worker), style=_STATE_STYLE.get(worker.state, "")),
-            f"{worker.epoch:016x}"[:_EPOCH_SHOWN],
+            f"{worker.epoch:016x}"[:EPOCH_SHOWN],
             str(worker.prefill_queue + worker.decode_queue),
             str(worker.rows),
             str(worker.requests),

@@ -22,10 +22,11 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from twolane.v1 import inference_pb2 as twolane_dot_v1_dot_inference__pb2
 from twolane.v1 import worker_pb2 as twolane_dot_v1_dot_worker__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18twolane/v1/cluster.proto\x12\ntwolane.v1\x1a\x17twolane/v1/worker.proto\"\xc4\x03\n\x0f\x41nnounceRequest\x12)\n\x06worker\x18\x01 \x01(\x0b\x32\x19.twolane.v1.WorkerAddress\x12\x1f\n\x05roles\x18\x02 \x03(\x0e\x32\x10.twolane.v1.Role\x12\r\n\x05model\x18\x03 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x04 \x01(\t\x12\x0f\n\x07n_pages\x18\x05 \x01(\x05\x12\x13\n\x0bpage_tokens\x18\x06 \x01(\x05\x12\x1a\n\x12max_context_tokens\x18\x07 \x01(\x05\x12\x12\n\nvocab_size\x18\x08 \x01(\x05\x12\x15\n\reos_token_ids\x18\t \x03(\x05\x12\x13\n\x0b\x64\x65\x63ode_rows\x18\n \x01(\x05\x12\x18\n\x10metrics_endpoint\x18\x0b \x01(\t\x12\x0f\n\x07leaving\x18\x0c \x01(\x08\x12\x0e\n\x06layout\x18\r \x01(\t\x12\x14\n\x0cmakes_dtypes\x18\x0e \x03(\t\x12\x0c\n\x04pool\x18\x0f \x01(\t\x12\x0f\n\x07\x64\x65vices\x18\x10 \x03(\t\x12\x0c\n\x04host\x18\x11 \x01(\t\x12\x15\n\rhost_identity\x18\x12 \x01(\t\x12*\n\x07routers\x18\x13 \x03(\x0b\x32\x19.twolane.v1.RouterAddress\"S\n\x10\x41nnounceResponse\x12\x13\n\x0binterval_ms\x18\x01 \x01(\x03\x12*\n\x07routers\x18\x02 \x03(\x0b\x32\x19.twolane.v1.RouterAddress\"\x19\n\x17GetClusterStatusRequest\"\xbb\x04\n\x18GetClusterStatusResponse\x12\x11\n\trouter_id\x18\x01 \x01(\t\x12\x10\n\x08uptime_s\x18\x02 \x01(\x01\x12)\n\x07workers\x18\x03 \x03(\x0b\x32\x18.twolane.v1.WorkerStatus\x12+\n\x08requests\x18\x04 \x03(\x0b\x32\x19.twolane.v1.RequestStatus\x12T\n\x11requests_by_state\x18\x05 \x03(\x0b\x32\x39.twolane.v1.GetClusterStatusResponse.RequestsByStateEntry\x12\x44\n\x08\x63ounters\x18\x06 \x03(\x0b\x32\x32.twolane.v1.GetClusterStatusResponse.CountersEntry\x12\x15\n\rhttp_endpoint\x18\x07 \x01(\t\x12\x18\n\x10metrics_endpoint\x18\x08 \x01(\t\x12%\n\x05hosts\x18\t \x03(\x0b\x32\x16.twolane.v1.HostStatus\x12\x1a\n\x12insecure_listeners\x18\n \x03(\t\x12)\n\x07tenants\x18\x0c \x03(\x0b\x32\x18.twolane.v1.TenantStatus\x1a\x36\n\x14RequestsByStateEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a/\n\rCountersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\x9c\x01\n\x0cTenantStatus\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\r\n\x05label\x18\x02 \x01(\t\x12\x0e\n\x06weight\x18\x03 \x01(\x01\x12\x0c\n\x04live\x18\x04 \x01(\x03\x12\x10\n\x08requests\x18\x05 \x01(\x03\x12\x0f\n\x07refused\x18\x06 \x01(\x03\x12\x15\n\rprompt_tokens\x18\x07 \x01(\x03\x12\x15\n\routput_tokens\x18\x08 \x01(\x03\"\xa2\x02\n\x0cWorkerStatus\x12)\n\x06worker\x18\x01 \x01(\x0b\x32\x19.twolane.v1.WorkerAddress\x12\x1f\n\x05roles\x18\x02 \x03(\x0e\x32\x10.twolane.v1.Role\x12\r\n\x05state\x18\x03 \x01(\t\x12\r\n\x05model\x18\x04 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x05 \x01(\t\x12$\n\x04load\x18\x06 \x01(\x0b\x32\x16.twolane.v1.LoadReport\x12\x14\n\x0clast_heard_s\x18\x07 \x01(\x01\x12\x10\n\x08requests\x18\x08 \x01(\x05\x12\x0c\n\x04pool\x18\t \x01(\t\x12\x0f\n\x07\x64\x65vices\x18\n \x03(\t\x12\x18\n\x10metrics_endpoint\x18\x0b \x01(\t\x12\x0c\n\x04host\x18\x0c \x01(\t\"\xe8\x01\n\rRequestStatus\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\x05\x12\x16\n\x0eprefill_worker\x18\x04 \x01(\t\x12\x15\n\rdecode_worker\x18\x05 \x01(\t\x12\x15\n\rprompt_tokens\x18\x06 \x01(\x05\x12\x15\n\routput_tokens\x18\x07 \x01(\x05\x12\r\n\x05\x61ge_s\x18\x08 \x01(\x01\x12\x10\n\x08priority\x18\t \x01(\x05\x12\x15\n\rsubmission_id\x18\n \x01(\t\x12\x0e\n\x06tenant\x18\x0b \x01(\t\"5\n\x12\x44rainWorkerRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x0c\n\x04undo\x18\x02 \x01(\x08\"\x15\n\x13\x44rainWorkerResponse\"E\n\x11ReportGoneRequest\x12\r\n\x05\x65poch\x18\x01 \x01(\x06\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x13\n\x0bproof_class\x18\x03 \x01(\t\"\x14\n\x12ReportGoneResponse\"9\n\x10SuperviseRequest\x12%\n\x05hosts\x18\x01 \x03(\x0b\x32\x16.twolane.v1.HostStatus\">\n\x11SuperviseResponse\x12)\n\x07workers\x18\x01 \x03(\x0b\x32\x18.twolane.v1.WorkerStatus\"e\n\nHostStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\r\n\x05\x66or_s\x18\x03 \x01(\x01\x12\x0f\n\x07workers\x18\x04 \x03(\t\x12\x0c\n\x04gpus\x18\x05 \x01(\x05\x12\x0c\n\x04note\x18\x06 \x01(\t2\xf1\x01\n\x11MembershipService\x12\x45\n\x08\x41nnounce\x12\x1b.twolane.v1.AnnounceRequest\x1a\x1c.twolane.v1.AnnounceResponse\x12K\n\nReportGone\x12\x1d.twolane.v1.ReportGoneRequest\x1a\x1e.twolane.v1.ReportGoneResponse\x12H\n\tSupervise\x12\x1c.twolane.v1.SuperviseRequest\x1a\x1d.twolane.v1.SuperviseResponse2\xbd\x01\n\x0c\x41\x64minService\x12]\n\x10GetClusterStatus\x12#.twolane.v1.GetClusterStatusRequest\x1a$.twolane.v1.GetClusterStatusResponse\x12N\n\x0b\x44rainWorker\x12\x1e.twolane.v1.DrainWorkerRequest\x1a\x1f.twolane.v1.DrainWorkerResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18twolane/v1/cluster.proto\x12\ntwolane.v1\x1a\x1atwolane/v1/inference.proto\x1a\x17twolane/v1/worker.proto\"\xc4\x03\n\x0f\x41nnounceRequest\x12)\n\x06worker\x18\x01 \x01(\x0b\x32\x19.twolane.v1.WorkerAddress\x12\x1f\n\x05roles\x18\x02 \x03(\x0e\x32\x10.twolane.v1.Role\x12\r\n\x05model\x18\x03 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x04 \x01(\t\x12\x0f\n\x07n_pages\x18\x05 \x01(\x05\x12\x13\n\x0bpage_tokens\x18\x06 \x01(\x05\x12\x1a\n\x12max_context_tokens\x18\x07 \x01(\x05\x12\x12\n\nvocab_size\x18\x08 \x01(\x05\x12\x15\n\reos_token_ids\x18\t \x03(\x05\x12\x13\n\x0b\x64\x65\x63ode_rows\x18\n \x01(\x05\x12\x18\n\x10metrics_endpoint\x18\x0b \x01(\t\x12\x0f\n\x07leaving\x18\x0c \x01(\x08\x12\x0e\n\x06layout\x18\r \x01(\t\x12\x14\n\x0cmakes_dtypes\x18\x0e \x03(\t\x12\x0c\n\x04pool\x18\x0f \x01(\t\x12\x0f\n\x07\x64\x65vices\x18\x10 \x03(\t\x12\x0c\n\x04host\x18\x11 \x01(\t\x12\x15\n\rhost_identity\x18\x12 \x01(\t\x12*\n\x07routers\x18\x13 \x03(\x0b\x32\x19.twolane.v1.RouterAddress\"S\n\x10\x41nnounceResponse\x12\x13\n\x0binterval_ms\x18\x01 \x01(\x03\x12*\n\x07routers\x18\x02 \x03(\x0b\x32\x19.twolane.v1.RouterAddress\"@\n\x16\x46indSubmissionsRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x16\n\x0esubmission_ids\x18\x02 \x03(\t\"L\n\x17\x46indSubmissionsResponse\x12\x31\n\x0bsubmissions\x18\x01 \x03(\x0b\x32\x1c.twolane.v1.SubmissionStatus\"\x19\n\x17GetClusterStatusRequest\"\x8e\x05\n\x18GetClusterStatusResponse\x12\x11\n\trouter_id\x18\x01 \x01(\t\x12\x10\n\x08uptime_s\x18\x02 \x01(\x01\x12)\n\x07workers\x18\x03 \x03(\x0b\x32\x18.twolane.v1.WorkerStatus\x12+\n\x08requests\x18\x04 \x03(\x0b\x32\x19.twolane.v1.RequestStatus\x12T\n\x11requests_by_state\x18\x05 \x03(\x0b\x32\x39.twolane.v1.GetClusterStatusResponse.RequestsByStateEntry\x12\x44\n\x08\x63ounters\x18\x06 \x03(\x0b\x32\x32.twolane.v1.GetClusterStatusResponse.CountersEntry\x12\x15\n\rhttp_endpoint\x18\x07 \x01(\t\x12\x18\n\x10metrics_endpoint\x18\x08 \x01(\t\x12%\n\x05hosts\x18\t \x03(\x0b\x32\x16.twolane.v1.HostStatus\x12\x1a\n\x12insecure_listeners\x18\n \x03(\t\x12)\n\x07tenants\x18\x0c \x03(\x0b\x32\x18.twolane.v1.TenantStatus\x12&\n\x05store\x18\r \x01(\x0b\x32\x17.twolane.v1.StoreStatus\x12)\n\x07routers\x18\x0e \x03(\x0b\x32\x18.twolane.v1.RouterStatus\x1a\x36\n\x14RequestsByStateEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a/\n\rCountersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\x8b\x01\n\x0cRouterStatus\x12*\n\x07\x61\x64\x64ress\x18\x01 \x01(\x0b\x32\x19.twolane.v1.RouterAddress\x12\x10\n\x08uptime_s\x18\x02 \x01(\x01\x12\x10\n\x08requests\x18\x03 \x01(\x03\x12\x18\n\x10metrics_endpoint\x18\x04 \x01(\t\x12\x11\n\tunreached\x18\x05 \x01(\t\"I\n\x0bStoreStatus\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\n\n\x02up\x18\x02 \x01(\x08\x12\x0c\n\x04note\x18\x03 \x01(\t\x12\x0f\n\x07\x64ropped\x18\x04 \x01(\x03\"\x9c\x01\n\x0cTenantStatus\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\r\n\x05label\x18\x02 \x01(\t\x12\x0e\n\x06weight\x18\x03 \x01(\x01\x12\x0c\n\x04live\x18\x04 \x01(\x03\x12\x10\n\x08requests\x18\x05 \x01(\x03\x12\x0f\n\x07refused\x18\x06 \x01(\x03\x12\x15\n\rprompt_tokens\x18\x07 \x01(\x03\x12\x15\n\routput_tokens\x18\x08 \x01(\x03\"\xa2\x02\n\x0cWorkerStatus\x12)\n\x06worker\x18\x01 \x01(\x0b\x32\x19.twolane.v1.WorkerAddress\x12\x1f\n\x05roles\x18\x02 \x03(\x0e\x32\x10.twolane.v1.Role\x12\r\n\x05state\x18\x03 \x01(\t\x12\r\n\x05model\x18\x04 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x05 \x01(\t\x12$\n\x04load\x18\x06 \x01(\x0b\x32\x16.twolane.v1.LoadReport\x12\x14\n\x0clast_heard_s\x18\x07 \x01(\x01\x12\x10\n\x08requests\x18\x08 \x01(\x05\x12\x0c\n\x04pool\x18\t \x01(\t\x12\x0f\n\x07\x64\x65vices\x18\n \x03(\t\x12\x18\n\x10metrics_endpoint\x18\x0b \x01(\t\x12\x0c\n\x04host\x18\x0c \x01(\t\"\xe8\x01\n\rRequestStatus\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\x05\x12\x16\n\x0eprefill_worker\x18\x04 \x01(\t\x12\x15\n\rdecode_worker\x18\x05 \x01(\t\x12\x15\n\rprompt_tokens\x18\x06 \x01(\x05\x12\x15\n\routput_tokens\x18\x07 \x01(\x05\x12\r\n\x05\x61ge_s\x18\x08 \x01(\x01\x12\x10\n\x08priority\x18\t \x01(\x05\x12\x15\n\rsubmission_id\x18\n \x01(\t\x12\x0e\n\x06tenant\x18\x0b \x01(\t\"s\n\x12\x44rainWorkerRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x0c\n\x04undo\x18\x02 \x01(\x08\x12\x11\n\thand_over\x18\x03 \x01(\x08\x12\x13\n\x0btake_ticket\x18\x04 \x01(\x04\x12\x14\n\x0c\x65xpect_epoch\x18\x05 \x01(\x06\"\x15\n\x13\x44rainWorkerResponse\"<\n\x11WatchDrainRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x14\n\x0c\x65xpect_epoch\x18\x02 \x01(\x06\"v\n\x12WatchDrainResponse\x12)\n\x06worker\x18\x01 \x01(\x0b\x32\x19.twolane.v1.WorkerAddress\x12\r\n\x05state\x18\x02 \x01(\t\x12&\n\x05\x64rain\x18\x03 \x01(\x0b\x32\x17.twolane.v1.DrainReport\"E\n\x11ReportGoneRequest\x12\r\n\x05\x65poch\x18\x01 \x01(\x06\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x13\n\x0bproof_class\x18\x03 \x01(\t\"\x14\n\x12ReportGoneResponse\"e\n\x10SuperviseRequest\x12%\n\x05hosts\x18\x01 \x03(\x0b\x32\x16.twolane.v1.HostStatus\x12*\n\x07routers\x18\x02 \x03(\x0b\x32\x19.twolane.v1.RouterAddress\">\n\x11SuperviseResponse\x12)\n\x07workers\x18\x01 \x03(\x0b\x32\x18.twolane.v1.WorkerStatus\"e\n\nHostStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\r\n\x05\x66or_s\x18\x03 \x01(\x01\x12\x0f\n\x07workers\x18\x04 \x03(\t\x12\x0c\n\x04gpus\x18\x05 \x01(\x05\x12\x0c\n\x04note\x18\x06 \x01(\t2\xf1\x01\n\x11MembershipService\x12\x45\n\x08\x41nnounce\x12\x1b.twolane.v1.AnnounceRequest\x1a\x1c.twolane.v1.AnnounceResponse\x12K\n\nReportGone\x12\x1d.twolane.v1.ReportGoneRequest\x1a\x1e.twolane.v1.ReportGoneResponse\x12H\n\tSupervise\x12\x1c.twolane.v1.SuperviseRequest\x1a\x1d.twolane.v1.SuperviseResponse2\xd9\x02\n\x0bPeerService\x12]\n\x10GetClusterStatus\x12#.twolane.v1.GetClusterStatusRequest\x1a$.twolane.v1.GetClusterStatusResponse\x12N\n\x0b\x44rainWorker\x12\x1e.twolane.v1.DrainWorkerRequest\x1a\x1f.twolane.v1.DrainWorkerResponse\x12?\n\x06\x43\x61ncel\x12\x19.twolane.v1.CancelRequest\x1a\x1a.twolane.v1.CancelResponse\x12Z\n\x0f\x46indSubmissions\x12\".twolane.v1.FindSubmissionsRequest\x1a#.twolane.v1.FindSubmissionsResponse2\x8c\x02\n\x0c\x41\x64minService\x12]\n\x10GetClusterStatus\x12#.twolane.v1.GetClusterStatusRequest\x1a$.twolane.v1.GetClusterStatusResponse\x12N\n\x0b\x44rainWorker\x12\x1e.twolane.v1.DrainWorkerRequest\x1a\x1f.twolane.v1.DrainWorkerResponse\x12M\n\nWatchDrain\x12\x1d.twolane.v1.WatchDrainRequest\x1a\x1e.twolane.v1.WatchDrainResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,40 +37,54 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETCLUSTERSTATUSRESPONSE_REQUESTSBYSTATEENTRY']._serialized_options = b'8\001'
   _globals['_GETCLUSTERSTATUSRESPONSE_COUNTERSENTRY']._loaded_options = None
   _globals['_GETCLUSTERSTATUSRESPONSE_COUNTERSENTRY']._serialized_options = b'8\001'
-  _globals['_ANNOUNCEREQUEST']._serialized_start=66
-  _globals['_ANNOUNCEREQUEST']._serialized_end=518
-  _globals['_ANNOUNCERESPONSE']._serialized_start=520
-  _globals['_ANNOUNCERESPONSE']._serialized_end=603
-  _globals['_GETCLUSTERSTATUSREQUEST']._serialized_start=605
-  _globals['_GETCLUSTERSTATUSREQUEST']._serialized_end=630
-  _globals['_GETCLUSTERSTATUSRESPONSE']._serialized_start=633
-  _globals['_GETCLUSTERSTATUSRESPONSE']._serialized_end=1204
-  _globals['_GETCLUSTERSTATUSRESPONSE_REQUESTSBYSTATEENTRY']._serialized_start=1101
-  _globals['_GETCLUSTERSTATUSRESPONSE_REQUESTSBYSTATEENTRY']._serialized_end=1155
-  _globals['_GETCLUSTERSTATUSRESPONSE_COUNTERSENTRY']._serialized_start=1157
-  _globals['_GETCLUSTERSTATUSRESPONSE_COUNTERSENTRY']._serialized_end=1204
-  _globals['_TENANTSTATUS']._serialized_start=1207
-  _globals['_TENANTSTATUS']._serialized_end=1363
-  _globals['_WORKERSTATUS']._serialized_start=1366
-  _globals['_WORKERSTATUS']._serialized_end=1656
-  _globals['_REQUESTSTATUS']._serialized_start=1659
-  _globals['_REQUESTSTATUS']._serialized_end=1891
-  _globals['_DRAINWORKERREQUEST']._serialized_start=1893
-  _globals['_DRAINWORKERREQUEST']._serialized_end=1946
-  _globals['_DRAINWORKERRESPONSE']._serialized_start=1948
-  _globals['_DRAINWORKERRESPONSE']._serialized_end=1969
-  _globals['_REPORTGONEREQUEST']._serialized_start=1971
-  _globals['_REPORTGONEREQUEST']._serialized_end=2040
-  _globals['_REPORTGONERESPONSE']._serialized_start=2042
-  _globals['_REPORTGONERESPONSE']._serialized_end=2062
-  _globals['_SUPERVISEREQUEST']._serialized_start=2064
-  _globals['_SUPERVISEREQUEST']._serialized_end=2121
-  _globals['_SUPERVISERESPONSE']._serialized_start=2123
-  _globals['_SUPERVISERESPONSE']._serialized_end=2185
-  _globals['_HOSTSTATUS']._serialized_start=2187
-  _globals['_HOSTSTATUS']._serialized_end=2288
-  _globals['_MEMBERSHIPSERVICE']._serialized_start=2291
-  _globals['_MEMBERSHIPSERVICE']._serialized_end=2532
-  _globals['_ADMINSERVICE']._serialized_start=2535
-  _globals['_ADMINSERVICE']._serialized_end=2724
+  _globals['_ANNOUNCEREQUEST']._serialized_start=94
+  _globals['_ANNOUNCEREQUEST']._serialized_end=546
+  _globals['_ANNOUNCERESPONSE']._serialized_start=548
+  _globals['_ANNOUNCERESPONSE']._serialized_end=631
+  _globals['_FINDSUBMISSIONSREQUEST']._serialized_start=633
+  _globals['_FINDSUBMISSIONSREQUEST']._serialized_end=697
+  _globals['_FINDSUBMISSIONSRESPONSE']._serialized_start=699
+  _globals['_FINDSUBMISSIONSRESPONSE']._serialized_end=775
+  _globals['_GETCLUSTERSTATUSREQUEST']._serialized_start=777
+  _globals['_GETCLUSTERSTATUSREQUEST']._serialized_end=802
+  _globals['_GETCLUSTERSTATUSRESPONSE']._serialized_start=805
+  _globals['_GETCLUSTERSTATUSRESPONSE']._serialized_end=1459
+  _globals['_GETCLUSTERSTATUSRESPONSE_REQUESTSBYSTATEENTRY']._serialized_start=1356
+  _globals['_GETCLUSTERSTATUSRESPONSE_REQUESTSBYSTATEENTRY']._serialized_end=1410
+  _globals['_GETCLUSTERSTATUSRESPONSE_COUNTERSENTRY']._serialized_start=1412
+  _globals['_GETCLUSTERSTATUSRESPONSE_COUNTERSENTRY']._serialized_end=1459
+  _globals['_ROUTERSTATUS']._serialized_start=1462
+  _globals['_ROUTERSTATUS']._serialized_end=1601
+  _globals['_STORESTATUS']._serialized_start=1603
+  _globals['_STORESTATUS']._serialized_end=1676
+  _globals['_TENANTSTATUS']._serialized_start=1679
+  _globals['_TENANTSTATUS']._serialized_end=1835
+  _globals['_WORKERSTATUS']._serialized_start=1838
+  _globals['_WORKERSTATUS']._serialized_end=2128
+  _globals['_REQUESTSTATUS']._serialized_start=2131
+  _globals['_REQUESTSTATUS']._serialized_end=2363
+  _globals['_DRAINWORKERREQUEST']._serialized_start=2365
+  _globals['_DRAINWORKERREQUEST']._serialized_end=2480
+  _globals['_DRAINWORKERRESPONSE']._serialized_start=2482
+  _globals['_DRAINWORKERRESPONSE']._serialized_end=2503
+  _globals['_WATCHDRAINREQUEST']._serialized_start=2505
+  _globals['_WATCHDRAINREQUEST']._serialized_end=2565
+  _globals['_WATCHDRAINRESPONSE']._serialized_start=2567
+  _globals['_WATCHDRAINRESPONSE']._serialized_end=2685
+  _globals['_REPORTGONEREQUEST']._serialized_start=2687
+  _globals['_REPORTGONEREQUEST']._serialized_end=2756
+  _globals['_REPORTGONERESPONSE']._serialized_start=2758
+  _globals['_REPORTGONERESPONSE']._serialized_end=2778
+  _globals['_SUPERVISEREQUEST']._serialized_start=2780
+  _globals['_SUPERVISEREQUEST']._serialized_end=2881
+  _globals['_SUPERVISERESPONSE']._serialized_start=2883
+  _globals['_SUPERVISERESPONSE']._serialized_end=2945
+  _globals['_HOSTSTATUS']._serialized_start=2947
+  _globals['_HOSTSTATUS']._serialized_end=3048
+  _globals['_MEMBERSHIPSERVICE']._serialized_start=3051
+  _globals['_MEMBERSHIPSERVICE']._serialized_end=3292
+  _globals['_PEERSERVICE']._serialized_start=3295
+  _globals['_PEERSERVICE']._serialized_end=3640
+  _globals['_ADMINSERVICE']._serialized_start=3643
+  _globals['_ADMINSERVICE']._serialized_end=3911
 # @@protoc_insertion_point(module_scope)

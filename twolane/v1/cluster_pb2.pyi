@@ -1,3 +1,4 @@
+from twolane.v1 import inference_pb2 as _inference_pb2
 from twolane.v1 import worker_pb2 as _worker_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -56,12 +57,26 @@ class AnnounceResponse(_message.Message):
     routers: _containers.RepeatedCompositeFieldContainer[_worker_pb2.RouterAddress]
     def __init__(self, interval_ms: _Optional[int] = ..., routers: _Optional[_Iterable[_Union[_worker_pb2.RouterAddress, _Mapping]]] = ...) -> None: ...
 
+class FindSubmissionsRequest(_message.Message):
+    __slots__ = ("tenant", "submission_ids")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    SUBMISSION_IDS_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    submission_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, tenant: _Optional[str] = ..., submission_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class FindSubmissionsResponse(_message.Message):
+    __slots__ = ("submissions",)
+    SUBMISSIONS_FIELD_NUMBER: _ClassVar[int]
+    submissions: _containers.RepeatedCompositeFieldContainer[_inference_pb2.SubmissionStatus]
+    def __init__(self, submissions: _Optional[_Iterable[_Union[_inference_pb2.SubmissionStatus, _Mapping]]] = ...) -> None: ...
+
 class GetClusterStatusRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class GetClusterStatusResponse(_message.Message):
-    __slots__ = ("router_id", "uptime_s", "workers", "requests", "requests_by_state", "counters", "http_endpoint", "metrics_endpoint", "hosts", "insecure_listeners", "tenants")
+    __slots__ = ("router_id", "uptime_s", "workers", "requests", "requests_by_state", "counters", "http_endpoint", "metrics_endpoint", "hosts", "insecure_listeners", "tenants", "store", "routers")
     class RequestsByStateEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -87,6 +102,8 @@ class GetClusterStatusResponse(_message.Message):
     HOSTS_FIELD_NUMBER: _ClassVar[int]
     INSECURE_LISTENERS_FIELD_NUMBER: _ClassVar[int]
     TENANTS_FIELD_NUMBER: _ClassVar[int]
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    ROUTERS_FIELD_NUMBER: _ClassVar[int]
     router_id: str
     uptime_s: float
     workers: _containers.RepeatedCompositeFieldContainer[WorkerStatus]
@@ -98,7 +115,35 @@ class GetClusterStatusResponse(_message.Message):
     hosts: _containers.RepeatedCompositeFieldContainer[HostStatus]
     insecure_listeners: _containers.RepeatedScalarFieldContainer[str]
     tenants: _containers.RepeatedCompositeFieldContainer[TenantStatus]
-    def __init__(self, router_id: _Optional[str] = ..., uptime_s: _Optional[float] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., requests: _Optional[_Iterable[_Union[RequestStatus, _Mapping]]] = ..., requests_by_state: _Optional[_Mapping[str, int]] = ..., counters: _Optional[_Mapping[str, int]] = ..., http_endpoint: _Optional[str] = ..., metrics_endpoint: _Optional[str] = ..., hosts: _Optional[_Iterable[_Union[HostStatus, _Mapping]]] = ..., insecure_listeners: _Optional[_Iterable[str]] = ..., tenants: _Optional[_Iterable[_Union[TenantStatus, _Mapping]]] = ...) -> None: ...
+    store: StoreStatus
+    routers: _containers.RepeatedCompositeFieldContainer[RouterStatus]
+    def __init__(self, router_id: _Optional[str] = ..., uptime_s: _Optional[float] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., requests: _Optional[_Iterable[_Union[RequestStatus, _Mapping]]] = ..., requests_by_state: _Optional[_Mapping[str, int]] = ..., counters: _Optional[_Mapping[str, int]] = ..., http_endpoint: _Optional[str] = ..., metrics_endpoint: _Optional[str] = ..., hosts: _Optional[_Iterable[_Union[HostStatus, _Mapping]]] = ..., insecure_listeners: _Optional[_Iterable[str]] = ..., tenants: _Optional[_Iterable[_Union[TenantStatus, _Mapping]]] = ..., store: _Optional[_Union[StoreStatus, _Mapping]] = ..., routers: _Optional[_Iterable[_Union[RouterStatus, _Mapping]]] = ...) -> None: ...
+
+class RouterStatus(_message.Message):
+    __slots__ = ("address", "uptime_s", "requests", "metrics_endpoint", "unreached")
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    UPTIME_S_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    METRICS_ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    UNREACHED_FIELD_NUMBER: _ClassVar[int]
+    address: _worker_pb2.RouterAddress
+    uptime_s: float
+    requests: int
+    metrics_endpoint: str
+    unreached: str
+    def __init__(self, address: _Optional[_Union[_worker_pb2.RouterAddress, _Mapping]] = ..., uptime_s: _Optional[float] = ..., requests: _Optional[int] = ..., metrics_endpoint: _Optional[str] = ..., unreached: _Optional[str] = ...) -> None: ...
+
+class StoreStatus(_message.Message):
+    __slots__ = ("address", "up", "note", "dropped")
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    UP_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    address: str
+    up: bool
+    note: str
+    dropped: int
+    def __init__(self, address: _Optional[str] = ..., up: bool = ..., note: _Optional[str] = ..., dropped: _Optional[int] = ...) -> None: ...
 
 class TenantStatus(_message.Message):
     __slots__ = ("tenant", "label", "weight", "live", "requests", "refused", "prompt_tokens", "output_tokens")
@@ -175,16 +220,40 @@ class RequestStatus(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., state: _Optional[str] = ..., attempt: _Optional[int] = ..., prefill_worker: _Optional[str] = ..., decode_worker: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., age_s: _Optional[float] = ..., priority: _Optional[int] = ..., submission_id: _Optional[str] = ..., tenant: _Optional[str] = ...) -> None: ...
 
 class DrainWorkerRequest(_message.Message):
-    __slots__ = ("worker_id", "undo")
+    __slots__ = ("worker_id", "undo", "hand_over", "take_ticket", "expect_epoch")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     UNDO_FIELD_NUMBER: _ClassVar[int]
+    HAND_OVER_FIELD_NUMBER: _ClassVar[int]
+    TAKE_TICKET_FIELD_NUMBER: _ClassVar[int]
+    EXPECT_EPOCH_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     undo: bool
-    def __init__(self, worker_id: _Optional[str] = ..., undo: bool = ...) -> None: ...
+    hand_over: bool
+    take_ticket: int
+    expect_epoch: int
+    def __init__(self, worker_id: _Optional[str] = ..., undo: bool = ..., hand_over: bool = ..., take_ticket: _Optional[int] = ..., expect_epoch: _Optional[int] = ...) -> None: ...
 
 class DrainWorkerResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class WatchDrainRequest(_message.Message):
+    __slots__ = ("worker_id", "expect_epoch")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    EXPECT_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    expect_epoch: int
+    def __init__(self, worker_id: _Optional[str] = ..., expect_epoch: _Optional[int] = ...) -> None: ...
+
+class WatchDrainResponse(_message.Message):
+    __slots__ = ("worker", "state", "drain")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_FIELD_NUMBER: _ClassVar[int]
+    worker: _worker_pb2.WorkerAddress
+    state: str
+    drain: _worker_pb2.DrainReport
+    def __init__(self, worker: _Optional[_Union[_worker_pb2.WorkerAddress, _Mapping]] = ..., state: _Optional[str] = ..., drain: _Optional[_Union[_worker_pb2.DrainReport, _Mapping]] = ...) -> None: ...
 
 class ReportGoneRequest(_message.Message):
     __slots__ = ("epoch", "host", "proof_class")
@@ -201,10 +270,12 @@ class ReportGoneResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class SuperviseRequest(_message.Message):
-    __slots__ = ("hosts",)
+    __slots__ = ("hosts", "routers")
     HOSTS_FIELD_NUMBER: _ClassVar[int]
+    ROUTERS_FIELD_NUMBER: _ClassVar[int]
     hosts: _containers.RepeatedCompositeFieldContainer[HostStatus]
-    def __init__(self, hosts: _Optional[_Iterable[_Union[HostStatus, _Mapping]]] = ...) -> None: ...
+    routers: _containers.RepeatedCompositeFieldContainer[_worker_pb2.RouterAddress]
+    def __init__(self, hosts: _Optional[_Iterable[_Union[HostStatus, _Mapping]]] = ..., routers: _Optional[_Iterable[_Union[_worker_pb2.RouterAddress, _Mapping]]] = ...) -> None: ...
 
 class SuperviseResponse(_message.Message):
     __slots__ = ("workers",)

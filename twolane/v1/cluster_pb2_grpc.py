@@ -4,6 +4,7 @@ import grpc
 import warnings
 
 from twolane.v1 import cluster_pb2 as twolane_dot_v1_dot_cluster__pb2
+from twolane.v1 import inference_pb2 as twolane_dot_v1_dot_inference__pb2
 
 GRPC_GENERATED_VERSION = '1.71.2'
 GRPC_VERSION = grpc.__version__
@@ -195,6 +196,213 @@ class MembershipService(object):
             _registered_method=True)
 
 
+class PeerServiceStub(object):
+    """For other routers, at the listener for workers: what one of them is asked and another may have. It
+    answers for itself alone. A tenant that is named is the one that the asking router has found.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.GetClusterStatus = channel.unary_unary(
+                '/twolane.v1.PeerService/GetClusterStatus',
+                request_serializer=twolane_dot_v1_dot_cluster__pb2.GetClusterStatusRequest.SerializeToString,
+                response_deserializer=twolane_dot_v1_dot_cluster__pb2.GetClusterStatusResponse.FromString,
+                _registered_method=True)
+        self.DrainWorker = channel.unary_unary(
+                '/twolane.v1.PeerService/DrainWorker',
+                request_serializer=twolane_dot_v1_dot_cluster__pb2.DrainWorkerRequest.SerializeToString,
+                response_deserializer=twolane_dot_v1_dot_cluster__pb2.DrainWorkerResponse.FromString,
+                _registered_method=True)
+        self.Cancel = channel.unary_unary(
+                '/twolane.v1.PeerService/Cancel',
+                request_serializer=twolane_dot_v1_dot_inference__pb2.CancelRequest.SerializeToString,
+                response_deserializer=twolane_dot_v1_dot_inference__pb2.CancelResponse.FromString,
+                _registered_method=True)
+        self.FindSubmissions = channel.unary_unary(
+                '/twolane.v1.PeerService/FindSubmissions',
+                request_serializer=twolane_dot_v1_dot_cluster__pb2.FindSubmissionsRequest.SerializeToString,
+                response_deserializer=twolane_dot_v1_dot_cluster__pb2.FindSubmissionsResponse.FromString,
+                _registered_method=True)
+
+
+class PeerServiceServicer(object):
+    """For other routers, at the listener for workers: what one of them is asked and another may have. It
+    answers for itself alone. A tenant that is named is the one that the asking router has found.
+    """
+
+    def GetClusterStatus(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DrainWorker(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Cancel(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FindSubmissions(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_PeerServiceServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'GetClusterStatus': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetClusterStatus,
+                    request_deserializer=twolane_dot_v1_dot_cluster__pb2.GetClusterStatusRequest.FromString,
+                    response_serializer=twolane_dot_v1_dot_cluster__pb2.GetClusterStatusResponse.SerializeToString,
+            ),
+            'DrainWorker': grpc.unary_unary_rpc_method_handler(
+                    servicer.DrainWorker,
+                    request_deserializer=twolane_dot_v1_dot_cluster__pb2.DrainWorkerRequest.FromString,
+                    response_serializer=twolane_dot_v1_dot_cluster__pb2.DrainWorkerResponse.SerializeToString,
+            ),
+            'Cancel': grpc.unary_unary_rpc_method_handler(
+                    servicer.Cancel,
+                    request_deserializer=twolane_dot_v1_dot_inference__pb2.CancelRequest.FromString,
+                    response_serializer=twolane_dot_v1_dot_inference__pb2.CancelResponse.SerializeToString,
+            ),
+            'FindSubmissions': grpc.unary_unary_rpc_method_handler(
+                    servicer.FindSubmissions,
+                    request_deserializer=twolane_dot_v1_dot_cluster__pb2.FindSubmissionsRequest.FromString,
+                    response_serializer=twolane_dot_v1_dot_cluster__pb2.FindSubmissionsResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'twolane.v1.PeerService', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('twolane.v1.PeerService', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class PeerService(object):
+    """For other routers, at the listener for workers: what one of them is asked and another may have. It
+    answers for itself alone. A tenant that is named is the one that the asking router has found.
+    """
+
+    @staticmethod
+    def GetClusterStatus(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/twolane.v1.PeerService/GetClusterStatus',
+            twolane_dot_v1_dot_cluster__pb2.GetClusterStatusRequest.SerializeToString,
+            twolane_dot_v1_dot_cluster__pb2.GetClusterStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DrainWorker(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/twolane.v1.PeerService/DrainWorker',
+            twolane_dot_v1_dot_cluster__pb2.DrainWorkerRequest.SerializeToString,
+            twolane_dot_v1_dot_cluster__pb2.DrainWorkerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Cancel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/twolane.v1.PeerService/Cancel',
+            twolane_dot_v1_dot_inference__pb2.CancelRequest.SerializeToString,
+            twolane_dot_v1_dot_inference__pb2.CancelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FindSubmissions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/twolane.v1.PeerService/FindSubmissions',
+            twolane_dot_v1_dot_cluster__pb2.FindSubmissionsRequest.SerializeToString,
+            twolane_dot_v1_dot_cluster__pb2.FindSubmissionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
 class AdminServiceStub(object):
     """For operators and the launcher, at a listener of its own: a unix socket of the router's user.
     """
@@ -215,6 +423,11 @@ class AdminServiceStub(object):
                 request_serializer=twolane_dot_v1_dot_cluster__pb2.DrainWorkerRequest.SerializeToString,
                 response_deserializer=twolane_dot_v1_dot_cluster__pb2.DrainWorkerResponse.FromString,
                 _registered_method=True)
+        self.WatchDrain = channel.unary_stream(
+                '/twolane.v1.AdminService/WatchDrain',
+                request_serializer=twolane_dot_v1_dot_cluster__pb2.WatchDrainRequest.SerializeToString,
+                response_deserializer=twolane_dot_v1_dot_cluster__pb2.WatchDrainResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer(object):
@@ -228,7 +441,15 @@ class AdminServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DrainWorker(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """FAILED_PRECONDITION where the worker is not as the caller thinks.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchDrain(self, request, context):
+        """How far a drain is, at each change, until the worker has its ticket or is gone.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -245,6 +466,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.DrainWorker,
                     request_deserializer=twolane_dot_v1_dot_cluster__pb2.DrainWorkerRequest.FromString,
                     response_serializer=twolane_dot_v1_dot_cluster__pb2.DrainWorkerResponse.SerializeToString,
+            ),
+            'WatchDrain': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchDrain,
+                    request_deserializer=twolane_dot_v1_dot_cluster__pb2.WatchDrainRequest.FromString,
+                    response_serializer=twolane_dot_v1_dot_cluster__pb2.WatchDrainResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -302,6 +528,33 @@ class AdminService(object):
             '/twolane.v1.AdminService/DrainWorker',
             twolane_dot_v1_dot_cluster__pb2.DrainWorkerRequest.SerializeToString,
             twolane_dot_v1_dot_cluster__pb2.DrainWorkerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchDrain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/twolane.v1.AdminService/WatchDrain',
+            twolane_dot_v1_dot_cluster__pb2.WatchDrainRequest.SerializeToString,
+            twolane_dot_v1_dot_cluster__pb2.WatchDrainResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -46,6 +46,7 @@ PARTICULAR = {
     "kv_bytes": 1 << 26,
     "generation_config": "none",
     "ports": "7300-7399",
+    "store": "rediss://h:1/2",
 }
 
 

@@ -1,0 +1,54 @@
+"""Hears which worker was given which beginning of a prompt by other routers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from array import array
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from twolane.router.shared.connect import StoreClient
+from twolane.router.shared.keys import Keys
+from twolane.router.store import PrefixSink
+
+log = logging.getLogger(__name__)
+
+_AT_ONCE = 200  # notes in one turn of the event loop
+_POLL_S = 0.1  # the server is asked so often: one that is asked to wait would hold a connection
+_PAUSE_S = 1.0  # after a failure
+
+
+async def read_prefixes(client: StoreClient, keys: Keys, own: str, sink: PrefixSink) -> None:
+    """All that is in the stream, then what comes, until the client closes. Notes by `own`
+    are known."""
+    last: bytes = b"0"
+    while not client.is_closing:
+        try:
+            answer = await client.run(("XREAD", "COUNT", _AT_ONCE, "STREAMS", keys.prefixes, last))
+        except (RedisError, OSError) as error:
+            log.debug("prefixes of other routers cannot be read now: %s", error)
+            await asyncio.sleep(_PAUSE_S)
+            continue
+        notes = _notes(answer, keys)
+        for note_id, fields in notes:
+            last = note_id
+            if fields.get(b"by") != own.encode():
+                sink(_names(fields), int(fields[b"epoch"], 16))
+        await asyncio.sleep(0 if len(notes) == _AT_ONCE else _POLL_S)
+
+
+def _notes(answer: Any, keys: Keys) -> list[tuple[bytes, dict[bytes, bytes]]]:
+    """Each with its id. There is no answer where the stream has nothing new."""
+    if not answer:
+        return []
+    streams = answer if isinstance(answer, dict) else dict(answer)
+    (entries,) = streams[keys.prefixes.encode()]
+    return list(entries)
+
+
+def _names(fields: dict[bytes, bytes]) -> array[int]:
+    names = array("Q")
+    names.frombytes(fields[b"names"])
+    return names

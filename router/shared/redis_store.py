@@ -1,0 +1,278 @@
+"""`Store` in a Redis that several routers share.
+
+    admit ── asks, 50 ms at most ───────────────────────────────▶ ┌───────┐
+    release, place, note_prefix ──▶ queue ──▶ one writing task ──▶│ Redis │
+    own keys again each 5 s, itself each second ─────▲            └───────┘
+    find ── asks, 50 ms at most ────────────────────────────────▶     │
+    listen ◀── what other routers note, on a connection of its own ───┘
+
+A failure of any of these opens the circuit (`twolane.router.shared.circuit`): until the writing
+task has an answer again, nobody else asks. What the store has lost meanwhile, or was never told, it
+is told again then: a server that was flushed, replaced by its replica or restored from an old file
+knows everything that is of now after at most 5 s, and what it should have forgotten expires.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from twolane.router.background import Background
+from twolane.router.shared import commands
+from twolane.router.shared.address import StoreAddress
+from twolane.router.shared.circuit import Circuit
+from twolane.router.shared.commands import Command, Commands, Own
+from twolane.router.shared.connect import SOCKET_S, StoreClient
+from twolane.router.shared.keys import Keys
+from twolane.router.shared.prefix_reader import read_prefixes
+from twolane.router.store import (
+    ADMITTED,
+    Ask,
+    Found,
+    Health,
+    LocalStore,
+    Placement,
+    PrefixSink,
+    RouterRecord,
+    Verdict,
+)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreConfig:
+    """`cluster` is the part of the store that this cluster has."""
+
+    address: StoreAddress
+    cluster: str = "default"
+    ask_s: float = 0.05  # that a request waits
+    socket_s: float = SOCKET_S  # that everything else waits for an answer
+    asks_at_once: int = 8  # each has a connection
+    queued: int = 10_000  # writes that wait; then the oldest goes
+    batch: int = 256
+    batch_s: float = 0.003  # that a write waits for others
+    here_s: float = 1.0
+    keep_s: float = 5.0
+    stop_s: float = 0.5  # for last words
+
+
+class RedisStore:
+    """Use as an async context manager. Entering it tries the store once; it need not be there."""
+
+    def __init__(self, config: StoreConfig, router_id: str, epoch: int) -> None:
+        self._config = config
+        self._record = RouterRecord(router_id=router_id, epoch=epoch)
+        self._commands = Commands(self._record.name, Keys(config.cluster))
+        self._keys = Keys(config.cluster)
+        self._client = StoreClient(config.address, router_id, config.socket_s)
+        self._circuit = Circuit()
+        self._local = LocalStore()
+        self._own: dict[str, Own] = {}  # by submission
+        self._others: tuple[RouterRecord, ...] = ()
+        self._queue: deque[Command] = deque()
+        self._dropped = 0
+        self._wake = asyncio.Event()
+        self._asking = asyncio.Semaphore(config.asks_at_once)
+        self._here_due = self._keep_due = 0.0
+        self._tasks = Background()
+
+    async def __aenter__(self) -> RedisStore:
+        await self._client.__aenter__()
+        await self._tasks.__aenter__()
+        await self._say_here()
+        self._tasks.start(self._write_forever(), name="store-writer")
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._client.is_closing = True
+        try:
+            await self._tasks.__aexit__(kind, error, trace)
+            self.event("router-stopped", self._record.name)
+            self._queue.extend(self._commands.gone())
+            if self._circuit.is_up:
+                async with asyncio.timeout(self._config.stop_s):
+                    while self._queue and self._circuit.is_up:
+                        await self._write_some()
+        except TimeoutError:
+            log.info("the store was not told of the end in time")
+        finally:
+            await self._client.__aexit__(kind, error, trace)
+
+    @property
+    def health(self) -> Health:
+        circuit = self._circuit
+        return Health(
+            address=str(self._config.address),
+            is_up=circuit.is_up,
+            note=circuit.why,
+            dropped=self._dropped,
+        )
+
+    @property
+    def quota_parts(self) -> int:
+        return 1 if self._circuit.is_up else 1 + len(self._others)
+
+    async def admit(self, ask: Ask) -> Verdict:
+        name, verdict = ask.submission_id, self._local.claim(ask.label, ask.submission_id)
+        if verdict is not ADMITTED or not self._circuit.is_up:
+            if verdict is ADMITTED:
+                self._own.setdefault(name, Own(ask.label, ask.limits))
+            return verdict
+        own = self._own[name] = Own(ask.label, ask.limits, ask.n_tokens)
+        try:
+            answer = await self._ask(self._commands.admit(ask))
+        except asyncio.CancelledError:
+            self.release(name, 0)  # the server may have taken it
+            raise
+        if answer is None:
+            own.n_taken = 0.0
+            return ADMITTED
+        verdict = commands.verdict(answer)
+        if verdict is not ADMITTED:
+            self._local.release(name, 0)
+            del self._own[name]
+        return verdict
+
+    def release(self, submission_id: str, n_tokens: int) -> None:
+        self._local.release(submission_id, n_tokens)
+        own = self._own.pop(submission_id, None)
+        if own is not None:
+            self._put(self._commands.release(submission_id, own, n_tokens))
+
+    def place(self, submission_id: str, placement: Placement) -> None:
+        own = self._own.get(submission_id)
+        if own is not None:
+            own.placement = placement
+            self._put(self._commands.keep(submission_id, own))
+
+    async def find(self, submission_id: str) -> Found | None:
+        if not self._circuit.is_up:
+            return None
+        answer = await self._ask(self._commands.find(submission_id))
+        return None if answer is None else commands.found(answer)
+
+    def routers(self) -> Sequence[RouterRecord]:
+        return self._others
+
+    def introduce(self, record: RouterRecord) -> None:
+        assert record.name == self._record.name
+        self._record = record
+        self._here_due = 0.0
+        self.event("router-started", f"{record.name} {record.endpoint}")
+
+    def note_prefix(self, hashes: Sequence[int], epoch: int) -> None:
+        if hashes:
+            self._put(self._commands.note_prefix(hashes, epoch))
+
+    def listen(self, sink: PrefixSink) -> None:
+        reader = read_prefixes(self._client, self._keys, self._record.name, sink)
+        self._tasks.start(reader, name="store-reader")
+
+    def event(self, kind: str, text: str) -> None:
+        """For operators, in the store's stream of events."""
+        self._put(self._commands.event(kind, text))
+
+    def _put(self, command: Command) -> None:
+        if len(self._queue) >= self._config.queued:
+            self._queue.popleft()
+            self._dropped += 1
+        self._queue.append(command)
+        self._wake.set()
+
+    async def _ask(self, command: Command) -> Any:
+        """None: there was no answer in time."""
+        return await self._try(self._asked(command), self._config.ask_s)
+
+    async def _asked(self, command: Command) -> Any:
+        async with self._asking:
+            return await self._client.run(command)
+
+    async def _try(self, work: Awaitable[Any], within_s: float) -> Any:
+        """What the store answers; None if it fails, which opens the circuit."""
+        try:
+            async with asyncio.timeout(within_s):
+                return await work
+        except (RedisError, OSError, TimeoutError) as error:
+            self._failed(error, within_s)
+            return None
+
+    def _failed(self, error: Exception, within_s: float) -> None:
+        text = str(error) or f"no answer within {within_s:g} s"
+        if self._circuit.failed(text, self._now()):
+            log.warning("the store at %s is down: %s", self._config.address, text)
+
+    async def _write_forever(self) -> None:
+        while not self._client.is_closing:
+            now = self._now()
+            if self._circuit.may_try(now) and now >= self._here_due:
+                await self._say_here()
+            if self._circuit.is_up and now >= self._keep_due:
+                await self._say_own()
+            if self._circuit.is_up and self._queue:
+                await asyncio.sleep(self._config.batch_s)
+                await self._write_some()
+            else:
+                await self._pause()
+
+    async def _pause(self) -> None:
+        """Until there is something to write, or it is time to say something again."""
+        now = self._now()
+        due = min(self._here_due, self._keep_due) if self._circuit.is_up else self._here_due
+        pause_s = min(max(due - now, 0.0), self._config.here_s)
+        timer = asyncio.get_running_loop().call_later(pause_s, self._wake.set)
+        try:
+            await self._wake.wait()
+        finally:
+            timer.cancel()
+            self._wake.clear()
+
+    async def _say_here(self) -> None:
+        """Be heard of, and hear of the others. This is also what finds out that the store is
+        back."""
+        self._here_due = self._now() + self._config.here_s
+        command = self._commands.here(self._record)
+        answer = await self._try(self._client.run(command), 2 * self._config.socket_s)
+        if answer is None:
+            return
+        self._others = tuple(
+            record for record in commands.routers(answer) if record.name != self._record.name
+        )
+        if self._circuit.answered():
+            log.info("the store at %s is up", self._config.address)
+            self.event("store-up", self._record.name)
+            self._keep_due = 0.0
+
+    async def _say_own(self) -> None:
+        """All that the store should know of what this router answers, whatever it knows."""
+        self._keep_due = self._now() + self._config.keep_s
+        names = list(self._own)
+        for first in range(0, len(names), self._config.batch):
+            some = names[first : first + self._config.batch]
+            kept = [(name, self._own[name]) for name in some if name in self._own]
+            await self._write([self._commands.keep(name, own) for name, own in kept])
+
+    async def _write_some(self) -> None:
+        n = min(len(self._queue), self._config.batch)
+        await self._write([self._queue.popleft() for _ in range(n)])
+
+    async def _write(self, batch: Sequence[Command]) -> None:
+        """In one go. What fails is lost, and said again by `_say_own`."""
+        if batch and self._circuit.is_up:
+            # each reply has the socket's own time, and all of them together this
+            await self._try(self._client.run_all(batch), 4 * self._config.socket_s)
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable
+from contextlib import aclosing
 from types import TracebackType
 
 from twolane.errors import (
@@ -22,7 +23,7 @@ from twolane.errors import (
 from twolane.router.background import Background
 from twolane.router.claims import Claims
 from twolane.router.config import RouterConfig
-from twolane.router.deliveries import Deliveries, Delivery
+from twolane.router.deliveries import Deliveries, Delivery, responses
 from twolane.router.dispatch.board import Observer
 from twolane.router.dispatch.dispatch import Dispatcher
 from twolane.router.intake import Intake
@@ -121,22 +122,9 @@ class Router:
             message, caller, time_left_s=time_left_s, default_max_tokens=default_max_tokens
         )
         with await opening as delivery:
-            wake = asyncio.Event()
-            delivery.on_news = wake.set
-            wake.set()  # there may be news since it was submitted
-            delivery.block()
-            yield delivery.first()
-            delivery.unblock()
-            while not delivery.is_over:
-                await wake.wait()
-                wake.clear()
-                piece = delivery.take()
-                if piece is not None:
-                    delivery.block()
-                    yield piece.to_response()
-                    delivery.unblock()
-            if delivery.error is not None:
-                raise delivery.error
+            async with aclosing(responses(delivery)) as answer:
+                async for response in answer:
+                    yield response
 
     async def open(
         self,

@@ -28,6 +28,7 @@ from twolane.rpc.log_rate import LogRate
 from twolane.rpc.secret import METADATA_KEY, MIN_SECRET_CHARS
 from twolane.security.access import GRPC_LOCAL, GRPC_OPEN, GRPC_ROLES
 from twolane.security.identity import Identity, Role, parse_identity
+from twolane.security.nobody import is_nobody
 from twolane.security.tls import spiffe_uri
 
 log = logging.getLogger(__name__)
@@ -72,11 +73,11 @@ class Gate(grpc.aio.ServerInterceptor):
     def identity(self, context: Context) -> Identity:
         """The caller's identity. Raises `UnauthenticatedError` if its credentials are not
         accepted."""
-        uris = context.auth_context().get("peer_spiffe_id")
+        uris, certs = map(context.auth_context().get, ("peer_spiffe_id", "x509_pem_cert"))
         shown = _metadata(context)
         return self.identify(
             uri=uris[0].decode() if uris else None,
-            has_certificate=bool(context.auth_context().get("x509_pem_cert")),
+            has_certificate=bool(certs) and not is_nobody(certs[0]),
             authorization=shown.get(AUTHORIZATION),
             secret=shown.get(METADATA_KEY),
         )

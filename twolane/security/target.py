@@ -29,6 +29,7 @@ from twolane.config import (
 from twolane.errors import InvalidParameterError, InvalidRequestError
 from twolane.rpc.listen import host_of, is_local
 from twolane.rpc.options import CHANNEL_OPTIONS
+from twolane.security import nobody
 from twolane.security.contexts import Context, read_contexts
 from twolane.security.tls import TlsFiles, TlsFilesError, channel_credentials
 
@@ -69,7 +70,7 @@ class Target:
             except TlsFilesError as error:
                 raise InvalidRequestError(str(error), field="cert") from error
         else:
-            credentials = grpc.ssl_channel_credentials(_read(self.ca))
+            credentials = grpc.ssl_channel_credentials(_read(self.ca), nobody.KEY, nobody.CERT)
         return grpc.aio.secure_channel(self.endpoint, credentials, options=CHANNEL_OPTIONS)
 
     def stamp(self) -> Stamp:

@@ -15,6 +15,7 @@ from typing import Any
 from tests.docs.bounds import INVALID, SECTIONS, Row
 from tests.docs.tables import table
 from twolane import params
+from twolane.calls import resuming
 from twolane.deploy.process import log_limit
 from twolane.engine import config as engine_config
 from twolane.engine.cuda import plans
@@ -24,6 +25,7 @@ from twolane.kvtransfer.transports.common import listener
 from twolane.kvtransfer.transports.stream import outlet, records
 from twolane.params import SamplingParams
 from twolane.router import limits
+from twolane.router.doors import multiplex
 from twolane.router.doors.http import connection
 from twolane.rpc import link, metrics_http, options, secret
 
@@ -46,6 +48,8 @@ OTHERS = (
     ),
     (outlet, "HANDSHAKE_S", "a receiver's proof of the key of a page lane", "the post fails"),
     (records, "RECORD_BYTES", "a record of an encrypted page lane", "closed"),
+    (multiplex, "WINDOW_TOKENS", "unread tokens of an answer on an SDK's stream", "it waits"),
+    (resuming, "LOST_S", "an SDK's answer without a router", "UnavailableError"),
     (link, "MAX_UNSENT_MESSAGES", "messages that a peer is behind", "its stream is closed"),
     (link, "MAX_UNSENT_BYTES", "bytes that a peer is behind, of several messages", "the same"),
     (secret, "MIN_SECRET_CHARS", "characters of a cluster's secret, at least", "the start fails"),

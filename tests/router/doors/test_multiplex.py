@@ -134,12 +134,16 @@ async def test_answers_are_those_of_single_calls() -> None:
             assert stream.lasts[n].ledger.output_tokens == 20
 
 
-async def test_log_probabilities_come_with_their_tokens() -> None:
-    async with asking(**QUICK) as (stream, _, _):
-        await stream.start(1, message([1], max_tokens=5, top_logprobs=2))
-        await stream.read_until_over(1)
-        assert all(token.HasField("logprob") for token in stream.lasts[1].tokens)
-        assert stream.tokens[1] == expected_answer([1], 5)
+def test_log_probabilities_go_with_their_tokens() -> None:
+    told = AnswerMessage(window_tokens=9)
+    told.add_piece(3, Piece(4, [7, 8], "ab", {5: (-0.5, ((8, -0.5), (9, -1.5)))}))
+    (part,) = told.take().parts
+    assert part.answer == 3
+    without, with_them = part.response.tokens
+    assert not without.HasField("logprob")
+    assert (with_them.index, with_them.token_id, with_them.logprob) == (5, 8, -0.5)
+    assert [top.token_id for top in with_them.top_logprobs] == [8, 9]
+    assert part.response.text == "ab"
 
 
 async def test_a_request_that_fails_says_why_and_the_others_go_on() -> None:

@@ -25,6 +25,7 @@ from twolane.router.config import RouterConfig
 from twolane.router.dispatch.board import Observer
 from twolane.router.dispatch.dispatch import Dispatcher
 from twolane.router.intake import Intake
+from twolane.router.known_routers import KnownRouters
 from twolane.router.members.host_reports import HostReports
 from twolane.router.members.member import MemberState
 from twolane.router.members.model import ModelFacts
@@ -75,6 +76,8 @@ class Router:
         self._readers = Readers(config.readers)
         self._tasks = Background()
         self._epoch = config.epoch or secrets.randbits(63) + 1
+        own = worker_pb2.RouterAddress(router_id=config.router_id, router_epoch=self._epoch)
+        self.known = KnownRouters(own, self._dispatcher.board.store)
         self._is_stopping = False
         self._is_flush_due = False
         self._started = 0.0
@@ -238,7 +241,8 @@ class Router:
             self._sessions[epoch] = session, task
         self._flush()
         interval_ms = int(self.config.membership.announce_interval_s * 1000)
-        return cluster_pb2.AnnounceResponse(interval_ms=interval_ms)
+        routers = self.known.hear(announce.routers, self._loop.time())
+        return cluster_pb2.AnnounceResponse(interval_ms=interval_ms, routers=routers)
 
     def drain(self, worker_id: str, *, undo: bool = False) -> None:
         """No new requests for that worker, or again. Raises `InvalidRequestError` if unknown."""

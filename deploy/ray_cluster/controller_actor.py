@@ -98,7 +98,10 @@ class ControllerActor:
         except StartError:
             await launcher.close()
             raise
-        names = {cluster.router().name, *(worker.name for worker in cluster.workers(""))}
+        names = {
+            *(router.name for router in cluster.routers()),
+            *(worker.name for worker in cluster.workers("")),
+        }
         attaches = bool(names & launcher.running())
         await launcher.end_others(names, cluster.timing.stop_grace_s)
         supervisor = Supervisor(cluster, launcher, self._tell, hosts=launcher, attaches=attaches)

@@ -22,6 +22,7 @@ class HostOptions(BaseModel):
     gpus: Annotated[tuple[str, ...], Field(strict=False)] | None = None
     seats: Annotated[int, Field(ge=1)] | None = None
     fence_command: str = ""
+    routers: Annotated[int, Field(ge=0)] | None = None
 
     def spec(self) -> HostSpec:
         """Its processes are where its agent is, unless it says otherwise."""
@@ -35,4 +36,5 @@ class HostOptions(BaseModel):
             gpus=self.gpus,
             seats=self.seats,
             fence_command=self.fence_command,
+            routers=self.routers,
         )

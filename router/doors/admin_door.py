@@ -7,11 +7,13 @@ more than a file's rights where it is to be reached from elsewhere.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import grpc
 
+from twolane.errors import InvalidRequestError
+from twolane.router.doors.peer_calls import PeerCalls
 from twolane.router.router import Router
 from twolane.rpc.call_gate import Context
 from twolane.rpc.handlers import unary
@@ -22,21 +24,17 @@ MAX_SOCKET_PATH_BYTES = 107  # what the kernel takes
 
 
 class AdminDoor:
-    """`http_endpoint` and `metrics_endpoint` are the router's other listeners, for the status;
-    `insecure_listeners` those that other machines reach without TLS, in words."""
+    """`look` is the router's status with what its doors know; `peers` asks the other routers."""
 
     def __init__(
         self,
         router: Router,
-        *,
-        http_endpoint: str,
-        metrics_endpoint: str,
-        insecure_listeners: Sequence[str] = (),
+        look: Callable[[], cluster_pb2.GetClusterStatusResponse],
+        peers: PeerCalls,
     ) -> None:
         self._router = router
-        self._http_endpoint = http_endpoint
-        self._metrics_endpoint = metrics_endpoint
-        self._insecure_listeners = insecure_listeners
+        self._look = look
+        self._peers = peers
 
     def handler(self) -> grpc.GenericRpcHandler:
         methods = {
@@ -48,16 +46,18 @@ class AdminDoor:
     async def _get_status(
         self, request: cluster_pb2.GetClusterStatusRequest, context: Context
     ) -> cluster_pb2.GetClusterStatusResponse:
-        status = self._router.status()
-        status.http_endpoint = self._http_endpoint
-        status.metrics_endpoint = self._metrics_endpoint
-        status.insecure_listeners.extend(self._insecure_listeners)
-        return status
+        return await self._peers.whole_status(self._look())
 
     async def _drain_worker(
         self, request: cluster_pb2.DrainWorkerRequest, context: Context
     ) -> cluster_pb2.DrainWorkerResponse:
-        self._router.drain(request.worker_id, undo=request.undo)
+        """At all routers: a worker gets nothing new from any."""
+        is_known_elsewhere = await self._peers.drain(request)
+        try:
+            self._router.drain(request.worker_id, undo=request.undo)
+        except InvalidRequestError:
+            if not is_known_elsewhere:
+                raise
         return cluster_pb2.DrainWorkerResponse()
 
 

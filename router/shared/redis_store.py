@@ -77,6 +77,7 @@ class RedisStore:
         self._local = LocalStore()
         self._own: dict[str, Own] = {}  # by submission
         self._others: tuple[RouterRecord, ...] = ()
+        self._n_routers = 1
         self._queue: deque[Command] = deque()
         self._dropped = 0
         self._wake = asyncio.Event()
@@ -123,7 +124,7 @@ class RedisStore:
 
     @property
     def quota_parts(self) -> int:
-        return 1 if self._circuit.is_up else 1 + len(self._others)
+        return 1 if self._circuit.is_up else max(1 + len(self._others), self._n_routers)
 
     async def admit(self, ask: Ask) -> Verdict:
         name, verdict = ask.submission_id, self._local.claim(ask.label, ask.submission_id)
@@ -172,6 +173,9 @@ class RedisStore:
         self._record = record
         self._here_due = 0.0
         self.event("router-started", f"{record.name} {record.endpoint}")
+
+    def note_routers(self, n: int) -> None:
+        self._n_routers = n
 
     def note_prefix(self, hashes: Sequence[int], epoch: int) -> None:
         if hashes:

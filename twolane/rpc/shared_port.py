@@ -1,4 +1,5 @@
-"""Several gRPC servers of one process at one port, for a door that many calls reach at once.
+"""Several gRPC servers at one port, for a door that many calls reach at once: those of a process,
+and where processes share the port, those of all of them.
 
     connections ──(kernel, SO_REUSEPORT)──> server 0 ── takes a call, then the next ──> handlers
                                        └──> server 1 ── takes a call, then the next ──> handlers
@@ -32,7 +33,10 @@ class SharedPort:
         connections: int,
         idle_s: float,
         interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+        with_others: bool = False,
     ) -> None:
+        """`with_others`: other processes may listen there, too."""
+        self._with_others = with_others
         n = min(SERVERS, max(1, connections // FEW_CONNECTIONS))
         options = door_server_options(
             message_bytes=message_bytes,
@@ -57,7 +61,7 @@ class SharedPort:
         """Returns the port. `credentials` makes those of one server; without them it is plain.
         Raises OSError if it is in use: the kernel would share it with another process of this user
         that shares it too."""
-        if port and (why := try_listen(host, port)):
+        if port and (why := try_listen(host, port, shares=self._with_others)):
             raise OSError(why)
         for server in self._servers:
             if credentials is None:

@@ -13,7 +13,6 @@ class KnownRouters:
     """`own` is this router's address, which may change. No clock here: `now` is given."""
 
     def __init__(self, own: worker_pb2.RouterAddress, store: Store) -> None:
-        self.own = own
         self._peers = Peers(own)
         self._store = store
 
@@ -26,6 +25,10 @@ class KnownRouters:
         known = self._peers.note([*routers, *shared], now)
         self._store.note_routers(len(known))
         return known
+
+    def client_doors(self, now: float) -> list[str]:
+        """host:port of the gRPC doors of the others, then of our own."""
+        return self._peers.client_doors(now)
 
     def others(self, now: float) -> list[worker_pb2.RouterAddress]:
         """Those that can be called."""

@@ -11,11 +11,13 @@ import asyncio
 import logging
 import secrets
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable
+from contextlib import aclosing
 from types import TracebackType
 
 from twolane.errors import (
     CancelledError,
     InvalidRequestError,
+    TwolaneError,
     UnauthenticatedError,
     UnavailableError,
 )
@@ -24,20 +26,23 @@ from twolane.router.claims import Claims
 from twolane.router.config import RouterConfig
 from twolane.router.dispatch.board import Observer
 from twolane.router.dispatch.dispatch import Dispatcher
-from twolane.router.intake import Intake
+from twolane.router.intake import Intake, deadline_of
 from twolane.router.known_routers import KnownRouters
+from twolane.router.limits import check_answer_so_far, check_resume
 from twolane.router.members.host_reports import HostReports
 from twolane.router.members.member import MemberState
 from twolane.router.members.model import ModelFacts
-from twolane.router.members.session import WorkerDialer, WorkerSession
+from twolane.router.members.session import WorkerDialer
+from twolane.router.members.worker_sessions import WorkerSessions
 from twolane.router.refusal_log import RefusalLog
-from twolane.router.requests.readers import Readers
 from twolane.router.requests.request import Job, Label, Request
 from twolane.router.status import make_service_status, make_status
 from twolane.router.store import Store
+from twolane.router.streams import Streams
+from twolane.router.takeovers import Takeovers
 from twolane.router.tenants.accounts import Level, no_limits
 from twolane.router.text.codec import TextCodec
-from twolane.rpc.link import LinkBrokenError
+from twolane.router.text.detokenizer import Detokenizer
 from twolane.security.identity import ANONYMOUS, Identity
 from twolane.security.keys import TenantLimits
 from twolane.v1 import cluster_pb2, inference_pb2, worker_pb2
@@ -64,20 +69,19 @@ class Router:
         store: Store | None = None,
     ) -> None:
         self.config = config
-        self._dialer = dialer
         self._text = text
         self._dispatcher = Dispatcher(config, observer, limits_of, store)
         self._claims = Claims(self._dispatcher.board)
         self.refusals = RefusalLog(self._dispatcher.board.counters)
         self._intake = Intake(config, self._dispatcher.members, text)
-        self._sessions: dict[int, tuple[WorkerSession, asyncio.Task[None]]] = {}
-        # by the very request: its id is free for another while its client still reads
-        self._wakes: dict[Request, asyncio.Event] = {}
-        self._readers = Readers(config.readers)
+        # as others reach it; its doors are noted when they are open
+        epoch = config.epoch or secrets.randbits(63) + 1
+        self.address = worker_pb2.RouterAddress(router_id=config.router_id, router_epoch=epoch)
+        self.known = KnownRouters(self.address, self._dispatcher.board.store)
+        self._streams = Streams(config.readers, self._end, self.known.client_doors)
         self._tasks = Background()
-        self._epoch = config.epoch or secrets.randbits(63) + 1
-        own = worker_pb2.RouterAddress(router_id=config.router_id, router_epoch=self._epoch)
-        self.known = KnownRouters(own, self._dispatcher.board.store)
+        self._sessions = WorkerSessions(self.address, config.membership, dialer, self, self._tasks)
+        self._takeovers = Takeovers(config, self._dispatcher.members, self._sessions.send)
         self._is_stopping = False
         self._is_flush_due = False
         self._started = 0.0
@@ -86,6 +90,7 @@ class Router:
     async def __aenter__(self) -> Router:
         self._loop = asyncio.get_running_loop()
         self._started = self._loop.time()
+        self._takeovers.settled_at = self._started + 2 * self.config.membership.announce_interval_s
         await self._tasks.__aenter__()
         self._tasks.start(self._tick_forever(), name="router-tick")
         return self
@@ -122,45 +127,47 @@ class Router:
         Raises a `TwolaneError` instead of the rest. Closing the iterator early (or cancelling its
         task) cancels the request at both workers.
         """
+        if message.HasField("resume"):
+            check_answer_so_far(message.resume)
+            self._dispatcher.let_go(message.resume, caller.tenant, self._loop.time())
         job = await self._admit(message, caller, time_left_s, default_max_tokens)
-        request = self._submit(job)
+        request = self._submit(job, message)
         del job  # with its prompt, which must not outlive the request
-        wake = self._wakes[request] = asyncio.Event()
-        wake.set()  # there may be news since it was submitted
-        try:
-            self._readers.begin(request, self._loop.time())
-            yield inference_pb2.GenerateResponse(
-                request_id=request.job.request_id,
-                submission_id=request.job.submission_id,
-                resume_token=request.job.resume_token,
-                seed=request.job.params.seed,
-                model=request.job.model,
-                prompt_tokens=request.n_prompt,
-            )
-            self._readers.finish(request)
-            is_over = False
-            while not is_over:
-                await wake.wait()
-                wake.clear()
-                is_over = request.is_over  # before the yield: what comes during it waits for us
-                response = request.answer.take()
-                if is_over and request.ledger is not None:
-                    response = response or inference_pb2.GenerateResponse()
-                    response.finish_reason = request.finish_reason
-                    response.ledger.CopyFrom(request.ledger)
-                if response is not None:
-                    self._readers.begin(request, self._loop.time())
-                    yield response
-                    self._readers.finish(request)
-            if request.error is not None:
-                raise request.error
-        finally:
-            del self._wakes[request]
-            self._readers.forget(request)
-            if not request.is_over:
-                left = CancelledError("the client left")
-                self._dispatcher.end(request.job.submission_id, left, self._loop.time())
-                self._flush()
+        async with aclosing(self._streams.run(request, resumes=message.resumes)) as stream:
+            async for response in stream:
+                yield response
+
+    async def resume(
+        self,
+        message: inference_pb2.ResumeRequest,
+        caller: Identity = ANONYMOUS,
+        *,
+        time_left_s: float | None = None,
+    ) -> AsyncGenerator[inference_pb2.GenerateResponse, None]:
+        """As `generate`, of an answer that another router has begun, behind what the client has.
+
+        Raises `UnknownSubmissionError` where too little of it is left at the workers, and
+        `TakenOverError` where another router has it by a later takeover.
+        """
+        check_resume(message, caller)
+        with self.refusals.noting():
+            if self._is_stopping:
+                raise UnavailableError("the router is stopping")
+        self._dispatcher.let_go(message, caller.tenant, self._loop.time())
+        deadline = deadline_of(self._loop.time(), time_left_s)
+        job, known = await self._takeovers.take(message, caller, deadline)
+        text, n_tokens, n_text_bytes = (
+            self._detokenizer(job),
+            message.n_tokens,
+            message.n_text_bytes,
+        )
+        now = self._loop.time()
+        request = self._dispatcher.adopt(job, known, text, n_tokens, n_text_bytes, now)
+        del job, known
+        self._flush()
+        async with aclosing(self._streams.run(request, resumes=True)) as stream:
+            async for response in stream:
+                yield response
 
     def check_room(
         self,
@@ -190,7 +197,9 @@ class Router:
         return request is not None and self._end_cancelled(submission_id, submission_id)
 
     def _end_cancelled(self, submission_id: str, name: str) -> bool:
-        error = CancelledError(f"request {name} was cancelled by its id")
+        return self._end(submission_id, CancelledError(f"request {name} was cancelled by its id"))
+
+    def _end(self, submission_id: str, error: TwolaneError) -> bool:
         found = self._dispatcher.end(submission_id, error, self._loop.time())
         self._flush()
         return found
@@ -226,23 +235,18 @@ class Router:
 
     def announce(self, announce: cluster_pb2.AnnounceRequest) -> cluster_pb2.AnnounceResponse:
         """A worker exists (or leaves). The session to it is dialled from here."""
-        epoch = announce.worker.epoch
         if self._dispatcher.announce(announce, self._loop.time()):
-            self._close_session(epoch)  # of a former life of this epoch: it was out of sight
-            session = WorkerSession(
-                announce.worker,
-                self.config.router_id,
-                self._epoch,
-                self.config.membership,
-                self._dialer,
-                self,
-            )
-            task = self._tasks.start(session.run(), name=f"session-{epoch:x}")
-            self._sessions[epoch] = session, task
+            self._sessions.open(announce.worker)
         self._flush()
         interval_ms = int(self.config.membership.announce_interval_s * 1000)
         routers = self.known.hear(announce.routers, self._loop.time())
         return cluster_pb2.AnnounceResponse(interval_ms=interval_ms, routers=routers)
+
+    async def hand_over(self, within_s: float) -> None:
+        """Before a stop: clients that can go on at another router, if there is one, which is waited
+        for."""
+        self.stop_accepting()
+        await self._streams.hand_over(within_s)
 
     def drain(self, worker_id: str, *, undo: bool = False) -> None:
         """No new requests for that worker, or again. Raises `InvalidRequestError` if unknown."""
@@ -271,7 +275,7 @@ class Router:
         return status
 
     def check_integrity(self) -> None:
-        """Raises AssertionError if the router's tables disagree with each other."""
+        """Raises AssertionError if its tables disagree with each other."""
         self._dispatcher.board.check_integrity()
 
     def stop_accepting(self) -> None:
@@ -281,6 +285,8 @@ class Router:
     def end_answers(self) -> None:
         """Running ones get it now. May be called again."""
         now = self._loop.time()
+        for request in self._streams.moved():  # their rows outlive us, for the grace
+            self._dispatcher.abandon(request, now)
         for submission_id in list(self._dispatcher.board.requests):
             self._dispatcher.end(submission_id, UnavailableError("the router is stopping"), now)
         self._flush()
@@ -291,18 +297,22 @@ class Router:
         now = self._loop.time()
         self._dispatcher.session_opened(epoch, now)
         self._dispatcher.on_message(epoch, first, now)
+        self._takeovers.on_opened(epoch)
         self._flush()
 
     def session_message(self, epoch: int, message: worker_pb2.SessionResponse) -> None:
         self._dispatcher.on_message(epoch, message, self._loop.time())
+        self._takeovers.on_message(epoch, message)
         self._flush()
 
     def session_broken(self, epoch: int) -> None:
         self._dispatcher.session_broken(epoch, self._loop.time())
+        self._takeovers.on_change()
         self._flush()
 
     def session_refused(self, epoch: int) -> None:
         self._dispatcher.session_refused(epoch, self._loop.time())
+        self._takeovers.on_change()
         self._flush()
 
     async def _admit(
@@ -316,14 +326,15 @@ class Router:
         with self.refusals.noting():
             if self._is_stopping:
                 raise UnavailableError("the router is stopping")
-        with self.refusals.logging():
-            self._dispatcher.check_room(
-                arrived,
-                model=message.model,
-                priority=message.priority,
-                tenant=caller.tenant,
-                left_s=time_left_s,
-            )
+        if not message.HasField("resume"):  # that was let in before
+            with self.refusals.logging():
+                self._dispatcher.check_room(
+                    arrived,
+                    model=message.model,
+                    priority=message.priority,
+                    tenant=caller.tenant,
+                    left_s=time_left_s,
+                )
         with self.refusals.noting():
             self._dispatcher.board.accounts.of(caller.tenant, arrived).check_priority(
                 message.priority
@@ -335,14 +346,20 @@ class Router:
             await self._claims.take(job)
         return job
 
-    def _submit(self, job: Job) -> Request:
-        detokenizer = self._text.detokenizer(job.token_ids) if self._text else None
+    def _submit(self, job: Job, message: inference_pb2.GenerateRequest) -> Request:
+        detokenizer, now = self._detokenizer(job), self._loop.time()
         try:
+            if message.HasField("resume"):
+                ids, n_bytes = message.resume.token_ids, message.resume.n_text_bytes
+                return self._dispatcher.resume(job, detokenizer, ids, n_bytes, now)
             with self.refusals.logging():
-                return self._dispatcher.submit(job, detokenizer, self._loop.time())
+                return self._dispatcher.submit(job, detokenizer, now)
         finally:
             self._claims.drop(job)
             self._flush()
+
+    def _detokenizer(self, job: Job) -> Detokenizer | None:
+        return self._text.detokenizer(job.token_ids) if self._text else None
 
     def _flush(self) -> None:
         """Act on what the dispatcher decides, once for all that comes in this turn of the loop."""
@@ -354,42 +371,20 @@ class Router:
         self._is_flush_due = False
         self._dispatcher.settle(self._loop.time())
         for epoch, command in self._dispatcher.take_outbox():
-            link = self._sessions[epoch][0].link if epoch in self._sessions else None
-            if link is None:
-                continue  # broken since; the dispatcher asks again when it is back
-            try:
-                link.send(command)
-            except LinkBrokenError:
-                continue  # as above: its receiver learns of it too, and tells
-        for request in self._dispatcher.take_touched():
-            wake = self._wakes.get(request)
-            if wake is not None:
-                wake.set()
+            self._sessions.send(epoch, command)
+        self._streams.wake(self._dispatcher.take_touched())
 
     async def _tick_forever(self) -> None:
         while True:
             self._dispatcher.tick(self._loop.time())
             self._close_gone()
-            self._end_unread()
+            self._streams.end_unread(self._loop.time())
             self._flush()
             await asyncio.sleep(self.config.tick_s)
-
-    def _end_unread(self) -> None:
-        """End what its client does not read; it hears why when it reads on."""
-        for request, reason in self._readers.cut(self._loop.time()):
-            log.info("request %s ends: %s", request.job.request_id, reason.message)
-            if not request.is_over:
-                self._dispatcher.end(request.job.submission_id, reason, self._loop.time())
-            request.answer.take()  # and nobody gets it
 
     def _close_gone(self) -> None:
         """End the sessions of members that are no more."""
         for epoch in self._dispatcher.members.take_gone():
             member = self._dispatcher.members.get(epoch)
             if member is None or member.state is MemberState.GONE:
-                self._close_session(epoch)
-
-    def _close_session(self, epoch: int) -> None:
-        if epoch in self._sessions:
-            _, task = self._sessions.pop(epoch)
-            task.cancel()
+                self._sessions.close(epoch)

@@ -145,6 +145,11 @@ class Store(Protocol):
         called again for the same one."""
         ...
 
+    def own(self, label: Label, submission_id: str, limits: TenantLimits) -> None:
+        """This router answers the submission, which `admit` may not have been asked for: another
+        one has begun it."""
+        ...
+
     def release(self, submission_id: str, n_tokens: int) -> None:
         """The submission is over and had so many tokens: its label is free, its quotas are settled.
         Unknown ones change nothing."""
@@ -204,6 +209,9 @@ class LocalStore:
             return Held(holder)
         self._labels[submission_id] = label
         return ADMITTED
+
+    def own(self, label: Label, submission_id: str, limits: TenantLimits) -> None:
+        self.claim(label, submission_id)
 
     def release(self, submission_id: str, n_tokens: int) -> None:
         label = self._labels.pop(submission_id, None)

@@ -48,7 +48,6 @@ class Refusal(StrEnum):
     TOO_LARGE = "too_large"  # more context, or more pages, than the worker can ever hold
     EPOCH = "epoch"  # another incarnation of the worker was meant
     TOMBSTONE = "tombstone"  # the attempt was cancelled before
-    DUPLICATE = "duplicate"  # the attempt is another router's
     CANCELLED = "cancelled"  # its transfer was given up before; the prefill worker reports why
     REQUEST_IN_USE = "request_in_use"  # another request runs under that label
     DRAINING = "draining"  # the worker takes no new rows

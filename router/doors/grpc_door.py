@@ -10,7 +10,7 @@ from dataclasses import asdict
 
 import grpc
 
-from twolane.errors import InvalidParameterError, InvalidRequestError, UnimplementedError
+from twolane.errors import InvalidParameterError, InvalidRequestError
 from twolane.router.doors.peer_calls import PeerCalls
 from twolane.router.doors.peer_door import cancel_here
 from twolane.router.limits import check_tenant
@@ -41,9 +41,7 @@ class Door:
                 "Generate": unary_stream(
                     inference_pb2.GenerateRequest, self._generate, calls, check=self._check_room
                 ),
-                "Resume": unary_stream(
-                    inference_pb2.ResumeRequest, self._resume, calls, check=self._check_room
-                ),
+                "Resume": unary_stream(inference_pb2.ResumeRequest, self._resume, calls),
                 "Cancel": unary(inference_pb2.CancelRequest, self._cancel, calls),
                 "ListModels": unary(inference_pb2.ListModelsRequest, self._list_models, calls),
                 "GetStatus": unary(inference_pb2.GetStatusRequest, self._get_status, calls),
@@ -67,7 +65,11 @@ class Door:
                 await context.write(response)
 
     async def _resume(self, request: inference_pb2.ResumeRequest, context: Context) -> None:
-        raise UnimplementedError("this router resumes no answers of other routers yet")
+        caller, time_left_s = self._gate.identity(context), context.time_remaining()
+        resuming = self._router.resume(request, caller, time_left_s=time_left_s)
+        async with aclosing(resuming) as answer:
+            async for response in answer:
+                await context.write(response)
 
     async def _cancel(
         self, request: inference_pb2.CancelRequest, context: Context

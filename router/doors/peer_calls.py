@@ -39,7 +39,7 @@ class PeerCalls:
         self, own: cluster_pb2.GetClusterStatusResponse
     ) -> cluster_pb2.GetClusterStatusResponse:
         """Our `own` status and those of the others, as one."""
-        own.routers.append(router_status(self._router.known.own, own))
+        own.routers.append(router_status(self._router.address, own))
         request = cluster_pb2.GetClusterStatusRequest()
         for address, answer in await self._all(
             lambda stub, how: stub.GetClusterStatus(request, **how)

@@ -138,7 +138,7 @@ class RouterServer:
                 self.metrics_port = _bind(metrics, self._config)
                 await metrics.start()
             await stack.enter_async_context(self.router)
-            await self._open_worker_door(stack)
+            worker_door = self._open_worker_door(stack)
             server = self._make_door()
             http = self._open_http()
             stack.push_async_callback(self._stop_doors, server, http)
@@ -157,6 +157,7 @@ class RouterServer:
             )
             await self._open_admin_door(stack)
             self._tell_address()
+            await worker_door.start()  # sessions say where the other doors are
             await self._publish()
             await server.start()
             background = await stack.enter_async_context(Background())
@@ -192,7 +193,7 @@ class RouterServer:
 
     def _tell_address(self) -> None:
         """To the other routers, for their clients."""
-        config, address = self._config, self.router.known.own
+        config, address = self._config, self.router.address
         host = config.host
         if is_unspecified(bare(host)):
             host = config.advertise_host or config.bind_host
@@ -209,7 +210,7 @@ class RouterServer:
         status.insecure_listeners.extend(self.gates.insecure_listeners())
         return status
 
-    async def _open_worker_door(self, stack: AsyncExitStack) -> None:
+    def _open_worker_door(self, stack: AsyncExitStack) -> grpc.aio.Server:
         gate, config = self.gates.workers, self._config
         server = grpc.aio.server(interceptors=[gate], options=INTERNAL_SERVER_OPTIONS)
         stack.push_async_callback(server.stop, None)
@@ -218,7 +219,7 @@ class RouterServer:
         self.worker_port = config.credentials.bind(
             server, config.bind_host, config.worker_port, "--worker-port", ports=config.ports
         )
-        await server.start()
+        return server
 
     async def _open_admin_door(self, stack: AsyncExitStack) -> None:
         path = self._config.admin_socket
@@ -254,11 +255,19 @@ class RouterServer:
         return http
 
     async def _stop_doors(self, server: SharedPort, http: HttpServer | None) -> None:
-        """New calls are refused; running ones get the grace, at both doors the same one."""
+        """New calls are refused; running ones go on at other routers, or get the grace, at both
+        doors the same one."""
         await self._health.enter_graceful_shutdown()
         grace_s = self._config.stop_grace_s
+
+        async def stop_grpc() -> None:
+            begun = asyncio.get_running_loop().time()
+            await self.router.hand_over(grace_s)
+            took_s = asyncio.get_running_loop().time() - begun
+            await server.stop(max(0.0, grace_s - took_s))
+
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(server.stop(grace_s))
+            tasks.create_task(stop_grpc())
             if http is not None:
                 tasks.create_task(http.stop(grace_s, self.router.end_answers))
 

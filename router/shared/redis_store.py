@@ -25,6 +25,7 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from twolane.router.background import Background
+from twolane.router.requests.request import Label
 from twolane.router.shared import commands
 from twolane.router.shared.address import StoreAddress
 from twolane.router.shared.circuit import Circuit
@@ -43,6 +44,7 @@ from twolane.router.store import (
     RouterRecord,
     Verdict,
 )
+from twolane.security.keys import TenantLimits
 
 log = logging.getLogger(__name__)
 
@@ -146,6 +148,10 @@ class RedisStore:
             self._local.release(name, 0)
             del self._own[name]
         return verdict
+
+    def own(self, label: Label, submission_id: str, limits: TenantLimits) -> None:
+        self._local.own(label, submission_id, limits)
+        self._own.setdefault(submission_id, Own(label, limits))
 
     def release(self, submission_id: str, n_tokens: int) -> None:
         self._local.release(submission_id, n_tokens)

@@ -90,7 +90,7 @@ def test_a_request_is_seen_and_cancelled_at_whichever_router_it_is_asked_for(
             assert {request.request_id for request in status.requests} == {
                 f"r{i}" for i in range(6)
             }
-        ids = [stream.submission_id for stream in streams]
+        ids = [request.submission_id for request in cluster.status().requests]
         other = stack.enter_context(Client(cluster.endpoint))
         for _ in range(3):  # a client is at one router: new ones, at others
             found = stack.enter_context(Client(cluster.endpoint)).status(ids)

@@ -107,6 +107,9 @@ class ScriptedDoor:
             token.top_logprobs.add(token_id=7, logprob=-1.5)
         return inference_pb2.GenerateResponse(tokens=[token], text=text)
 
+    async def Resume(self, request: inference_pb2.ResumeRequest, context: Context) -> None:
+        await abort(context, errors.UnknownSubmissionError("this door keeps no answers"))
+
     async def Cancel(
         self, request: inference_pb2.CancelRequest, context: Context
     ) -> inference_pb2.CancelResponse:

@@ -66,14 +66,13 @@ demo: $(SERVING)
 check: lint
 	$(BIN)/pytest -q tests/checks tests/docs
 
-# Without triton the tests of kernels would skip. They run in one process: the last of them looks at
-# what the others have run.
+# Without triton the tests of kernels would skip. Three processes on two cores: tests of clusters wait
+# for other processes much of their time. tests/scheduling.py deals the files out.
 test: lint
 	@command -v redis-server >/dev/null || \
 	    { echo "there is no redis-server; on Debian and Ubuntu: apt install redis-server" >&2; exit 1; }
 	$(BIN)/python -c 'import triton'
-	$(BIN)/pytest tests/engine/kernels
-	$(BIN)/pytest -n 2 --dist loadfile --ignore tests/engine/kernels
+	$(BIN)/pytest -n 3 --dist loadfile
 
 test-fast: $(INSTALLED)
 	$(BIN)/pytest -q -n 2 --dist loadfile $(FAST)

@@ -1,5 +1,5 @@
-"""`python -m twolane.deploy router | worker | agent`: one process of a cluster. A whole one:
-`twolane.deploy.up`."""
+"""`python -m twolane.deploy router | worker | agent` runs one process of a cluster.
+`twolane.deploy.up` runs a whole cluster."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from typing import Any, TypeVar
 import click
 
 from twolane.config import SOCKET_NAME
-from twolane.deploy.cli.agent_command import agent
-from twolane.deploy.cli.down_command import down
 from twolane.deploy.cli.flags import flags, said
 from twolane.deploy.cli.start_failed import StartFailed
 from twolane.deploy.errors import StartError
@@ -48,15 +46,16 @@ SpecT = TypeVar("SpecT", RouterSpec, WorkerSpec)
 
 
 def _of_a_process(command: CommandT) -> CommandT:
-    """Gives a command what a router and a worker have in common."""
+    """Add the options that a router and a worker share to a command."""
     file = click.option(
         "--topology",
         metavar="FILE_OR_NAME",
         help="What to start, as for `twolane up`; a worker's has one pool. Options beside it "
         "change it.",
     )
-    hidden = (  # of launchers
-        click.option("--spec-from-stdin", is_flag=True, hidden=True),  # JSON; no option counts then
+    hidden = (  # for launchers
+        # JSON on standard input; other options are ignored then
+        click.option("--spec-from-stdin", is_flag=True, hidden=True),
         click.option("--ready-fd", type=int, hidden=True),
         click.option("--parent-pid", type=int, hidden=True),
     )
@@ -67,7 +66,26 @@ def _of_a_process(command: CommandT) -> CommandT:
     return command
 
 
-@click.group()
+class _Commands(click.Group):
+    """Imports `agent` and `down` only when they are asked for: a router or a worker starts a sixth
+    of a second sooner without."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), "agent", "down"])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name == "agent":
+            from twolane.deploy.cli.agent_command import agent
+
+            return agent
+        if cmd_name == "down":
+            from twolane.deploy.cli.down_command import down
+
+            return down
+        return super().get_command(ctx, cmd_name)
+
+
+@click.group(cls=_Commands)
 def main() -> None:
     """Start one process of a cluster."""
 
@@ -135,10 +153,6 @@ def worker(context: click.Context, /, **given: Any) -> None:
     _run(WorkerSpec, spec, given)
 
 
-main.add_command(agent)
-main.add_command(down)
-
-
 def _run(kind: type[SpecT], made: Callable[[], SpecT], given: dict[str, Any]) -> None:
     if given["parent_pid"]:
         die_with_parent(given["parent_pid"])
@@ -154,7 +168,7 @@ def _run(kind: type[SpecT], made: Callable[[], SpecT], given: dict[str, Any]) ->
 
 
 def _cluster(options: dict[str, Any], *, role: str) -> ClusterSpec:
-    """What the options are for, with one worker of that role if no file says what there is."""
+    """The cluster that the options describe. Without a topology file: one worker of that role."""
     from twolane.deploy.cli.topology_options import read_options
     from twolane.deploy.spec.resolve import resolve
 
@@ -166,12 +180,12 @@ def _cluster(options: dict[str, Any], *, role: str) -> ClusterSpec:
 
 
 def _own_id(kind: str) -> str:
-    """worker-node7-4711"""
+    """An id from the host's name and the process id: worker-node7-4711."""
     return f"{kind}-{socket.gethostname()}-{os.getpid()}"
 
 
 def _own_socket() -> str:
-    """Where the client looks for it."""
+    """A socket path in a new temporary folder, where `AdminClient` looks for it."""
     remove_stale_scratch()
     scratch = make_scratch()
     atexit.register(shutil.rmtree, scratch, ignore_errors=True)

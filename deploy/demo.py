@@ -44,7 +44,7 @@ def demo(launcher: str, model: str) -> None:
 
 
 def _stream(client: Client, prompt: DemoPrompt, console: Console) -> Measured:
-    """Print the answer as it comes, and note when each token came."""
+    """Print the answer as it arrives, and record when each token arrived."""
     console.rule(prompt.title, align="left", style="dim")
     console.print(prompt.shown, style="dim", end="", markup=False, soft_wrap=True)
     arrivals_s: list[float] = []

@@ -1,4 +1,4 @@
-"""Why a cluster, or a process of it, does not come up."""
+"""Errors of starting and stopping the processes of a cluster."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ ErrorT = TypeVar("ErrorT", bound=Exception)
 
 
 class StartError(Exception):
-    """A process did not come up; the text is its own account of why, or the system's."""
+    """A process did not start. The text is the process' own error message, or the system's."""
 
 
 class NotProvenError(Exception):
-    """A process may still run; the text tells why nobody knows."""
+    """A process may still be running. The text says why this cannot be determined."""
 
 
 class DeposedError(Exception):
-    """Another controller has taken over. All processes run on, and are its business."""
+    """Another controller has taken over the cluster. All processes keep running under it."""
 
 
 def first_error(errors: ExceptionGroup[ErrorT]) -> ErrorT:
-    """Of what task groups piled up, one is enough to tell: the others are its consequences."""
+    """The first leaf of a (nested) exception group: the others usually follow from it."""
     error = errors.exceptions[0]
     return first_error(error) if isinstance(error, ExceptionGroup) else error

@@ -4,10 +4,11 @@
       │                ▲
       └──── SIGINT ────┘   for every SIGINT, SIGTERM, SIGHUP to the front; the third is a SIGKILL
 
-A Ctrl-C reaches the whole group of a terminal, a SIGTERM often does: Ray's daemons would die of it
-before the answers have ended, and a Ray that is just starting would hang or abort its process. So
-the front alone hears signals. However the launcher ends, the front kills whatever is left of it and
-removes its temporary folder. Imports little: the launcher is forked from it.
+Ctrl-C sends SIGINT to the terminal's whole process group, and SIGTERM is often sent to a group too.
+Ray's daemons would die of it before running answers have ended, and a Ray that is still starting
+would hang or abort its process. So only the front receives signals. However the launcher ends, the
+front kills every process that is left and removes the temporary folder. This module imports little,
+because the launcher is forked from it.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from twolane.deploy.process.scratch import LAST_WORDS, keep_logs, make_scratch, 
 
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _WATCHED = (*_STOPS, signal.SIGCHLD)
-_MOST_STOPS = 3  # with the last of them patience with the launcher ends
+_MOST_STOPS = 3  # the last one kills the launcher
 
 
 def main() -> None:
-    """Run the command in a child, and end as it ends."""
+    """Run the command in a child process and exit with its exit code."""
     try:
         raise_limit()
     except TooFewDescriptorsError as error:
@@ -43,10 +44,10 @@ def main() -> None:
     watched = {*_WATCHED}
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup
         watched.discard(signal.SIGHUP)
-    signal.signal(signal.SIGCHLD, _do_nothing)  # an ignored one might never be told
+    signal.signal(signal.SIGCHLD, _do_nothing)  # an ignored signal might never be delivered
     signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     adopt_orphans()
-    not_ours = {*children()}  # of a shell that became us by `exec`
+    not_ours = {*children()}  # children of a shell that replaced itself with us by `exec`
     remove_stale_scratch()
     scratch = make_scratch()
     front = os.getpid()
@@ -60,7 +61,7 @@ def main() -> None:
         code = _wait(launcher, watched)
         end_children(but=not_ours)
         if (scratch / LAST_WORDS).exists():
-            with contextlib.suppress(BrokenPipeError):  # whoever reads may be gone
+            with contextlib.suppress(BrokenPipeError):  # the reader may be gone
                 os.write(sys.stdout.fileno(), (scratch / LAST_WORDS).read_bytes())
         kept = keep_logs(scratch)
         if kept is not None:
@@ -71,18 +72,19 @@ def main() -> None:
 
 
 def _wait(launcher: int, watched: set[signal.Signals]) -> int:
-    """Pass stops on until it has ended. Returns its exit code; 128 + the signal that killed it."""
+    """Forward stop signals to the launcher until it has ended. Returns its exit code, or 128 + the
+    number of the signal that killed it."""
     asked: list[int] = []
     while True:
         number = signal.sigwait(watched)
         if number != signal.SIGCHLD:
             asked.append(number)
             is_patient = len(asked) < _MOST_STOPS
-            # never SIGTERM: Ray would make it abort
+            # never SIGTERM: Ray's handler would abort the launcher
             os.kill(launcher, signal.SIGINT if is_patient else signal.SIGKILL)
             continue
         pid = -1
-        while pid:  # orphans end here, too
+        while pid:  # adopted orphans are reaped here, too
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == launcher:
                 return _exit_code(status, asked)
@@ -99,8 +101,8 @@ def _exit_code(status: int, asked: list[int]) -> int:
 
 
 def _launch(scratch: Path) -> None:
-    """The front alone is asked to stop, and asks us by SIGINT. Until our event loop takes that over
-    it ends the launcher here."""
+    """Run the launcher in the forked child. Only the front receives stop signals; it sends the
+    launcher a SIGINT. Until the launcher's event loop handles SIGINT, `_stop` does."""
     for number in _STOPS:
         signal.signal(number, _do_nothing)
     signal.signal(signal.SIGINT, _stop)
@@ -112,14 +114,14 @@ def _launch(scratch: Path) -> None:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    """Nothing has been started yet, but threads may be loading a model: they are not waited for. As
-    a shell has it, the exit code is 128 + the signal."""
+    """Exit with 128 + the signal, as shells do. No process has been started yet. Threads may be
+    loading a model; they are not waited for."""
     print("stopped", file=sys.stderr, flush=True)
     os._exit(128 + number)
 
 
 def _do_nothing(number: int, frame: FrameType | None) -> None:
-    """Unlike SIG_IGN this is not inherited by what the launcher starts."""
+    """A handler, because SIG_IGN would be inherited by the processes that the launcher starts."""
 
 
 if __name__ == "__main__":

@@ -45,7 +45,8 @@ class ReceiverConfig:
     queue_limit: int = 256  # reservations that wait for pages; Busy beyond
     pass_looks: int = 8  # reservations behind a head without room that may be granted first
     quarantine_cap_pages: int = 0  # no grants from here on; 0: half the pool
-    fence_after_s: float = 60.0  # a quarantine older than this asks for a fence, cap or not
+    # A quarantine older than this asks for a fence, cap or not. Clusters: a multiple of --lease-s.
+    fence_after_s: float = 60.0
     landing_timeout_s: float = 3.0  # DONE came, bytes did not: revoke, so that they are sent again
     reattach_s: float = 1.0  # a peer whose link is not back by then is judged
     judge_wait_s: float = 0.5  # bytes of a judged peer may still land for this long

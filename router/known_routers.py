@@ -26,9 +26,9 @@ class KnownRouters:
         self._store.note_routers(len(known))
         return known
 
-    def client_doors(self, now: float) -> list[str]:
+    def client_doors(self) -> list[str]:
         """host:port of the gRPC doors of the others, then of our own."""
-        return self._peers.client_doors(now)
+        return self._peers.client_doors()
 
     def others(self, now: float) -> list[worker_pb2.RouterAddress]:
         """Those that can be called."""

@@ -24,13 +24,14 @@ from twolane.errors import (
 from twolane.router.background import Background
 from twolane.router.claims import Claims
 from twolane.router.config import RouterConfig
+from twolane.router.deliveries import Deliveries, Delivery
 from twolane.router.dispatch.board import Observer
 from twolane.router.dispatch.dispatch import Dispatcher
 from twolane.router.intake import Intake, deadline_of
 from twolane.router.known_routers import KnownRouters
 from twolane.router.limits import check_answer_so_far, check_resume
 from twolane.router.members.host_reports import HostReports
-from twolane.router.members.member import MemberState
+from twolane.router.members.member import Member
 from twolane.router.members.model import ModelFacts
 from twolane.router.members.session import WorkerDialer
 from twolane.router.members.worker_sessions import WorkerSessions
@@ -38,7 +39,6 @@ from twolane.router.refusal_log import RefusalLog
 from twolane.router.requests.request import Job, Label, Request
 from twolane.router.status import make_service_status, make_status
 from twolane.router.store import Store
-from twolane.router.streams import Streams
 from twolane.router.takeovers import Takeovers
 from twolane.router.tenants.accounts import Level, no_limits
 from twolane.router.text.codec import TextCodec
@@ -75,10 +75,10 @@ class Router:
         self.refusals = RefusalLog(self._dispatcher.board.counters)
         self._intake = Intake(config, self._dispatcher.members, text)
         # as others reach it; its doors are noted when they are open
-        epoch = config.epoch or secrets.randbits(63) + 1
+        epoch = config.epoch or secrets.randbits(63) + 1  # of this process, among all of its id
         self.address = worker_pb2.RouterAddress(router_id=config.router_id, router_epoch=epoch)
         self.known = KnownRouters(self.address, self._dispatcher.board.store)
-        self._streams = Streams(config.readers, self._end, self.known.client_doors)
+        self._deliveries = Deliveries(config.readers, self._end, self.known.client_doors)
         self._tasks = Background()
         self._sessions = WorkerSessions(self.address, config.membership, dialer, self, self._tasks)
         self._takeovers = Takeovers(config, self._dispatcher.members, self._sessions.send)
@@ -127,24 +127,37 @@ class Router:
         Raises a `TwolaneError` instead of the rest. Closing the iterator early (or cancelling its
         task) cancels the request at both workers.
         """
+        opening = self.open(
+            message, caller, time_left_s=time_left_s, default_max_tokens=default_max_tokens
+        )
+        async with aclosing((await opening).responses()) as responses:
+            async for response in responses:
+                yield response
+
+    async def open(
+        self,
+        message: inference_pb2.GenerateRequest,
+        caller: Identity = ANONYMOUS,
+        *,
+        time_left_s: float | None = None,
+        default_max_tokens: int | None = None,
+    ) -> Delivery:
+        """Admit a request; for the rest see `generate`. Close what is returned."""
         if message.HasField("resume"):
             check_answer_so_far(message.resume)
             self._dispatcher.let_go(message.resume, caller.tenant, self._loop.time())
         job = await self._admit(message, caller, time_left_s, default_max_tokens)
         request = self._submit(job, message)
-        del job  # with its prompt, which must not outlive the request
-        async with aclosing(self._streams.run(request, resumes=message.resumes)) as stream:
-            async for response in stream:
-                yield response
+        return self._deliveries.add(request, resumes=message.resumes)
 
-    async def resume(
+    async def open_resumed(
         self,
         message: inference_pb2.ResumeRequest,
         caller: Identity = ANONYMOUS,
         *,
         time_left_s: float | None = None,
-    ) -> AsyncGenerator[inference_pb2.GenerateResponse, None]:
-        """As `generate`, of an answer that another router has begun, behind what the client has.
+    ) -> Delivery:
+        """Go on with an answer that another router has begun. Close what is returned.
 
         Raises `UnknownSubmissionError` where too little of it is left at the workers, and
         `TakenOverError` where another router has it by a later takeover.
@@ -156,18 +169,11 @@ class Router:
         self._dispatcher.let_go(message, caller.tenant, self._loop.time())
         deadline = deadline_of(self._loop.time(), time_left_s)
         job, known = await self._takeovers.take(message, caller, deadline)
-        text, n_tokens, n_text_bytes = (
-            self._detokenizer(job),
-            message.n_tokens,
-            message.n_text_bytes,
-        )
-        now = self._loop.time()
+        text, now = self._detokenizer(job), self._loop.time()
+        n_tokens, n_text_bytes = message.n_tokens, message.n_text_bytes
         request = self._dispatcher.adopt(job, known, text, n_tokens, n_text_bytes, now)
-        del job, known
         self._flush()
-        async with aclosing(self._streams.run(request, resumes=True)) as stream:
-            async for response in stream:
-                yield response
+        return self._deliveries.add(request, resumes=True)
 
     def check_room(
         self,
@@ -243,16 +249,26 @@ class Router:
         return cluster_pb2.AnnounceResponse(interval_ms=interval_ms, routers=routers)
 
     async def hand_over(self, within_s: float) -> None:
-        """Before a stop: clients that can go on at another router, if there is one, which is waited
-        for."""
+        """Before a stop: clients that can go on at another router. That is waited for."""
         self.stop_accepting()
-        await self._streams.hand_over(within_s)
+        await self._deliveries.hand_over(within_s)
 
-    def drain(self, worker_id: str, *, undo: bool = False) -> None:
-        """No new requests for that worker, or again. Raises `InvalidRequestError` if unknown."""
-        if not self._dispatcher.drain(worker_id, undo=undo):
-            raise InvalidRequestError(f"there is no worker {worker_id!r}", field="worker_id")
+    def drain(self, worker_id: str, *, undo: bool = False, hand_over: bool = False) -> None:
+        """No new requests for that worker, or again. Raises as `member` and `Dispatcher.drain`."""
+        self._dispatcher.drain(self.member(worker_id), undo=undo, hand_over=hand_over)
         self._flush()
+
+    def take_ticket(self, worker_id: str, ticket: int) -> None:
+        """Its drain is final from now on. Raises as `member` and `Dispatcher.take_ticket`."""
+        self._dispatcher.take_ticket(self.member(worker_id), ticket)
+        self._flush()
+
+    def member(self, worker_id: str) -> Member:
+        """The worker of that name. Raises `InvalidRequestError` if unknown."""
+        member = self._dispatcher.members.named(worker_id)
+        if member is None:
+            raise InvalidRequestError(f"there is no worker {worker_id!r}", field="worker_id")
+        return member
 
     def report_gone(self, epoch: int, *, host: str | None = None) -> None:
         """The proof that no process of `epoch` runs any more; with a `host`, by its agent. Raises
@@ -275,7 +291,7 @@ class Router:
         return status
 
     def check_integrity(self) -> None:
-        """Raises AssertionError if its tables disagree with each other."""
+        """Raises AssertionError if the router's tables disagree with each other."""
         self._dispatcher.board.check_integrity()
 
     def stop_accepting(self) -> None:
@@ -285,7 +301,7 @@ class Router:
     def end_answers(self) -> None:
         """Running ones get it now. May be called again."""
         now = self._loop.time()
-        for request in self._streams.moved():  # their rows outlive us, for the grace
+        for request in self._deliveries.moved():  # their rows outlive us, for the grace
             self._dispatcher.abandon(request, now)
         for submission_id in list(self._dispatcher.board.requests):
             self._dispatcher.end(submission_id, UnavailableError("the router is stopping"), now)
@@ -372,19 +388,12 @@ class Router:
         self._dispatcher.settle(self._loop.time())
         for epoch, command in self._dispatcher.take_outbox():
             self._sessions.send(epoch, command)
-        self._streams.wake(self._dispatcher.take_touched())
+        self._deliveries.tell(self._dispatcher.take_touched())
 
     async def _tick_forever(self) -> None:
         while True:
             self._dispatcher.tick(self._loop.time())
-            self._close_gone()
-            self._streams.end_unread(self._loop.time())
+            self._sessions.close_gone(self._dispatcher.members)
+            self._deliveries.end_unread(self._loop.time())
             self._flush()
             await asyncio.sleep(self.config.tick_s)
-
-    def _close_gone(self) -> None:
-        """End the sessions of members that are no more."""
-        for epoch in self._dispatcher.members.take_gone():
-            member = self._dispatcher.members.get(epoch)
-            if member is None or member.state is MemberState.GONE:
-                self._sessions.close(epoch)

@@ -19,10 +19,10 @@ from twolane.errors import DeadlineError, TakenOverError, UnknownSubmissionError
 from twolane.params import SamplingParams
 from twolane.router.config import RouterConfig
 from twolane.router.dispatch import commands
-from twolane.router.dispatch.adopted import KnownAttempt, newest
 from twolane.router.dispatch.affinity import prefix_hashes
 from twolane.router.members.member import MemberState
 from twolane.router.members.membership import Membership
+from twolane.router.requests.adopted import KnownAttempt, newest
 from twolane.router.requests.request import Job
 from twolane.rpc.params import params_from_proto
 from twolane.security.identity import Identity

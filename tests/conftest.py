@@ -9,14 +9,25 @@ CPU engine, on any machine. NIXL moves pages by sockets, whatever else the machi
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from tests.scheduling import long_first, make_scheduler
 from twolane.rpc.secret import new_secret
 
 os.environ["TRITON_INTERPRET"] = "1"
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 os.environ["UCX_TLS"] = "tcp"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    long_first(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    return make_scheduler(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from twolane.errors import InvalidRequestError as InvalidRequestError
     from twolane.errors import OverloadedError as OverloadedError
     from twolane.errors import PermissionDeniedError as PermissionDeniedError
+    from twolane.errors import PreconditionError as PreconditionError
     from twolane.errors import QuotaError as QuotaError
     from twolane.errors import TakenOverError as TakenOverError
     from twolane.errors import TwolaneError as TwolaneError
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
     from twolane.service_status import SubmissionInfo as SubmissionInfo
     from twolane.service_status import WorkerCount as WorkerCount
     from twolane.status import ClusterStatus as ClusterStatus
+    from twolane.status import DrainBlocker as DrainBlocker
+    from twolane.status import DrainInfo as DrainInfo
     from twolane.status import Pages as Pages
     from twolane.status import RequestInfo as RequestInfo
     from twolane.status import TenantInfo as TenantInfo
@@ -74,12 +77,13 @@ _MODULE_OF = {
         "twolane.client": "Client Stream",
         "twolane.errors": "CancelledError DeadlineError DuplicateRequestError InternalError "
         "InvalidParameterError InvalidRequestError OverloadedError PermissionDeniedError "
-        "QuotaError TakenOverError TwolaneError UnauthenticatedError UnavailableError "
-        "UnimplementedError UnknownModelError UnknownSubmissionError",
+        "PreconditionError QuotaError TakenOverError TwolaneError UnauthenticatedError "
+        "UnavailableError UnimplementedError UnknownModelError UnknownSubmissionError",
         "twolane.params": "SamplingParams",
         "twolane.prompts": "RequestOptions",
         "twolane.service_status": "Caller Quota ServiceStatus SubmissionInfo WorkerCount",
-        "twolane.status": "ClusterStatus Pages RequestInfo TenantInfo WorkerInfo",
+        "twolane.status": "ClusterStatus DrainBlocker DrainInfo Pages RequestInfo TenantInfo "
+        "WorkerInfo",
         "twolane.stream": "AsyncStream",
         "twolane.values": "Chunk Completion FinishReason Ledger Message Model Token TopLogprob",
     }.items()

@@ -13,6 +13,7 @@ import grpc
 from twolane.config import ClientConfig, check_seconds
 from twolane.errors import InvalidRequestError
 from twolane.failures import TlsUse, explain, unreachable
+from twolane.multiplexed import Multiplexer
 from twolane.params import check_text
 from twolane.prompts import RequestOptions, build_request
 from twolane.security.target import Stamp, find_target
@@ -41,6 +42,7 @@ class AsyncClient:
         self._opened: tuple[asyncio.AbstractEventLoop, grpc.aio.Channel] | None = None
         self._stamp: Stamp = ()  # of the certificates that the channel has
         self._replaced: list[asyncio.Task[None]] = []  # channels that end with their calls
+        self._multiplexers: dict[grpc.aio.Channel, Multiplexer] = {}
 
     @property
     def endpoint(self) -> str:
@@ -71,7 +73,7 @@ class AsyncClient:
         request = build_request(prompt, options)
         timeout_s = options.get("timeout_s")
         bound_s = self._config.timeout_s if timeout_s is None else timeout_s
-        call = self._inference.Generate(request, timeout=bound_s, metadata=self._metadata)
+        call = self._multiplexer.start(request, bound_s)
         return AsyncStream(
             call,
             request.request_id,
@@ -117,6 +119,8 @@ class AsyncClient:
         loop, channel = self._opened
         check_loop(loop)
         self._is_closed = True
+        for multiplexer in self._multiplexers.values():
+            await multiplexer.close()
         await channel.close()
         for task in self._replaced:
             task.cancel()
@@ -148,9 +152,26 @@ class AsyncClient:
             ended = asyncio.create_task(channel.close(_CALLS_END_S), name="replaced-channel")
             self._replaced = [task for task in self._replaced if not task.done()] + [ended]
             self._stamp = stamp
+            if channel in self._multiplexers:
+                self._multiplexers[channel].retire()
             channel = self._target.channel()
             self._opened = (loop, channel)
         return channel
+
+    @property
+    def _multiplexer(self) -> Multiplexer:
+        """Of the channel that takes requests now."""
+        channel = self._channel
+        multiplexer = self._multiplexers.get(channel)
+        if multiplexer is None:
+            inference = inference_pb2_grpc.InferenceServiceStub(channel)
+            multiplexer = self._multiplexers[channel] = Multiplexer(
+                partial(inference.Multiplex, metadata=self._metadata),
+                lambda request, timeout_s: inference.Generate(
+                    request, timeout=timeout_s, metadata=self._metadata
+                ),
+            )
+        return multiplexer
 
     @property
     def _tls(self) -> TlsUse:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -23,7 +24,7 @@ from twolane.errors import InvalidParameterError, UnavailableError
 from twolane.failures import explain
 from twolane.params import check_text
 from twolane.rpc.options import CHANNEL_OPTIONS
-from twolane.status import ClusterStatus
+from twolane.status import ClusterStatus, DrainInfo
 from twolane.v1 import cluster_pb2, cluster_pb2_grpc
 
 UNIX = "unix:"
@@ -50,10 +51,52 @@ class AdminClient:
         request = cluster_pb2.GetClusterStatusRequest()
         return ClusterStatus.from_proto(self._call(self._stub.GetClusterStatus, request))
 
-    def drain(self, worker_id: str, *, undo: bool = False) -> None:
-        """Let a worker finish what it runs and give it nothing new; `undo` takes that back."""
+    def drain(
+        self,
+        worker_id: str,
+        *,
+        undo: bool = False,
+        hand_over: bool = False,
+        expect_epoch: int = 0,
+    ) -> None:
+        """Let a worker finish what it runs and give it nothing new; `undo` takes that back.
+
+        `hand_over`: what decodes there is resumed elsewhere as soon as there is room, instead of
+        waited for. Raises `PreconditionError` if the worker's epoch is not `expect_epoch` (0: any),
+        or if the ticket was taken that an undo would take back.
+        """
         check_text("worker_id", worker_id)
-        request = cluster_pb2.DrainWorkerRequest(worker_id=worker_id, undo=undo)
+        request = cluster_pb2.DrainWorkerRequest(
+            worker_id=worker_id, undo=undo, hand_over=hand_over, expect_epoch=expect_epoch
+        )
+        self._call(self._stub.DrainWorker, request)
+
+    def watch_drain(
+        self, worker_id: str, *, timeout_s: float, expect_epoch: int = 0
+    ) -> Iterator[DrainInfo | None]:
+        """How far its drain is, at each change; None: the worker has not answered yet, or has
+        ended. The last is the one with the ticket, if the worker is there so long.
+
+        Raises `DeadlineError` after `timeout_s`, and `PreconditionError` if it does not drain, or
+        is another incarnation.
+        """
+        check_text("worker_id", worker_id)
+        request = cluster_pb2.WatchDrainRequest(worker_id=worker_id, expect_epoch=expect_epoch)
+        try:
+            for news in self._stub.WatchDrain(request, timeout=timeout_s):
+                is_told = news.HasField("drain")
+                yield DrainInfo.from_proto(news.drain) if is_told else None
+        except grpc.RpcError as error:
+            raise explain(error, endpoint=self.endpoint, timeout_s=timeout_s) from error
+
+    def take_ticket(self, worker_id: str, ticket: int, *, expect_epoch: int) -> None:
+        """Make a drain final, before the worker is killed: nobody can undo it any more. It counts
+        when the worker reports `is_taken`. Raises `PreconditionError` if that ticket, the number of
+        its drain, does not hold."""
+        check_text("worker_id", worker_id)
+        request = cluster_pb2.DrainWorkerRequest(
+            worker_id=worker_id, take_ticket=ticket, expect_epoch=expect_epoch
+        )
         self._call(self._stub.DrainWorker, request)
 
     def close(self) -> None:

@@ -6,6 +6,7 @@
     ├── UnauthenticatedError       UNAUTHENTICATED      show a certificate or key that counts here
     ├── PermissionDeniedError      PERMISSION_DENIED    this caller may not do that here
     ├── DuplicateRequestError      ALREADY_EXISTS       that request id is in use
+    ├── PreconditionError          FAILED_PRECONDITION  what it names is not as the caller thinks
     ├── UnknownModelError          NOT_FOUND            no worker serves that model
     ├── UnknownSubmissionError     NOT_FOUND            nothing of that answer is left to resume
     ├── TakenOverError             ABORTED              another router has the request
@@ -18,7 +19,8 @@
     └── InternalError              INTERNAL             our bug: please report it, with the details
 
 Each carries the gRPC status that stands beside it, a stable `reason` (google.rpc.ErrorInfo.reason)
-and `metadata`. `twolane.rpc.errors` is the one place that turns them into a status and back.
+and `metadata`. `twolane.rpc.errors` is the one place that turns them into a status and back,
+`twolane.router.doors.http.errors` the one that turns them into HTTP.
 """
 
 from __future__ import annotations
@@ -96,6 +98,13 @@ class DuplicateRequestError(TwolaneError):
     """A request with the same `request_id` is running."""
 
     reason = "DUPLICATE_REQUEST"
+
+
+class PreconditionError(TwolaneError):
+    """What the caller wants to change is not as it thinks: the worker was started again, or the
+    ticket of its drain was taken. Look again."""
+
+    reason = "NOT_AS_EXPECTED"
 
 
 class UnknownModelError(TwolaneError):

@@ -7,7 +7,9 @@
     worker       RowEvent REFUSED with this reason; the router tries elsewhere, and counts it in
                  `resumes` as refused.REASON
 
-`refused` and `resumes` are counters of the router's status and metrics.
+`refused` and `resumes` are counters of the router's status and metrics. A new reason of a door is
+an error of `twolane.errors`, with its gRPC status in `twolane.rpc.errors` and its HTTP status in
+`twolane.router.doors.http.errors`.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ class Refusal(StrEnum):
     PERMISSION_DENIED = "permission_denied"  # not from here, or not with this key
     UNKNOWN_MODEL = "unknown_model"  # no worker serves that model
     DUPLICATE_REQUEST = "duplicate_request"  # its request id is in use
+    UNKNOWN_SUBMISSION = "unknown_submission"  # nothing of that answer is left to resume
+    TAKEN_OVER = "taken_over"  # another router has that answer, by a later takeover
     QUOTA_EXCEEDED = "quota_exceeded"  # a quota of its tenant; counted as one of quota_* below
     OVERLOADED = "overloaded"  # a bound of the door itself: calls, connections, unread messages
     DEADLINE_EXCEEDED = "deadline_exceeded"  # its message did not come in time

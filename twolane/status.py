@@ -8,6 +8,14 @@ from types import MappingProxyType
 
 from twolane.v1 import cluster_pb2, worker_pb2
 
+BLOCKER_TEXTS = {
+    "rows": "requests",
+    "step": "steps under way",
+    "incoming": "transfers of pages from others",
+    "outgoing": "transfers of pages to others",
+    "routers": "routers that have not confirmed that it drains",
+    "unheard": "answers whose last tokens no router has confirmed",
+}
 ROLE_NAMES = {worker_pb2.ROLE_PREFILL: "prefill", worker_pb2.ROLE_DECODE: "decode"}
 
 
@@ -36,6 +44,42 @@ class PeerTransport:
     instead_of: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class DrainBlocker:
+    """One thing that keeps a draining worker from being killed without loss."""
+
+    kind: str  # rows, step, incoming, outgoing, unheard: see worker.proto
+    count: int
+    names: tuple[str, ...] = ()  # of some: request ids, or epochs of peers
+
+    def __str__(self) -> str:
+        text = f"{self.count} {BLOCKER_TEXTS.get(self.kind, self.kind)}"
+        return f"{text} ({', '.join(self.names)})" if self.names else text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainInfo:
+    """How far a worker's drain is. With the ticket it may be killed at any instant, and nobody
+    loses a token or a page."""
+
+    number: int  # names the ticket, together with the worker's epoch
+    blockers: tuple[DrainBlocker, ...]
+    has_ticket: bool
+    is_taken: bool  # somebody has taken the ticket: no undo any more
+    hands_over: bool
+    eta_s: float  # if every answer gets as long as it may; 0: not known
+    quarantined_pages: int
+
+    @classmethod
+    def from_proto(cls, message: worker_pb2.DrainReport) -> DrainInfo:
+        parts = {f.name: getattr(message, f.name) for f in fields(cls)}
+        parts["blockers"] = tuple(
+            DrainBlocker(blocker.kind, blocker.count, tuple(blocker.names))
+            for blocker in message.blockers
+        )
+        return cls(**parts)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerInfo:
     """One worker. `epoch` names this incarnation of it: a restarted worker has another."""
@@ -62,6 +106,12 @@ class WorkerInfo:
     host: str = ""  # the name of the host that it runs on
     transports: tuple[PeerTransport, ...] = ()
     metrics_endpoint: str = ""  # host:port of its Prometheus page, if it has one
+    drain: DrainInfo | None = None  # while it drains
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this incarnation may still run."""
+        return self.state != "gone"
 
     @property
     def is_stuck(self) -> bool:
@@ -93,6 +143,7 @@ class WorkerInfo:
             devices=tuple(message.devices),
             host=message.host,
             metrics_endpoint=message.metrics_endpoint,
+            drain=DrainInfo.from_proto(load.drain) if load.HasField("drain") else None,
             transports=tuple(
                 PeerTransport(peer.worker_id, peer.transport, peer.instead_of)
                 for peer in load.transports

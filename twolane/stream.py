@@ -10,10 +10,9 @@ from typing import Self
 import grpc
 
 from twolane.errors import CancelledError, InternalError, InvalidRequestError, TwolaneError
+from twolane.multiplexed import Call
 from twolane.v1 import inference_pb2
 from twolane.values import Chunk, Completion
-
-Call = grpc.aio.UnaryStreamCall[inference_pb2.GenerateRequest, inference_pb2.GenerateResponse]
 
 
 class AsyncStream:
@@ -73,8 +72,8 @@ class AsyncStream:
             if self._is_over or self._is_finished:  # closed by another task
                 raise StopAsyncIteration from None
             self._is_over = True
-            why = await self._call.details() if self._call.done() else "the client was closed"
-            raise CancelledError(why or f"request {self.request_id} was cancelled") from None
+            details = await self._call.details() if self._call.done() else "the client was closed"
+            raise CancelledError(details or f"request {self.request_id} was cancelled") from None
 
     @property
     def _n_tokens(self) -> int | None:

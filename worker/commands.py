@@ -18,6 +18,7 @@ from twolane.worker.attempts.attempt_log import AttemptLog, Listener
 from twolane.worker.attempts.owner import Owner
 from twolane.worker.attempts.registry import Registry
 from twolane.worker.context import WorkerContext
+from twolane.worker.drain import Drain
 from twolane.worker.errors import RowRefusedError
 from twolane.worker.event_outbox import row_event
 from twolane.worker.peers.peers import Peers
@@ -31,10 +32,7 @@ _PREFILL, _DECODE = worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE
 
 
 class Commands:
-    """Implements `twolane.worker.sessions.sessions.CommandHandler`.
-
-    `is_stopping` is set by the worker; no router can undo it.
-    """
+    """Implements `twolane.worker.sessions.sessions.CommandHandler`."""
 
     def __init__(
         self,
@@ -43,19 +41,14 @@ class Commands:
         registry: Registry,
         steps: StepLoop,
         peers: Peers,
+        drain: Drain,
     ) -> None:
         self._context = context
         self._roles = roles
         self._registry = registry
         self._steps = steps
         self._peers = peers
-        self.is_stopping = False
-        self._drain_wanted = False  # by the router that sent the last DRAIN
-
-    @property
-    def is_draining(self) -> bool:
-        """Whether new rows are refused."""
-        return self.is_stopping or self._drain_wanted
+        self._drain = drain
 
     def handle(self, session: Session, request: worker_pb2.SessionRequest, now: float) -> None:
         match request.WhichOneof("command"):
@@ -80,9 +73,10 @@ class Commands:
                 if self._roles.decode is not None:
                     self._roles.decode.receiver.peer_gone(request.peer_gone.epoch, now)
             case "drain":
-                self._drain_wanted = request.drain.enabled
+                if why_not := self._drain.command(request.drain, now):
+                    self._drop(why_not)
             case "heartbeat":
-                pass
+                session.confirmed = max(session.confirmed, request.heartbeat.heard)
             case "open":
                 self._drop("duplicate_open")
             case _:
@@ -150,7 +144,7 @@ class Commands:
         session.send(worker_pb2.SessionResponse(rows=[_refusal(assign, reason)]), now)
 
     def _start(self, assign: worker_pb2.Assign, log: AttemptLog, now: float) -> None:
-        if self.is_draining:
+        if self._drain.is_on:
             raise RowRefusedError(Refusal.DRAINING, "this worker takes no new rows")
         params = check_assign(assign, self._context.spec)
         role = self._roles.prefill if _PREFILL in assign.roles else self._roles.decode

@@ -42,7 +42,8 @@ class SessionConfig:
     """Settings of the sessions with routers."""
 
     open_within_s: float = 5.0  # a stream without Open by then is closed
-    load_every_s: float = 1.0  # the longest silence on a stream: its load report is a heartbeat
+    # The longest silence on a stream: its load report is a heartbeat. Clusters: --heartbeat-s.
+    load_every_s: float = 1.0
     load_least_s: float = 0.1  # while steps run, at most one load report in this time
     grace_s: float = 10.0  # rows outlive a lost router, and logs outlive their row, for this long
     tombstone_s: float = 6.0  # how long late messages of a cancelled attempt are refused

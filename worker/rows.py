@@ -131,6 +131,11 @@ class Row:
         return len(self.token_ids)
 
     @property
+    def n_left(self) -> int:
+        """The most tokens that its answer may still get."""
+        return max(0, self._n_most - len(self.token_ids))
+
+    @property
     def n_uncomputed(self) -> int:
         return self.n_tokens - self.n_computed
 

@@ -36,6 +36,7 @@ class ScriptedRouter:
         self.found: list[worker_pb2.Found] = []
         self.adopted: list[worker_pb2.Adopted] = []
         self.n_messages = 0
+        self.numbers: dict[str, int] = {}  # of the latest numbered message, by worker
         self._row_numbers: dict[AttemptId, int] = {}
         self._tasks = tasks
         self._links: dict[str, MemoryLink[worker_pb2.SessionRequest, worker_pb2.SessionResponse]]
@@ -168,6 +169,15 @@ class ScriptedRouter:
         await self.wait_for(lambda: len(self.adopted) > n_before)
         return self.adopted[-1]
 
+    def drain(self, worker: Worker, *, enabled: bool = True, take_ticket: int = 0) -> None:
+        drain = worker_pb2.Drain(enabled=enabled, take_ticket=take_ticket)
+        self.send(worker, worker_pb2.SessionRequest(drain=drain))
+
+    def confirm(self, worker: Worker) -> None:
+        """All that the worker has sent is processed."""
+        beat = worker_pb2.Heartbeat(heard=self.numbers.get(worker.context.worker_id, 0))
+        self.send(worker, worker_pb2.SessionRequest(heartbeat=beat))
+
     # -- hearing ----------------------------------------------------------------------------
 
     def answer(self, attempt: AttemptId) -> list[int]:
@@ -215,6 +225,7 @@ class ScriptedRouter:
             while True:
                 message = await link.receive()
                 self.n_messages += 1
+                self.numbers[worker_id] = message.number or self.numbers.get(worker_id, 0)
                 self._hear_tokens(message.tokens)
                 for row in message.rows:
                     self.rows[AttemptId.of(row.key)].append(row)

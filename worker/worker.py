@@ -27,6 +27,7 @@ from twolane.worker.attempts.registry import Registry
 from twolane.worker.commands import Commands
 from twolane.worker.config import WorkerConfig
 from twolane.worker.context import WorkerContext
+from twolane.worker.drain import Drain
 from twolane.worker.errors import RouterInUseError, StaleEpochError
 from twolane.worker.integrity import check_integrity
 from twolane.worker.observer import NullObserver, Observer
@@ -76,7 +77,17 @@ class Worker:
             on_idle=lambda now: self._sessions.report_idle(now),
         )
         self._peers = Peers(context, roles, wire, wake=self._steps.wake)
-        self._commands = Commands(context, roles, self._registry, self._steps, self._peers)
+        self._drain = Drain(
+            context,
+            roles,
+            self._registry,
+            self._watch,
+            sessions=lambda: self._sessions.open,
+            grace_s=config.sessions.grace_s,
+        )
+        self._commands = Commands(
+            context, roles, self._registry, self._steps, self._peers, self._drain
+        )
         self._sessions = Sessions(
             context,
             config.sessions,
@@ -111,13 +122,14 @@ class Worker:
 
     def drain(self, enabled: bool = True) -> None:
         """Take no new rows; running rows finish. Routers are told at once."""
-        self._commands.is_stopping = enabled
+        self._drain.is_stopping = enabled
         self._sessions.beat(asyncio.get_running_loop().time(), every_s=0.0)
         self._steps.wake()
 
     @property
     def is_drained(self) -> bool:
-        return self._commands.is_draining and self._registry.n_live == 0
+        """No row is left: a clean stop loses nothing."""
+        return self._drain.is_on and self._registry.n_live == 0
 
     async def wait_drained(self) -> None:
         """Wait until a worker that takes no new rows has none left."""
@@ -148,6 +160,7 @@ class Worker:
 
     def load(self) -> worker_pb2.LoadReport:
         counts = self.context.pages.counts()
+        now = asyncio.get_running_loop().time()
         load = worker_pb2.LoadReport(
             pages=worker_pb2.PageCounts(
                 quarantined=counts.quarantined,
@@ -156,14 +169,14 @@ class Worker:
                 cached=counts.cached,
                 free=counts.free,
             ),
-            draining=self._commands.is_draining,
+            draining=self._drain.is_on,
             drained=self.is_drained,
             step_s=self._watch.step_s,
             step_age_s=self.step_age_s,
             step_bound_s=self._watch.bound_s,
             transports=self._peers.transports,
+            drain=self._drain.report(now),
         )
-        now = asyncio.get_running_loop().time()
         for role in self.roles.all:
             role.report(load, now)
         return load
@@ -218,6 +231,8 @@ class Worker:
     def _ship(self, now: float) -> None:
         self._peers.flush(now)
         self._sessions.ship(now)
+        if self._drain.look(now):
+            self._sessions.beat(now, every_s=0.0)
         if self.is_drained:
             self._drained.set()
         else:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from tempfile import NamedTemporaryFile
-
-import psutil
 
 from benchmarks.control_plane.scripted_row import ScriptConfig
 from twolane.rpc.secret import new_secret
 
 MODEL = "bundled"
-_ROUTER = ("twolane.deploy", "router", "--port", "0", "--worker-port", "0")
+_ROUTER = ("twolane.deploy", "router", "--port", "0", "--worker-port", "0", "--http-port", "0")
 
 
 class RouterError(RuntimeError):
@@ -30,29 +30,33 @@ class RouterProcess:
     endpoint: str
     pid: int
     worker_endpoint: str = ""  # where workers announce themselves
+    http_endpoint: str = ""
 
     @property
     def cpu_s(self) -> float:
         """CPU time so far, of all its threads, system time included."""
-        times = psutil.Process(self.pid).cpu_times()
-        return float(times.user + times.system)
+        return time.clock_gettime(~self.pid << 3 | 2)  # what clock_getcpuclockid(3) returns
 
 
 @contextmanager
-def start_router(step_s: float) -> Iterator[RouterProcess]:
+def start_router(step_s: float, *, checkout: Path | None = None) -> Iterator[RouterProcess]:
     """A router, and one prefill and one decode worker that compute nothing, with steps of
-    `step_s`."""
+    `step_s`. `checkout` is another one of this repository, whose router is meant."""
     with NamedTemporaryFile("w", prefix="twolane-secret-") as file:
         secret = new_secret()
         file.write(secret)
         file.flush()
-        with _started_router(file.name, secret, step_s) as router:
+        with _started_router(file.name, secret, step_s, checkout) as router:
             yield router
 
 
 @contextmanager
-def _started_router(secret_file: str, secret: str, step_s: float) -> Iterator[RouterProcess]:
-    with _start((*_ROUTER, "--secret-file", secret_file), hears_workers=True) as router:
+def _started_router(
+    secret_file: str, secret: str, step_s: float, checkout: Path | None
+) -> Iterator[RouterProcess]:
+    with _start(
+        (*_ROUTER, "--secret-file", secret_file), hears_workers=True, checkout=checkout
+    ) as router:
         config = ScriptConfig(
             router=router.worker_endpoint, model=MODEL, step_s=step_s, secret=secret
         )
@@ -76,17 +80,20 @@ def start_bare_door(step_s: float) -> Iterator[RouterProcess]:
 
 @contextmanager
 def _start(
-    module_and_options: Sequence[str], *, hears_workers: bool = False
+    module_and_options: Sequence[str],
+    *,
+    hears_workers: bool = False,
+    checkout: Path | None = None,
 ) -> Iterator[RouterProcess]:
     """Start a Python module that prints `serves at HOST:PORT` (and then, if it is a router, `hears
-    workers at HOST:PORT`); kill it at the end of the block."""
+    workers at HOST:PORT` and `speaks HTTP at HOST:PORT`); kill it at the end of the block."""
     command = [sys.executable, "-m", *module_and_options]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=checkout) as process:
         try:
             assert process.stdout is not None
             told = []
-            for verb in ("serves", "hears workers")[: 1 + hears_workers]:
+            for verb in ("serves", "hears workers", "speaks HTTP")[: 3 if hears_workers else 1]:
                 found = re.search(rf"{verb} at (\S+)", process.stdout.readline())
                 if found is None:
                     raise RouterError(f"{module_and_options[0]} did not start")

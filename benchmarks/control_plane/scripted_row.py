@@ -37,6 +37,7 @@ class ScriptedRow:
     number: int  # the number under which its tokens are sent
     index: int
     end: int  # one more than the index of the last token
+    top_logprobs: int | None = None  # None: no log-probabilities
     is_new: bool = True
 
     def tell(self, columns: ColumnWriter, config: ScriptConfig) -> None:
@@ -46,5 +47,8 @@ class ScriptedRow:
         span = config.vocab_size - config.first_token
         token_id = config.first_token + (name + 7_919 * self.index) % span
         columns.add(self.number, self.index, [token_id])
+        if self.top_logprobs is not None:
+            top = [(config.first_token + nth, -1.5 - nth) for nth in range(self.top_logprobs)]
+            columns.logprobs(1, (-0.25, tuple(top)))
         if self.index == self.end - 1:
             columns.end(sampling_pb2.FINISH_REASON_LENGTH)

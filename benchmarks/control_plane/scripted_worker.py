@@ -135,7 +135,9 @@ class ScriptedPrefill(ScriptedWorker):
 
     def assign(self, assign: worker_pb2.Assign) -> None:
         index = len(assign.token_ids) - assign.n_prompt
-        row = ScriptedRow(assign.key, assign.row, index, assign.sampling.max_tokens)
+        sampling = assign.sampling
+        top = sampling.top_logprobs if sampling.HasField("top_logprobs") else None
+        row = ScriptedRow(assign.key, assign.row, index, sampling.max_tokens, top)
         self._prompts.append(_Prompt(row, asyncio.get_running_loop().time()))
         self.wake.set()
 

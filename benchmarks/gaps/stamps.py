@@ -64,8 +64,8 @@ class Ring:
 
 
 def n_tokens(message: Any) -> int:
-    """Of a session message."""
-    return len(message.tokens)
+    """Of a session message, whose tokens come in columns."""
+    return sum(len(columns.token_ids) for columns in message.tokens)
 
 
 def points(ring: Ring) -> dict[tuple[str, str, str], tuple[After | None, After | None]]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import statistics
+from pathlib import Path
 from typing import Any
 
 import click
@@ -21,7 +22,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from benchmarks.results import save
+from benchmarks.results import RESULTS, save
 from benchmarks.transfer.bare_lanes import PLAIN, RECORDS, TLS, BareRate, bare_lane_rate
 from benchmarks.transfer.ends import Setting, rounds
 from twolane.kvtransfer.page_lane import PageLane
@@ -85,7 +86,9 @@ def _table(rows: list[dict[str, Any]]) -> Table:
 @click.option("--pool-mib", default=256, show_default=True)
 @click.option("--rounds", "n_rounds", default=5, show_default=True)
 @click.option("--name", default="transfer_lanes", show_default=True)
-def main(pool_mib: int, n_rounds: int, name: str) -> None:
+@click.option("--folder", type=Path, default=RESULTS)
+@click.option("--commit", help="of this code, where it is no checkout of git")
+def main(pool_mib: int, n_rounds: int, name: str, folder: Path, commit: str | None) -> None:
     console = Console()
     rows = measure(pool_mib << 20, n_rounds, console)
     console.print(_table(rows))
@@ -96,7 +99,7 @@ def main(pool_mib: int, n_rounds: int, name: str) -> None:
         "n_rounds": n_rounds,
         "rows": rows,
     }
-    console.print(f"saved {save(name, figures)}")
+    console.print(f"saved {save(name, figures, folder=folder, commit=commit)}")
 
 
 if __name__ == "__main__":

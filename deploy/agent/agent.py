@@ -83,6 +83,7 @@ class Agent:
         self._starting: dict[str, tuple[ProcessSpec, asyncio.Task[Handle]]] = {}
         self._changed = asyncio.Event()
         self._tasks: asyncio.TaskGroup | None = None
+        self._starts_no_more = False
         self.ready = asyncio.Event()  # what its predecessor has left is adopted
 
     async def run(self) -> None:
@@ -103,6 +104,8 @@ class Agent:
         """Start it; a former incarnation is killed first. Raises `OldTermError`, or `StartError`:
         then nothing of it is left. Cancelled, neither."""
         self.terms.check(term)
+        if self._starts_no_more:  # guard: last start
+            raise StartError(f"{spec.name}: its agent ends")
         await self._call_off(spec.name)
         self._live.pop(spec.name, None)  # `_watch` sees its end
         if isinstance(spec, RouterSpec):
@@ -120,7 +123,7 @@ class Agent:
         finally:
             if self._starting.get(spec.name, (None, None))[1] is starting:
                 del self._starting[spec.name]
-        if term != self.terms.highest:
+        if term != self.terms.highest:  # guard: term at the end
             await self._launcher.fence(handle)
             raise OldTermError(f"{term} is over: this agent has seen {self.terms.highest}")
         evidence = next(
@@ -166,6 +169,21 @@ class Agent:
         if boot and boot != self.boot_id:
             return Ended(name, epoch, pid, "its host has booted since", CLASS_B)
         raise NeverHereError(f"{self.config.host_name} never started epoch {epoch:016x} of {name}")
+
+    async def end_all(self) -> None:
+        """Kill all that it has started or found, and start nothing any more. Returns when all are
+        proven dead; raises `NotProvenError` when the others are."""
+        self._starts_no_more = True
+        for name in list(self._starting):
+            await self._call_off(name)
+        unproven = []
+        for evidence in [*read_evidence(self.config.state_dir)]:
+            try:
+                await self.fence(None, evidence.name, epoch=evidence.epoch, pid=evidence.pid)
+            except NotProvenError as error:
+                unproven.append(str(error))
+        if unproven:
+            raise NotProvenError("; ".join(unproven))
 
     async def watch(self, term: Term) -> AsyncIterator[Snapshot]:
         """At once, at each change, and once a heartbeat. Raises `OldTermError` when it is over."""
@@ -224,9 +242,9 @@ class Agent:
 
     def _open(self, evidence: Evidence) -> HostProcess:
         """Raises ProcessLookupError if it has ended, `NotProvenError`."""
-        if evidence.boot_id != self.boot_id:
+        if evidence.boot_id != self.boot_id:  # guard: own boot
             raise ProcessLookupError("the host has booted since")
-        if evidence.pid_namespace != pid_namespace():
+        if evidence.pid_namespace != pid_namespace():  # guard: own PID namespace
             raise NotProvenError(
                 f"{evidence.name} (epoch {evidence.epoch:016x}) ran in another PID namespace"
             )

@@ -185,7 +185,7 @@ class HostLink:
     async def _fence_zombies(self, client: AgentClient) -> None:
         """A host that was called off, and was not: what runs there was declared dead."""
         for process in list(self.live.values()):
-            if (process.name, process.epoch, process.pid) in self._declared:
+            if (process.name, process.epoch, process.pid) in self._declared:  # guard: zombie
                 log.error("%s was called off and runs %s", self.host.name, process.name)
                 await client.fence(process.name, epoch=process.epoch, pid=process.pid)
 

@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 AnswerT = TypeVar("AnswerT")
 _RESULT = agent_pb2.FenceResponse
 _ASK_AGAIN_S = 1.0
+_NOW_S = 0.5  # for an answer of a host that an operator has seen off
 
 
 class AgentLauncher:
@@ -49,7 +50,7 @@ class AgentLauncher:
             for name, link in self._links.items()
         ]
         self._handles: dict[str, Handle] = {}  # the latest incarnation of each name
-        self._gpus: dict[str, int] = {}  # of each name
+        self._seats: dict[str, tuple[str, int]] = {}  # of each name: its host, and how many GPUs
         self._switching = {name: asyncio.Lock() for name in self._links}
         self._is_stopping = False
         self._outlives = False
@@ -98,13 +99,13 @@ class AgentLauncher:
 
     async def start(self, spec: ProcessSpec) -> Handle:
         link = self._links[spec.host_name]
+        self._seats[spec.name] = spec.host_name, len(getattr(spec, "devices", ()))
         if not await link.until_heard():
             raise StartError(f"{spec.name}: {link.host.name} ({link.host.agent}) is silent")
         await self._end_elsewhere(spec.name, link)
         handle = await self._adopted(spec, link) or await self._started(spec, link)
         link.end_of(handle)
         self._handles[spec.name] = handle
-        self._gpus[spec.name] = len(getattr(spec, "devices", ()))
         return handle
 
     async def wait_exit(self, handle: Handle) -> str:
@@ -160,16 +161,25 @@ class AgentLauncher:
         """Every host and who has a seat there."""
         return [self._status(link) for link in self._links.values()]
 
-    def say_off(self, host_name: str) -> str:
+    async def say_off(self, host_name: str) -> str:
         """An operator has seen that the host is off: a proof of class C. Raises `NotProvenError`
-        for one that answers, whose agent proves deaths itself."""
+        for one that still answers, whose agent proves deaths itself."""
         link = self._links.get(host_name)
         if link is None:
             raise NotProvenError(f"there is no host {host_name}, but {', '.join(self._links)}")
-        if link.state is HostState.UP:
+        if link.state is HostState.UP and await self._answers(link):  # guard: a host that answers
             raise NotProvenError(f"{host_name} answers: fence its workers, its agent proves that")
         self._note_off(link, "its host is off, as an operator has seen")
         return f"{host_name} is off: proof of class C"
+
+    async def _answers(self, link: HostLink) -> bool:
+        """Now: a host that went off is called up for as long as its silence may be a pause."""
+        try:
+            async with link.client() as client:
+                await client.describe(within_s=_NOW_S)
+        except grpc.aio.AioRpcError:
+            return False
+        return True
 
     async def prove(self, epoch: int) -> None:
         """Have the agent that has it tell the routers again that this epoch is dead; one that a
@@ -277,7 +287,7 @@ class AgentLauncher:
                 host.fence_command, env={**os.environ, "TWOLANE_HOST": host.name}
             )
             code = await process.wait()
-            if code:
+            if code:  # guard: fence command
                 raise NotProvenError(f"{host.name} silent; its fence command ended with {code}")
             self._note_off(link, "its host was switched off by the fence command")
 
@@ -287,7 +297,7 @@ class AgentLauncher:
             self.declared_dead[epoch] = link.host.name
 
     def _status(self, link: HostLink) -> cluster_pb2.HostStatus:
-        names = [name for name, its in self._handles.items() if its.host_name == link.host.name]
+        gpus = {name: n for name, (host, n) in self._seats.items() if host == link.host.name}
         note = ""
         if link.state is not HostState.UP:
             note = "fence command" if link.host.fence_command else "no fence command"
@@ -295,8 +305,8 @@ class AgentLauncher:
             name=link.host.name,
             state=link.state.value,
             for_s=link.for_s,
-            workers=sorted(names),
-            gpus=sum(self._gpus[name] for name in names),
+            workers=sorted(gpus),
+            gpus=sum(gpus.values()),
             note=note,
         )
 

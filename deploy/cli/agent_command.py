@@ -1,5 +1,5 @@
-"""`python -m twolane.deploy agent`: the process that starts, ends and proves dead what runs on a
-host."""
+"""`python -m twolane.deploy agent`: the process that starts and ends a host's workers and routers,
+and proves that they are dead."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def agent(
     tls_key: str,
     insecure: bool,
 ) -> None:
-    """Run this host's agent until SIGTERM. What it has started goes on without it."""
+    """Run this host's agent until SIGTERM. The processes it started keep running without it."""
     host, _, port = listen.rpartition(":")
     if not (host and port.isdigit()):
         raise click.UsageError(f"--listen is {listen}; it must be HOST:PORT")

@@ -22,7 +22,7 @@ _ASKED = "silver willow"
 
 @dataclass(frozen=True, slots=True)
 class DemoPrompt:
-    """`shown` is what stands on the screen before the answer."""
+    """One prompt of the demo. `shown` is printed before the answer."""
 
     title: str
     shown: str

@@ -1,4 +1,4 @@
-"""`python -m twolane.deploy down`: ends a cluster of several hosts through their agents."""
+"""`python -m twolane.deploy down` ends a cluster on several hosts through their agents."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NOT_PROVEN = 5  # an exit code: see `twolane.cli.app`
 def down(
     *, topology: str | None, ray_address: str | None, cluster: str, secret_file: Path | None
 ) -> None:
-    """End all that the agents of these hosts run. Agents go on, but for those on a Ray."""
+    """End everything that the agents of these hosts run. Agents keep running, except on Ray."""
     if (topology is None) == (ray_address is None):
         raise click.UsageError("name either a --topology, or a --ray-address")
     try:
@@ -53,15 +53,16 @@ def down(
 
 
 def _end_on_ray(address: str, cluster: str) -> None:
-    """Raises `StartError`; `NotProvenError` naming the hosts that are silent."""
+    """End the cluster of that name on Ray. Raises `StartError`, and `NotProvenError` naming the
+    hosts that do not answer."""
     silent = down_over_ray(address, cluster)
     if silent:
         raise NotProvenError(f"what ran on {', '.join(silent)} may still run: silent")
 
 
 async def _end_all(hosts: list[HostSpec], credentials: Credentials, grace_s: float) -> None:
-    """Any launcher that is there learns that its term is over, and ends. Raises `NotProvenError`
-    naming the hosts that are silent."""
+    """End every process on the hosts. A running launcher learns that its term is over, and exits.
+    Raises `NotProvenError` naming the hosts that do not answer."""
     launcher = await AgentLauncher.connected(hosts, credentials)
     try:
         await launcher.end_others((), grace_s)

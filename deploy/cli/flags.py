@@ -1,4 +1,4 @@
-"""The options of a command, as click's."""
+"""Makes click options from the options that dataclasses declare."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 def flags(
     *kinds: type, leave_out: Collection[str] = (), **usual: Any
 ) -> Callable[[CommandT], CommandT]:
-    """A decorator that gives a command the options of `kinds`, but for the keys `leave_out`.
-    `usual` are defaults that are other ones here, by key."""
+    """A decorator that adds the options of the dataclasses `kinds` to a command, except the keys in
+    `leave_out`. `usual` overrides defaults by key."""
     chosen = [each for each in declared(*kinds) if each.key not in leave_out]
 
     def decorate(command: CommandT) -> CommandT:
@@ -29,7 +29,7 @@ def flags(
 
 
 def said(context: click.Context) -> dict[str, Any]:
-    """What was given to a command. Options that nobody gave say nothing."""
+    """The options that the user gave to a command, by name; defaults are left out."""
     unsaid = (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
     return {
         name: value
@@ -39,7 +39,7 @@ def said(context: click.Context) -> dict[str, Any]:
 
 
 def _flag(each: Declared, usual: Any) -> Callable[[CommandT], CommandT]:
-    """With another default than is `usual` for it, where that is not None."""
+    """The click option of a declared option. `usual` overrides its default unless it is None."""
     help, in_words, _ = each.option.help.partition("  [default:")
     is_told = bool(in_words) and usual is None
     usual = each.usual if usual is None else usual

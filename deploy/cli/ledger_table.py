@@ -1,4 +1,4 @@
-"""Where the time of each request went, as a table."""
+"""A table of where the time of each request went."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Measured:
 
     @property
     def gaps_s(self) -> list[float]:
-        """Between one token and the next, at the client."""
+        """The times between consecutive tokens at the client."""
         return [b - a for a, b in zip(self.arrivals_s, self.arrivals_s[1:], strict=False)]
 
 
 def ledger_table(requests: Sequence[Measured]) -> Table:
-    """One column a request."""
+    """The table, with one column for each request."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 3, 0, 0))
     table.add_column()
     for request in requests:

@@ -1,4 +1,4 @@
-"""A cluster of several hosts, kept up through their agents until Ctrl-C: `launcher: agents`."""
+"""`launcher: agents`: runs a cluster on several hosts through their agents until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def up_over_agents(
     share: bool,
     until_eof: bool,
 ) -> None:
-    """Start the cluster, or attach to it where its processes run; keep it up; stop it when asked.
-    Operators find the launcher's socket in `folder`.
+    """Start the cluster, or attach to it if its processes run already; keep it running; stop it
+    when asked. The launcher's socket for operators is in `folder`.
 
-    Raises `StartError`, and `DeposedError` where another launcher has taken it over.
+    Raises `StartError`, and `DeposedError` if another launcher has taken the cluster over.
     """
     asyncio.run(_up(cluster, tell, folder, share=share, until_eof=until_eof))
 

@@ -1,4 +1,4 @@
-"""A cluster on a Ray that runs already: `launcher: ray` with an address."""
+"""`launcher: ray` with an address: runs a cluster on a Ray that is running already."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ WORKER_PORT = 7201  # of a router, which workers find again when it has been sta
 def up_over_ray(
     topology: Topology, cluster: ClusterSpec, tell: Callable[[Event], None], scratch: Path
 ) -> None:
-    """Start the cluster, or attach to it where it runs; returns when it answers, and it goes on
-    until `twolane down`. Raises `StartError`."""
+    """Start the cluster, or attach to it if it runs already. Returns when it answers; it keeps
+    running until `twolane down`. Raises `StartError`."""
     missing = missing_for_serving("ray")
     if missing is not None:
         raise StartError(missing)

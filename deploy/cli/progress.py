@@ -1,4 +1,4 @@
-"""A cluster's events as lines in a terminal."""
+"""Prints a cluster's events as lines in a terminal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _STYLE = {
 
 
 class Progress:
-    """Called with each event. Times are seconds since it was made."""
+    """Call it with each event. Times are in seconds since it was constructed."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""A command that cannot start what it was asked for: one message, and its exit code."""
+"""The error message and exit code of a command that cannot start its process or cluster."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from twolane.deploy.spec.listeners import UnprotectedStartError
 
 
 def code_of(error: Exception) -> int:
-    """2 for a command line that must be another one, else 1."""
+    """The exit code: 2 if the command line has to be changed, else 1."""
     return 2 if isinstance(error, UnprotectedStartError) else 1
 
 
 class StartFailed(click.ClickException):
-    """Click prints the error's text and exits with `code_of` it."""
+    """Makes click print the error's text and exit with its `code_of`."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))

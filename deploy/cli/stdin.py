@@ -1,4 +1,4 @@
-"""Whoever started us closes our standard input when we are to stop."""
+"""Stops the cluster when the parent process closes our standard input."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 
 def read_stdin(loop: asyncio.AbstractEventLoop, at_end: Callable[[], None]) -> None:
-    """For `add_reader`: calls `at_end` once, when standard input ends."""
+    """A callback for `loop.add_reader`. Calls `at_end` once, when standard input ends."""
     if not os.read(sys.stdin.fileno(), 4096):
         loop.remove_reader(sys.stdin.fileno())
         at_end()

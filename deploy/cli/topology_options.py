@@ -1,4 +1,5 @@
-"""Options of a command as a topology: alone they make one, beside a file they change it."""
+"""Turns a command's options into a topology. Without a file they define one; with a file they
+override its cluster-wide values."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ _PARTS: dict[str, type[BaseModel]] = {
 
 
 def read_options(options: Mapping[str, Any], *, role: str | None = None) -> Topology:
-    """`topology_of` them, beside the file that they name if they do. Raises `StartError`, too."""
+    """`topology_of` the options, and of the file that `--topology` names. Also raises
+    `StartError`."""
     file = options.get("topology")
     base = None if file is None else read_topology(find_topology(file), is_whole=role is None)
     return topology_of(options, base, role=role)
@@ -40,11 +42,11 @@ def read_options(options: Mapping[str, Any], *, role: str | None = None) -> Topo
 def topology_of(
     options: Mapping[str, Any], base: Topology | None = None, *, role: str | None = None
 ) -> Topology:
-    """`options` are those that were given, by name; `base` is what a file says. With a `role`, it
-    is one worker's.
+    """A topology from `options`, those that were given, by name, and from `base`, the file's. With
+    a `role`, it is that of a single worker.
 
-    Raises `click.UsageError` for what contradicts itself, and for an option that the file would not
-    let through: pools are the file's alone.
+    Raises `click.UsageError` for contradictions, and for options about pools beside a file: only
+    the file can set these.
     """
     value: dict[str, Any]
     if base is None:
@@ -70,7 +72,7 @@ def topology_of(
 
 
 def _pools(options: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Where no worker is colocated, a count that is not given is 1."""
+    """The pools for the counts of workers. Without colocated workers, a missing count is 1."""
     colocated = options.get("colocated", 0)
     counts = {name: options.get(name, 0 if colocated else 1) for name in ("prefill", "decode")}
     counts["both"] = colocated

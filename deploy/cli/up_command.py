@@ -1,6 +1,6 @@
-"""The launcher: one cluster on this machine, kept up until Ctrl-C. `twolane.deploy.up` runs it.
+"""The launcher: runs a cluster on this machine until Ctrl-C. `twolane.deploy.up` starts it.
 
-Its options and their help need the extra `cli` alone; what serving needs is imported later.
+Its options and their help need only the extra `cli`. What serving needs is imported later.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 from rich.console import Console
 
+from twolane.cli.examples import epilog
 from twolane.config import SOCKET_NAME
 from twolane.deploy.cli.flags import flags, said
 from twolane.deploy.cli.progress import Progress
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
 _COUNT = click.IntRange(min=0)
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(context_settings={"help_option_names": ["-h", "--help"]}, epilog=epilog("up"))
 @click.option(
     "--topology",
     metavar="FILE_OR_NAME",
@@ -138,12 +139,13 @@ def up(context: click.Context, /, **given: Any) -> None:
 
 
 def _is_on_another_ray(topology: Topology) -> bool:
-    """Than one of our own on this machine."""
+    """Whether the cluster goes on a Ray that runs already, instead of one that we start."""
     return bool(topology.launcher == "ray" and topology.ray.address != "local")
 
 
 def _check_ports(cluster: ClusterSpec) -> None:
-    """Before anything is started. Who takes one later is told of by the router."""
+    """Raise if a port is taken, before anything is started. If a port is taken later, the router
+    reports it."""
     router, its = cluster.router(), cluster.settings
     wanted = [
         (its.host, its.port, "--port"),
@@ -193,8 +195,8 @@ async def _keep_up(
 
     def ask_to_stop() -> None:
         if not supervisor.is_up:
-            # Nobody is owed an answer, and a Ray that starts cannot be called off: the front ends
-            # all that was started.
+            # No request is running, and a starting Ray cannot be cancelled: the front kills every
+            # process that was started.
             try:
                 tell(Event(kind=Kind.STOPPING))
                 if last_words is not None:
@@ -232,13 +234,15 @@ def _launcher(kind: str, cluster: ClusterSpec, log_dir: Path, scratch: Path) -> 
 
 @contextlib.contextmanager
 def _prints_to(log: Path) -> Iterator[TextIO]:
-    """Ray prints what it likes; our own lines go to the real standard output."""
+    """Print our lines to the real standard output. Everything else that prints, Ray above all, is
+    redirected."""
     with log.open("a") as file, contextlib.redirect_stdout(file):
         yield file
 
 
 def _tell_and_log(tell: Callable[[Event], None], log: TextIO, scratch: Path, event: Event) -> None:
-    """The log has all events, too; of deaths the front hears, so that it keeps what they left."""
+    """Report each event and log it. A death is also marked for the front, which then keeps the
+    logs."""
     when = time.strftime("%Y-%m-%d %H:%M:%S")
     print(f"{when} I twolane.deploy.up: {event.to_json()}", file=log, flush=True)
     if event.kind is Kind.DIED:
@@ -247,7 +251,7 @@ def _tell_and_log(tell: Callable[[Event], None], log: TextIO, scratch: Path, eve
 
 
 def _while_read(tell: Callable[[Event], None], out: TextIO) -> Callable[[Event], None]:
-    """`tell` until whoever reads `out` has gone: then the cluster is stopped, as by Ctrl-C."""
+    """Call `tell` until the reader of `out` is gone; then stop the cluster as Ctrl-C does."""
     is_read = True
 
     def tell_reader(event: Event) -> None:

@@ -1,1 +1,1 @@
-"""Starting processes, watching them, and starting them again."""
+"""Starts processes, watches them, and restarts them."""

@@ -1,6 +1,7 @@
-"""Where operators reach the launcher of a cluster: a unix socket in a folder of its user.
+"""The operators' access to a cluster's launcher: a unix socket in a folder that only its user can
+open.
 
-What is done here is audited: a line of the launcher's log says who did what.
+Every call is audited: the launcher logs who did what.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ CONTROLLER = agent_pb2.DESCRIPTOR.services_by_name["ControllerService"].full_nam
 
 
 class ControllerDoor:
-    """Speaks to a supervisor; `stop` asks for what Ctrl-C does."""
+    """Serves operators' calls with a supervisor. `stop` stops the cluster as Ctrl-C does."""
 
     def __init__(
         self, supervisor: Supervisor, stop: Callable[[], None], tell: Callable[[Event], None]
@@ -61,7 +62,7 @@ class ControllerDoor:
     ) -> agent_pb2.SayHostOffResponse:
         self._audit(request.who, f"has seen {request.host} off", request.host)
         try:
-            proof = self._supervisor.say_off(request.host)
+            proof = await self._supervisor.say_off(request.host)
         except NotProvenError as error:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"not proven: {error}")
         return agent_pb2.SayHostOffResponse(proof=proof)
@@ -79,7 +80,7 @@ class ControllerDoor:
 
 @asynccontextmanager
 async def open_controller_door(door: ControllerDoor, folder: Path) -> AsyncIterator[None]:
-    """Serve it in that folder, which is its user's alone."""
+    """Serve the socket in `folder`, which only its user can open."""
     gate = Gate("controller", is_private=True, anonymous=Identity(Role.OPERATOR, "local"))
     server = grpc.aio.server(interceptors=[gate], options=INTERNAL_SERVER_OPTIONS)
     server.add_generic_rpc_handlers((door.handler(),))

@@ -1,5 +1,5 @@
-"""What happens to a cluster: for people (`twolane.deploy.cli.progress`) and programs (a line of
-JSON each)."""
+"""Events of a cluster, shown to people by `twolane.deploy.cli.progress` and to programs as one line
+of JSON each."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """`name` is that of a process, or empty when the whole cluster is meant."""
+    """One event. `name` is that of a process or host, or empty for the whole cluster."""
 
     kind: Kind
     name: str = ""

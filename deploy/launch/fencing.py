@@ -1,8 +1,9 @@
-"""Kills workers that must be proven dead, and tells the router of every death.
+"""Kills workers that must be proven dead, and reports every death to the router.
 
-A worker is killed that another wants proven dead, whose step never ends, or that the router has
-long been without. Proof is the launcher's word, never a timeout: where it has none, because a host
-is silent, the worker keeps its seat, and the loss is shown.
+A worker is killed if another worker needs proof of its death, if its step never ends, or if the
+router has not heard from it for long. Only the launcher can prove a death; a timeout cannot. If it
+has no proof, because a host does not answer, the worker's seat stays taken and the loss is
+reported.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ OFF = "C"  # class of proof: the host was switched off
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FencingConfig:
-    """`hung_factor`: a worker is killed whose step takes so many times longer than what is late.
-    `lost_s`: and one that the router has called gone, or has not known, for so long."""
+    """`hung_factor`: a worker is killed if its step takes this many times the time after which a
+    step is late. `lost_s`: a worker is killed if the router has not known it, or has called it
+    gone, for this long."""
 
     poll_s: float = 1.0
     hung_factor: float = 2.0
@@ -34,7 +36,7 @@ class FencingConfig:
 
 
 class Fencing:
-    """`run` while the cluster is up. `workers` returns those that run."""
+    """`run` it while the cluster is up. `workers` returns the workers that run."""
 
     def __init__(
         self,
@@ -57,14 +59,14 @@ class Fencing:
         self._silent: set[str] = set()  # hosts that were told of
 
     def proven_dead(self, epoch: int) -> None:
-        """Of a worker; where hosts have agents, these tell the router."""
+        """Record a worker's death for the router. On hosts with agents, the agents report it."""
         if epoch:
             self._dead.add(epoch)
             if self._hosts is None:
                 self._unreported.add(epoch)
 
     async def run(self, client: RouterClients) -> None:
-        """Until cancelled. Raises `DeposedError`."""
+        """Fence workers until cancelled. Raises `DeposedError`."""
         async with asyncio.TaskGroup() as tasks:
             while True:
                 await asyncio.sleep(self._config.poll_s)
@@ -82,7 +84,7 @@ class Fencing:
                 await self._report(client, wanted)
 
     async def _fence(self, handle: Handle, why: str) -> None:
-        """Its end is seen, and reported, by whoever waits for it."""
+        """Kill one worker. The task that waits for it reports its end."""
         event = Event(kind=Kind.FENCED, name=handle.name, epoch=handle.epoch, text=why)
         self._tell(event)
         try:
@@ -109,7 +111,7 @@ class Fencing:
             await self._hosts.prove(epoch)
 
     def _look_at_hosts(self) -> list[cluster_pb2.HostStatus]:
-        """Their status; a host that has become silent, or answers again, is told of."""
+        """The hosts' status. Emits an event for each host that stopped or resumed answering."""
         hosts = [] if self._hosts is None else self._hosts.hosts()
         for host in hosts:
             if host.state == UP and host.name in self._silent:
@@ -121,7 +123,7 @@ class Fencing:
         return hosts
 
     def _hung(self, members: Sequence[cluster_pb2.WorkerStatus]) -> dict[int, str]:
-        """Workers whose step does not end, and that in words."""
+        """Workers whose step does not end, each with a message that says so."""
         return {
             member.worker.epoch: f"its step has not ended for {member.load.step_age_s:.0f} s"
             for member in members
@@ -129,9 +131,9 @@ class Fencing:
         }
 
     def _lost(self, present: set[int], *, is_news: bool) -> dict[int, str]:
-        """Workers that run and that the router has long been without, and that in words: they are
-        stopped, or stuck in a call that lets no other thread run. A router that is silent itself,
-        or has just come back and knows nobody yet, is no news of anybody."""
+        """Running workers that the router has not heard from for long, each with a message: they
+        are stopped, or stuck in a call that lets no other thread run. Nothing follows from a router
+        that does not answer, or that has just restarted and knows no worker yet."""
         now = asyncio.get_running_loop().time()
         running = {handle.epoch for handle in self._workers()}
         seen = running if not is_news else present
@@ -146,7 +148,7 @@ class Fencing:
 
 
 def _loss(host: cluster_pb2.HostStatus) -> str:
-    """lost 2 GPUs (silent; no fence command): decode-0 decode-1"""
+    """A message like `lost 2 GPUs (silent; no fence command): decode-0 decode-1`."""
     n, what = (host.gpus, "GPU") if host.gpus else (len(host.workers), "seat")
     names = " ".join(host.workers)
     return f"lost {n} {what}{'s' * (n != 1)} ({host.state}; {host.note}): {names}"

@@ -1,4 +1,4 @@
-"""A process on this host that is watched by its pidfd: a child of ours, or one that we found."""
+"""A process on this host, watched by its pidfd: our child, or one that we found running."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from twolane.deploy.process.parent_death import end_group
 
 
 class HostProcess:
-    """It leads a process group, and is not dead before all of that are: ranks write to pages and
-    hold GPUs as it does. Made on the event loop that watches it."""
+    """The leader of a process group. It counts as dead only when its whole group is: its ranks
+    write to pages and hold GPUs too. Construct it on the event loop that watches it."""
 
     def __init__(self, pid: int, fd: int, *, is_child: bool) -> None:
-        """`fd` is its pidfd, which is closed here when it has ended."""
+        """`fd` is its pidfd; this object owns it and closes it when the process has ended."""
         self.pid = pid
         self._fd = fd
         self._is_child = is_child
@@ -29,20 +29,20 @@ class HostProcess:
         return self._ended.done()
 
     async def wait(self) -> str:
-        """Until it has ended, and its group with it: how, in words."""
+        """Wait until the process and its group have ended. Returns how, for display."""
         return await asyncio.shield(self._ended)
 
     def terminate(self) -> None:
-        """Ask it to end."""
+        """Send it SIGTERM."""
         self._send(signal.SIGTERM)
 
     async def kill(self) -> str:
-        """Kill its group, and wait for all of it. May be called of a dead one."""
+        """Kill its group and wait until all of it has ended. May be called for a dead process."""
         self._send(signal.SIGKILL)
         return await self.wait()
 
     def let_go(self) -> None:
-        """Watch it no longer. It goes on."""
+        """Stop watching it. It keeps running."""
         if self._reaping is None and not self._ended.done():
             asyncio.get_running_loop().remove_reader(self._fd)
             os.close(self._fd)
@@ -58,7 +58,7 @@ class HostProcess:
         self._reaping = asyncio.create_task(self._reap())
 
     async def _reap(self) -> None:
-        """The group first: its number is free for others when its leader is reaped."""
+        """Wait for the group first: when its leader is reaped, the group's number may be reused."""
         await end_group(self.pid)
         if self._is_child:
             _, status = os.waitpid(self.pid, os.WNOHANG)  # noqa: ASYNC222 - it has ended

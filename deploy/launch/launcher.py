@@ -1,11 +1,12 @@
-"""The launcher's interface: processes start, end, and are proven dead. Three implementations.
+"""The launcher's interface: start processes, end them, prove them dead. It has three
+implementations.
 
     twolane.deploy.launch.process_launcher     child processes
     twolane.deploy.launch.ray_launcher         Ray actors
     twolane.deploy.agent.launcher              processes of several hosts, by way of their agents
 
-A launcher decides nothing: who is restarted when is the supervisor's business. The last of them may
-raise `DeposedError` from every method.
+A launcher makes no decisions: the supervisor decides which process is restarted, and when. Every
+method of `twolane.deploy.agent.launcher` may also raise `DeposedError`.
 """
 
 from __future__ import annotations
@@ -19,29 +20,29 @@ from twolane.v1 import cluster_pb2
 
 
 class Hosts(Protocol):
-    """What a launcher of several hosts knows of them."""
+    """What a launcher for several hosts knows about them."""
 
     def hosts(self) -> list[cluster_pb2.HostStatus]:
-        """Every host and who has a seat there."""
+        """Every host with the workers that have a seat there."""
         ...
 
     @property
     def declared_dead(self) -> Collection[int]:
-        """Epochs that are dead because their host was switched off: the routers are to hear it.
-        Of other deaths the host's own agent tells them."""
+        """Epochs that are dead because their host was switched off. The caller reports them to the
+        routers; the host's own agent reports all other deaths."""
         ...
 
     def outlive(self) -> None:
-        """The cluster is up: from now on a failure of the launcher ends no process."""
+        """Call it when the cluster is up: from now on a failure of the launcher ends no process."""
         ...
 
-    def say_off(self, host_name: str) -> str:
-        """Take an operator's word that a silent host is off. Returns the proof in words; raises
-        `NotProvenError` for a host that answers."""
+    async def say_off(self, host_name: str) -> str:
+        """Accept an operator's statement that a host which does not answer is switched off. Returns
+        the proof for display; raises `NotProvenError` for a host that answers."""
         ...
 
     async def prove(self, epoch: int) -> None:
-        """Have the agent that knows it tell the routers again that this epoch is dead."""
+        """Have the agent that proved the death of this epoch report it to the routers again."""
         ...
 
 
@@ -49,25 +50,26 @@ class Launcher(Protocol):
     """Every method may be called from one event loop only."""
 
     async def start(self, spec: ProcessSpec) -> Handle:
-        """Start it and wait until it serves; where agents have kept one that is alike running,
-        adopt that. Raises `StartError`; then nothing of it is left."""
+        """Start a process and wait until it serves. If agents have kept an equal one running, adopt
+        that. Raises `StartError`; then nothing of the process is left."""
         ...
 
     async def wait_exit(self, handle: Handle) -> str:
-        """Wait until the process is gone for good, and say how it went. Returning is the proof
-        that no write of it is under way."""
+        """Wait until the process has ended, and return how, for display. Returning proves that none
+        of its writes is in flight."""
         ...
 
     async def fence(self, handle: Handle) -> None:
-        """Kill it, and return when it is proven dead. May be called of a dead one. Raises
-        `NotProvenError` where its host is silent, and nothing switches that off."""
+        """Kill the process and return when it is proven dead. May be called for a dead process.
+        Raises `NotProvenError` if its host does not answer and cannot be switched off."""
         ...
 
     async def stop(self, handle: Handle, grace_s: float) -> None:
-        """Ask it to end; after `grace_s`, fence it. Returns when it is proven dead. Raises
-        `NotProvenError`, as `fence`."""
+        """Send SIGTERM, and fence the process after `grace_s`. Returns when it is proven dead.
+        Raises `NotProvenError` as `fence` does."""
         ...
 
     async def close(self) -> None:
-        """Fence whatever still runs, and leave nothing behind. May be called twice."""
+        """Fence every process that still runs, and remove all temporary state. May be called
+        twice."""
         ...

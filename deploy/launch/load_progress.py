@@ -1,6 +1,5 @@
-"""What a process that is starting writes to its log about loading
-(`twolane.deploy.process.loading`), for whoever waits for it. The log is what every launcher has in
-common."""
+"""Follows what a starting process logs about loading its model (`twolane.deploy.process.loading`).
+It reads the log, because every kind of launcher has one."""
 
 from __future__ import annotations
 
@@ -13,14 +12,15 @@ _MARK = " twolane.deploy.process.loading: "
 
 
 class LoadingNews:
-    """Of one log, from now on: earlier incarnations write to the same file."""
+    """Reads new lines of one log. It begins at the log's current end, because earlier incarnations
+    wrote to the same file."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
         self._at = log.stat().st_size if log.exists() else 0
 
     def latest(self) -> str:
-        """The last such line since the last call; empty if there is none."""
+        """The last line about loading since the last call; empty if there is none."""
         if not self._log.exists():
             return ""
         with self._log.open("rb") as file:
@@ -32,7 +32,8 @@ class LoadingNews:
 
 
 async def tell_loading(log: Path, tell: Callable[[str], None], every_s: float) -> None:
-    """Until cancelled, tell what is new, in so many seconds each."""
+    """Until cancelled, poll every `every_s` seconds and report the last line if there is a new
+    one."""
     news = LoadingNews(log)
     while True:
         await asyncio.sleep(every_s)

@@ -1,4 +1,4 @@
-"""How a process has ended that is no child of ours: the kernel tells it of a pidfd (Linux 6.15)."""
+"""How a process ended that is not our child: the kernel reports it for a pidfd (Linux 6.15)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _POLL_S = 0.005
 
 
 def in_words(code: int) -> str:
-    """As `Popen.returncode` has it: killed by SIGKILL · exited with 3"""
+    """A `Popen.returncode` for display: `killed by SIGKILL` or `exited with 3`."""
     return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
 
 
 async def how_it_ended(pidfd: int) -> str:
-    """In words, as soon as its parent has reaped it, which is waited for a moment; "is gone" where
-    that takes longer, and on older kernels."""
+    """How the process ended, for display. Waits a moment for its parent to reap it; returns "is
+    gone" if that takes longer, and on older kernels."""
     for _ in range(int(_REAPED_WITHIN_S / _POLL_S)):
         status = _exit_status(pidfd)
         if status is not None:

@@ -1,4 +1,4 @@
-"""`Launcher` over processes of this host."""
+"""`Launcher` with processes of this host."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ DEPLOY_COMMAND = (sys.executable, "-m", "twolane.deploy")
 
 
 class ProcessLauncher:
-    """Each process leads a group of its own, so that it is killed with all that it started.
+    """Each process leads its own process group, so that it is killed with everything it started.
 
-    Without a `state_dir` the processes end when this one ends, however it ends (see
-    `twolane.deploy.process.child`). With one they outlive it as soon as they serve, and leave their
-    evidence there (`twolane.deploy.process.evidence`), from which the next launcher adopts them.
+    Without a `state_dir` the processes end when the launcher's process ends, however that happens
+    (see `twolane.deploy.process.child`). With one they outlive it once they serve, and write their
+    evidence there (`twolane.deploy.process.evidence`), by which the next launcher adopts them.
 
     Their output goes to `<log_dir>/<name>.log`, one file for all incarnations. A `command` other
-    than the default must understand the same arguments and read the same input; tests pass doubles.
+    than the default must accept the same arguments and input; tests pass doubles.
     """
 
     def __init__(
@@ -92,13 +92,14 @@ class ProcessLauncher:
             await process.kill()
 
     def let_go(self) -> None:
-        """Watch nothing any more. What has a `state_dir` goes on."""
+        """Stop watching all processes. With a `state_dir` they keep running."""
         for process in self._processes.values():
             process.let_go()
         self._processes.clear()
 
     def _spawn(self, spec: ProcessSpec, log: Path) -> tuple[HostProcess, int]:
-        """The process, and the end of a pipe in which it will say that it is ready."""
+        """Start the process. Returns it, and the read end of the pipe on which it will report that
+        it is ready."""
         log.parent.mkdir(parents=True, exist_ok=True)  # cleaners of /tmp take old folders
         read_fd, write_fd = os.pipe()
         try:
@@ -130,14 +131,14 @@ class ProcessLauncher:
         return HostProcess(process.pid, os.pidfd_open(process.pid), is_child=True), read_fd
 
     def _process(self, handle: Handle) -> HostProcess | None:
-        """None: another incarnation has taken its place, so it is dead."""
+        """None if a later incarnation has replaced it, which proves it dead."""
         process = self._processes.get(handle.name)
         return process if process is not None and process.pid == handle.pid else None
 
 
 def _send(process: subprocess.Popen[bytes], spec: str) -> None:
-    """To its standard input, which nobody else reads; a pipe has room for it. One that ends before
-    it has read is told of by the ready pipe."""
+    """Write the spec to the process' standard input; it fits into the pipe's buffer. If the process
+    ends before it has read it, the ready pipe shows that."""
     assert process.stdin is not None
     try:
         process.stdin.write(spec.encode())
@@ -147,7 +148,7 @@ def _send(process: subprocess.Popen[bytes], spec: str) -> None:
 
 
 async def _read_line(fd: int) -> bytes:
-    """One line from a pipe, or what came before its end. Closes `fd`."""
+    """Read one line from a pipe, or what came before its end. Closes `fd`."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=1 << 20)
     transport, _ = await loop.connect_read_pipe(

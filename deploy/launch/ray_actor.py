@@ -1,7 +1,7 @@
-"""A Ray actor in whose process one router or worker runs, on an event loop thread of its own.
+"""A Ray actor that runs one router or worker in its process, on its own event loop thread.
 
-Ray carries three calls in its life: pid, start, stop. Requests, tokens and pages go over gRPC and
-the transports, as they do between plain processes.
+Ray carries three calls in an actor's life: pid, start, stop. Requests, tokens and pages travel over
+gRPC and the transports, as they do between plain processes.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from twolane.deploy.spec.specs import ProcessSpec, RouterSpec, WorkerSpec
 
 
 class ServiceActor:
-    """Made remote by `twolane.deploy.launch.ray_launcher`. A broken service ends the process, never
-    the call."""
+    """`twolane.deploy.launch.ray_launcher` makes it remote. A failure of the service ends the
+    process; it is never raised from a call."""
 
     def __init__(self) -> None:
         self._stop = asyncio.Event()
@@ -38,7 +38,7 @@ class ServiceActor:
         return os.getpid()
 
     def start(self, kind: str, spec: str, log: str, launcher_pid: int) -> Ready:
-        """Serve; returns when it does. Raises `StartError`. What is printed goes to `log`."""
+        """Start serving, and return when it serves. Raises `StartError`. Output goes to `log`."""
         with open(log, "ab", buffering=0) as output:
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()
@@ -60,7 +60,7 @@ class ServiceActor:
         return self._ready.result()
 
     def stop(self) -> None:
-        """End in order; returns when it has ended."""
+        """Stop cleanly; returns when the service has ended."""
         assert self._thread is not None
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()

@@ -1,4 +1,4 @@
-"""How our own Ray on this machine is started, and the environment that it reads."""
+"""Starts our own Ray on this machine, with the environment that it reads."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ OBJECT_STORE_BYTES = 80 * 1024 * 1024  # the least that Ray takes; nothing of ou
 
 
 def start_ray(temp_dir: Path, *, n_actors: int, n_gpus: int) -> None:
-    """Start a Ray for this process alone: on the loopback, behind a token, with its files in
-    `temp_dir`. Blocks for seconds. It ends with `ray.shutdown()` or with this process."""
+    """Start a Ray that only this process uses: on the loopback, behind a token, with its files in
+    `temp_dir`. Blocks for seconds. It ends at `ray.shutdown()` or with this process."""
     # Ray would keep a token in the home directory otherwise, and tell us about it.
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))

@@ -1,9 +1,9 @@
-"""`Launcher` over the actors of a Ray of our own on this machine.
+"""`Launcher` with actors of our own Ray on this machine.
 
-Ray starts the processes, each with as many GPUs as its worker asks for; which these are is the
-topology's placement, so that a worker comes back on the cards that it had, and on no others. That
-processes are dead we see ourselves, by pidfd: Ray's word comes a second later, and may come of a
-silence. Restarts are the supervisor's (`max_restarts=0`).
+Ray starts the processes, each with as many GPUs as its worker asks for. The topology decides which
+GPUs these are, so that a worker restarts on the GPUs that it had. We watch for deaths by pidfd:
+Ray reports them a second later, and may report a process that is only silent. The supervisor
+restarts processes, not Ray (`max_restarts=0`).
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ class _Process:
     how: str = "is gone"  # in words, once it was asked for
 
     def close(self) -> None:
-        """Of a dead one. May be called twice."""
+        """Close the pidfd of a dead process. May be called twice."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
 
 
 class RayLauncher:
-    """Ray starts with the first process and ends with `close`, which waits for a start that is
-    under way. Logs go to `<log_dir>/<name>.log`, all files of Ray itself to `temp_dir`."""
+    """Ray is started with the first process and ended by `close`, which waits for a running start.
+    Logs go to `<log_dir>/<name>.log`, Ray's own files to `temp_dir`."""
 
     def __init__(self, log_dir: Path, temp_dir: Path, *, n_actors: int, n_gpus: int = 0) -> None:
-        """`n_gpus` are Ray's to give away: so many as all workers together ask for, or none where
-        workers share some."""
+        """`n_gpus`: how many GPUs Ray may hand out: as many as all workers together ask for, or
+        none if workers share GPUs."""
         self._log_dir = log_dir.absolute()
         self._temp_dir = temp_dir
         self._n_gpus = n_gpus
@@ -117,7 +117,7 @@ class RayLauncher:
             await asyncio.to_thread(ray.shutdown)
 
     async def _ray(self) -> Any:
-        """The actor class of a Ray that runs. The first caller starts it, all wait."""
+        """The actor class, once Ray runs. The first caller starts Ray; all callers wait for it."""
         if self._starting is None:
             self._starting = asyncio.create_task(
                 asyncio.to_thread(
@@ -137,12 +137,12 @@ class RayLauncher:
         return ray.remote(num_cpus=0, max_restarts=0, max_concurrency=2)(ServiceActor)
 
     def _process(self, handle: Handle) -> _Process | None:
-        """None: another incarnation has taken its place, so it is dead."""
+        """None if a later incarnation has replaced it, which proves it dead."""
         process = self._processes.get(handle.name)
         return process if process is not None and process.pid == handle.pid else None
 
     def _watch(self, actor: Any, pid: int) -> _Process:
-        """The actor has just answered, so the pid is its own."""
+        """Open a pidfd. The actor has just answered, so the pid is still its own."""
         try:
             process = _Process(actor, pid, os.pidfd_open(pid))
         except OSError as error:  # it has died at once, or no descriptor is left
@@ -165,7 +165,7 @@ class RayLauncher:
 
 
 async def _call(reference: Any, name: str, log: Path) -> Any:
-    """The answer of an actor. Raises `StartError` if the actor did, or if it died."""
+    """Wait for an actor's answer. Raises `StartError` if the actor raised it or died."""
     from ray.exceptions import RayActorError, RayTaskError
 
     try:

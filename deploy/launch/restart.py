@@ -1,4 +1,4 @@
-"""How long to wait before a dead process is started again: a pure decision."""
+"""Decides how long to wait before a dead process is restarted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartConfig:
-    """The first restart is at once; each further one within `calm_s` of the last waits longer."""
+    """The first restart is immediate; each further one within `calm_s` of the last waits longer."""
 
     first_delay_s: float = 0.5
     most_delay_s: float = 30.0
@@ -15,7 +15,8 @@ class RestartConfig:
 
 
 class RestartPolicy:
-    """Counts the deaths of one process. Knows no clock: the caller says when it is."""
+    """Counts the deaths of one process. It reads no clock: the caller passes the time in
+    seconds."""
 
     def __init__(self, config: RestartConfig) -> None:
         self._config = config
@@ -23,7 +24,8 @@ class RestartPolicy:
         self._in_a_row = 0
 
     def delay_s(self, now: float) -> float:
-        """It died (or did not come up) at `now`: how long to wait before the next start."""
+        """The process died, or failed to start, at `now`. Returns the seconds to wait before the
+        next start."""
         config = self._config
         if self._last_death is None or now - self._last_death > config.calm_s:
             self._in_a_row = 0

@@ -1,5 +1,5 @@
-"""What the supervisor asks of a router. One that does not answer now is asked again later: nothing
-that a router says ends the supervisor."""
+"""The supervisor's calls to a router. If the router does not answer, the supervisor asks again
+later: no answer of a router ends the supervisor."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ class RouterClient:
     async def workers(
         self, hosts: Sequence[cluster_pb2.HostStatus] = ()
     ) -> list[cluster_pb2.WorkerStatus]:
-        """The router's members, none while it does not answer; it learns what `hosts` are heard."""
+        """The router's members; none while it does not answer. Also reports `hosts` to the
+        router."""
         stub = cluster_pb2_grpc.MembershipServiceStub(self._worker_door)
         request = cluster_pb2.SuperviseRequest(hosts=hosts, routers=self._routers)
         call = stub.Supervise(request, **self._how())
@@ -61,7 +62,8 @@ class RouterClient:
         return [] if answer is None else list(answer.workers)
 
     async def report_gone(self, epoch: int, proof_class: str = "A") -> bool:
-        """Hand over the proof that `epoch` is dead. False: not delivered, try again."""
+        """Report that `epoch` is proven dead. Returns False if that was not delivered: try
+        again."""
         stub = cluster_pb2_grpc.MembershipServiceStub(self._worker_door)
         request = cluster_pb2.ReportGoneRequest(epoch=epoch, proof_class=proof_class)
         return await self._try(stub.ReportGone(request, **self._how())) is not None
@@ -71,7 +73,7 @@ class RouterClient:
         return {"timeout": self._timeout_s, "metadata": metadata}
 
     async def _try(self, call: Awaitable[AnswerT]) -> AnswerT | None:
-        """The answer of a call to the workers' door; None if it cannot be had now."""
+        """The answer of a call at the router's port for workers; None if it does not answer now."""
         try:
             return await call
         except grpc.aio.AioRpcError as error:
@@ -95,6 +97,6 @@ class RouterClient:
 
 
 def _not_now(error: grpc.aio.AioRpcError) -> None:
-    """A router that dies in the middle of a call may answer with any status (INTERNAL, CANCELLED,
-    UNKNOWN): it is restarted, so whatever the status says, the answer is: later."""
+    """Treat any status as "not now". A router that dies during a call may answer with INTERNAL,
+    CANCELLED or UNKNOWN; it is restarted, so the call is made again later."""
     log.warning("the router does not answer now: %s: %s", error.code().name, error.details())

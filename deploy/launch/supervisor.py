@@ -1,12 +1,13 @@
-"""Keeps the processes of one cluster running: starts, watches, restarts, fences, stops.
+"""Keeps the processes of one cluster running: starts, watches, restarts, fences and stops them.
 
     start router -> start workers -> ready -> watch | fence -> stop
 
-    watch: a dead process comes back, a worker under a new epoch
+    watch: a dead process is restarted, a worker under a new epoch
     fence: see `twolane.deploy.launch.fencing`
 
-Where agents keep processes running without a launcher, it may find its cluster there and attach to
-it: then each process is adopted or started as it is found, and a failure of its own ends nothing.
+Agents keep processes running without a launcher. A supervisor that finds its cluster running there
+attaches to it: it adopts each process that runs and starts the others, and a failure of the
+supervisor ends no process.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ ALIVE = "alive"  # a word of WorkerStatus.state
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisorConfig:
-    """`stop_margin_s`: a process that is still there so long after its grace is killed."""
+    """`stop_margin_s`: a process that still runs this long after its grace period is killed."""
 
     restart: RestartConfig = field(default_factory=RestartConfig)
     fencing: FencingConfig = field(default_factory=FencingConfig)
@@ -43,9 +44,9 @@ class SupervisorConfig:
 
 
 class Supervisor:
-    """One cluster. `run` is called once; `tell` hears every event, on the event loop. In `log_dir`
-    the launcher's processes write `<name>.log`: where it is given, what they say of loading is
-    told, too. `hosts` are those of a launcher that has several; `attaches`: processes of this
+    """One cluster. Call `run` once. `tell` is called with every event, on the event loop. If
+    `log_dir` is given, where the launcher's processes write `<name>.log`, their progress of loading
+    is reported too. `hosts`: those of a launcher for several hosts. `attaches`: processes of this
     cluster run already."""
 
     def __init__(
@@ -72,11 +73,11 @@ class Supervisor:
         self._fencing = Fencing(self._config.fencing, launcher, self._workers, tell, hosts)
 
     async def run(self, stop: asyncio.Event, hurry: asyncio.Event) -> None:
-        """Keep the cluster up until `stop`; `hurry` cuts the grace short.
+        """Run the cluster until `stop` is set; `hurry` ends the grace period early.
 
-        Raises `StartError` if it does not come up, and `DeposedError` if another controller has
-        taken over. However this ends, nothing is left running of what this launcher has started;
-        but on `hosts`, a cluster that is up ends by `stop` alone.
+        Raises `StartError` if it does not start, and `DeposedError` if another controller has taken
+        over. However this returns, no process that this launcher started is left running. The
+        exception are `hosts`: there only `stop` ends a cluster that is up.
         """
         try:
             routers = await self._start_routers()
@@ -105,8 +106,8 @@ class Supervisor:
         self._tell(Event(kind=Kind.STOPPED))
 
     async def fence(self, worker_id: str) -> str:
-        """Kill a worker and return the proof of its end, in words; it is started again. Raises
-        `NotProvenError` with the reason why there is none."""
+        """Kill a worker, which is then restarted, and return the proof of its death for display.
+        Raises `NotProvenError` with the reason if there is no proof."""
         handle = self._running.get(worker_id)
         if handle is None or not handle.epoch:
             names = ", ".join(its.name for its in self._workers())
@@ -115,11 +116,11 @@ class Supervisor:
         how = await self._launcher.wait_exit(handle)
         return f"{worker_id} {how}" + " (proof of class A)" * (self._hosts is None)
 
-    def say_off(self, host_name: str) -> str:
-        """Take an operator's word that a host is off. Raises `NotProvenError`."""
+    async def say_off(self, host_name: str) -> str:
+        """Accept an operator's statement that a host is switched off. Raises `NotProvenError`."""
         if self._hosts is None:
             raise NotProvenError("this cluster is on one machine: fence its workers")
-        return self._hosts.say_off(host_name)
+        return await self._hosts.say_off(host_name)
 
     async def _start(self, spec: ProcessSpec) -> Handle:
         self._tell(Event(kind=Kind.STARTING, name=spec.name, epoch=spec.epoch))
@@ -177,7 +178,7 @@ class Supervisor:
             raise first_error(errors) from None
 
     async def _until_ready(self, client: RouterClients) -> None:
-        """Health says SERVING and the router calls every worker alive."""
+        """Wait until the health service reports SERVING and all routers call every worker alive."""
         expected = {handle.epoch for handle in self._workers()}
         missing = expected
         try:
@@ -193,7 +194,7 @@ class Supervisor:
             ) from None
 
     async def _unless_exit(self, work: Coroutine[None, None, None]) -> None:
-        """Do `work`; a process that runs now and dies meanwhile makes it fail. `StartError`."""
+        """Await `work`. Raises `StartError` if a process that runs now dies meanwhile."""
         try:
             async with asyncio.TaskGroup() as group:
                 watchers = [group.create_task(self._fail_on_exit(h)) for h in self._handles()]
@@ -222,7 +223,7 @@ class Supervisor:
             raise first_error(errors) from None
 
     async def _keep(self, spec: ProcessSpec) -> None:
-        """Watch one process, and bring it back whenever it dies; start it, if it does not run."""
+        """Watch one process and restart it whenever it dies. Start it first if it does not run."""
         policy = RestartPolicy(self._config.restart)
         handle = self._running.get(spec.name) or await self._try_start(spec)
         while True:
@@ -236,7 +237,7 @@ class Supervisor:
             handle = None
 
     async def _restart(self, spec: ProcessSpec, policy: RestartPolicy) -> Handle:
-        """Start it, as often as it takes."""
+        """Restart the process, trying until it starts."""
         while True:
             delay_s = policy.delay_s(asyncio.get_running_loop().time())
             text = f"in {delay_s:g} s" if delay_s else "now"
@@ -248,7 +249,7 @@ class Supervisor:
                 return handle
 
     async def _try_start(self, spec: ProcessSpec) -> Handle | None:
-        """None: it could not be started, which is told."""
+        """Start the process. Reports a failure and returns None if it did not start."""
         try:
             return await self._start(spec)
         except StartError as error:
@@ -258,7 +259,7 @@ class Supervisor:
             return None
 
     async def _stop(self, hurry: asyncio.Event) -> None:
-        """The routers first, so that running answers end; then the workers."""
+        """Stop the routers first, so that running answers end, and then the workers."""
         grace_s = self._cluster.timing.stop_grace_s + self._config.stop_margin_s
 
         async def stop_all() -> None:
@@ -293,7 +294,7 @@ class Supervisor:
 
 
 def _at_the_same_ports(spec: ProcessSpec, dead: Handle) -> ProcessSpec:
-    """A router comes back at the ports that everybody knows; a worker anywhere."""
+    """The spec to restart: a router keeps the ports that its clients know, a worker takes any."""
     if isinstance(spec, WorkerSpec):
         return spec
     settings = replace(

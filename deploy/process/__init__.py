@@ -1,1 +1,1 @@
-"""Inside one process: composing a router or a worker, serving, and telling the launcher."""
+"""Inside one process: build a router or a worker, serve, and report to the launcher."""

@@ -1,4 +1,5 @@
-"""One router or worker as a process: says when it serves, serves until SIGTERM, ends cleanly."""
+"""One router or worker as a process: reports when it serves, serves until SIGTERM, exits
+cleanly."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ _WARN_S = 60.0
 
 
 def run_process(spec: ProcessSpec, ready_fd: int | None) -> None:
-    """Serve until SIGTERM or SIGINT. Exits with 1 if it could not start; the reason has been told
-    to `ready_fd`. An exception that nobody foresaw, in whichever thread, ends the process with its
+    """Serve until SIGTERM or SIGINT. If it cannot start, the reason is written to `ready_fd` and
+    the exit code is 1. An unexpected exception in any thread ends the process with its
     traceback."""
     end_with_threads()
     log_to_stderr(spec.log_level)
@@ -43,8 +44,8 @@ def run_process(spec: ProcessSpec, ready_fd: int | None) -> None:
 
 
 def log_to_stderr(level: str = "info") -> None:
-    """Our own lines from that level on; those of libraries from WARNING on. No kind of them
-    floods."""
+    """Log our own records from `level` on, those of libraries from WARNING on. Repeated records are
+    rate-limited."""
     form = "%(asctime)s %(levelname).1s %(name)s: %(message)s"
     handler = logging.StreamHandler()
     limit_records(handler)
@@ -53,8 +54,8 @@ def log_to_stderr(level: str = "info") -> None:
 
 
 def end_with_threads() -> None:
-    """From now on what nobody foresaw in a thread ends the process, ranks and all: the launcher
-    sees that. Otherwise a transport whose thread is gone would keep its pages for ever."""
+    """From now on an unexpected exception in a thread ends the process and its ranks, which the
+    launcher notices. Otherwise a transport whose thread has died would hold its pages for ever."""
     threading.excepthook = _end_process
 
 
@@ -79,7 +80,7 @@ async def _serve(spec: ProcessSpec, ready_fd: int | None, is_ready: threading.Ev
         ready = Ready(**asdict(where), pid=os.getpid())
         if evidence is not None:
             evidence.serving(ready).write(Path(spec.state_dir))
-            outlive_parent()  # one that is gone by now has closed `ready_fd`
+            outlive_parent()  # if it has died by now, `ready_fd` is closed
         for line in doors_in_words(spec.name, where):
             log.info("%s", line)
         if ready_fd is None:
@@ -94,14 +95,14 @@ async def _serve(spec: ProcessSpec, ready_fd: int | None, is_ready: threading.Ev
 
 
 async def _warn(listeners: Sequence[str]) -> None:
-    """Each minute, while there are listeners without TLS."""
+    """Log a warning each minute while there are listeners without TLS."""
     while listeners:
         log.warning("without TLS, reached from other machines: %s", ", ".join(listeners))
         await asyncio.sleep(_WARN_S)
 
 
 def doors_in_words(name: str, where: Where) -> Iterator[str]:
-    """A line for each. Programs read the first two, too."""
+    """One line for each listener. Programs parse the first two."""
     yield f"{name} serves at {where.endpoint}" + (f" ({where.runs_on})" if where.runs_on else "")
     for verb, endpoint in (
         ("hears workers", where.worker_endpoint),

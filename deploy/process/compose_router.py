@@ -1,4 +1,4 @@
-"""A router's configuration from its spec, and from what its process may have open."""
+"""Builds a router's configuration from its spec and from the descriptors its process may open."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ def store_config(spec: RouterSpec) -> StoreConfig | None:
 
 
 def _defaults(spec: RouterSpec) -> ModelDefaults:
-    """What the generation_config.json that the spec chooses says. The model's own may be absent."""
+    """The defaults in the generation_config.json that the spec selects. The model's own file may be
+    absent; a directory that was named must have one, else `ModelFilesError`."""
     chosen = spec.settings.generation_config
     if chosen == NONE:
         return NO_DEFAULTS
@@ -86,7 +87,7 @@ def grpc_door_config(shares: Shares) -> GrpcDoorConfig:
 
 
 def http_config(spec: RouterSpec, shares: Shares) -> HttpConfig | None:
-    """None if there is no such door."""
+    """None if the HTTP door is switched off."""
     port = spec.settings.http_door
     if port is None:
         return None

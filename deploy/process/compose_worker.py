@@ -1,4 +1,4 @@
-"""Puts the parts of a worker together: a spec in, configs and objects out."""
+"""Builds a worker from its spec: the configs, and the objects that take them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ from twolane.worker.role import Roles
 from twolane.worker.steps.step_runner import ThreadStepRunner
 from twolane.worker.worker import Worker
 
-# A card of today reads 2,048 tokens in 50 ms, nearly at its best rate: no answer waits longer.
+# A current GPU prefills 2,048 tokens in 50 ms at nearly its peak rate, so no decode step waits
+# longer.
 GPU_STEP_LIMITS = StepLimits(step_tokens=2048, decode_rows=256)
 _LEAST_REATTACH_S, _LEAST_LANDING_S, _LEAST_STUCK_S = 0.2, 0.5, 1.0
 _LEAST_LATE_S, _GPU_FIRST_LATE_S = 2.0, 60.0
@@ -46,7 +47,8 @@ def build_worker(
     landings: Mapping[str, Landing],
     metrics: WorkerMetrics,
 ) -> Worker:
-    """A worker with the spec's roles on that engine, whose pages are `pages`. Nothing runs yet."""
+    """Build a worker with the spec's roles on that engine and its `pages`; nothing is started.
+    Raises `StartError` where the options contradict each other or what is installed."""
     config = worker_config(spec, on_gpu=power.on_gpu)
     check_rows(config.limits, power.engine.spec)
     context = WorkerContext(config, power.engine, epoch=spec.epoch)
@@ -88,20 +90,20 @@ def build_worker(
 
 
 def on_device(spec: WorkerSpec) -> ModelSpec:
-    """The model, as it is spread over the GPUs that the spec names."""
+    """The model's spec. Ranks share GPUs where the spec names one more than once."""
     config = replace(spec.model.config, share_gpus=len({*spec.devices}) < len(spec.devices))
     return replace(spec.model, config=config)
 
 
 def ready_limits(spec: WorkerSpec) -> StepLimits:
-    """What the worker's steps will be on a GPU, which is made ready for them. Rows decode in a
-    prefill worker only where their prompts have one token left."""
+    """The largest step that a GPU worker will run and is warmed up for. A prefill worker decodes
+    only rows whose prompt has one token left."""
     limits = step_limits(spec.settings, GPU_STEP_LIMITS)
     return limits if DECODE in spec.roles else replace(limits, decode_rows=1)
 
 
 def check_rows(limits: StepLimits, engine: EngineSpec) -> None:
-    """Raises `StartError` where a step could have more rows than the engine takes."""
+    """Raise `StartError` if a step could have more rows than the engine takes."""
     if limits.decode_rows > engine.max_step_rows:
         raise StartError(
             f"decode_rows is {limits.decode_rows}; this engine takes at most "
@@ -139,8 +141,8 @@ def worker_config(spec: WorkerSpec, *, on_gpu: bool = False) -> WorkerConfig:
 
 
 def step_watch_config(timing: TimingSpec, *, on_gpu: bool = False) -> StepWatchConfig:
-    """How long to wait for a step follows from how long to wait for a word. A GPU's kernels are
-    ready before it serves, but for steps beyond the limits: those may build some."""
+    """Step timeouts scale with the suspicion timeout. A GPU's kernels are compiled before it
+    serves, except those of steps beyond the limits, so a first step of a kind has more time."""
     usual = StepWatchConfig()
     scale = timing.suspicion_s / TimingSpec().suspicion_s
     late_s = max(_LEAST_LATE_S, usual.late_s * scale)
@@ -149,14 +151,15 @@ def step_watch_config(timing: TimingSpec, *, on_gpu: bool = False) -> StepWatchC
 
 
 def _devices(spec: WorkerSpec, *, on_gpu: bool) -> tuple[str, ...]:
-    """One a rank, in words for people."""
+    """The device of each rank, for display."""
     each = spec.model.config.tensor_parallel
     return (spec.devices or ("cuda",) * each) if on_gpu else ("cpu",) * each
 
 
 def step_limits(settings: WorkerSettings, usual: StepLimits) -> StepLimits:
-    """`usual` where nothing is given. Where only the positions of a step are, decode rows leave
-    room for prefill."""
+    """The worker's step limits; options that are unset are taken from `usual`. If only
+    `step_tokens` is set, decode rows take at most half of it. Raises `StartError` if no room is
+    left for prefill."""
     step_tokens = settings.step_tokens or max(usual.step_tokens, 2 * (settings.decode_rows or 0))
     decode_rows = settings.decode_rows or min(usual.decode_rows, step_tokens // 2)
     if not 1 <= decode_rows < step_tokens:
@@ -185,14 +188,14 @@ def sender_config(timing: TimingSpec, *, on_gpu: bool = False) -> SenderConfig:
     config = replace(
         usual, lease=lease_config(timing), stuck_after_s=max(_LEAST_STUCK_S, stuck_after_s)
     )
-    if on_gpu:  # at the rate of NVLink a post of the usual size is over before it is looked at
+    if on_gpu:  # over NVLink a post of the default size ends before it can be polled
         config = replace(config, window_bytes=512 * MIB, post_bytes=256 * MIB)
     return config
 
 
 def receiver_config(timing: TimingSpec) -> ReceiverConfig:
-    """How long to wait for a peer follows from the lease, as in the defaults; but no test is so
-    short that a busy machine must look like a dead one."""
+    """Peer timeouts scale with the lease, as the defaults do, but have lower bounds so that a busy
+    machine is not taken for a dead one in tests with short leases."""
     usual = ReceiverConfig()
     scale = timing.lease_s / usual.lease.lease_s
     return ReceiverConfig(
@@ -204,7 +207,7 @@ def receiver_config(timing: TimingSpec) -> ReceiverConfig:
 
 
 def lease_config(timing: TimingSpec) -> LeaseConfig:
-    """Repeats come at least a few times within a lease, however short a test makes it."""
+    """Heartbeats and retries happen at least a few times within a lease, however short it is."""
     return LeaseConfig(
         lease_s=timing.lease_s,
         heartbeat_s=min(timing.heartbeat_s, timing.lease_s / 3),
@@ -214,7 +217,8 @@ def lease_config(timing: TimingSpec) -> LeaseConfig:
 
 
 def transport_config(spec: WorkerSpec) -> TransportConfig:
-    """Raises `StartError` where others could read pages, or write them."""
+    """The transports' configuration. Raises `StartError` if others on the network could read or
+    write pages."""
     settings = spec.settings
     _, why = unprotected(
         settings.transports,

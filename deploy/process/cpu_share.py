@@ -1,7 +1,7 @@
-"""The router goes first where cores are short: what waits for it waits at every worker and client.
+"""Gives the router priority on a busy machine, because every worker and client waits for it.
 
-Workers that compute on the CPU take all cores that there are. A router that then gets an equal part
-reads what comes seconds late, refusals of a flood above all. It needs little: part of a core.
+Workers that compute on the CPU use all cores. With an equal share of them the router reads its
+messages seconds late, which shows most when it has to refuse a flood. It needs only part of a core.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ ROUTER_NICE = -10
 
 
 def try_prefer(pid: int, nice: int = ROUTER_NICE) -> bool:
-    """Give that niceness to a process that leads a session of its own and has no threads yet.
+    """Set the niceness of a process that leads its own session and has no threads yet.
 
-    False, and nothing is changed, if we may not: it takes root, CAP_SYS_NICE or RLIMIT_NICE.
+    Returns False and changes nothing without the permission: root, CAP_SYS_NICE or RLIMIT_NICE.
     """
     try:
         os.setpriority(os.PRIO_PROCESS, pid, nice)

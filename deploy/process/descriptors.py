@@ -1,4 +1,4 @@
-"""How many files and sockets this process may have open, and how a router shares them out.
+"""How many file descriptors this process may have, and how a router divides them among its doors.
 
 limit ──> open now │ workers and files │ gRPC connections │ HTTP connections
 """
@@ -15,7 +15,7 @@ _RESERVE = 1024  # for workers' sessions and files, or a quarter of what is left
 
 
 class TooFewDescriptorsError(Exception):
-    """This process could not even load its modules."""
+    """The limit is too low for this process even to load its modules."""
 
 
 def raise_limit() -> int:
@@ -36,19 +36,20 @@ def raise_limit() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Connections at a router's doors."""
+    """The most connections at each of a router's doors."""
 
     grpc: int
     http: int
 
 
 def share(limit: int, n_open: int) -> Shares:
-    """What the doors of a router may have at most, of `limit` descriptors; at least one each."""
+    """Divide `limit` descriptors, of which `n_open` are in use, among a router's doors; at least
+    one each."""
     left = max(0, limit - n_open)
     left -= min(_RESERVE, left // 4)
     return Shares(grpc=max(1, left // 2), http=max(1, left - left // 2))
 
 
 def count_open() -> int:
-    """Descriptors of this process that are open now."""
+    """The number of descriptors that this process has open now."""
     return len(os.listdir("/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"))

@@ -1,9 +1,10 @@
-"""An engine from a `ModelSpec`, with its pool in memory that peers on this host may map."""
+"""Opens the engine of a `ModelSpec`, with its pool in memory that peers on this host can map."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -28,8 +29,9 @@ MIN_PAGES = 3  # two of a prompt, and one for the answer to grow into
 
 @dataclass(frozen=True, slots=True)
 class OpenedEngine:
-    """An engine, whether it computes on a GPU (or several), the shared memory of its pool where
-    that was asked for, and for people, what it computes on and in: `cuda bfloat16`."""
+    """An open engine. `on_gpu`: it computes on one GPU or several. `memory`: the shared memory of
+    its pool, if that was requested. `runs_on`: device and dtype for display, like `cuda
+    bfloat16`."""
 
     engine: Engine
     on_gpu: bool
@@ -38,8 +40,8 @@ class OpenedEngine:
 
     @property
     def pages(self) -> AnyPool | None:
-        """What transports move: host memory, or GPUs'. None: that of ranks whose cards cannot reach
-        each other."""
+        """The memory that transports move: the host's or the GPUs'. None for ranks whose GPUs
+        cannot map each other's memory."""
         if self.engine.device_pool is not None:
             from twolane.worker.cuda.memory import CudaMemory  # needs a GPU's libraries
 
@@ -47,8 +49,8 @@ class OpenedEngine:
         return self.engine.pool if self.engine.pool.size else None
 
     async def watch(self) -> None:
-        """Never returns. Raises what ends an engine that lives in processes of its own, as soon as
-        one of them is lost: also while no step is on its way."""
+        """Never returns. For an engine whose ranks are processes, raises as soon as one of them is
+        lost, even while no step is running."""
         loop = asyncio.get_running_loop()
         lost: asyncio.Future[None] = loop.create_future()
 
@@ -57,7 +59,7 @@ class OpenedEngine:
                 lost.set_exception(error)
 
         def tell_loop(error: Exception) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended, and nobody listens
+            with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(tell, error)
 
         if isinstance(self.engine, RankGroup):
@@ -69,10 +71,11 @@ class OpenedEngine:
 def open_engine(
     spec: ModelSpec, *, name: str, is_shared: bool, ready: StepLimits | None = None
 ) -> Iterator[OpenedEngine]:
-    """Load the model; close everything at the end. Raises `StartError` with the engine's words.
+    """Load the model, and close everything at the end. Raises `StartError` with the engine's
+    message.
 
-    A GPU's pool is in its own memory, shared or not, and no step within the limits `ready` waits
-    there for a compiler.
+    With `is_shared` the pool is allocated as shared memory under `name`, unless it is on a GPU. On
+    a GPU, kernels for all steps within the limits `ready` are compiled before this yields.
     """
     memory = None
     try:
@@ -105,12 +108,25 @@ def _check_pages(n_pages: int, page_tokens: int) -> None:
         )
 
 
+@contextmanager
+def _no_collector() -> Iterator[None]:
+    """Imports torch in 1.4 s of CPU time instead of 1.6: what a module defines is never garbage."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 class _ModelLoader:
-    """`n_pages`: None where that depends on what the weights leave free on a card.
-    `host_bytes`: what pools take of the host's memory, those of all ranks; none on a GPU."""
+    """Loads a model. `n_pages`: None if it depends on the GPU memory that the weights leave free.
+    `host_bytes`: host memory that the pools of all ranks take; 0 on a GPU."""
 
     def __init__(self, config: EngineConfig, ready: StepLimits | None) -> None:
-        import torch  # a fake engine does without
+        with _no_collector():
+            import torch  # a fake engine does without
 
         from twolane.engine.cpu.pool import PoolShape
         from twolane.engine.load import settle
@@ -154,7 +170,7 @@ class _ModelLoader:
 
 
 def _runs_on(config: EngineConfig) -> str:
-    """As in `2 x cuda bfloat16, fp8 weights, fp8 pages`."""
+    """Device and dtypes for display, like `2 x cuda bfloat16, fp8 weights, fp8 pages`."""
     ranks = f"{config.tensor_parallel} x " if config.tensor_parallel > 1 else ""
     fp8 = [(config.weights, "fp8 weights"), (config.kv_dtype, "fp8 pages")]
     return ", ".join(
@@ -166,8 +182,8 @@ def _runs_on(config: EngineConfig) -> str:
 
 
 class _FakeLoader:
-    """Takes the vocabulary from the model's config.json, so that its tokenizer fits; and `echoes`,
-    with which tests choose the answers."""
+    """Makes a fake engine. It reads the vocabulary size from the model's config.json, so that the
+    tokenizer fits, and `echoes`, with which tests choose the answers."""
 
     on_gpu = False
     runs_on = "fake engine"
@@ -184,7 +200,7 @@ class _FakeLoader:
             n_pages=config.n_pages or from_bytes or FAKE_PAGES,
             page_tokens=page_tokens,
             vocab_size=vocab_size,
-            first_token=min(3, vocab_size - 1),  # ids before are special, mostly
+            first_token=min(3, vocab_size - 1),  # smaller ids are mostly special tokens
             max_context_tokens=min(config.max_context_tokens or limit, limit),
             hangs_by_file=facts.get("fake_hangs_by_file", ""),
             echoes=bool(facts.get("echoes")),

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from twolane.deploy.agent.config import AgentConfig
 from twolane.deploy.agent.server import AgentServer
-from twolane.deploy.process.evidence import read_evidence
 from twolane.deploy.spec.spec_json import from_json
 from twolane.rpc.listen import ListenError
 from twolane.security.credentials import Credentials, UnprotectedError
@@ -70,13 +69,10 @@ class AgentActor:
         return self._endpoint
 
     def end_all(self) -> None:
-        """Kill every process that it has started or found; returns when all are proven dead."""
-        asyncio.run_coroutine_threadsafe(self._end_all(), self._loop).result()
-
-    async def _end_all(self) -> None:
+        """Kill all that it has started or found; returns when all are proven dead. Raises
+        `NotProvenError`."""
         agent = self._server.agent
-        for evidence in [*read_evidence(agent.config.state_dir)]:
-            await agent.fence(None, evidence.name, epoch=evidence.epoch, pid=evidence.pid)
+        asyncio.run_coroutine_threadsafe(agent.end_all(), self._loop).result()
 
     def _run(self, plan: AgentPlan) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:

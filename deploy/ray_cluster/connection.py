@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,3 +100,37 @@ def actor_on(node: Node, kind: type, *, name: str, **options: Any) -> Any:
         scheduling_strategy=NodeAffinitySchedulingStrategy(node.node_id, soft=False),
         **options,
     )
+
+
+def kill_actor(name: str) -> None:
+    """And never start it again. One that is gone already is left alone."""
+    import ray
+
+    with contextlib.suppress(ValueError):
+        ray.kill(ray.get_actor(name), no_restart=True)
+
+
+def outcomes(calls: Mapping[Any, str], within_s: float) -> Iterator[tuple[str, Exception | None]]:
+    """Of calls of actors, each with a name: the names as they end, with what they raised; those
+    that do not end in time are left out."""
+    import ray
+    from ray.exceptions import RayError
+
+    left, end = list(calls), time.monotonic() + within_s
+    while left:
+        done, left = ray.wait(left, num_returns=1, timeout=max(end - time.monotonic(), 0.0))
+        if not done:
+            return
+        try:
+            ray.get(done)
+        except RayError as error:
+            yield calls[done[0]], error
+        else:
+            yield calls[done[0]], None
+
+
+def was_made_again() -> bool:
+    """In an actor: Ray has made it before, and it died."""
+    import ray
+
+    return bool(ray.get_runtime_context().was_current_actor_reconstructed)

@@ -19,16 +19,17 @@ from twolane.deploy.launch.events import Event, Kind
 from twolane.deploy.launch.supervisor import Supervisor
 from twolane.deploy.process.child import log_to_stderr
 from twolane.deploy.process.scratch import make_scratch
-from twolane.deploy.ray_cluster.agents import Agents, HostPlan, end_agents, kill_actor
-from twolane.deploy.ray_cluster.connection import CONTROLLER
+from twolane.deploy.ray_cluster.agents import READY_S, Agents, HostPlan
+from twolane.deploy.ray_cluster.connection import CONTROLLER, kill_actor, was_made_again
 from twolane.deploy.spec.cluster_spec import ClusterSpec, HostSpec
 from twolane.deploy.spec.devices import settled_on
-from twolane.deploy.spec.spec_json import from_json
+from twolane.deploy.spec.spec_json import from_json, to_json
 from twolane.rpc.listen import join
 
 log = logging.getLogger(__name__)
 
 _LOOK_S = 2.0  # between two looks at Ray's nodes
+_AGAIN_S = 5.0  # for agents that were there before this controller was made again
 _POLL_S = 1.0  # that a caller waits for news
 
 
@@ -46,11 +47,13 @@ class ControllerActor:
 
     def __init__(self, plan: str) -> None:
         self._plan = from_json(ClusterPlan, plan)
+        self._is_again = was_made_again()  # then the cluster may be up
         log_to_stderr(self._plan.cluster.log_level)
         self._agents = Agents(self._plan.hosts)
         self._news = threading.Condition()
         self._events: list[str] = []
         self._is_over = False
+        self._is_asked = False  # to stop, by a caller, who will kill this actor
         self._loop = asyncio.new_event_loop()
         self._stop, self._hurry = asyncio.Event(), asyncio.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -63,14 +66,18 @@ class ControllerActor:
                 self._news.wait(_POLL_S)
             return self._events[after:]
 
-    def secret(self) -> str:
-        """The cluster's."""
-        return self._plan.cluster.secret
+    def plan(self) -> str:
+        """As it was given: whoever ends the cluster needs it where this actor is lost."""
+        return to_json(self._plan)
 
-    def stop(self) -> None:
-        """Stop all processes with grace, and end their agents; then this actor ends, too."""
-        self._loop.call_soon_threadsafe(self._stop.set)
+    def stop(self) -> list[str]:
+        """Stop all processes with grace, then end the agents and what they still run. Returns the
+        hosts that could not be reached. The caller kills this actor then."""
+        self._is_asked = True
+        with suppress(RuntimeError):  # the cluster has failed, and its event loop is closed
+            self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
+        return self._agents.end()
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
@@ -81,23 +88,15 @@ class ControllerActor:
             except BaseException:
                 log.exception("the controller broke")
                 os._exit(1)  # Ray makes another, which adopts what runs
-        if self._stop.is_set():
-            end_agents()
         with self._news:
             self._is_over = True
             self._news.notify_all()
-        if self._stop.is_set():
+        if self._stop.is_set() and not self._is_asked:  # an operator has stopped it from here
+            self._agents.end()
             kill_actor(CONTROLLER)
 
     async def _hold(self) -> None:
-        await asyncio.to_thread(self._agents.start)
-        cluster = self._placed()
-        launcher = await AgentLauncher.connected(cluster.hosts, cluster.credentials)
-        try:
-            cluster = settled_on(cluster, launcher.offered, share=self._plan.share_gpus)
-        except StartError:
-            await launcher.close()
-            raise
+        launcher, cluster = await self._connected()
         names = {
             *(router.name for router in cluster.routers()),
             *(worker.name for worker in cluster.workers("")),
@@ -114,6 +113,28 @@ class ControllerActor:
                 await supervisor.run(self._stop, self._hurry)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+    async def _connected(self) -> tuple[AgentLauncher, ClusterSpec]:
+        """With the agents that answer. Raises `StartError` for a cluster that does not come up; one
+        that was up is waited for, whatever is missing now."""
+        while True:
+            try:
+                await asyncio.to_thread(self._agents.start, _AGAIN_S if self._is_again else READY_S)
+                return await self._settled()
+            except StartError as error:
+                if not self._is_again or self._stop.is_set():
+                    raise
+                log.error("%s", error)
+            await asyncio.sleep(_LOOK_S)
+
+    async def _settled(self) -> tuple[AgentLauncher, ClusterSpec]:
+        cluster = self._placed()
+        launcher = await AgentLauncher.connected(cluster.hosts, cluster.credentials)
+        try:
+            return launcher, settled_on(cluster, launcher.offered, share=self._plan.share_gpus)
+        except StartError:
+            await launcher.close()
+            raise
 
     def _placed(self) -> ClusterSpec:
         """The cluster with the addresses of its hosts."""

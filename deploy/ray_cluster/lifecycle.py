@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
+import logging
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 from twolane.deploy.errors import StartError
 from twolane.deploy.launch.events import Event, Kind
 from twolane.deploy.ray_cluster.agent_actor import AgentPlan
-from twolane.deploy.ray_cluster.agents import HostPlan, end_agents, kill_actor
+from twolane.deploy.ray_cluster.agents import Agents, HostPlan, end_agents
 from twolane.deploy.ray_cluster.connection import (
     CONTROLLER,
     Node,
     actor_on,
     connect,
+    kill_actor,
     names_of,
     nodes,
     our_actor,
@@ -24,11 +27,15 @@ from twolane.deploy.ray_cluster.connection import (
 from twolane.deploy.ray_cluster.controller_actor import ClusterPlan, ControllerActor
 from twolane.deploy.spec.cluster_spec import ClusterSpec, HostSpec
 from twolane.deploy.spec.devices import settled_on
-from twolane.deploy.spec.spec_json import to_json
+from twolane.deploy.spec.spec_json import from_json, to_json
 from twolane.rpc.listen import is_loopback, port_range
 
 AGENT_PORT = 7210  # of an agent, where the cluster has no range of ports
-_STOP_MARGIN_S = 30.0
+_ANSWER_S = 30.0  # for a controller that is being made again
+_PAUSE_S = 0.5
+_STOP_MARGIN_S = 60.0  # beyond the graces of processes
+
+log = logging.getLogger(__name__)
 
 
 def start(
@@ -65,15 +72,40 @@ def end(address: str, name: str) -> list[str]:
 
 
 def _end() -> list[str]:
+    """The controller does it. Where it cannot, as its node is lost, this process does."""
     import ray
-    from ray.exceptions import GetTimeoutError, RayError
+    from ray.exceptions import RayError
 
     controller = our_actor(CONTROLLER)
-    if controller is not None:
-        with contextlib.suppress(RayError, GetTimeoutError):  # the agents end what is left
-            ray.get(controller.stop.remote(), timeout=_STOP_MARGIN_S)
+    plan = None if controller is None else _plan_of(controller)
+    if plan is None:
         kill_actor(CONTROLLER)
-    return end_agents()
+        end_agents()
+        return ["hosts that the controller alone knew"]
+    graces_s = 2 * plan.cluster.timing.stop_grace_s  # the router's, then the workers'
+    try:
+        silent: list[str] = ray.get(controller.stop.remote(), timeout=graces_s + _STOP_MARGIN_S)
+    except (RayError, TimeoutError) as error:
+        log.error("the controller: %s", error)
+        kill_actor(CONTROLLER)
+        return Agents(plan.hosts).end()
+    kill_actor(CONTROLLER)
+    return silent
+
+
+def _plan_of(controller: Any) -> ClusterPlan | None:
+    """None if it does not answer; it may be about to be made again."""
+    import ray
+    from ray.exceptions import RayError
+
+    end = time.monotonic() + _ANSWER_S
+    while (left_s := end - time.monotonic()) > 0:
+        try:
+            return from_json(ClusterPlan, ray.get(controller.plan.remote(), timeout=left_s))
+        except (RayError, TimeoutError) as error:
+            log.warning("the controller: %s", error)
+        time.sleep(_PAUSE_S)
+    return None
 
 
 def planned(name: str, cluster: ClusterSpec, found: list[Node], *, share: bool) -> ClusterPlan:

@@ -1,1 +1,1 @@
-"""What a cluster shall be: topologies, the specs of its processes, and where they run."""
+"""What a cluster is made of: topologies, the specs of its processes, and where they run."""

@@ -16,13 +16,14 @@ _STEP = 10  # from a router's own ports to those of the next one on its host
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSpec:
-    """A host with an agent of ours, at host:port. Its processes listen at `bind_host` and are
-    dialled at `advertise_host`.
+    """A host that runs our agent at `agent`, host:port. Its processes listen at `bind_host`; others
+    dial them at `advertise_host`.
 
-    `gpus` are those to use, as CUDA_VISIBLE_DEVICES names them there; None: all that the agent
-    offers. `seats` are the workers that it takes where they compute on the CPU; None: its share.
-    `fence_command` switches it off: run by a shell on the controller's machine, 0 means that it is.
-    `routers` are as many; None: those of the cluster on the first host where no host says any.
+    `gpus`: the GPUs to use, as CUDA_VISIBLE_DEVICES names them there; None: all that the agent
+    offers. `seats`: how many workers it takes if they compute on the CPU; None: an equal share.
+    `fence_command` switches the host off: a shell on the controller's machine runs it, and exit
+    code 0 means that the host is off. `routers`: how many run there; None: if no host says how
+    many, the first host has all of the cluster's, else none.
     """
 
     name: str
@@ -37,12 +38,11 @@ class HostSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSpec:
-    """Workers that are alike, called `<name>-0`, `<name>-1`, …
+    """Workers with equal options, called `<name>-0`, `<name>-1`, …
 
-    `devices` are the GPUs of each (`twolane.deploy.spec.devices`); empty: all see those that their
-    launcher sees. Their metrics are at `settings.worker_metrics_port` and the ports above; 0: any
-    free ones. `host_names` are the hosts of each;
-    empty: this machine.
+    `devices`: the GPUs of each worker (`twolane.deploy.spec.devices`); empty: each sees the GPUs
+    that its launcher sees. Their metrics are at `settings.worker_metrics_port` and the ports that
+    follow; 0: any free ports. `host_names`: the host of each worker; empty: this machine.
     """
 
     name: str
@@ -56,8 +56,8 @@ class PoolSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSpec:
-    """Routers and pools of workers. `bind_host`, `advertise_host` and `ports` are those of
-    every process, see `WorkerSpec`; but each of the `hosts` has addresses of its own."""
+    """Routers and pools of workers. `bind_host`, `advertise_host` and `ports` hold for every
+    process, see `WorkerSpec`. With `hosts`, each host has its own addresses."""
 
     model: ModelSpec  # as the router sees it: its name, and where its tokenizer is
     pools: tuple[PoolSpec, ...]
@@ -74,12 +74,12 @@ class ClusterSpec:
     hosts: tuple[HostSpec, ...] = ()
 
     def tls_of(self, name: str) -> TlsFiles | None:
-        """The files of the process with that name."""
+        """The TLS files of the process with that name."""
         return None if self.tls is None else self.tls.of(name)
 
     @property
     def credentials(self) -> Credentials:
-        """The launcher's."""
+        """The launcher's own credentials."""
         return Credentials(secret=self.secret, tls=self.tls_of(LAUNCHER), insecure=self.insecure)
 
     @property
@@ -88,7 +88,7 @@ class ClusterSpec:
 
     @property
     def devices(self) -> list[str]:
-        """The GPUs of every worker; more than once, where workers share one."""
+        """The GPUs of all workers. A GPU that several workers share occurs more than once."""
         return [gpu for pool in self.pools for devices in pool.devices for gpu in devices]
 
     def routers(self) -> list[RouterSpec]:
@@ -128,7 +128,8 @@ class ClusterSpec:
         )
 
     def workers(self, *worker_endpoints: str) -> list[WorkerSpec]:
-        """Every worker, each with a fresh epoch; they announce themselves at these endpoints."""
+        """The specs of all workers, each with a new epoch. They announce themselves to
+        `worker_endpoints`, host:port of each router."""
         return [
             self._worker(pool, i, worker_endpoints)
             for pool in self.pools
@@ -160,7 +161,7 @@ class ClusterSpec:
         )
 
     def _place(self, host_name: str) -> HostSpec:
-        """That host; without hosts, this machine, whose name nobody has to know."""
+        """The host of that name; without hosts, this machine, which needs no name."""
         for host in self.hosts:
             if host.name == host_name:
                 return host

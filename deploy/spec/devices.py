@@ -1,4 +1,4 @@
-"""Where the workers of a cluster on this machine compute, and which GPUs each of them gets."""
+"""Decides on which device the workers of a cluster compute, and which GPUs each of them gets."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _ASK_S = 20.0  # a driver that nobody uses takes seconds to wake
 
 
 def visible_devices(environment: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """The GPUs that a process of ours could use, as CUDA_VISIBLE_DEVICES names them.
+    """The GPUs that our processes can use, as CUDA_VISIBLE_DEVICES names them.
 
-    Those of the environment where it says so; else the UUIDs of what `nvidia-smi` sees, older cards
-    than the kernels are written for left out; else as many as the driver has.
+    These are the GPUs in the environment variable if it is set; else the UUIDs that `nvidia-smi`
+    lists, without GPUs too old for the kernels; else the indices of the driver's GPUs.
     """
     environment = os.environ if environment is None else environment
     named = environment.get("CUDA_VISIBLE_DEVICES")
@@ -39,7 +39,7 @@ def visible_devices(environment: Mapping[str, str] | None = None) -> tuple[str, 
 
 
 def read_gpus(table: str) -> tuple[str, ...]:
-    """UUIDs from lines of `GPU-1b2c…, 9.0`."""
+    """Parse UUIDs from lines like `GPU-1b2c…, 9.0`."""
     found = []
     for line in table.splitlines():
         uuid, _, capability = (part.strip() for part in line.partition(","))
@@ -52,11 +52,11 @@ def read_gpus(table: str) -> tuple[str, ...]:
 def settled(
     cluster: ClusterSpec, visible: Sequence[str] | None = None, *, share: bool = False
 ) -> ClusterSpec:
-    """The cluster with its device, as far as `auto` leaves that open, and the GPUs of each worker.
+    """Resolve the device `auto`, and assign GPUs to each worker.
 
-    `visible` are those to choose from; None: `visible_devices()`, which is asked only where a
-    worker may compute on one. Raises `StartError` where pools differ in their device, or where the
-    GPUs are too few.
+    `visible` are the GPUs to choose from; None: `visible_devices()`, which is called only if a
+    worker may compute on a GPU. Raises `StartError` if pools differ in their device, or if there
+    are too few GPUs.
     """
     gpus: tuple[str, ...] = ()
     if any(_computes_on_gpu(pool) for pool in cluster.pools):
@@ -68,8 +68,8 @@ def settled(
 def settled_on(
     cluster: ClusterSpec, offered: Mapping[str, Sequence[str]], *, share: bool = False
 ) -> ClusterSpec:
-    """As `settled`, for a cluster of several hosts: `offered` are the GPUs that each one's agent
-    offers. Every worker gets its host. Raises `StartError`."""
+    """Like `settled`, for a cluster on several hosts: `offered` are the GPUs that each host's agent
+    offers. Also assigns a host to every worker. Raises `StartError`."""
     hosts = [
         Host(host.name, tuple(offered.get(host.name, ())) if host.gpus is None else host.gpus)
         for host in cluster.hosts
@@ -82,7 +82,8 @@ def settled_on(
 
 
 def _seated(cluster: ClusterSpec) -> ClusterSpec:
-    """Workers that compute on the CPU take seats: as many of each host as it has, or its share."""
+    """Assign hosts to workers that compute on the CPU: each host takes as many as it has seats, or
+    an equal share."""
     share = math.ceil(cluster.n_workers / len(cluster.hosts))
     hosts = [
         Host(host.name, tuple(map(str, range(share if host.seats is None else host.seats))))
@@ -100,9 +101,10 @@ def _seated(cluster: ClusterSpec) -> ClusterSpec:
 
 
 def on_one_kind(cluster: ClusterSpec, n_gpus: int, *, share: bool = False) -> ClusterSpec:
-    """All workers compute on the same kind of device, as rows that begin in float32 on a CPU cannot
-    go on in bfloat16 on a GPU. Where it is open and some have one role, all are on the CPU unless
-    there is a GPU for each rank, or they may share: then none is left to find out by itself.
+    """Put all workers on the same kind of device, as rows that begin in float32 on a CPU cannot
+    continue in bfloat16 on a GPU. If the device is `auto` and some workers have one role, all
+    compute on the CPU unless each rank gets its own GPU or may share one. No worker decides by
+    itself.
     """
     devices = {pool.model.config.device: pool.name for pool in cluster.pools}
     open_ones = devices.pop("auto", None)
@@ -124,9 +126,9 @@ def _on(device: str, pool: PoolSpec) -> PoolSpec:
 
 
 def placed(cluster: ClusterSpec, hosts: Sequence[Host], *, share: bool = False) -> ClusterSpec:
-    """The cluster with the GPUs of each worker: no two workers have one in common, unless `share`.
+    """Assign GPUs to each worker; no two workers have a GPU in common unless `share`.
 
-    None are given where workers compute on the CPU, or no GPU is seen. Raises `StartError`.
+    Assigns none if workers compute on the CPU or no GPU is visible. Raises `StartError`.
     """
     pools = [pool for pool in cluster.pools if _computes_on_gpu(pool)]
     if not pools or not any(host.gpus for host in hosts):
@@ -157,9 +159,9 @@ def _on_hosts(pool: PoolSpec, its: Sequence[AssignedGpus]) -> PoolSpec:
 
 
 def environment_of(spec: ProcessSpec) -> dict[str, str]:
-    """What a process must have in its environment when it starts: a worker that has GPUs of its own
-    sees no others. A router's memory stays flat under load only with few arenas of glibc's: its
-    threads free each other's calls, and each arena keeps the most that it ever had."""
+    """Environment variables that a process must have when it starts. A worker with GPUs of its own
+    sees no others. A router gets few glibc arenas, so that its memory stays flat under load: its
+    threads free memory that others allocated, and each arena keeps its peak size."""
     if isinstance(spec, RouterSpec):
         return {"MALLOC_ARENA_MAX": os.environ.get("MALLOC_ARENA_MAX", "2")}
     if isinstance(spec, WorkerSpec) and spec.devices:
@@ -172,7 +174,7 @@ def _computes_on_gpu(pool: PoolSpec) -> bool:
 
 
 def _instead(needs: Sequence[Need], hosts: Sequence[Host], *, share: bool) -> str:
-    """What a user could do."""
+    """What the user could do instead, for an error message."""
     are_too_wide = max(need.gpus for need in needs) > max(len(host.gpus) for host in hosts)
     ways = ["start fewer workers"] * (not are_too_wide)
     if any(need.gpus > 1 for need in needs):
@@ -183,8 +185,8 @@ def _instead(needs: Sequence[Need], hosts: Sequence[Host], *, share: bool) -> st
 
 
 def _check_shared(cluster: ClusterSpec) -> None:
-    """By itself, each rank on a GPU would take most of what it finds free at its own moment.
-    Raises `StartError`."""
+    """Raise `StartError` if ranks share a GPU without a fixed pool size: each would take most of
+    the memory that it finds free when it starts."""
     for pool in cluster.pools:
         config = pool.model.config
         is_open = config.n_pages is None and config.kv_bytes is None

@@ -1,4 +1,4 @@
-"""A host in a topology."""
+"""The options of a host in a topology."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from twolane.rpc.listen import bare
 
 
 class HostOptions(BaseModel):
-    """A host with an agent of ours: see `twolane.deploy.spec.cluster_spec.HostSpec`."""
+    """A host that runs our agent: see `twolane.deploy.spec.cluster_spec.HostSpec`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -25,7 +25,7 @@ class HostOptions(BaseModel):
     routers: Annotated[int, Field(ge=0)] | None = None
 
     def spec(self) -> HostSpec:
-        """Its processes are where its agent is, unless it says otherwise."""
+        """The host's spec. Its processes use the agent's address unless the options set another."""
         address = bare(self.agent.rpartition(":")[0])
         bind_host = self.bind_host or address
         return HostSpec(

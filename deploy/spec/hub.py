@@ -1,4 +1,4 @@
-"""`--model` to a directory: the bundled model, a directory, or an id of the Hugging Face Hub."""
+"""Finds the directory for `--model`: the bundled model, a directory, or a Hugging Face Hub id."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FILES = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model"]
 
 
 def find_model(model: str) -> tuple[str, Path]:
-    """Its name for users, and its directory. Raises `StartError` saying what is wrong."""
+    """The model's name for users and its directory. Raises `StartError` if it cannot be used."""
     if model == BUNDLED:
         return BUNDLED, model_path()
     path = Path(model).expanduser()

@@ -1,4 +1,4 @@
-"""The listeners of a process, and whether they may be opened, before anything is started."""
+"""Checks, before anything is started, whether a process may open its listeners."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ CERTS = Path("~/.config/twolane/certs")  # where `twolane certs` puts them unles
 
 
 class UnprotectedStartError(StartError):
-    """With the line to type instead. Exit code 2."""
+    """A listener needs TLS. The text has the command to type instead; the exit code is 2."""
 
 
 def check_listeners(specs: Iterable[ProcessSpec], command: Sequence[str]) -> None:
-    """Raises `UnprotectedStartError` if a listener would need TLS, with `command`, which would open
-    it, as it must be typed; `StartError` if the files for TLS cannot be used."""
+    """Raise `UnprotectedStartError` if a listener needs TLS; its text has `command`, the user's
+    own, with the options that it lacks. Raise `StartError` if the TLS files cannot be used."""
     for spec in specs:
         try:
             check(spec)
@@ -32,13 +32,13 @@ def check_listeners(specs: Iterable[ProcessSpec], command: Sequence[str]) -> Non
 
 
 def check(spec: ProcessSpec) -> None:
-    """Raises `ListenError` if a listener would need TLS, or cannot have it with these files."""
+    """Raise `ListenError` if a listener needs TLS, or if these TLS files cannot be used for it."""
     for host, option in _listeners(spec):
         spec.credentials.check(host, option)
 
 
 def insecure_listeners(spec: ProcessSpec) -> list[str]:
-    """Hosts where other machines reach it without TLS, with their options."""
+    """The listeners that other machines reach without TLS, each as its option and host."""
     return [
         f"{option} {host}"
         for host, option in _listeners(spec)
@@ -47,7 +47,7 @@ def insecure_listeners(spec: ProcessSpec) -> list[str]:
 
 
 def _listeners(spec: ProcessSpec) -> Iterator[tuple[str, str]]:
-    """Hosts, and the options that set them."""
+    """Each host that the process listens at, and the option that sets it."""
     if isinstance(spec, RouterSpec):
         yield spec.settings.host, "--host"
     elif spec.metrics_host:
@@ -56,7 +56,8 @@ def _listeners(spec: ProcessSpec) -> Iterator[tuple[str, str]]:
 
 
 def _lines(command: Sequence[str]) -> str:
-    """The command with certificates, after how to make them; and without."""
+    """The command with certificates, preceded by the commands that issue them, and the command with
+    `--insecure`."""
     ca, cert, key = (CERTS / name for name in ("ca.crt", "router-0.crt", "router-0.key"))
     files = f"--tls-ca {ca} --tls-cert {cert} --tls-key {key}"
     typed = without_secrets(shlex.join(command))

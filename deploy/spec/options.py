@@ -1,4 +1,4 @@
-"""The options that dataclasses declare. Each is declared once, as a field of what it sets:
+"""The options that dataclasses declare. Each is declared once, as a field of the config it sets:
 
     twolane.engine.config.EngineConfig                 an engine
     twolane.deploy.spec.settings
@@ -6,8 +6,8 @@
         RouterSettings                                 a router
         TimingSpec, ClusterSettings                    all of a cluster
 
-From there come its flag (`twolane.deploy.cli.flags`), its key in a topology
-(`twolane.deploy.spec.topology`), what is usual in both, and its way to whoever reads the field.
+From the field are derived its flag (`twolane.deploy.cli.flags`), its key in a topology
+(`twolane.deploy.spec.topology`), and the default of both.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from twolane.options import Option
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """An option and the field that declares it. `usual` is what holds where nobody says; None:
-    whoever enforces it knows."""
+    """An option and the field that declares it. `usual` is its default; None: that of the component
+    that the option configures."""
 
     field: str
     hint: Any  # its type without None
@@ -57,5 +57,5 @@ def declared(*kinds: type) -> Iterator[Declared]:
 
 
 def settings(kind: type, said: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of `kind` that are options: as `said` by key, else as they usually are."""
+    """Arguments for `kind`, by field: each option from `said`, by key, or else its default."""
     return {each.field: said.get(each.key, each.usual) for each in declared(kind)}

@@ -1,16 +1,16 @@
-"""What pages may not travel by: without checksums over networks, unprotected beyond this host."""
+"""Refuses unsafe page transfers: over networks without checksums, or unprotected beyond this
+host."""
 
 from __future__ import annotations
 
 from twolane.kvtransfer.page_lane import PageLane
+from twolane.kvtransfer.transport_names import ONE_HOST_ONLY
 from twolane.rpc.listen import is_loopback
-
-OVER_NETWORKS = frozenset({"nixl", "tcp"})  # of TRANSPORTS
 
 
 def unsummed(transports: tuple[str, ...], checksums: bool | None) -> str:
-    """Why pages may not go by these without checksums; empty: they may, or have some."""
-    far = ", ".join(name for name in transports if name in OVER_NETWORKS)
+    """Why pages may not use these transports without checksums; empty if they may or have some."""
+    far = ", ".join(name for name in transports if name not in ONE_HOST_ONLY)
     if checksums is not False or not far:
         return ""
     return (
@@ -20,8 +20,9 @@ def unsummed(transports: tuple[str, ...], checksums: bool | None) -> str:
 
 
 def page_lane_of(given: str | None, bind_host: str, *, has_tls: bool, insecure: bool) -> PageLane:
-    """The page lane of a worker. Where none is given: `plain` on the loopback and in a cluster that
-    runs without TLS on purpose, where a key would be readable as well; else `encrypted`."""
+    """The protection of a worker's page connections. The default is `plain` on the loopback, and in
+    a cluster that runs without TLS on purpose, where a key could be read on the wire as well;
+    otherwise it is `encrypted`."""
     if given is not None:
         return PageLane(given)
     is_open = is_loopback(bind_host) or (insecure and not has_tls)
@@ -36,7 +37,7 @@ def unprotected(
     trusted_fabric: bool,
     insecure: bool,
 ) -> tuple[str, str]:
-    """The field that leaves pages open to others beyond this host, and why; empty: none does."""
+    """The field that exposes pages beyond this host, and why; empty strings if none does."""
     if is_loopback(bind_host):
         return "", ""
     if page_lane == PageLane.PLAIN and "tcp" in transports and not insecure:

@@ -1,12 +1,12 @@
-"""Which GPUs each worker gets: a pure function of the pools and of what GPUs there are.
+"""Decides which GPUs each worker gets: a pure function of the pools and the available GPUs.
 
-A worker's GPUs are of one host. Of all ways to seat the workers the one is taken under which the
-largest share of the pages that travel can stay on a host, and of these one with the fewest hosts:
+A worker's GPUs are all on one host. Of all placements, the one is taken that lets the largest share
+of page transfers stay within a host, and among those one with the fewest hosts:
 
     share = sum over hosts of min(prefill workers there / all, decode workers there / all)
 
-Within a host the largest workers come first, so that groups lie side by side, and prefill and
-decode workers take turns.
+Within a host the largest workers come first, so that the GPUs of a worker are adjacent, and prefill
+and decode workers alternate.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A pool: so many workers, of so many GPUs each."""
+    """A pool: how many workers it has, and how many GPUs each needs."""
 
     name: str
     roles: tuple[str, ...]
@@ -40,8 +40,8 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class AssignedGpus:
-    """A worker's GPUs, one a rank. Nobody else has them, unless GPUs are shared: then the ranks of
-    one worker may have some in common, too, rank i and rank i + (as many as it has)."""
+    """A worker's GPUs, one for each rank. No other worker has them unless GPUs are shared. Then
+    ranks of one worker may share them too: with n GPUs, ranks i and i + n do."""
 
     host: str
     gpus: tuple[str, ...]
@@ -50,10 +50,10 @@ class AssignedGpus:
 def place(
     needs: Sequence[Need], hosts: Sequence[Host], *, share: bool = False
 ) -> list[list[AssignedGpus]]:
-    """For each pool the seats of its workers, in order. Raises `StartError` if they do not fit.
+    """The seats of each pool's workers, in order. Raises `StartError` if they do not fit.
 
-    With `share`, GPUs that are too few are given to several workers, to as few as can be, and to
-    several ranks of a worker that no host has enough for.
+    With `share`, if there are too few GPUs, a GPU goes to several workers, to as few as possible,
+    and to several ranks of a worker that needs more GPUs than any host has.
     """
     largest = max((len(host.gpus) for host in hosts), default=0)
     for need in needs:
@@ -72,14 +72,14 @@ def place(
 
 
 def _best_split(needs: Sequence[Need], hosts: Sequence[Host], times: int) -> list[Counts] | None:
-    """How many workers of each pool go to each host, where a GPU can be given away so many times.
-    None: they do not fit."""
+    """How many workers of each pool go to each host if each GPU may be assigned `times` times; None
+    if they do not fit."""
     prefill, decode = (_side(needs, role, [n.workers for n in needs]) for role in _SIDES)
     largest = max(len(host.gpus) for host in hosts)
 
     @cache
     def best(host: int, left: Counts) -> tuple[tuple[int, int], tuple[Counts, ...]] | None:
-        """The score of the hosts from this one on, and what each of them takes."""
+        """The best score of the hosts from this one on, and the workers that each of them takes."""
         if not any(left):
             return (0, 0), ()
         if host == len(hosts):
@@ -112,7 +112,7 @@ def _side(needs: Sequence[Need], roles: tuple[str, ...], counts: Sequence[int]) 
 
 
 def _fitting(needs: Sequence[Need], room: int, might: Counts) -> Iterator[Counts]:
-    """Every choice of workers that a host has room for, the larger ones first."""
+    """Every combination of workers that fits a host, larger ones first."""
     if not might:
         yield ()
         return

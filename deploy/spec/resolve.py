@@ -1,4 +1,4 @@
-"""From what a user says of a cluster to what is run: the model is found, the cores are shared."""
+"""Turns a topology into a cluster spec: finds the model and divides the cores among the ranks."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from twolane.deploy.spec.topology import ROLES, Topology, given
 
 
 def resolve(topology: Topology, *, cores: int | None = None) -> ClusterSpec:
-    """GPUs are not placed yet (`twolane.deploy.spec.devices`). Raises `StartError` if there is no
-    such model, or no host.
+    """The spec of a topology, without GPUs: `twolane.deploy.spec.devices` assigns these. Raises
+    `StartError` if the model or a host does not exist.
 
-    `cores` are those of each host, by default those that this process may use; they are shared
+    `cores`: the cores of each host, by default those that this process may use. They are divided
     among all ranks there.
     """
     if topology.launcher == "agents" and not topology.hosts:
@@ -61,7 +61,7 @@ def resolve(topology: Topology, *, cores: int | None = None) -> ClusterSpec:
 
 
 def _router_settings(topology: Topology) -> RouterSettings:
-    """With absolute paths, as the router is started in another directory."""
+    """The router's settings with absolute paths, as it is started in another directory."""
     said = RouterSettings(**settings(RouterSettings, given(topology.router)))
     if said.keys is None:
         return said
@@ -69,7 +69,8 @@ def _router_settings(topology: Topology) -> RouterSettings:
 
 
 def _metrics_side_by_side(pools: Iterable[PoolSpec], topology: Topology) -> Iterator[PoolSpec]:
-    """A base port that is given for all pools is the first one's: the others follow on."""
+    """Give each pool its own metrics ports: a base port set for all pools is the first pool's, and
+    the other pools follow it."""
     base = topology.workers.worker_metrics_port
     for pool, said in zip(pools, topology.pools, strict=True):
         if base and said.worker_metrics_port is None:

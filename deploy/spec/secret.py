@@ -1,4 +1,5 @@
-"""Where a process that is started by hand has the cluster's secret from. `twolane up` draws one."""
+"""The cluster's secret for a process that is started by hand. `twolane up` generates one
+instead."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ def secret_option(default: str) -> Callable[[CommandT], CommandT]:
 
 
 def read_secret(path: Path) -> str:
-    """Raises `StartError` if it cannot be read, or is no secret."""
+    """Read the secret. Raises `StartError` if the file cannot be read or holds no secret."""
     try:
         secret = path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -42,8 +43,9 @@ def read_secret(path: Path) -> str:
 
 
 def secret_by_hand(given: Path | None) -> str:
-    """That of the file which was named, or of the user's own: all that one user starts by hand on
-    one machine belongs together, and nobody else can read it. Raises `StartError`."""
+    """The secret in the file `given`, or in the user's own file, which is created if it is missing
+    and which only the user can read: the processes that a user starts by hand on one machine share
+    it. Raises `StartError`."""
     if given is not None:
         return read_secret(given)
     path = Path.home() / ".twolane" / "secret"
@@ -55,7 +57,7 @@ def secret_by_hand(given: Path | None) -> str:
 
 
 def _make(path: Path) -> None:
-    """Unless it is there. Another process may do so at the same time: one of them wins."""
+    """Create the file unless it exists. Of several processes that do so at once, one wins."""
     if path.exists():
         return
     path.parent.mkdir(mode=0o700, exist_ok=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from twolane.kvtransfer.page_lane import PageLane
+from twolane.kvtransfer.transport_names import TRANSPORTS
 from twolane.options import option
 from twolane.router.shared.address import parse_address
 from twolane.rpc.listen import MAX_PORT, is_unspecified, port_range
@@ -12,7 +13,6 @@ from twolane.rpc.listen import MAX_PORT, is_unspecified, port_range
 MAX_SOCKETS = 64  # from a sender to a receiver
 _HTTP_ABOVE = 2  # between them, workers come in where a router is started alone
 PREFILL, DECODE = "prefill", "decode"
-TRANSPORTS = ("cuda_ipc", "shm", "unix", "nixl", "tcp")  # best first; see kvtransfer
 AUTO, NONE = "auto", "none"  # whose generation_config.json: the model's, nobody's
 LAUNCHER = "controller"  # {name} in the paths of its TLS files
 BUNDLED = "bundled"  # the model that comes with us
@@ -71,8 +71,8 @@ class RaySettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimingSpec:
-    """Times of the failure rules (shortened in tests), and of a clean end. Raises ValueError for
-    times under which everybody would be taken for dead."""
+    """Timeouts of failure detection (tests shorten them) and of a clean stop. Raises ValueError for
+    timeouts so short that living processes would be taken for dead."""
 
     heartbeat_s: float = option(1.0, "How often everybody shows signs of life.", above=0)
     suspicion_s: float = option(3.0, "Silence after which requests go elsewhere.", above=0)
@@ -94,8 +94,8 @@ class TimingSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
-    """Options of a worker beside those of its engine. None leaves the default of whoever enforces
-    it. What `checksums`, `sockets` and `page_lane` mean: see
+    """Options of a worker apart from those of its engine. None keeps the default of the component
+    that the option configures. `checksums`, `sockets` and `page_lane` are explained in
     `twolane.kvtransfer.transports.registry`."""
 
     step_tokens: int | None = option(
@@ -151,9 +151,9 @@ class WorkerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterSettings:
-    """Options of a router: where clients come in, where workers do, what is refused, and what
-    requests take that leave it open. Port 0 is any free one. None leaves the default of whoever
-    enforces it."""
+    """Options of a router: its listeners for clients and for workers, its limits, and the defaults
+    of requests. Port 0 is any free port. None keeps the default of the component that the option
+    configures."""
 
     host: str = option("127.0.0.1", "Where clients connect.")
     port: int = option(7200, "", least=0, most=MAX_PORT)
@@ -208,8 +208,8 @@ class RouterSettings:
 
     @property
     def http_door(self) -> int | None:
-        """Its port: if nobody says, two above gRPC's, or any free one where that is any or the
-        last. None: there is no such door."""
+        """The HTTP port; None if HTTP is off. By default it is gRPC's port plus two, or any free
+        port if gRPC's is 0 or too high for that."""
         if self.no_http or self.http_port is not None:
             return self.http_port
         above = self.port + _HTTP_ABOVE

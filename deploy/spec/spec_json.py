@@ -1,4 +1,4 @@
-"""Frozen specs to JSON and back. Reading refuses a key that the dataclass does not know."""
+"""Converts frozen specs to JSON and back. Reading refuses keys that the dataclass does not have."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ SpecT = TypeVar("SpecT")
 
 
 def to_json(spec: Any) -> str:
-    """One line."""
+    """The spec as one line of JSON."""
     return json.dumps(dataclasses.asdict(spec), default=str)  # paths
 
 
 def from_json(kind: type[SpecT], text: str) -> SpecT:
-    """Raises ValueError naming what is wrong: not JSON, an unknown key, a missing one, a type."""
+    """Parse a spec. Raises ValueError for invalid JSON, unknown or missing keys, and wrong
+    types."""
     spec: SpecT = _build(kind, json.loads(text), kind.__name__)
     return spec
 

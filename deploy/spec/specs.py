@@ -1,8 +1,8 @@
 """What to run, as frozen values: a cluster, and each process of it.
 
-They travel to other processes as JSON (`twolane.deploy.spec.spec_json`), so every field is plain
-data; never on a command line, which every user of a machine can read: they hold the cluster's
-secret.
+They are sent to other processes as JSON (`twolane.deploy.spec.spec_json`), so every field is plain
+data. They are never put on a command line, which every user of a machine can read, because they
+hold the cluster's secret.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from twolane.security.tls import TlsFiles
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """A model and the engine that runs it: `model`, which `config` is for, or `fake`: the double
-    that needs no torch and answers nonsense quickly. Raises ValueError for a fake one with ranks.
+    """A model and the engine that runs it: `model`, which `config` configures, or `fake`, a test
+    double that needs no torch and generates nonsense quickly. Raises ValueError for a fake engine
+    with several ranks.
     """
 
     config: EngineConfig
@@ -49,10 +50,10 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterSpec:
-    """One router process. Clients come to `settings.host`; workers and the launcher, who show the
-    `secret`, to `bind_host`, which workers dial as `advertise_host` (empty: `bind_host`). Ports
-    that are 0 are taken from the range `ports`; empty: any. `host_name`, `state_dir`: see
-    `WorkerSpec`."""
+    """One router process. It listens for clients at `settings.host`. It listens for workers and the
+    launcher, which present the `secret`, at `bind_host`; workers dial `advertise_host` (empty:
+    `bind_host`). Ports that are 0 are taken from the range `ports`; empty: any. `host_name`,
+    `state_dir`: see `WorkerSpec`."""
 
     router_id: str
     model: ModelSpec
@@ -89,13 +90,13 @@ class WorkerSpec:
 
     The roles are `prefill`, `decode`, or both (colocated). `devices` are the GPUs that it may see,
     as CUDA_VISIBLE_DEVICES names them; empty: those that its launcher sees. Its metrics are at
-    `metrics_port`; the settings' is its pool's.
+    `metrics_port`; the port in the settings is its pool's base port.
 
     It listens at `bind_host`; routers and peers dial `advertise_host` (empty: `bind_host`). Ports
     that are 0 are taken from the range `ports`; empty: any.
 
-    `host_name` is that of the host that it runs on; empty: as the system has it. With a `state_dir`
-    it leaves its evidence there (`twolane.deploy.process.evidence`) and outlives its launcher.
+    `host_name` is the name of its host; empty: the system's hostname. With a `state_dir` it writes
+    its evidence there (`twolane.deploy.process.evidence`) and outlives its launcher.
     """
 
     worker_id: str
@@ -129,7 +130,7 @@ class WorkerSpec:
         return Credentials(secret=self.secret, tls=self.tls, insecure=self.insecure)
 
     def reborn(self) -> WorkerSpec:
-        """The same worker as another incarnation."""
+        """The spec of the same worker's next incarnation, with a new epoch."""
         return replace(self, epoch=new_epoch())
 
 
@@ -137,5 +138,5 @@ ProcessSpec = RouterSpec | WorkerSpec
 
 
 def new_epoch() -> int:
-    """A random non-zero 63-bit number: never met again."""
+    """A random non-zero 63-bit number, which in practice is never drawn twice."""
     return secrets.randbits(63) or 1

@@ -1,4 +1,4 @@
-"""The files for TLS, as options name them."""
+"""The TLS files that options name."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ TLS_OPTIONS = ("tls_ca", "tls_cert", "tls_key")
 
 
 def tls_files(ca: str, cert: str, key: str) -> TlsFiles | None:
-    """Absolute paths, as processes are started in other directories; None if none is named. Raises
-    `StartError` where one of the three is missing."""
+    """Absolute paths of the TLS files, as processes are started in other directories; None if none
+    is named. Raises `StartError` if only some of the three are named."""
     paths = dict(zip(TLS_OPTIONS, (ca, cert, key), strict=True))
     if not any(paths.values()):
         return None

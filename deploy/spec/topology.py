@@ -1,13 +1,13 @@
-"""What a user says of a cluster: its pools of workers, its router, its times. The schema of a file,
-and what the options of `twolane up` amount to.
+"""A user's description of a cluster: its pools of workers, its router, its timeouts. This is the
+schema of a topology file; the options of `twolane up` make the same.
 
     options ─┐
              ├─▶ Topology ──resolve──▶ ClusterSpec ──settled, place──▶ WorkerSpecs, each with GPUs
     file  ───┘
 
 Nothing is looked up here: no model, no GPU. The keys are the options that the specs declare
-(`twolane.deploy.spec.options`); one that nobody gave is None and leaves what is usual. `workers`
-says what holds for all pools, a pool what holds for it alone.
+(`twolane.deploy.spec.options`); an unset one is None and keeps the default. `workers` holds the
+options for all pools; a pool's own options override them.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ OPTIONS = {  # by field and by key
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong, and with which field. The text stands for itself."""
+    """One error: the field, and a text that is complete without it."""
 
     place: Place
     text: str
 
 
 class TopologyError(ValueError):
-    """All that is wrong with a topology."""
+    """All errors of a topology."""
 
     def __init__(self, problems: list[Problem]) -> None:
         super().__init__("\n".join(problem.text for problem in problems))
@@ -76,8 +76,8 @@ PartT = TypeVar("PartT", bound=_Part)
 
 
 def _with_options(*kinds: type, is_final: bool = False) -> Callable[[type[PartT]], type[PartT]]:
-    """A class decorator: the options that these declare are fields. Where nobody gave one it is
-    None; what is usual, where nobody else could say otherwise."""
+    """A class decorator that adds the options of these dataclasses as fields. An unset field is
+    None, or the default if nothing else could set the option."""
 
     def decorate(part: type[PartT]) -> type[PartT]:
         found: dict[str, Any] = {}
@@ -107,7 +107,8 @@ class WorkerOptions(_Part):
 
 
 class Pool(WorkerOptions):
-    """Workers that are alike. What it says of them goes before what the topology says of all."""
+    """Workers with equal options. Its options override those that the topology sets for all
+    pools."""
 
     role: Literal["prefill", "decode", "both"]
     name: Annotated[str, Field(pattern="^[a-z0-9][a-z0-9-]*$", max_length=40)] | None = None
@@ -115,29 +116,29 @@ class Pool(WorkerOptions):
 
     @property
     def title(self) -> str:
-        """Its own name, or its role's: worker ids begin with it."""
+        """The pool's name, by default its role's. Worker ids begin with it."""
         return self.name or NAMES[self.role]
 
 
 @_with_options(RouterSettings)
 class RouterOptions(_Part):
-    """Where clients come in, where workers do, what is refused, and what requests take that leave
-    it open."""
+    """The router's listeners for clients and for workers, its limits, and the defaults of
+    requests."""
 
 
 @_with_options(TimingSpec)
 class TimingOptions(_Part):
-    """Times of the failure rules, and of a clean end."""
+    """Timeouts of failure detection and of a clean stop."""
 
 
 @_with_options(RaySettings, is_final=True)
 class RayOptions(_Part):
-    """Which Ray has the cluster."""
+    """The Ray that runs the cluster."""
 
 
 @_with_options(ClusterSettings, is_final=True)
 class _ClusterOptions(_Part):
-    """What holds for all of a cluster."""
+    """Options that hold for the whole cluster."""
 
 
 class Topology(_ClusterOptions):
@@ -151,7 +152,7 @@ class Topology(_ClusterOptions):
     pools: Annotated[tuple[Pool, ...], Field(strict=False)]
 
     def options_of(self, pool: Pool) -> WorkerOptions:
-        """All that holds for the workers of that pool."""
+        """All options of the workers of that pool, by key."""
         of_all, own = given(self.workers), given(pool)
         if "pages" in own or "kv_bytes" in own:  # two ways to say one thing
             of_all = {k: v for k, v in of_all.items() if k not in ("pages", "kv_bytes")}
@@ -161,7 +162,7 @@ class Topology(_ClusterOptions):
     def model_of(
         self, pool: Pool, *, model_dir: Path = Path(), name: str = "", threads: int = 1
     ) -> ModelSpec:
-        """The model, and the engine of that pool's workers, of so many threads if nobody says.
+        """The model and engine of that pool's workers, with `threads` unless an option sets them.
         Raises ValueError or EngineConfigError for options that contradict each other."""
         said = {"threads": threads, **given(self.options_of(pool))}
         config = EngineConfig(model_dir=model_dir, model_name=name, **settings(EngineConfig, said))
@@ -169,13 +170,13 @@ class Topology(_ClusterOptions):
 
 
 def given(part: BaseModel) -> dict[str, Any]:
-    """The fields that say something."""
+    """The fields that are set."""
     return {name: value for name, value in part if value is not None}
 
 
 def parse_topology(value: object, *, is_whole: bool = True) -> Topology:
-    """Raises `TopologyError` with everything that is wrong. One that is not whole has not all the
-    workers that it takes to answer."""
+    """Parse a topology. Raises `TopologyError` with all its errors. With `is_whole` False, it need
+    not have all the workers that it takes to serve."""
     try:
         topology = Topology.model_validate(value)
     except ValidationError as error:
@@ -187,7 +188,7 @@ def parse_topology(value: object, *, is_whole: bool = True) -> Topology:
 
 
 def _contradictions(topology: Topology, *, is_whole: bool) -> Iterator[Problem]:
-    """What each field alone cannot know."""
+    """Errors that involve more than one field."""
     refused = list(_refused_models(topology))
     yield from refused
     n_of = dict.fromkeys(NAMES, 0)
@@ -223,7 +224,7 @@ def _contradictions(topology: Topology, *, is_whole: bool) -> Iterator[Problem]:
 
 
 def _refused_models(topology: Topology) -> Iterator[Problem]:
-    """What engines refuse; once, where it was said."""
+    """What engines refuse; each error once, at the field that caused it."""
     found: dict[Place, str] = {}
     for i, pool in enumerate(topology.pools):
         try:
@@ -239,13 +240,13 @@ def _refused_models(topology: Topology) -> Iterator[Problem]:
 
 
 def _named(text: str) -> list[str]:
-    """The options that a refusal names, by key."""
+    """The options that an error message names, by key."""
     return [OPTIONS[word].key for word in re.findall(r"\w+", text) if word in OPTIONS]
 
 
 def written(text: str, name: Callable[[str], str]) -> str:
-    """A refusal with its options as the user wrote them: `name` makes that of a key. A name of one
-    word, which may be just a word, counts where its part stands before it."""
+    """An error message with its options as the user wrote them; `name` converts a key. A name of a
+    single word may be an ordinary word: it counts only after the name of its section."""
 
     def replaced(found: re.Match[str]) -> str:
         part, word = found["part"] or "", found["word"]
@@ -256,7 +257,7 @@ def written(text: str, name: Callable[[str], str]) -> str:
 
 
 def _misplaced_hosts(topology: Topology) -> Iterator[Problem]:
-    """Hosts without the launcher that reaches them, and equal ones."""
+    """Errors of hosts: hosts without the launcher that uses them, and duplicate hosts."""
     if topology.hosts and topology.launcher != "agents":
         text = f"launcher is {topology.launcher}, which reaches no hosts: make it agents"
         yield Problem(("hosts",), text)
@@ -270,7 +271,7 @@ def _misplaced_hosts(topology: Topology) -> Iterator[Problem]:
 
 
 def _unsummed(topology: Topology) -> Iterator[Problem]:
-    """Each said once, where it was said."""
+    """Errors of missing checksums; each once, at the field that caused it."""
     found: dict[Place, str] = {}
     for i, pool in enumerate(topology.pools):
         its = WorkerSettings(**settings(WorkerSettings, given(topology.options_of(pool))))
@@ -283,7 +284,7 @@ def _unsummed(topology: Topology) -> Iterator[Problem]:
 
 
 def _unprotected(topology: Topology) -> Iterator[Problem]:
-    """Each option once, where it was given."""
+    """Errors of unprotected pages; each once, at the option that caused it."""
     found: dict[Place, str] = {}
     for i, pool in enumerate(topology.pools):
         its = WorkerSettings(**settings(WorkerSettings, given(topology.options_of(pool))))
@@ -303,8 +304,8 @@ def _unprotected(topology: Topology) -> Iterator[Problem]:
 
 
 def _strangers(topology: Topology) -> Iterator[Problem]:
-    """Pools whose workers the router would never pair: their models' numbers differ, or pages of
-    one cannot be made of those of the other."""
+    """Errors of pools whose workers the router would never pair: they compute differently, or pages
+    of one cannot be converted into those of the other."""
     first = topology.pools[0]
     alike = ["engine", "dtype", "weights", "exact"]
     if _said(topology, first, "exact"):  # holds for equal numbers of ranks, and pages of one dtype
@@ -324,7 +325,8 @@ def _strangers(topology: Topology) -> Iterator[Problem]:
 
 
 def _unmade(topology: Topology, nth: int) -> Iterator[Problem]:
-    """A sender makes FP8 pages of its own, but no others of FP8."""
+    """Errors of a decode pool whose pages a prefill pool cannot make: FP8 pages are converted from
+    others, but not into others."""
     pool = topology.pools[nth]
     ours = _said(topology, pool, "kv_dtype")
     for other in topology.pools:
@@ -338,13 +340,13 @@ def _unmade(topology: Topology, nth: int) -> Iterator[Problem]:
 
 
 def _said(topology: Topology, pool: Pool, name: str) -> object:
-    """What holds for the workers of that pool, if nobody says otherwise too."""
+    """An option of the workers of that pool, or its default."""
     model = topology.model_of(pool)
     return model.engine if name == "engine" else getattr(model.config, name)
 
 
 def _problem(detail: Mapping[str, Any]) -> Problem:
-    """One of pydantic's findings in our words."""
+    """One of pydantic's errors as our own message."""
     place, value = detail["loc"], detail["input"]
     match detail["type"]:
         case "extra_forbidden":

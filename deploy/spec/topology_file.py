@@ -1,4 +1,4 @@
-"""A topology as a YAML file: read with the line of whatever is wrong, and written.
+"""Reads and writes a topology as a YAML file. Errors have the line that they are about.
 
 twolane.yaml:7: pools[1].kv_dtype is 'fp4'; it should be 'auto' or 'fp8'
 """
@@ -25,7 +25,7 @@ _MOST_DEEP = 50
 
 
 def find_topology(name: str) -> Path:
-    """A file, or one of those that come with us by its name alone. Raises `StartError`."""
+    """The path of a topology: a file, or the name of one that is shipped. Raises `StartError`."""
     for path in (Path(name).expanduser(), SHIPPED / f"{name}.yaml"):
         if path.exists() and not path.is_dir():
             return path
@@ -34,7 +34,7 @@ def find_topology(name: str) -> Path:
 
 
 def read_topology(path: Path, *, is_whole: bool = True) -> Topology:
-    """See `parse_topology`. Raises `StartError` with a line for each thing that is wrong."""
+    """Read and parse a file (`parse_topology`). Raises `StartError` with a line for each error."""
     try:
         text = path.read_text(encoding="utf-8")
         _refuse_endless(text)
@@ -61,7 +61,7 @@ def read_topology(path: Path, *, is_whole: bool = True) -> Topology:
 
 
 def write_topology(topology: Topology) -> str:
-    """What `read_topology` makes the same of; fields that say nothing are left out."""
+    """YAML from which `read_topology` makes the same topology; unset fields are left out."""
     value = topology.model_dump(mode="json", exclude_none=True)
     value = {name: part for name, part in value.items() if part or name == "pools"}
     first = ("role", "name", "workers")
@@ -72,7 +72,7 @@ def write_topology(topology: Topology) -> str:
 
 
 class _Indented(yaml.SafeDumper):  # type: ignore[misc]
-    """Lists stand further in than the name of what they are."""
+    """Dumps lists further indented than their key."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         super().increase_indent(flow, False)
@@ -87,7 +87,7 @@ def _at(path: Path, mark: Any) -> str:
 
 
 def _mark(root: Any, place: Place) -> Any:
-    """Where a field stands, or the nearest around it that does."""
+    """The position of a field in the file, or of the nearest field around it."""
     mark = None if root is None else root.start_mark
     node = root
     for part in place:
@@ -104,8 +104,8 @@ def _mark(root: Any, place: Place) -> Any:
 
 
 def _refuse_endless(text: str) -> None:
-    """Raises `yaml.MarkedYAMLError` for what nobody gets to the end of: an alias within what it
-    stands for, or lists in lists in lists."""
+    """Raise `yaml.MarkedYAMLError` for a document that has no end or nests too deeply: an alias
+    inside its own anchor, or lists in lists in lists."""
     around: list[str | None] = []
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
         problem = ""
@@ -122,7 +122,7 @@ def _refuse_endless(text: str) -> None:
 
 
 def _given_twice(node: Any, place: Place) -> list[Problem]:
-    """Of which YAML would take the last in silence."""
+    """Refuse duplicate keys, of which YAML would silently take the last."""
     found: list[Problem] = []
     if isinstance(node, yaml.MappingNode):
         names = [key.value for key, _ in node.value]

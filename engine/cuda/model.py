@@ -100,7 +100,7 @@ class CudaModel:
         if n_decode < n:  # of a chunk, at most the last token is wanted
             out = out.index_select(0, inputs.wanted)
             residual = residual.index_select(0, inputs.wanted)
-        normed = residual.new_empty(residual.shape)
+        normed = self._products.plain_rows_like(residual, arch.hidden_size)
         self._add_norm(out, residual, weights.norm, normed, pdl)
         logits = self._products(normed, weights.head, None, pdl=pdl)
         return (
@@ -159,7 +159,7 @@ class CudaModel:
             queries=queries, bias=layer.qkv_bias, query_norm=layer.q_norm, key_norm=layer.k_norm,
             epsilon=arch.norm_eps, pdl=pdl,
         )  # fmt: skip
-        seen = queries.new_empty(queries.shape)
+        seen = self._products.plain_rows_like(qkv, arch.heads * arch.head_dim).view(queries.shape)
         if n_decode:
             decode_attention(
                 queries[:n_decode], view, i, inputs.tables, plans[window],

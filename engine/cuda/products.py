@@ -8,7 +8,12 @@ from twolane.engine.cpu.exact_products import TiledProduct
 from twolane.engine.cuda.fp8_products import fp8_product
 from twolane.engine.cuda.tuning import DEFAULT_TUNING, Tuning
 from twolane.engine.kernels.launch import card_of
-from twolane.engine.kernels.products.few_rows import PartialSums, can_stream, few_rows_product
+from twolane.engine.kernels.products.few_rows import (
+    PartialSums,
+    can_stream,
+    few_rows_product,
+    padded_empty,
+)
 from twolane.engine.kernels.products.few_rows_plan import FewRowsConfig, config_for, pad_rows
 from twolane.engine.kernels.products.gated_many_rows_plan import (
     CHUNK,
@@ -112,7 +117,11 @@ class Products:
         kernel that fills them can round on the way."""
         if fp8 and not self._is_for_gemv(x):
             return Fp8Rows.empty(len(x), width, device=x.device)
-        return x.new_empty(len(x), width)
+        return self.plain_rows_like(x, width)
+
+    def plain_rows_like(self, x: torch.Tensor, width: int) -> torch.Tensor:
+        """The same, not in FP8."""
+        return padded_empty(x, len(x), width)
 
     def _is_for_gemv(self, x: torch.Tensor) -> bool:
         tuning = self._tuning
@@ -163,7 +172,7 @@ class Products:
         pdl: int,
     ) -> torch.Tensor:
         assert self._sums is not None
-        out = x.new_empty(len(x), len(weight) // (2 if gated else 1))
+        out = padded_empty(x, len(x), len(weight) // (2 if gated else 1))
         few_rows_product(
             x, weight, out=out, sums=self._sums, bias=bias, gated=gated, config=config, pdl=pdl
         )

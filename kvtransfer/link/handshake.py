@@ -10,11 +10,10 @@ from twolane.kvtransfer.layouts.gather import Paging
 from twolane.kvtransfer.link.process_identity import host_identity, start_ticks
 from twolane.kvtransfer.page_lane import PageLane
 from twolane.kvtransfer.transport import Landing
+from twolane.kvtransfer.transport_names import ONE_HOST_ONLY, ONE_KIND_ONLY
 from twolane.layout import LayoutError, parse_layout, unfit
 from twolane.v1 import transfer_pb2
 
-ONE_HOST_ONLY = frozenset({"cuda_ipc", "shm", "unix"})
-ONE_KIND_ONLY = frozenset({"cuda_ipc", "shm"})  # pages of both are in the same kind of memory
 PAGE_LANE_ONLY = frozenset({"tcp"})  # both sides must protect its connections alike
 TRUSTED_FABRIC_ONLY = frozenset({"nixl"})  # readable on the way: across hosts by `trusted_fabric`
 HOST = "host"

@@ -42,7 +42,7 @@ def open_pidfd(pid: int, ticks: int) -> int:
         raise ProcessLookupError(f"{pid} is no process id") from error
     try:
         # Read after opening: had the pid been reused before that, the start time would differ.
-        if start_ticks(pid) != ticks:
+        if start_ticks(pid) != ticks:  # guard: start ticks
             raise ProcessLookupError(f"process {pid} is another one by now")
     except ProcessLookupError:
         os.close(fd)

@@ -29,7 +29,7 @@ import numpy as np
 from twolane.kvtransfer.device import DeviceError, DeviceMemory, SentMemory, region_of
 from twolane.kvtransfer.digests import DEVICE_DIGESTS, HOST_DIGESTS, Pool, agreed_digest
 from twolane.kvtransfer.layouts.sources import MakeConvert, PageMaker, Source, WholePages
-from twolane.kvtransfer.link.handshake import HOST, ONE_HOST_ONLY
+from twolane.kvtransfer.link.handshake import HOST
 from twolane.kvtransfer.page_lane import (
     PLAIN_RECEIVER,
     PLAIN_SENDER,
@@ -39,6 +39,7 @@ from twolane.kvtransfer.page_lane import (
     SenderLane,
 )
 from twolane.kvtransfer.transport import Landing, Outlet
+from twolane.kvtransfer.transport_names import ONE_HOST_ONLY, TRANSPORTS, TRUSTED
 from twolane.kvtransfer.transports.common.addresses import listen_tcp, listen_unix
 from twolane.kvtransfer.transports.common.claims import LandingTable
 from twolane.kvtransfer.transports.common.page_summer import DeviceSummer, HostSummer, PageSummer
@@ -63,9 +64,7 @@ from twolane.layout import parse_layout
 from twolane.rpc.listen import ListenError, is_loopback
 from twolane.v1 import transfer_pb2
 
-TRANSPORTS = ("cuda_ipc", "shm", "unix", "nixl", "tcp")  # best first
 ENCRYPTED_SOCKETS = 4
-TRUSTED = frozenset({"cuda_ipc"})  # no checksums by default: bytes stay on NVLink
 _UNPROVABLE = "no proof that a sender has stopped writing crosses the network"
 AnyPool = Pool | DeviceMemory
 

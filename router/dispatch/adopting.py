@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from twolane.attempt_number import try_of
 from twolane.errors import UnknownSubmissionError
 from twolane.router.dispatch import commands
-from twolane.router.dispatch.adopted import KnownAttempt
 from twolane.router.dispatch.board import Board
 from twolane.router.dispatch.endings import Endings
 from twolane.router.dispatch.recovery import Recovery
+from twolane.router.requests.adopted import KnownAttempt
 from twolane.router.requests.answer import Answer
 from twolane.router.requests.attempt import Attempt
 from twolane.router.requests.request import Job, Request, RequestState

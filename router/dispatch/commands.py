@@ -116,9 +116,10 @@ def peer_gone(epoch: int) -> worker_pb2.SessionRequest:
     return worker_pb2.SessionRequest(peer_gone=worker_pb2.PeerGone(epoch=epoch))
 
 
-def drain(enabled: bool) -> worker_pb2.SessionRequest:
-    return worker_pb2.SessionRequest(drain=worker_pb2.Drain(enabled=enabled))
+def drain(wanted: worker_pb2.Drain) -> worker_pb2.SessionRequest:
+    return worker_pb2.SessionRequest(drain=wanted)
 
 
-def heartbeat() -> worker_pb2.SessionRequest:
-    return worker_pb2.SessionRequest(heartbeat=worker_pb2.Heartbeat())
+def heartbeat(heard: int) -> worker_pb2.SessionRequest:
+    """`heard` is the number of the last message that was processed."""
+    return worker_pb2.SessionRequest(heartbeat=worker_pb2.Heartbeat(heard=heard))

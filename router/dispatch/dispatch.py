@@ -17,16 +17,18 @@ from twolane.errors import TakenOverError, TwolaneError
 from twolane.router.config import RouterConfig
 from twolane.router.dispatch import commands
 from twolane.router.dispatch.admission import Admission
-from twolane.router.dispatch.adopted import KnownAttempt
 from twolane.router.dispatch.adopting import Adopting
 from twolane.router.dispatch.board import Board, NullObserver, Observer, OutMessage
+from twolane.router.dispatch.drain_check import check_ticket, check_undo
 from twolane.router.dispatch.endings import Endings
 from twolane.router.dispatch.events import Events
 from twolane.router.dispatch.fault_boundary import FaultBoundary
 from twolane.router.dispatch.placing import Placing
 from twolane.router.dispatch.recovery import Recovery
 from twolane.router.dispatch.request_clock import RequestClock
+from twolane.router.members.member import Member
 from twolane.router.members.membership import Membership
+from twolane.router.requests.adopted import KnownAttempt
 from twolane.router.requests.answer import Answer
 from twolane.router.requests.request import Job, Request
 from twolane.router.store import Store
@@ -163,6 +165,7 @@ class Dispatcher:
         self.members.opened(epoch, now)
         member = self.members.get(epoch)
         assert member is not None
+        member.heard = member.confirmed = 0
         self._look_after_lost(now)  # it may have taken the place of another incarnation
         self._recovery.session_opened(member, now)
 
@@ -191,17 +194,22 @@ class Dispatcher:
             self.board.send(member.epoch, commands.peer_gone(epoch))
         self._look_after_lost(now)
 
-    def drain(self, worker_id: str, *, undo: bool) -> bool:
-        """False: there is no such worker."""
-        member = self.members.drain(worker_id, undo=undo)
-        if member is None:
-            return False
-        self.board.send(member.epoch, commands.drain(not undo))
-        return True
+    def drain(self, member: Member, *, undo: bool = False, hand_over: bool = False) -> None:
+        """Raises `PreconditionError`: its ticket was taken."""
+        check_undo(member, undo=undo)
+        self.members.drain(member.worker_id, undo=undo, hand_over=hand_over)
+        assert member.drain_wanted is not None
+        self.board.send(member.epoch, commands.drain(member.drain_wanted))
+
+    def take_ticket(self, member: Member, ticket: int) -> None:
+        """Raises `PreconditionError`: it has not given that one."""
+        check_ticket(member, ticket)
+        self.board.send(member.epoch, commands.drain(worker_pb2.Drain(take_ticket=ticket)))
 
     def on_message(self, epoch: int, message: worker_pb2.SessionResponse, now: float) -> None:
         """One message of a worker's session: tokens first, since row news may end what they end."""
-        if self.members.get(epoch) is None:
+        member = self.members.get(epoch)
+        if member is None:
             self.board.drop("unknown_worker")
             return
         self.members.heard(epoch, message.load if message.HasField("load") else None, now)
@@ -210,6 +218,22 @@ class Dispatcher:
             self._tokens(epoch, columns, now)
         for row in message.rows:
             guard.run("told", row.key.submission_id, now, events.row, epoch, row, now)
+        member.heard = message.number or member.heard
+        if message.HasField("load") and message.load.HasField("drain"):
+            self._follow_drain(member, now)
+
+    def _follow_drain(self, member: Member, now: float) -> None:
+        """Its ticket waits for what we confirm."""
+        if member.heard > member.confirmed:
+            member.confirmed = member.heard
+            self.board.send(member.epoch, commands.heartbeat(member.heard))
+        if not member.load.drain.hands_over:
+            return
+        for request, attempt in self.board.attempts_at(member.epoch):
+            if attempt.decode_epoch == member.epoch:
+                name, hand_over = request.job.submission_id, self._recovery.hand_over
+                if self._guard.run("handed over", name, now, hand_over, request, attempt, now):
+                    self.settle(now)  # the next one finds the room that is left
 
     def _tokens(self, epoch: int, columns: worker_pb2.TokenColumns, now: float) -> None:
         role, rows = columns.role, self.board.rows
@@ -240,9 +264,8 @@ class Dispatcher:
         self.board.cancel_due()
         if now >= self._heartbeat_due:
             self._heartbeat_due = now + self._config.membership.heartbeat_s
-            beat = commands.heartbeat()
             for member in self.members:
-                self.board.send(member.epoch, beat)
+                self.board.send(member.epoch, commands.heartbeat(member.heard))
         self._admission.note_servable(self.members.servable_models(), now)
         self._clock.tick(now)
         self.settle(now)

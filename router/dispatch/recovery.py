@@ -17,7 +17,7 @@ from twolane.router.dispatch import commands
 from twolane.router.dispatch.board import Board
 from twolane.router.dispatch.endings import Endings
 from twolane.router.dispatch.fault_boundary import FaultBoundary
-from twolane.router.dispatch.policy import place_decode
+from twolane.router.dispatch.policy import place, place_decode
 from twolane.router.members.member import Member
 from twolane.router.members.worker_view import Need, WorkerView
 from twolane.router.requests.attempt import Attempt, AttemptState
@@ -164,6 +164,23 @@ class Recovery:
         self._board.send(prefill.epoch, to_prefill)
         if to_decode is not None:
             self._board.send(decode.epoch, to_decode)
+        return True
+
+    def hand_over(self, request: Request, attempt: Attempt, now: float) -> bool:
+        """Resume elsewhere what is on a decode worker that is to be emptied, if there is room for
+        it now."""
+        reserve = self._board.config.admission.growth_reserve_tokens
+        need = Need(
+            n_tokens=request.n_tokens,
+            growth_tokens=request.growth_tokens(reserve),
+            avoid=request.avoid,
+        )
+        placement = place(need, self._board.roster.shortlist(need, request.job.model))
+        decode = placement and self._board.members.get(placement.decode.epoch)
+        if not (placement and decode) or placement.decode.rows >= decode.announce.decode_rows:
+            return False  # where it is, it runs; there it would wait
+        if attempt.state is not A.PLACED or not self.retarget(request, now):
+            self.retry(request, "handed_over", now, is_failure=False)
         return True
 
     def session_opened(self, member: Member, now: float) -> None:

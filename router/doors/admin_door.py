@@ -6,19 +6,24 @@ more than a file's rights where it is to be reached from elsewhere.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import grpc
 
-from twolane.errors import InvalidRequestError
+from twolane.errors import PreconditionError, UnavailableError
+from twolane.router.dispatch.drain_check import check_epoch, check_ticket
 from twolane.router.doors.peer_calls import PeerCalls
+from twolane.router.members.member import MemberState
 from twolane.router.router import Router
 from twolane.rpc.call_gate import Context
-from twolane.rpc.handlers import unary
+from twolane.rpc.handlers import unary, unary_stream
 from twolane.v1 import cluster_pb2
 
+_LOOK_EVERY_S = 0.05
+_CONFIRMED_WITHIN_S = 5.0
 ADMIN = "twolane.v1.AdminService"
 MAX_SOCKET_PATH_BYTES = 107  # what the kernel takes
 
@@ -40,6 +45,7 @@ class AdminDoor:
         methods = {
             "GetClusterStatus": unary(cluster_pb2.GetClusterStatusRequest, self._get_status),
             "DrainWorker": unary(cluster_pb2.DrainWorkerRequest, self._drain_worker),
+            "WatchDrain": unary_stream(cluster_pb2.WatchDrainRequest, self._watch_drain),
         }
         return grpc.method_handlers_generic_handler(ADMIN, methods)
 
@@ -51,14 +57,47 @@ class AdminDoor:
     async def _drain_worker(
         self, request: cluster_pb2.DrainWorkerRequest, context: Context
     ) -> cluster_pb2.DrainWorkerResponse:
-        """At all routers: a worker gets nothing new from any."""
-        is_known_elsewhere = await self._peers.drain(request)
-        try:
-            self._router.drain(request.worker_id, undo=request.undo)
-        except InvalidRequestError:
-            if not is_known_elsewhere:
-                raise
+        name = request.worker_id
+        check_epoch(self._router.member(name), request.expect_epoch)
+        if request.take_ticket:
+            await self._take_ticket(name, request.take_ticket)
+        else:
+            self._router.drain(name, undo=request.undo, hand_over=request.hand_over)
+            if request.undo:  # workers tell all routers that they drain; who wanted it, wants it on
+                await self._peers.drain(request)
         return cluster_pb2.DrainWorkerResponse()
+
+    async def _take_ticket(self, worker_id: str, ticket: int) -> None:
+        """Returns when the worker has confirmed it: a drain that others undo at the same time may
+        have come first."""
+        member = self._router.member(worker_id)
+        self._router.take_ticket(worker_id, ticket)
+        try:
+            async with asyncio.timeout(_CONFIRMED_WITHIN_S):
+                while not member.load.drain.is_taken:
+                    check_ticket(member, ticket)
+                    await asyncio.sleep(_LOOK_EVERY_S)
+        except TimeoutError:
+            raise UnavailableError(f"{worker_id} has not confirmed it") from None
+
+    async def _watch_drain(self, request: cluster_pb2.WatchDrainRequest, context: Context) -> None:
+        member = self._router.member(request.worker_id)
+        check_epoch(member, request.expect_epoch)
+        told: cluster_pb2.WatchDrainResponse | None = None
+        while True:
+            if not (member.is_to_drain or member.load.draining):
+                raise PreconditionError(f"{member.worker_id} does not drain")
+            news = cluster_pb2.WatchDrainResponse(
+                worker=member.announce.worker,
+                state=member.state.name.lower(),
+                drain=member.load.drain if member.load.HasField("drain") else None,
+            )
+            if news != told:
+                await context.write(news)
+                told = news
+            if news.drain.has_ticket or member.state is MemberState.GONE:
+                return
+            await asyncio.sleep(_LOOK_EVERY_S)
 
 
 def listen_at(server: grpc.aio.Server, path: str) -> None:

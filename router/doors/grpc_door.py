@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from contextlib import aclosing
 from dataclasses import asdict
+from functools import partial
 
 import grpc
 
 from twolane.errors import InvalidParameterError, InvalidRequestError
+from twolane.router.deliveries import Delivery
+from twolane.router.doors.multiplex import Multiplexed
 from twolane.router.doors.peer_calls import PeerCalls
 from twolane.router.doors.peer_door import cancel_here
 from twolane.router.limits import check_tenant
 from twolane.router.router import Router
 from twolane.rpc.call_gate import CallGate, Context
-from twolane.rpc.handlers import unary, unary_stream
+from twolane.rpc.handlers import streams, unary, unary_stream
 from twolane.security.gate import Gate
 from twolane.security.identity import Role
 from twolane.v1 import inference_pb2
@@ -34,6 +37,12 @@ class Door:
         self._router = router
         self._peers = peers
         self._gate = gate
+        self._streams: set[Multiplexed] = set()
+
+    def end_streams(self) -> None:
+        """The router stops: streams of many answers take no more, and end with those they have."""
+        for stream in self._streams:
+            stream.end()
 
     def handlers(self, calls: CallGate) -> list[grpc.GenericRpcHandler]:
         services = {
@@ -42,6 +51,9 @@ class Door:
                     inference_pb2.GenerateRequest, self._generate, calls, check=self._check_room
                 ),
                 "Resume": unary_stream(inference_pb2.ResumeRequest, self._resume, calls),
+                "Multiplex": streams(
+                    inference_pb2.MultiplexRequest, partial(self._multiplex, calls)
+                ),
                 "Cancel": unary(inference_pb2.CancelRequest, self._cancel, calls),
                 "ListModels": unary(inference_pb2.ListModelsRequest, self._list_models, calls),
                 "GetStatus": unary(inference_pb2.GetStatusRequest, self._get_status, calls),
@@ -66,10 +78,28 @@ class Door:
 
     async def _resume(self, request: inference_pb2.ResumeRequest, context: Context) -> None:
         caller, time_left_s = self._gate.identity(context), context.time_remaining()
-        resuming = self._router.resume(request, caller, time_left_s=time_left_s)
-        async with aclosing(resuming) as answer:
+        opening = self._router.open_resumed(request, caller, time_left_s=time_left_s)
+        async with aclosing((await opening).responses()) as answer:
             async for response in answer:
                 await context.write(response)
+
+    async def _multiplex(self, calls: CallGate, context: Context) -> None:
+        async with calls.entered(context):
+            stream = Multiplexed(context, calls, partial(self._open_answer, context))
+            self._streams.add(stream)
+            try:
+                await stream.run()
+            finally:
+                self._streams.discard(stream)
+
+    async def _open_answer(self, context: Context, start: inference_pb2.AnswerStart) -> Delivery:
+        caller = self._gate.identity(context)  # each time: an API key may count no longer
+        if start.WhichOneof("call") == "resume":
+            left_s = start.timeout_s or None
+            return await self._router.open_resumed(start.resume, caller, time_left_s=left_s)
+        alone = inference_pb2.GenerateRequest()
+        alone.CopyFrom(start.generate)  # else its prompt would keep all of this message
+        return await self._router.open(alone, caller, time_left_s=start.timeout_s or None)
 
     async def _cancel(
         self, request: inference_pb2.CancelRequest, context: Context

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from twolane.router.doors.token_figures import TokenFigures
 from twolane.v1 import cluster_pb2
 
 PAGE_STATES = ("quarantined", "used", "pinned", "cached", "free")
@@ -51,11 +52,9 @@ class RouterMetrics(Collector):
         self._look: Callable[[], cluster_pb2.GetClusterStatusResponse] | None = None
         self._queued = self._histogram("queue", "Admission to first dispatch")
         self._first_token = self._histogram("ttft", "Arrival at the door to first token there")
-        self._gap = self._histogram("gap", "Between two tokens of an answer, at the door")
         self._request = self._histogram("request", "Arrival to the end of the answer", "outcome")
         self._prompt_tokens = self._counter("prompt_tokens", "Tokens of admitted prompts")
-        self._tokens = self._counter("generated_tokens", "Tokens of answers, at the door")
-        self._of_tokens: dict[str, tuple[Histogram, Counter]] = {}  # by model
+        self._of_tokens = TokenFigures(_SECONDS)
         self.registry.register(self)
 
     def watch(self, look: Callable[[], cluster_pb2.GetClusterStatusResponse]) -> None:
@@ -70,22 +69,16 @@ class RouterMetrics(Collector):
 
     def first_token(self, model: str, duration_s: float) -> None:
         self._first_token.labels(model).observe(duration_s)
-        self._tokens.labels(model).inc()
+        self._of_tokens.token(model, None)
 
     def gap(self, model: str, duration_s: float) -> None:
-        """Called for every token: `labels` would take longer than the rest of it."""
-        children = self._of_tokens.get(model)
-        if children is None:
-            children = self._gap.labels(model), self._tokens.labels(model)
-            self._of_tokens[model] = children
-        gap, tokens = children
-        gap.observe(duration_s)
-        tokens.inc()
+        self._of_tokens.token(model, duration_s)
 
     def ended(self, model: str, outcome: str, duration_s: float) -> None:
         self._request.labels(model, outcome).observe(duration_s)
 
     def collect(self) -> Iterable[Metric]:
+        yield from self._of_tokens.collect()
         if self._look is None:
             return
         status = self._look()

@@ -69,10 +69,9 @@ class PeerCalls:
             for submission in answer.submissions
         ]
 
-    async def drain(self, request: cluster_pb2.DrainWorkerRequest) -> bool:
-        """Have all others do it. False: none of them knows the worker."""
-        answers = await self._all(lambda stub, how: stub.DrainWorker(request, **how))
-        return any(not isinstance(answer, Failure) for _, answer in answers)
+    async def drain(self, request: cluster_pb2.DrainWorkerRequest) -> None:
+        """Have all others do it that know the worker."""
+        await self._all(lambda stub, how: stub.DrainWorker(request, **how))
 
     async def _all(
         self, ask: Callable[[Stub, dict[str, object]], Awaitable[AnswerT]]

@@ -141,9 +141,8 @@ class RouterServer:
             worker_door = self._open_worker_door(stack)
             server = self._make_door()
             http = self._open_http()
-            stack.push_async_callback(self._stop_doors, server, http)
-            gate = self._calls
-            door = Door(self.router, self.gates.clients, self._peers)
+            door, gate = Door(self.router, self.gates.clients, self._peers), self._calls
+            stack.push_async_callback(self._stop_doors, server, door, http)
             server.add_handlers(door.handlers(gate))
             server.add_handlers(standard_handlers(self._health, (INFERENCE,), gate))
             config = self._config
@@ -254,10 +253,11 @@ class RouterServer:
         )  # fmt: skip
         return http
 
-    async def _stop_doors(self, server: SharedPort, http: HttpServer | None) -> None:
+    async def _stop_doors(self, server: SharedPort, door: Door, http: HttpServer | None) -> None:
         """New calls are refused; running ones go on at other routers, or get the grace, at both
         doors the same one."""
         await self._health.enter_graceful_shutdown()
+        door.end_streams()
         grace_s = self._config.stop_grace_s
 
         async def stop_grpc() -> None:

@@ -52,7 +52,9 @@ class Member:
         self.load = worker_pb2.LoadReport()
         self.is_open = False  # a session is open: commands can be sent
         self.was_refused = False  # the last dial failed
-        self.drain_wanted: bool | None = None  # by an operator; None: nobody has said
+        self.drain_wanted: worker_pb2.Drain | None = None  # by an operator; None: nobody has said
+        self.heard = 0  # the number of the last message of its session
+        self.confirmed = 0  # the last of them that it knows to be heard
         self.last_heard = now
         self.last_given = 0  # the number of the latest prompt that it was given
         self.gone_at: float | None = None
@@ -78,6 +80,11 @@ class Member:
         session is open, or being opened."""
         is_there = self.is_open or (self.state is S.JOINING and not self.was_refused)
         return is_there and self.state is not S.GONE and now - self.last_heard <= suspicion_s
+
+    @property
+    def is_to_drain(self) -> bool:
+        """As far as this router was told by an operator."""
+        return self.drain_wanted is not None and self.drain_wanted.enabled
 
     @property
     def is_stuck(self) -> bool:

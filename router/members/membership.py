@@ -172,26 +172,33 @@ class Membership:
             self._suspect(member, "its step does not end")
             self._lost.append(member)
             return
-        wanted = S.DRAINING if member.drain_wanted or member.load.draining else S.ALIVE
+        wanted = S.DRAINING if member.is_to_drain or member.load.draining else S.ALIVE
         if member.is_open and member.state is not wanted:
             self._advance(member, wanted, "its session is open")
             self._looks.put(epoch, now + self._config.suspicion_s)
 
-    def drain(self, worker_id: str, *, undo: bool) -> Member | None:
-        """No new work for this worker, or again. None if there is no such worker."""
-        found: Member | None = None
+    def named(self, worker_id: str) -> Member | None:
+        """The incarnation that is not gone, the one with a session if there are two. None if there
+        is no such worker."""
+        ours = [self._members[epoch] for epoch in self._of_worker.get(worker_id, ())]
+        here = [member for member in ours if member.state is not S.GONE]
+        return max(here, key=lambda member: member.is_open, default=None)
+
+    def drain(
+        self, worker_id: str, *, undo: bool = False, hand_over: bool = False
+    ) -> Member | None:
+        """No new work for this worker, or again. Returns as `named`."""
+        wish = worker_pb2.Drain(enabled=not undo, hand_over=hand_over and not undo)
         for member in [self._members[epoch] for epoch in self._of_worker.get(worker_id, ())]:
             if member.state is not S.GONE:
-                member.drain_wanted = not undo
+                member.drain_wanted = wish
                 if undo:
                     # until its next report says the same
                     member.load.draining = False
                 wanted = S.ALIVE if undo else S.DRAINING
                 if member.state in (S.ALIVE, S.DRAINING) and member.state is not wanted:
                     self._advance(member, wanted, "an operator wants it")
-                if found is None or member.is_open:  # another may not have answered yet
-                    found = member
-        return found
+        return self.named(worker_id)
 
     def report_gone(self, epoch: int, now: float, *, host: str | None = None) -> None:
         """The proof that no process of this epoch runs. With a `host` it is the word of its agent,

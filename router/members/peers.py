@@ -29,9 +29,9 @@ class Peers:
                 self._named[router.router_id] = now, router
         return [self._own, *(router for _, router in self._named.values())]
 
-    def client_doors(self, now: float) -> list[str]:
-        """host:port of the gRPC doors of the others, then of our own."""
-        self._forget(now)
+    def client_doors(self) -> list[str]:
+        """host:port of the gRPC doors of the others, as of the last word of a worker, then of our
+        own."""
         known = [*(router for _, router in self._named.values()), self._own]
         return [router.grpc_endpoint for router in known if router.grpc_endpoint]
 

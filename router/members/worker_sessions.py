@@ -6,6 +6,8 @@ import asyncio
 
 from twolane.router.background import Background
 from twolane.router.config import MembershipConfig
+from twolane.router.members.member import MemberState
+from twolane.router.members.membership import Membership
 from twolane.router.members.session import SessionListener, WorkerDialer, WorkerSession
 from twolane.rpc.link import LinkBrokenError
 from twolane.v1 import worker_pb2
@@ -41,6 +43,13 @@ class WorkerSessions:
         if epoch in self._sessions:
             _, task = self._sessions.pop(epoch)
             task.cancel()
+
+    def close_gone(self, members: Membership) -> None:
+        """Those of members that are no more."""
+        for epoch in members.take_gone():
+            member = members.get(epoch)
+            if member is None or member.state is MemberState.GONE:
+                self.close(epoch)
 
     def send(self, epoch: int, command: worker_pb2.SessionRequest) -> None:
         """Lost where no session is open: the dispatcher asks again when it is back."""

@@ -2,17 +2,18 @@
 been sent yet.
 
     events of the workers ──> add ──> tokens (kept: a resume needs them)
-                                └───> text ──> stop strings ──> unsent ──> take ──> one response
+                                └───> text ──> stop strings ──> unsent ──> take ──> one piece
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from twolane.router.requests.piece import Piece
 from twolane.router.text.answer_text import AnswerText
 from twolane.router.text.detokenizer import Detokenizer
 from twolane.rpc.columns import GOES_ON, Logprobs
-from twolane.v1 import inference_pb2, sampling_pb2
+from twolane.v1 import sampling_pb2
 
 
 class Answer:
@@ -64,22 +65,16 @@ class Answer:
         if self._text is not None:
             self._text.end()
 
-    def take(self) -> inference_pb2.GenerateResponse | None:
-        """Everything unsent, as one response; None if there is nothing."""
+    def take(self) -> Piece | None:
+        """Everything unsent, as one piece; None if there is nothing."""
         text = self._take_text()
         first, self._n_sent = self._n_sent, len(self.tokens)
         if first == self._n_sent and not text:
             return None
-        response = inference_pb2.GenerateResponse(text=text)
-        for index in range(first, self._n_sent):
-            response.tokens.add(index=index, token_id=self.tokens[index])
-        for index, (logprob, top) in self._logprobs.items():
-            token = response.tokens[index - first]
-            token.logprob = logprob
-            for token_id, its_logprob in top:
-                token.top_logprobs.add(token_id=token_id, logprob=its_logprob)
-        self._logprobs.clear()
-        return response
+        if not self._logprobs:
+            return Piece(first, self.tokens[first:], text)
+        logprobs, self._logprobs = self._logprobs, {}
+        return Piece(first, self.tokens[first:], text, logprobs)
 
     def _take_text(self) -> str:
         text = "" if self._text is None else self._text.take()

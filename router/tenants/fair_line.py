@@ -9,7 +9,7 @@ tenant starts before it, so that nobody saves up turns by not asking:
     blue             |— 300 —|                   comes late, and starts at the virtual time:
                      ^ virtual time              it goes next, or after one of red's
 
-Within a tenant the order is that of arrival.
+Within a tenant the order is that of arrival. Who gives way when the queue is full: `backlog.py`.
 """
 
 from __future__ import annotations

@@ -17,11 +17,20 @@ from twolane.router.text.stops import StopWatch
 class AnswerText:
     """Owned by one answer. The text of its first `min_tokens` is not searched for stop strings."""
 
-    __slots__ = ("_detokenizer", "_is_over", "_min_tokens", "_n_tokens", "_stops", "_unsent")
+    __slots__ = (
+        "_detokenizer",
+        "_has_stops",
+        "_is_over",
+        "_min_tokens",
+        "_n_tokens",
+        "_stops",
+        "_unsent",
+    )
 
     def __init__(self, detokenizer: Detokenizer, stops: Sequence[str], min_tokens: int) -> None:
         self._detokenizer = detokenizer
         self._stops = StopWatch(stops)
+        self._has_stops = bool(stops)
         self._min_tokens = min_tokens
         self._n_tokens = 0
         self._is_over = False
@@ -46,14 +55,15 @@ class AnswerText:
 
     def take(self) -> str:
         """The text that is final and has not been taken yet."""
-        text = "".join(self._unsent)
-        self._unsent.clear()
+        unsent = self._unsent
+        text = unsent[0] if len(unsent) == 1 else "".join(unsent)
+        unsent.clear()
         return text
 
     def _feed(self, piece: str) -> bool:
         if not piece:
             return False
-        if self._n_tokens < self._min_tokens:
+        if self._n_tokens < self._min_tokens or not self._has_stops:
             self._unsent.append(piece)
             return False
         emitted, self._is_over = self._stops.feed(piece)

@@ -34,10 +34,17 @@ class TokenBytes:
         self._tokenizer = tokenizer
         self._before: list[int] = tokenizer.encode("a", add_special_tokens=False).ids[-1:]
         self._before_text = self._decode(self._before)
+        self._known: dict[int, bytes] = {}  # at most the vocabulary
 
     def of(self, token_id: int) -> bytes:
         """UTF-8, or part of a character. A special token is its name; an id beyond the vocabulary
         is nothing."""
+        known = self._known.get(token_id)
+        if known is None:
+            known = self._known[token_id] = self._spell(token_id)
+        return known
+
+    def _spell(self, token_id: int) -> bytes:
         text = self._decode([*self._before, token_id])
         if text.startswith(self._before_text):
             text = text[len(self._before_text) :]

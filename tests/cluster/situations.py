@@ -78,15 +78,21 @@ def pairs(situation: Situation) -> set[tuple[object, ...]]:
 
 
 def pairwise() -> list[Situation]:
-    """Every two values that go together meet in one of these. Greedy; sparing with setups."""
-    candidates = everything()
-    missing = set().union(*map(pairs, candidates))
+    """Every two values that go together meet in one of these. Few setups first, as starting a
+    cluster takes longest, then few situations on them; both are chosen greedily."""
+    groups = by_setup(everything())
+    reach = {setup: set().union(*map(pairs, group)) for setup, group in groups.items()}
+    missing = set().union(*reach.values())
+    candidates: list[Situation] = []
+    unreached = set(missing)
+    while unreached:
+        setup = max(reach, key=lambda each: len(reach[each] & unreached))
+        candidates += groups[setup]
+        unreached -= reach[setup]
     chosen: list[Situation] = []
-    setups: set[Setup] = set()
     while missing:
-        best = max(candidates, key=lambda s: (len(pairs(s) & missing), s.setup in setups))
+        best = max(candidates, key=lambda situation: len(pairs(situation) & missing))
         chosen.append(best)
-        setups.add(best.setup)
         missing -= pairs(best)
     return chosen
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.cluster.real_cluster import settled
 from twolane import Client, Completion
-from twolane.testing import start_local
+from twolane.testing import LocalCluster, start_local
 
 WORKERS = "workers: {device: cpu, threads: 1, dtype: float32, step_tokens: 120, kv_bytes: 16000000}"
 LENGTHS = (1, 63, 64, 200, 600)  # in chunks that end inside pages
@@ -44,54 +45,63 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, ...]]:
         return [completion.token_ids for completion in completions(client)]
 
 
-@pytest.mark.timeout(180)
-@pytest.mark.parametrize(
-    ("p", "d", "transport", "page_tokens"),
-    [*QUICK, *(pytest.param(*values, marks=pytest.mark.soak) for values in SOAK)],
+@dataclass(frozen=True)
+class Sides:
+    """A cluster, the ranks of its two workers, their transport, and the tokens of their pages."""
+
+    cluster: LocalCluster
+    ranks: dict[str, int]
+    transport: str
+    page_tokens: tuple[int, int]
+
+
+@pytest.fixture(
+    scope="module",
+    params=[*QUICK, *(pytest.param(values, marks=pytest.mark.soak) for values in SOAK)],
+    ids=lambda values: "-".join(map(str, values[:3])),
 )
-async def test_answers_do_not_depend_on_the_ranks_and_pages_of_either_side(
-    p: int,
-    d: int,
-    transport: str,
-    page_tokens: tuple[int, int],
-    expected: list[tuple[int, ...]],
-    tmp_path: Path,
-) -> None:
+def sides(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Sides]:
+    p, d, transport, page_tokens = request.param
     pools = [
         f"  - {{role: {role}, tensor_parallel: {n}, page_tokens: {size}}}"
         for role, n, size in zip(("prefill", "decode"), (p, d), page_tokens, strict=True)
     ]
-    (tmp_path / "t.yaml").write_text("\n".join([WORKERS, "pools:", *pools, ""]))
-    with start_local(
-        topology=tmp_path / "t.yaml", launcher="process", transport=[transport]
-    ) as cluster:
-        with cluster.client() as client:
-            found = completions(client)
-        assert [completion.token_ids for completion in found] == expected
-        for n, completion in zip(LENGTHS, found, strict=True):
-            assert completion.ledger.attempts == 1
-            assert completion.ledger.transfer_pages == -(-n // page_tokens[1])
-        status = await settled(cluster, 2)
-        seen = {w.worker_id: (len(w.devices), w.transports[0].transport) for w in status.workers}
-        assert seen == {"prefill-0": (p, transport), "decode-0": (d, transport)}
+    file = tmp_path_factory.mktemp("sides") / "t.yaml"
+    file.write_text("\n".join([WORKERS, "pools:", *pools, ""]))
+    with start_local(topology=file, launcher="process", transport=[transport]) as cluster:
+        yield Sides(cluster, {"prefill-0": p, "decode-0": d}, transport, page_tokens)
+
+
+@pytest.mark.timeout(180)
+async def test_answers_do_not_depend_on_the_ranks_and_pages_of_either_side(
+    sides: Sides, expected: list[tuple[int, ...]]
+) -> None:
+    with sides.cluster.client() as client:
+        found = completions(client)
+    assert [completion.token_ids for completion in found] == expected
+    for n, completion in zip(LENGTHS, found, strict=True):
+        assert completion.ledger.attempts == 1
+        assert completion.ledger.transfer_pages == -(-n // sides.page_tokens[1])
+    status = await settled(sides.cluster, 2)
+    seen = {w.worker_id: (len(w.devices), w.transports[0].transport) for w in status.workers}
+    assert seen == {name: (n, sides.transport) for name, n in sides.ranks.items()}
 
 
 @pytest.mark.timeout(180)
 def test_a_rank_that_dies_takes_its_worker_and_no_answer(
-    expected: list[tuple[int, ...]], tmp_path: Path
+    sides: Sides, expected: list[tuple[int, ...]]
 ) -> None:
-    pools = "[{role: prefill, tensor_parallel: 2}, {role: decode, tensor_parallel: 2}]"
-    (tmp_path / "t.yaml").write_text(f"{WORKERS}\npools: {pools}\n")
-    with (
-        start_local(topology=tmp_path / "t.yaml", launcher="process") as cluster,
-        cluster.client() as client,
-    ):
+    """Of the side that has several. Last, as the worker that comes back has another epoch."""
+    cluster = sides.cluster
+    with cluster.client() as client:
         prompt = [(i * 37 + 5) % 1990 + 3 for i in range(300)]
         ask = partial(client.generate, token_ids=prompt, temperature=0, ignore_eos=True)
         before = ask(max_tokens=200)
-        for victim in ("prefill-0", "decode-0"):
+        for victim in (name for name, n in sides.ranks.items() if n > 1):
             ranks = psutil.Process(cluster.pid(victim)).children()
-            assert len(ranks) == 2
+            assert len(ranks) == sides.ranks[victim]
             after = len(cluster.events)
             with ThreadPoolExecutor(1) as pool:
                 answer = pool.submit(ask, max_tokens=200)

@@ -19,9 +19,9 @@ from twolane.errors import TakenOverError, UnavailableError, UnknownSubmissionEr
 from twolane.params import SamplingParams
 from twolane.router.config import DispatchConfig, MembershipConfig, RouterConfig
 from twolane.router.members.membership import NameTakenError
-from twolane.router.requests.request import Label
 from twolane.router.router import Router
-from twolane.router.store import ADMITTED, LocalStore, Verdict
+from twolane.router.store import ADMITTED, Ask, LocalStore, Verdict
+from twolane.router.testing.client import resume
 from twolane.rpc.link import LinkBrokenError
 from twolane.rpc.params import params_to_proto
 from twolane.testing.links import MemoryLink
@@ -37,8 +37,8 @@ class SharedStore(LocalStore):
         super().__init__()
         self.is_lost = False
 
-    def claim(self, label: Label, submission_id: str) -> Verdict:
-        return ADMITTED if self.is_lost else super().claim(label, submission_id)
+    async def admit(self, ask: Ask) -> Verdict:
+        return ADMITTED if self.is_lost else await super().admit(ask)
 
     def release(self, submission_id: str, n_tokens: int) -> None:
         if not self.is_lost:
@@ -266,13 +266,14 @@ class _Client:
         submission_id, token = self._first.submission_id, self._first.resume_token
         if not self._is_lost:
             self._cluster.n_resumed += 1
-            return router.resume(
+            return resume(
+                router,
                 inference_pb2.ResumeRequest(
                     submission_id=submission_id,
                     resume_token=token,
                     takeover=self._takeover,
                     n_tokens=len(self.tokens),
-                )
+                ),
             )
         self._is_lost = False
         self._cluster.n_regenerated += 1

@@ -48,6 +48,7 @@ LISTENERS: Mapping[str, Mapping[str, str]] = {
     "clients": {
         "twolane.v1.InferenceService/Generate": "client",
         "twolane.v1.InferenceService/Resume": "client",
+        "twolane.v1.InferenceService/Multiplex": "client",
         "twolane.v1.InferenceService/Cancel": "client",
         "twolane.v1.InferenceService/ListModels": "client",
         "twolane.v1.InferenceService/GetStatus": "client",
@@ -63,6 +64,7 @@ LISTENERS: Mapping[str, Mapping[str, str]] = {
     "operators": {  # a socket that is its user's alone: whoever reaches it is an operator
         "twolane.v1.AdminService/GetClusterStatus": "",
         "twolane.v1.AdminService/DrainWorker": "",
+        "twolane.v1.AdminService/WatchDrain": "",
         **dict.fromkeys((*HEALTH, *REFLECTION), ""),
     },
     "controller": {  # as the operators' socket

@@ -10,8 +10,8 @@ pytest.importorskip("triton")
 import torch
 
 from twolane.engine.kernels.pdl import APART, EARLY, OVERLAP
-from twolane.engine.kernels.products.few_rows import PartialSums, few_rows_product
-from twolane.engine.kernels.products.few_rows_plan import FewRowsConfig, stages_for
+from twolane.engine.kernels.products.few_rows import PartialSums, few_rows_product, padded_empty
+from twolane.engine.kernels.products.few_rows_plan import FewRowsConfig, pad_rows, stages_for
 from twolane.engine.kernels.rows.norm import rms_norm
 from twolane.engine.kernels.rows.silu import reference_silu_mul
 from twolane.engine.kernels.testing import relative_error
@@ -57,6 +57,19 @@ def cut(
     return FewRowsConfig(
         half=half, pair=pair, block_in=block_in, stages=stages, split=split, programs=programs
     )
+
+
+@pytest.mark.parametrize("rows", [9, 24, 40, 80])
+@pytest.mark.parametrize("gated", [False, True])
+def test_padding_behind_the_rows_changes_no_bit(rows: int, gated: bool) -> None:
+    x = padded_empty(torch.empty(0, dtype=BF16, device="cuda"), rows, 4096)
+    x.as_strided((pad_rows(rows), 4096), (4096, 1)).fill_(torch.nan)
+    x.copy_(random(rows, 4096))
+    weight = random(2048 * (1 + gated), 4096) / 64
+    outs = [torch.full((rows, 2048), torch.nan, device="cuda", dtype=BF16) for _ in range(2)]
+    for rows_in, out in zip((x, x.clone()), outs, strict=True):
+        few_rows_product(rows_in, weight, out=out, gated=gated, sums=poisoned_sums())
+    assert torch.equal(*outs)
 
 
 @pytest.mark.parametrize("rows", [8, 16, 32, 64, 128])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -86,6 +87,9 @@ def test_a_worker_comes_back_on_its_own_cards_once_the_dead_has_let_go_of_them(
         held = sum(b - now > SLACK_BYTES for b, now in zip(before, free_bytes(), strict=True))
         assert held <= len(given) - 1
         cluster.wait_for("started", victim, after=n_events, timeout_s=300)
+        end_s = time.monotonic() + 30.0  # until the router has heard of it
+        while victim not in devices(cluster):
+            assert time.monotonic() < end_s
         assert devices(cluster)[victim] == given[victim]
         assert tokens(cluster) == expected
     now = free_bytes()

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.hosts.fake_hosts import Host
+from tests.hosts.fake_hosts import Host, Network
 
 PYTHON = f"{sys.executable} -P"
 _RAY = f"{PYTHON} -m ray.scripts.scripts"
@@ -32,9 +32,10 @@ _SMALL = "--num-cpus 1 --object-store-memory 80000000 --disable-usage-stats --bl
 class RayHosts:
     """The head on the first host, a raylet on each other one."""
 
-    def __init__(self, hosts: list[Host], log_dir: Path) -> None:
-        self.hosts = hosts
-        self.address = f"{hosts[0].ip}:{_PORT}"
+    def __init__(self, network: Network, log_dir: Path) -> None:
+        self.network = network
+        self.hosts = [network.host("a"), network.host("b")]
+        self.address = f"{self.hosts[0].ip}:{_PORT}"
         self._log_dir = log_dir
         values = " ".join(f"{name}={value}" for name, value in _ENV.items())
         self._env = f"env -u TWOLANE_SECRET_FILE {values}"
@@ -81,15 +82,36 @@ class RayHosts:
 
     def kill(self, host: Host, program: str, number: signal.Signals = signal.SIGKILL) -> list[int]:
         """Send a signal to the processes whose program, or title, ends so; returns their pids."""
-        pids = [pid for pid in host.pids() if _program(pid).endswith(program)]
+        pids = self.pids(host, program)
         assert pids, f"no {program} on {host.name}"
         for pid in pids:
             os.kill(pid, number)
         return pids
 
+    def pids(self, host: Host, program: str) -> list[int]:
+        """Of the processes there whose program, or title, ends so."""
+        return [pid for pid in host.pids() if _program(pid).endswith(program)]
+
+    def term(self, host: Host) -> int:
+        """Of the controller whose commands its agent takes."""
+        (path,) = (host.root / "tmp/home/.twolane").glob("*/*/term")
+        return int(json.loads(path.read_text())["number"])
+
+    def workers(self, host: Host) -> list[int]:
+        """The pids of workers there that have not ended."""
+        return [pid for pid in host.pids() if b"twolane.deploy\0worker" in command_of(pid)]
+
+    def kill_actor(self, prefix: str) -> None:
+        """The one of ours whose name begins so, for good."""
+        kill = (
+            "import ray; from twolane.deploy.ray_cluster.connection import *; "
+            f"connect('auto', 'default'); (name,) = our_actors('{prefix}'); kill_actor(name)"
+        )
+        self.hosts[0].run(f'{self._env} {PYTHON} -c "{kill}"')
+
     def ours(self, host: Host) -> list[str]:
-        """The command lines of our processes and actors there."""
-        lines = host.run("ps -eo args --no-headers").splitlines()
+        """The pids, their parents' and the command lines of our processes and actors there."""
+        lines = host.run("ps -eo pid,ppid,args --no-headers").splitlines()
         marks = ("twolane.deploy", "ray::AgentActor", "ray::ControllerActor", "ray::SeatActor")
         return [line for line in lines if any(mark in line for mark in marks)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.hosts.certificates import FLAGS, give_certificates
 from tests.hosts.fake_hosts import Host, Network
 from tests.hosts.ray_hosts import wait_until
 from twolane.admin import AdminClient
+from twolane.cli.controller import ControllerClient
 from twolane.rpc.secret import new_secret
 from twolane.status import ClusterStatus
 
@@ -72,6 +74,18 @@ class Cluster:
         with AdminClient(f"unix:{socket}") as admin:
             return admin.status()
 
+    def epoch(self, name: str) -> int:
+        """Of a worker that is alive; 0: it is not."""
+        alive = [
+            w.epoch for w in self.status().workers if (w.worker_id, w.state) == (name, "alive")
+        ]
+        return alive[0] if alive else 0
+
+    def say_off(self, host: str) -> str:
+        (socket,) = (self.hosts[0].root / "tmp").glob("twolane-*/ctl.sock")
+        with ControllerClient(f"unix:{socket}") as controller:
+            return controller.say_off(host)
+
 
 def test_a_cluster_over_agents_answers_as_one_machine_does_and_takes_a_host_back(
     network: Network, tmp_path: Path
@@ -104,7 +118,7 @@ def _ours(hosts: list[Host]) -> int:
     return sum(host.run("ps -eo args").count("-m twolane.") for host in hosts)
 
 
-def test_nothing_is_started_on_a_frozen_hosts_seats_and_its_agent_proves_deaths_again(
+def test_a_frozen_hosts_seats_stay_empty_until_a_proof_frees_them(
     network: Network, tmp_path: Path
 ) -> None:
     cluster = Cluster(network, tmp_path)
@@ -121,6 +135,16 @@ def test_nothing_is_started_on_a_frozen_hosts_seats_and_its_agent_proves_deaths_
     assert "died" not in {event["kind"] for event in cluster.events()}
     assert {w.worker_id: w.epoch for w in cluster.status().workers} == before
     assert "proof of class A" in a.run(f"{PYTHON} twolane.cli fence decode-0", timeout_s=120)
-    n_events = len(cluster.events())
-    cluster.until("started", "decode-0", after=n_events - 3)
+    cluster.until("started", "decode-0", after=len(cluster.events()) - 3)
+    former = cluster.epoch("decode-0")
+    b.kill()
+    n_events, at_s = len(cluster.events()), time.monotonic()
+    assert cluster.say_off("b") == "b is off: proof of class C"
+    assert "class C" in cluster.until("died", "decode-0", after=n_events)["text"]
+    print(f"proven {time.monotonic() - at_s:.2f} s after its host was off")
+    cluster.hosts[1] = network.reboot(b)
+    give_certificates(cluster.hosts, ["prefill-0", "decode-0"])
+    cluster.start_agent(cluster.hosts[1])
+    cluster.until("started", "decode-0", after=n_events)
+    wait_until(lambda: cluster.epoch("decode-0") not in (former, 0), WITHIN_S)
     assert a.run(f"{PYTHON} twolane.cli down", timeout_s=120) == "stopped\n"

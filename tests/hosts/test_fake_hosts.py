@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import socket
@@ -13,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.hosts.fake_hosts import Host, Network
+from tests.hosts.ray_hosts import wait_until
+from twolane.kvtransfer.transports.common.tcp_silence import is_mute
 
 # answers each line of each connection with the same line
 ECHO = """
@@ -120,6 +123,27 @@ def test_loss_loses_some_packets(network: Network) -> None:
     arrived = re.search(r"counter packets (\d+)", b.run("nft list chain inet faults input"))
     assert arrived is not None
     assert 600 < int(arrived[1]) < 800
+
+
+def test_a_connection_is_mute_when_packets_get_lost_and_not_when_nobody_reads(
+    network: Network, log: Path
+) -> None:
+    host = network.host("a")
+    echo(host, log)
+    with socket.create_connection((host.ip, 7300)) as connection:
+        connection.setblocking(False)
+        host.freeze()
+        end_s = time.monotonic() + 3
+        while time.monotonic() < end_s:  # for longer than it takes below
+            with contextlib.suppress(BlockingIOError):
+                connection.send(b"x" * 65536)
+            assert not is_mute(connection)
+        host.thaw()
+    with socket.create_connection((host.ip, 7300)) as connection:
+        assert not is_mute(connection)
+        host.run("nft insert rule inet faults input tcp dport 7300 drop")
+        connection.sendall(b"x\n")
+        wait_until(lambda: is_mute(connection), 60)
 
 
 def test_a_frozen_host_says_nothing_until_it_thaws(network: Network, log: Path) -> None:

@@ -17,10 +17,11 @@ from tests.hosts.answers import answers_at, one_machines_answers
 from tests.hosts.certificates import FLAGS, give_certificates
 from tests.hosts.fake_hosts import Network
 from tests.hosts.load import Load, load_on, until
-from tests.hosts.ray_hosts import RayHosts, command_of, wait_until
+from tests.hosts.ray_hosts import RayHosts, wait_until
 from twolane.admin import AdminClient
 from twolane.status import ClusterStatus
 
+AGENT, CONTROLLER = "ray::AgentActor", "ray::ControllerActor"  # titles
 OPTIONS = "--host {ip} --ports 7300-7399 --insecure"
 pytestmark = pytest.mark.timeout(300)
 
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.timeout(300)
 @pytest.fixture(scope="module")
 def ray() -> Iterator[RayHosts]:
     with tempfile.TemporaryDirectory() as log_dir, Network() as network:
-        ray = RayHosts([network.host("a"), network.host("b")], Path(log_dir))
+        ray = RayHosts(network, Path(log_dir))
         ray.start()
         yield ray
 
@@ -64,13 +65,41 @@ def test_a_cluster_over_two_hosts_answers_as_one_machine_does_and_leaves_nothing
     wait_until(lambda: not (ray.ours(a) + ray.ours(b)), 10)
 
 
+def test_down_ends_what_runs_on_a_host_whose_agent_is_lost(ray: RayHosts) -> None:
+    a, b = ray.hosts
+    ray.up(a, f"--engine fake --prefill 1 --decode 1 {OPTIONS.format(ip=a.ip)}")
+    ray.kill(b, AGENT)  # a worker that an agent has found is no child of it, and lives on
+    wait_until(lambda: len(ray.ours(b)) == 2, 60)
+    ray.kill_actor("agent-b-")
+    wait_until(lambda: ray.pids(b, AGENT) == [], 20)
+    assert len(ray.ours(b)) == 1
+    ray.down(a)
+    wait_until(lambda: not (ray.ours(a) + ray.ours(b)), 10)
+
+
+@asynccontextmanager
+async def seats_held_once(ray: RayHosts) -> AsyncIterator[None]:
+    """Each host has two seats: no third worker is ever there, as long as this lasts."""
+
+    async def look() -> None:
+        while True:
+            for host in ray.hosts:
+                assert len(ray.workers(host)) <= 2, f"{host.name} has {ray.ours(host)}"
+            await asyncio.sleep(0.2)
+
+    async with asyncio.TaskGroup() as tasks:
+        looking = tasks.create_task(look())
+        yield
+        looking.cancel()
+
+
 @asynccontextmanager
 async def under_load(ray: RayHosts) -> AsyncIterator[Load]:
     """A cluster of fake engines, two workers of each role, and streams before, during and after."""
     a = ray.hosts[0]
     options = f"--engine fake --prefill 2 --decode 2 {OPTIONS.format(ip=a.ip)}"
     (*_, ready) = await asyncio.to_thread(ray.up, a, options)
-    async with load_on(ready["endpoint"], streams=4) as load:
+    async with load_on(ready["endpoint"], streams=4) as load, seats_held_once(ray):
         await until(load, 4)
         yield load
         await until(load, 8)
@@ -97,21 +126,21 @@ async def kill_agents_and_the_controller(ray: RayHosts, load: Load) -> None:
     a, b = ray.hosts
     before = epochs(ray)
     everybody = 3 + 5  # the controller and two agents; the router and four workers
-    ray.kill(a, "ray::ControllerActor")
-    ray.kill(b, "ray::AgentActor")
-    await in_time(lambda: len(ray.ours(a) + ray.ours(b)) == everybody, 60)
+    term = ray.term(b)
+    ray.kill(a, CONTROLLER)
+    ray.kill(b, AGENT)
+    await in_time(lambda: ray.term(b) > term and len(ray.ours(a) + ray.ours(b)) == everybody, 60)
     load.check(silence_s=5.0)
     assert epochs(ray) == before, "what served serves on"
 
 
 async def kill_a_worker(ray: RayHosts, load: Load) -> None:
-    b, before = ray.hosts[1], epochs(ray)
-    worker = next(pid for pid in b.pids() if b"twolane.deploy\0worker" in command_of(pid))
-    os.kill(worker, signal.SIGKILL)
+    before = epochs(ray)
+    os.kill(ray.workers(ray.hosts[1])[0], signal.SIGKILL)
 
     def is_back() -> bool:
         now = epochs(ray)
-        return len(now) == 4 and now != before
+        return len(now) == 4 and sum(now[name] != before[name] for name in now) == 1
 
     await in_time(is_back, 60)
 
@@ -130,10 +159,16 @@ async def lose_the_control_store(ray: RayHosts, load: Load, for_s: float = 5.0) 
 async def kill_a_raylet(ray: RayHosts, load: Load) -> None:
     """And start another one on its host."""
     b = ray.hosts[1]
+    (old,) = ray.pids(b, AGENT)
     ray.kill(b, "/raylet")
     await until(load, 4)
     ray.start_on(b)
-    await in_time(lambda: len(ray.ours(b)) == 3 and len(epochs(ray)) == 4, 90)
+
+    def is_back() -> bool:
+        its = ray.pids(b, AGENT)
+        return len(its) == 1 and its != [old] and len(ray.ours(b)) == 3 and len(epochs(ray)) == 4
+
+    await in_time(is_back, 90)
 
 
 async def freeze_a_host(ray: RayHosts, load: Load, for_s: float = 8.0) -> None:
@@ -150,11 +185,29 @@ async def freeze_a_host(ray: RayHosts, load: Load, for_s: float = 8.0) -> None:
     await in_time(lambda: len(epochs(ray)) == 4, 60)
 
 
+async def kill_the_controller_while_a_host_is_frozen(ray: RayHosts, load: Load) -> None:
+    """The next one knows whose seats are lost, and finds the host when it thaws."""
+    a, b = ray.hosts
+    term = ray.term(a)
+    b.freeze()
+    ray.kill(a, CONTROLLER)
+
+    def is_seen() -> bool:
+        seen = next((host for host in status(ray).hosts if host.name == "b"), None)
+        return seen is not None and (seen.state, len(seen.workers)) == ("silent", 2)
+
+    await in_time(lambda: ray.term(a) > term and is_seen(), 60)
+    load.check(silence_s=5.0)
+    b.thaw()
+    await in_time(lambda: ray.term(b) > term and len(epochs(ray)) == 4, 60)
+
+
 FAULTS = (
     kill_agents_and_the_controller,
     kill_a_worker,
     lose_the_control_store,
     freeze_a_host,
+    kill_the_controller_while_a_host_is_frozen,
     kill_a_raylet,
 )
 
@@ -186,3 +239,8 @@ async def test_rays_control_store_may_be_away_for_longer_than_a_minute(ray: RayH
 async def test_a_host_that_ray_calls_dead_keeps_its_seats(ray: RayHosts) -> None:
     async with under_load(ray) as load:
         await freeze_a_host(ray, load, 90.0)
+        before = epochs(ray)
+        b = ray.hosts[1] = ray.network.reboot(ray.hosts[1])
+        ray.start_on(b)
+        await in_time(lambda: len(epochs(ray)) == 4, 90)
+        assert len({*epochs(ray).values()} & {*before.values()}) == 2

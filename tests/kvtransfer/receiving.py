@@ -33,7 +33,8 @@ from twolane.kvtransfer.link.process_identity import host_identity
 from twolane.kvtransfer.page_lane import PageLane
 from twolane.kvtransfer.receive.driver import ReceiverDriver
 from twolane.kvtransfer.receive.receiver import Receiver
-from twolane.kvtransfer.transports.registry import TRANSPORTS, TransportConfig, open_landings
+from twolane.kvtransfer.transport_names import TRANSPORTS
+from twolane.kvtransfer.transports.registry import TransportConfig, open_landings
 from twolane.rpc.link import GrpcLink
 from twolane.v1 import transfer_pb2_grpc
 

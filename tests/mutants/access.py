@@ -128,11 +128,4 @@ ACCESS = (
         "if False:",
         (_REPORTED + "test_controller_reports_no_proof_but_that_a_host_is_off",),
     ),
-    Mutant(
-        "term",
-        "deploy/agent/term.py",
-        "if self.highest is not None and term.number <= self.highest.number:",
-        "if False:",
-        ("tests/deploy/agent/test_agent.py::test_term_outlives_the_agent_and_only_rises",),
-    ),
 )

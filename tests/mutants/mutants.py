@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from tests.mutants.access import ACCESS
 from tests.mutants.grants import GRANTS
+from tests.mutants.hosts import HOSTS
 from tests.mutants.marks import MARKS
 from tests.mutants.mutant import Mutant
 from tests.mutants.page_lanes import PAGE_LANES
@@ -20,6 +21,7 @@ _DEVICES = "tests/kvtransfer/test_device_transports.py::"
 _NIXL = "tests/kvtransfer/test_nixl.py::"
 _OWNERSHIP = "tests/worker/test_ownership.py::"
 _STORM = "tests/worker/test_chaos.py::test_storm_changes_no_answer_and_leaves_nothing_behind"
+_DRAIN = "tests/worker/test_drain.py::"
 _LOADING = "tests/engine/kernels/test_loading.py::"
 _SIDE_BY_SIDE = (
     "tests/engine/cuda/test_driver.py::test_copies_side_by_side_come_after_what_was_given_"
@@ -27,6 +29,7 @@ _SIDE_BY_SIDE = (
 
 MUTANTS = (
     *ACCESS,
+    *HOSTS,
     *TAKEOVER,
     *GRANTS,
     *MARKS,
@@ -351,5 +354,22 @@ MUTANTS = (
         'with kernel.__dict__.setdefault("_one_load", threading.Lock()):',
         "if True:",
         (_LOADING + "test_a_thread_that_meets_a_half_loaded_kernel_waits_for_the_rest",),
+    ),
+    Mutant(
+        "ticket",
+        "worker/drain.py",
+        "if not (self._has_ticket and drain.take_ticket == self._number):",
+        "if False:",
+        (
+            _DRAIN + "test_a_ticket_is_not_taken_before_it_is_given",
+            _DRAIN + "test_a_ticket_holds_until_an_undo_and_the_next_drain_has_another",
+        ),
+    ),
+    Mutant(
+        "ticket taken",
+        "worker/drain.py",
+        "if not drain.enabled and self._is_taken:",
+        "if False:",
+        (_DRAIN + "test_a_ticket_that_was_taken_makes_the_drain_final",),
     ),
 )

@@ -139,7 +139,7 @@ async def test_operators_come_in_by_a_socket_of_their_own(tmp_path: Path) -> Non
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await admin.DrainWorker(cluster_pb2.DrainWorkerRequest(worker_id="?"))
             assert caught.value.code() is CODE.INVALID_ARGUMENT
-            for method in ("GetClusterStatus", "DrainWorker", "GetStatus"):
+            for method in ("GetClusterStatus", "DrainWorker", "WatchDrain", "GetStatus"):
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
                     await raw_call(clients, f"/twolane.v1.AdminService/{method}", b"")
                 assert caught.value.code() is CODE.UNIMPLEMENTED

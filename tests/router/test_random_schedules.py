@@ -108,7 +108,7 @@ def test_every_request_ends_exact_or_with_one_typed_error(seed: Any) -> None:
         assert not board._at
         assert not board.rows
         assert not len(board.queue)
-        assert not router._streams._wakes
+        assert not router._deliveries._open
         assert not board.labels
         assert isinstance(board.store, LocalStore)
         assert not len(board.store)

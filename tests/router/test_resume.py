@@ -12,7 +12,7 @@ import pytest
 from twolane.errors import InvalidParameterError, TakenOverError, UnknownSubmissionError
 from twolane.router.config import RouterConfig
 from twolane.router.router import Router
-from twolane.router.testing.client import ask, message
+from twolane.router.testing.client import ask, message, resume
 from twolane.router.testing.cluster import ScriptedCluster
 from twolane.router.text.codec import TextCodec
 from twolane.testing.virtual_time import virtual_time_runner
@@ -107,7 +107,7 @@ def wanted(part: Part, takeover: int = 1) -> inference_pb2.ResumeRequest:
 
 async def rest(router: Router, part: Part) -> inference_pb2.GenerateResponse:
     """Into `part`; returns the last message."""
-    responses = [response async for response in router.resume(wanted(part))]
+    responses = [response async for response in resume(router, wanted(part))]
     for response in responses:
         hear(part, response)
     assert responses[0].seed == part.first.seed
@@ -205,9 +205,29 @@ def test_second_ask_at_the_same_router_ends_the_first_stream_and_goes_on() -> No
         nobody = wanted(part)
         nobody.submission_id = "nobody"
         with pytest.raises(UnknownSubmissionError):
-            await anext(router.resume(nobody))
+            await anext(resume(router, nobody))
 
     play(script, step_s=0.1)
+
+
+def test_adopted_row_is_adopted_again_when_a_session_to_its_worker_opens() -> None:
+    """The worker may have been out of reach when the others were asked."""
+
+    async def script(stage: Stage) -> None:
+        request = message([5, 6, 7], max_tokens=300)
+        expected = (await ask(stage.router, request)).tokens
+        part = await stage.begin(request, 10)
+        router, d0 = await stage.succeed(), stage.cluster.workers["d0"]
+        resuming = asyncio.create_task(rest(router, part))
+        await asyncio.sleep(0.3)
+        d0.commands.clear()
+        d0.cut()
+        await resuming
+        assert part.tokens == expected
+        said = [command.WhichOneof("command") for command in d0.commands]
+        assert said.index("adopt") == said.index("attach") - 1
+
+    play(script, step_s=0.02)
 
 
 @pytest.mark.parametrize(
@@ -217,6 +237,6 @@ def test_malformed_resume_is_refused_by_field(change: dict[str, object]) -> None
     async def script(stage: Stage) -> None:
         fields = {"submission_id": "s", "resume_token": b"x" * 16, "takeover": 1} | change
         with pytest.raises(InvalidParameterError, match=next(iter(change))):
-            await anext(stage.router.resume(inference_pb2.ResumeRequest(**fields)))  # type: ignore[arg-type]
+            await anext(resume(stage.router, inference_pb2.ResumeRequest(**fields)))  # type: ignore[arg-type]
 
     play(script)

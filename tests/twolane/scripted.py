@@ -14,6 +14,7 @@ from twolane.v1 import cluster_pb2, inference_pb2, sampling_pb2, worker_pb2
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
+EPOCH = 2**63 + 5  # of decode-0
 PAGES = worker_pb2.PageCounts(quarantined=1, used=2, pinned=3, cached=4, free=90)
 
 ERRORS: dict[str, errors.TwolaneError] = {
@@ -42,6 +43,9 @@ class ScriptedDoor:
         self.requests: dict[str, inference_pb2.GenerateRequest] = {}
         self.ended: dict[str, str] = {}
         self.drained: list[tuple[str, bool]] = []
+        self.taken: list[tuple[str, int]] = []
+        self.hands_over = False
+        self.never_safe = False
         self._cancelled: dict[str, asyncio.Event] = {}
 
     def register(self, server: grpc.aio.Server) -> None:
@@ -108,7 +112,11 @@ class ScriptedDoor:
         return inference_pb2.GenerateResponse(tokens=[token], text=text)
 
     async def Resume(self, request: inference_pb2.ResumeRequest, context: Context) -> None:
-        await abort(context, errors.UnknownSubmissionError("this door keeps no answers"))
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+
+    async def Multiplex(self, requests: object, context: Context) -> None:
+        """Like a router of an earlier version."""
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
 
     async def Cancel(
         self, request: inference_pb2.CancelRequest, context: Context
@@ -151,7 +159,7 @@ class ScriptedDoor:
         self, request: cluster_pb2.GetClusterStatusRequest, context: Context
     ) -> cluster_pb2.GetClusterStatusResponse:
         worker = cluster_pb2.WorkerStatus(
-            worker=worker_pb2.WorkerAddress(worker_id="decode-0", epoch=2**63 + 5, endpoint="h:1"),
+            worker=worker_pb2.WorkerAddress(worker_id="decode-0", epoch=EPOCH, endpoint="h:1"),
             roles=[worker_pb2.ROLE_DECODE],
             state="alive",
             model="tiny",
@@ -194,5 +202,23 @@ class ScriptedDoor:
         if request.worker_id != "decode-0":
             error = errors.InvalidRequestError("no such worker", field="worker_id")
             await abort(context, error)
-        self.drained.append((request.worker_id, request.undo))
+        if request.expect_epoch not in (0, EPOCH):
+            await abort(context, errors.PreconditionError("it was started again"))
+        if request.take_ticket:
+            self.taken.append((request.worker_id, request.take_ticket))
+        else:
+            self.drained.append((request.worker_id, request.undo))
+            self.hands_over = request.hand_over
         return cluster_pb2.DrainWorkerResponse()
+
+    async def WatchDrain(
+        self, request: cluster_pb2.WatchDrainRequest, context: Context
+    ) -> AsyncIterator[cluster_pb2.WatchDrainResponse]:
+        yield cluster_pb2.WatchDrainResponse(state="alive")
+        rows = worker_pb2.DrainBlocker(kind="rows", count=2, names=["r1", "r2"])
+        drain = worker_pb2.DrainReport(number=3, blockers=[rows], eta_s=12.3)
+        yield cluster_pb2.WatchDrainResponse(state="draining", drain=drain)
+        if self.never_safe:
+            await asyncio.sleep(60)
+        drain = worker_pb2.DrainReport(number=3, has_ticket=True)
+        yield cluster_pb2.WatchDrainResponse(state="draining", drain=drain)

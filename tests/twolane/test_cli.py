@@ -129,6 +129,52 @@ def test_models_and_drain(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no such worker" in run("drain", "nobody").stderr
 
 
+def test_drain_waits_for_the_ticket_and_names_what_is_in_the_way(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TWOLANE_ENDPOINT", door.admin)
+    assert run("drain", "decode-0", "--wait", "--hand-over").stdout.splitlines() == [
+        "decode-0: is told to drain",
+        "decode-0: 2 requests (r1, r2) (at most 12 s)",
+        "decode-0: nothing is in the way",
+        "decode-0 may be killed: ticket 8000000000000005-3",
+    ]
+    assert door.script.hands_over
+    told = run("drain", "decode-0", "--wait", "--take").stdout
+    assert told.endswith("decode-0 is yours to kill: ticket 8000000000000005-3\n")
+    assert door.script.taken[-1] == ("decode-0", 3)
+    out = run("drain", "decode-0", "--wait", "--json").stdout
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert lines[0] is None
+    assert lines[1]["blockers"] == [{"kind": "rows", "count": 2, "names": ["r1", "r2"]}]
+    assert lines[2]["has_ticket"]
+
+
+def test_drain_that_is_not_safe_in_time_says_why_and_exits_with_5(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TWOLANE_ENDPOINT", door.admin)
+    monkeypatch.setattr(door.script, "never_safe", True)
+    done = run("drain", "decode-0", "--wait", "--timeout-s", "0.3")
+    assert done.exit_code == 5
+    assert "not be killed yet, after 0.3 s: 2 requests (r1, r2)" in done.stderr
+
+
+def test_drain_of_another_incarnation_is_refused(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TWOLANE_ENDPOINT", door.admin)
+    n_drained = len(door.script.drained)
+    for other in ("80000000", "8000000000000004", str(2**63 + 4), "x"):
+        done = run("drain", "decode-0", "--expect-epoch", other)
+        assert (done.exit_code, "started again" in done.stderr) == (
+            (0, False) if other == "80000000" else (2, True)
+        )
+    assert len(door.script.drained) == n_drained + 1
+    for arguments in (("--undo", "--wait"), ("--take",)):
+        assert run("drain", "decode-0", *arguments).exit_code == 2
+
+
 def test_without_an_endpoint_the_operators_socket_of_this_machine_is_taken(
     door: Door, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -51,6 +51,23 @@ def test_a_persons_certificate_comes_with_the_command_that_shows_it() -> None:
     assert "next: twolane models --ca d/ca.crt --cert d/acme-alice.crt --key" in made.output
 
 
+def test_a_request_is_signed_when_somebody_says_that_its_sender_may_be_that(home: Path) -> None:
+    certs("init", "--dir", "ca")
+    made = certs("request", "agent/node-a", "--host", "10.0.0.5", "--dir", "node-a")
+    assert made.exit_code == 0, made.output
+    assert made.output.splitlines()[-1].endswith("twolane certs sign node-a.csr")
+    arguments = ["certs", "sign", "node-a/node-a.csr", "--dir", "ca"]
+    refused = CliRunner().invoke(app, arguments, input="n\n")
+    assert "node-a/node-a.csr is agent/node-a at 10.0.0.5?" in refused.output
+    assert refused.exit_code == 2
+    assert not (home / "node-a/node-a.crt").exists()
+    assert CliRunner().invoke(app, arguments, input="").exit_code != 0, "nobody has said so"
+    assert CliRunner().invoke(app, arguments, input="y\n").exit_code == 0
+    (signed,) = json.loads(certs(*arguments[1:], "--yes", "--json").output)
+    assert signed["identity"] == "agent/node-a"
+    assert (home / "node-a/node-a.crt").exists()
+
+
 def test_programs_read_json(home: Path) -> None:
     assert json.loads(certs("init", "--dir", str(home / "d"), "--json").output)[0]["identity"] == ""
     made = certs("issue", "worker/a", "worker/b", "--dir", str(home / "d"), "--json")

@@ -34,6 +34,7 @@ class Listener:
 
     def __init__(self) -> None:
         self.tokens = {role: ColumnWriter(role) for role in ROLES}
+        self.next_number, self.confirmed = 1, 0
 
     def send(self, response: worker_pb2.SessionResponse, now: float) -> None:
         raise AssertionError("a log sends nothing itself")

@@ -113,6 +113,7 @@ def test_wrong_hash_another_tenant_and_no_fence_adopt_nothing(play: Play) -> Non
         await town.router.wait_for_kind(A, "FINISHED")
         assert town.router.answer(A) == ANSWER
         assert (await other.find(worker, "q")).submission_id == ""
+        assert (await other.find(worker, request_id="order-8")).submission_id == ""
         other.close()
 
     play(scene)

@@ -8,17 +8,18 @@ import sys
 HELP = """\
 Usage: twolane COMMAND [ARGUMENTS]
 
-  up        Start a cluster on this machine and keep it up until Ctrl-C.
-  generate  Let the model go on from PROMPT.
-  chat      Talk to the model.
-  status    Show workers, pages by state and requests.
-  models    List the models that the cluster serves.
-  drain     Let WORKER finish what it runs, and give it nothing new.
-  fence     Kill WORKER and prove that it has ended; it is started again.
-  down      End a cluster: this machine's, that of --topology, or one on a Ray.
-  auth      Make, list and revoke API keys.
-  certs     Make certificates, for TLS between machines.
-  context   List, choose and show named clusters.
+  up          Start a cluster on this machine and keep it up until Ctrl-C.
+  generate    Let the model go on from PROMPT.
+  chat        Talk to the model.
+  status      Show workers, pages by state and requests.
+  models      List the models that the cluster serves.
+  drain       Let WORKER finish what it runs, and give it nothing new.
+  fence       Kill WORKER and prove that it has ended; it is started again.
+  down        End a cluster: this machine's, that of --topology, or one on a Ray.
+  auth        Make, list and revoke API keys.
+  certs       Make certificates, for TLS between machines.
+  context     List, choose and show named clusters.
+  completion  Print what makes a shell complete commands, options and workers at Tab.
 """
 
 

@@ -1,7 +1,7 @@
 """The commands together, and what an error looks like: one clear line, a hint, an exit code.
 
 0  done        2  the command line is wrong, or not allowed from here   4  the deadline passed
-1  our error   3  no cluster, or overloaded   5  not proven
+1  our error   3  no cluster, or overloaded   5  not proven, not safe in time
 130  interrupted or cancelled
 """
 
@@ -12,14 +12,17 @@ import sys
 import click
 
 from twolane import __version__
-from twolane.cli.admin import drain, models
 from twolane.cli.auth import auth
 from twolane.cli.certs import certs
 from twolane.cli.chat import chat
+from twolane.cli.completion import completion
 from twolane.cli.context import context
 from twolane.cli.controller import NotProvenError
+from twolane.cli.drain import drain
+from twolane.cli.examples import show_examples
 from twolane.cli.fence import down, fence
 from twolane.cli.generate import generate
+from twolane.cli.models import models
 from twolane.cli.status import status
 from twolane.cli.up import up
 from twolane.errors import (
@@ -28,6 +31,7 @@ from twolane.errors import (
     InvalidRequestError,
     OverloadedError,
     PermissionDeniedError,
+    PreconditionError,
     TwolaneError,
     UnauthenticatedError,
     UnavailableError,
@@ -39,6 +43,7 @@ EXIT_CODES: list[tuple[type[TwolaneError], int]] = [
     (UnknownModelError, 2),
     (UnauthenticatedError, 2),
     (PermissionDeniedError, 2),
+    (PreconditionError, 2),
     (UnavailableError, 3),
     (OverloadedError, 3),
     (DeadlineError, 4),
@@ -81,8 +86,11 @@ def app() -> None:
     """Serve large language models on two pools of workers, and talk to them."""
 
 
-for command in (up, generate, chat, status, models, drain, fence, down, auth, certs, context):
+for command in (
+    up, generate, chat, status, models, drain, fence, down, auth, certs, context, completion,
+):  # fmt: skip
     app.add_command(command)
+show_examples(app)
 
 
 def run() -> None:

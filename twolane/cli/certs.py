@@ -15,7 +15,7 @@ from twolane.cli.rows import Rows
 from twolane.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from twolane.security.certs import Issued
+    from twolane.security.certs import Issued, Requested
 
 DIRECTORY = Path("~/.config/twolane/certs")
 
@@ -80,12 +80,72 @@ def issue(
 
 
 @certs.command()
+@click.argument("identities", metavar="ROLE/NAME...", nargs=-1, required=True)
+@click.option(
+    "--host",
+    "hosts",
+    multiple=True,
+    metavar="NAME_OR_IP",
+    help="How clients reach it; may be repeated.",
+)
+@dir_option
+@json_option
+def request(
+    *, identities: Sequence[str], hosts: Sequence[str], directory: Path, as_json: bool
+) -> None:
+    """On the host of a process: make its key, which stays there, and a request for its certificate,
+    which `twolane certs sign` answers where the authority is."""
+    with _library():
+        from twolane.security import certs as library
+
+        made = library.request(directory.expanduser(), identities, hosts=hosts)
+    if as_json:
+        print_json([_asked(each) for each in made])
+        return
+    rows = Rows(("wrote", "key", "identity", "hosts"), ())
+    for each in made:
+        rows.add_row(str(each.request), each.key.name, each.identity, " ".join(each.hosts))
+    console().print(rows)
+    names = " ".join(shlex.quote(each.request.name) for each in made)
+    click.echo(f"next, where the authority is, with a copy: twolane certs sign {names}")
+
+
+@certs.command()
+@click.argument(
+    "requests",
+    metavar="FILE.csr...",
+    nargs=-1,
+    required=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+)
+@click.option("--days", type=click.IntRange(1, 3650), default=30, show_default=True)
+@click.option("--yes", is_flag=True, help="Ask nothing: whoever sent them may be what they say.")
+@dir_option
+@json_option
+def sign(*, requests: Sequence[Path], days: int, yes: bool, directory: Path, as_json: bool) -> None:
+    """Answer requests with certificates, each beside its request: copy them to where that comes
+    from, with ca.crt. A request may ask for any role: you are asked whether its sender may have it.
+    """
+    with _library():
+        from twolane.security import certs as library
+
+        asked = [library.read_request(path) for path in requests]
+        for each in asked:
+            at = f" at {', '.join(each.hosts)}" if each.hosts else ""
+            if not yes and not click.confirm(f"{each.request} is {each.identity}{at}?", err=True):
+                raise InvalidRequestError(f"{each.request} is not signed, nor are others")
+        made = [library.sign(directory.expanduser(), path, days=days) for path in requests]
+    _show(made, as_json)
+
+
+@certs.command()
 @click.argument("names", metavar="[NAME...]", nargs=-1)
 @click.option("--days", type=click.IntRange(1, 3650), default=30, show_default=True)
 @dir_option
 @json_option
 def renew(*, names: Sequence[str], directory: Path, days: int, as_json: bool) -> None:
-    """Replace the certificates with these file names, or all, by new ones with new keys.
+    """Replace the certificates with these file names, or all, by new ones with new keys. One that
+    was requested keeps its key, and is copied to its host again.
 
     Processes take them at the next connection: nothing needs a restart.
     """
@@ -130,6 +190,15 @@ def _fields(issued: Issued) -> dict[str, Any]:
         "key": str(issued.key),
         "hosts": issued.hosts,
         "expires": issued.expires.isoformat(),
+    }
+
+
+def _asked(made: Requested) -> dict[str, Any]:
+    return {
+        "identity": made.identity,
+        "request": str(made.request),
+        "key": str(made.key),
+        "hosts": made.hosts,
     }
 
 

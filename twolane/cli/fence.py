@@ -8,6 +8,7 @@ import time
 
 import click
 
+from twolane.cli.completion import workers
 from twolane.cli.controller import ControllerClient, NotProvenError
 
 _POLL_S = 0.1
@@ -20,7 +21,7 @@ launcher_option = click.option(
 
 
 @click.command()
-@click.argument("worker_id", metavar="WORKER", required=False)
+@click.argument("worker_id", metavar="WORKER", required=False, shell_complete=workers)
 @click.option("--host", "--node", metavar="NAME", help="A silent host, with --i-saw-it-off.")
 @click.option("--i-saw-it-off", "is_off", is_flag=True, help="You have seen that the host is off.")
 @launcher_option

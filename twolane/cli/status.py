@@ -32,7 +32,7 @@ from twolane.status import (
 
 WATCH_EVERY_S = 0.5
 MAX_REQUESTS_SHOWN = 20
-_EPOCH_SHOWN = 8  # digits: tells a worker from itself before a restart
+EPOCH_SHOWN = 8  # digits: tells a worker from itself before a restart
 _UUID_SHOWN = 12
 _STATE_STYLE = {"alive": "green", "suspect": "yellow", "draining": "yellow", "gone": "red"}
 
@@ -140,7 +140,7 @@ def _workers(workers: Sequence[WorkerInfo]) -> Rows:
             worker.worker_id,
             "+".join(worker.roles),
             Text(_state(worker), style=_STATE_STYLE.get(worker.state, "")),
-            f"{worker.epoch:016x}"[:_EPOCH_SHOWN],
+            f"{worker.epoch:016x}"[:EPOCH_SHOWN],
             str(worker.prefill_queue + worker.decode_queue),
             str(worker.rows),
             str(worker.requests),

@@ -49,6 +49,14 @@ class CallGate:
     async def entered(self, context: Context) -> AsyncIterator[None]:
         """Count an open call of its connection. Raises `OverloadedError` if it has too many."""
         peer = context.peer()
+        self.enter(peer)
+        try:
+            yield
+        finally:
+            self.leave(peer)
+
+    def enter(self, peer: str) -> None:
+        """As `entered`, for what `leave` ends: an answer of many on one stream counts as a call."""
         bound = self.config.calls_per_connection
         if self._open[peer] >= bound:
             raise OverloadedError(
@@ -57,12 +65,12 @@ class CallGate:
                 metadata={"bound": str(bound)},
             )
         self._open[peer] += 1
-        try:
-            yield
-        finally:
-            self._open[peer] -= 1
-            if not self._open[peer]:
-                del self._open[peer]
+
+    def leave(self, peer: str) -> None:
+        """Once for each `enter`."""
+        self._open[peer] -= 1
+        if not self._open[peer]:
+            del self._open[peer]
 
     async def try_read(self, context: Context) -> bytes | None:
         """The call's next message; None if its client sends no more. Raises `OverloadedError`, and

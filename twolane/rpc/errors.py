@@ -26,6 +26,7 @@ _CODE_OF: dict[type[errors.TwolaneError], int] = {
     errors.UnauthenticatedError: code_pb2.UNAUTHENTICATED,
     errors.PermissionDeniedError: code_pb2.PERMISSION_DENIED,
     errors.DuplicateRequestError: code_pb2.ALREADY_EXISTS,
+    errors.PreconditionError: code_pb2.FAILED_PRECONDITION,
     errors.UnknownModelError: code_pb2.NOT_FOUND,
     errors.UnknownSubmissionError: code_pb2.NOT_FOUND,
     errors.TakenOverError: code_pb2.ABORTED,
@@ -87,8 +88,8 @@ def from_rpc_error(error: grpc.RpcError) -> errors.TwolaneError:
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         retry_after_s = retry.retry_delay.ToMilliseconds() / 1000
         is_quota = info.reason == errors.QuotaError.reason
-        kind = errors.QuotaError if is_quota else errors.OverloadedError
-        return kind(text, retry_after_s=retry_after_s, metadata=metadata)
+        full = errors.QuotaError if is_quota else errors.OverloadedError
+        return full(text, retry_after_s=retry_after_s, metadata=metadata)
     if code is grpc.StatusCode.INVALID_ARGUMENT:
         field = bad_request.field_violations[0].field if bad_request.field_violations else ""
         return errors.InvalidRequestError(text, field=field, metadata=metadata)
@@ -122,7 +123,7 @@ _ERROR_OF: dict[grpc.StatusCode, type[errors.TwolaneError]] = {
     grpc.StatusCode.UNAVAILABLE: errors.UnavailableError,
     grpc.StatusCode.ABORTED: errors.UnavailableError,
     grpc.StatusCode.UNIMPLEMENTED: errors.UnimplementedError,
-    grpc.StatusCode.FAILED_PRECONDITION: errors.InvalidRequestError,
+    grpc.StatusCode.FAILED_PRECONDITION: errors.PreconditionError,
     grpc.StatusCode.OUT_OF_RANGE: errors.InvalidRequestError,
     grpc.StatusCode.UNKNOWN: errors.InternalError,
     grpc.StatusCode.INTERNAL: errors.InternalError,

@@ -11,8 +11,10 @@ given by their path; what is none of them is 404.
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import ssl
+import time
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any
@@ -21,6 +23,9 @@ from prometheus_client import CollectorRegistry, disable_created_metrics
 from prometheus_client.exposition import choose_encoder
 
 from twolane.errors import PermissionDeniedError, UnauthenticatedError
+from twolane.rpc.log_rate import LogRate
+
+log = logging.getLogger(__name__)
 
 METRICS = "/metrics"
 Headers = Mapping[str, str]  # by lower-case name
@@ -58,6 +63,7 @@ class MetricsEndpoint:
         self._listener: socket.socket | None = None
         self._server: asyncio.Server | None = None
         self._n_connections = 0
+        self._log_rate = LogRate()
 
     def bind(self, host: str, port: int) -> int:
         """Returns the port, which the system chooses if `port` is 0. Raises OSError."""
@@ -91,6 +97,9 @@ class MetricsEndpoint:
         self._n_connections += 1
         try:
             if self._n_connections > MOST_CONNECTIONS:
+                if n := self._log_rate.take("connection", time.monotonic()):
+                    text = "metrics: %d connections were closed, as there were %d already"
+                    log.warning(text, n, MOST_CONNECTIONS)
                 return
             async with asyncio.timeout(_READ_S):
                 head = await reader.readuntil(b"\r\n\r\n")

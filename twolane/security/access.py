@@ -34,6 +34,7 @@ GRPC_ROLES: Mapping[str, frozenset[Role]] = MappingProxyType(
             "twolane.v1.InferenceService",
             {
                 "Generate": _CLIENTS,
+                "Multiplex": _CLIENTS,
                 "Resume": _CLIENTS,
                 "Cancel": _CLIENTS,
                 "ListModels": _CLIENTS,
@@ -86,7 +87,11 @@ GRPC_ROLES: Mapping[str, frozenset[Role]] = MappingProxyType(
         **_each("twolane.v1.TransferService", {"Connect": _inner(Role.WORKER)}),
         **_each(
             "twolane.v1.AdminService",
-            {"GetClusterStatus": _inner(*_VIEWERS), "DrainWorker": _inner(*_OPERATORS)},
+            {
+                "GetClusterStatus": _inner(*_VIEWERS),
+                "DrainWorker": _inner(*_OPERATORS),
+                "WatchDrain": _inner(*_VIEWERS),
+            },
         ),
         **_each("grpc.health.v1.Health", {"Check": _ANYBODY, "List": _ANYBODY, "Watch": _ANYBODY}),
         **_each("grpc.reflection.v1alpha.ServerReflection", {"ServerReflectionInfo": _OPERATORS}),

@@ -2,6 +2,7 @@
 
     DIR/ca.crt  ca.key          the authority; ca.key is needed to issue and renew alone
     DIR/decode-0.crt  .key      worker/decode-0
+    DIR/node-a.crt  .csr        agent/node-a, whose key never left its host
 
 Keys are ECDSA P-256. The directory is its user's alone (0700), and so is every key (0600). Nothing
 is overwritten but by `renew`, which replaces each file in one step. The only module that needs
@@ -13,7 +14,7 @@ from __future__ import annotations
 import datetime
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
@@ -31,6 +32,8 @@ AUTHORITY_DAYS = 3650
 DAYS = 30  # of what the authority issues
 _CLOCKS_S = 300  # certificates begin so much earlier: clocks differ
 _CA = "ca"
+_REQUEST = ".csr"
+_PEM = serialization.Encoding.PEM
 _HOST = re.compile(r"(\*\.)?[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 _SERVERS = frozenset({Role.ROUTER, Role.WORKER, Role.AGENT, Role.CONTROLLER})
 
@@ -45,9 +48,19 @@ class Issued:
 
     identity: str
     cert: Path
-    key: Path
+    key: Path  # of one that was requested: beside the request, where that comes from
     hosts: tuple[str, ...]
     expires: datetime.datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Requested:
+    """A request on disk for a certificate with that identity."""
+
+    identity: str
+    request: Path
+    key: Path  # beside it, where it comes from
+    hosts: tuple[str, ...]
 
 
 def init(directory: Path, *, days: int = AUTHORITY_DAYS) -> Issued:
@@ -64,7 +77,7 @@ def init(directory: Path, *, days: int = AUTHORITY_DAYS) -> Issued:
     )
     paths = _paths(directory, _CA)
     _refuse_existing(paths, "issue certificates with it, or name another --dir")
-    _write(paths, cert, key)
+    _write({paths[1]: _secret_pem(key), paths[0]: cert.public_bytes(_PEM)})
     return _issued("", paths, cert)
 
 
@@ -80,9 +93,44 @@ def issue(
     return [_issue(directory, each, tuple(hosts), days, authority) for each in wanted]
 
 
+def request(
+    directory: Path, identities: Iterable[str], *, hosts: Sequence[str] = ()
+) -> list[Requested]:
+    """A key, and a request for a certificate, for each of them: the request goes to the authority,
+    the key stays here. Raises `CertsError`."""
+    wanted = [_parse(text) for text in identities]
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    made = []
+    for identity in wanted:
+        names = x509.SubjectAlternativeName(_names(identity, tuple(hosts)))
+        cert, key = _paths(directory, _file_name(identity))
+        path = cert.with_suffix(_REQUEST)
+        _refuse_existing((cert, key, path), "remove it first, if nothing needs it any more")
+        secret = ec.generate_private_key(ec.SECP256R1())
+        builder = x509.CertificateSigningRequestBuilder().subject_name(_name(str(identity)))
+        signed = builder.add_extension(names, critical=False).sign(secret, hashes.SHA256())
+        _write({key: _secret_pem(secret), path: signed.public_bytes(_PEM)})
+        made.append(Requested(str(identity), path, key, tuple(hosts)))
+    return made
+
+
+def read_request(path: Path) -> Requested:
+    """What a request asks for; whoever signs it must know that its sender may have that. Raises
+    `CertsError` for one that asks for no identity of ours, or is not signed with its own key."""
+    identity, hosts, _ = _read_request(path)
+    return Requested(str(identity), path, path.with_suffix(".key"), hosts)
+
+
+def sign(directory: Path, path: Path, *, days: int = DAYS) -> Issued:
+    """The certificate that a request asks for, by the authority in `directory`, beside the request.
+    One that is there is replaced. Raises `CertsError`."""
+    return _sign(path, days, _load_authority(directory))
+
+
 def renew(directory: Path, names: Sequence[str] = (), *, days: int = DAYS) -> list[Issued]:
     """New keys and certificates in place of those with these file names; of all if none is named.
-    Processes take them at their next handshake. Raises `CertsError`."""
+    One that was requested keeps its key: its request is signed again. Processes take them at their
+    next handshake. Raises `CertsError`."""
     authority = _load_authority(directory)
     found = sorted(p.stem for p in directory.glob("*.crt") if p.stem != _CA)
     missing = [name for name in names if name not in found]
@@ -102,15 +150,44 @@ def _issue(
     directory: Path, identity: Identity, hosts: tuple[str, ...], days: int, by: _Authority
 ) -> Issued:
     key = ec.generate_private_key(ec.SECP256R1())
-    cert = _leaf(identity, hosts, days, key, by)
+    cert = _leaf(identity, hosts, days, key.public_key(), by)
     paths = _paths(directory, _file_name(identity))
-    _write(paths, cert, key)
+    _write({paths[1]: _secret_pem(key), paths[0]: cert.public_bytes(_PEM)})
     return _issued(str(identity), paths, cert)
+
+
+def _sign(path: Path, days: int, by: _Authority) -> Issued:
+    identity, hosts, key = _read_request(path)
+    cert = _leaf(identity, hosts, days, key, by)
+    paths = path.with_suffix(".crt"), path.with_suffix(".key")
+    _replace({paths[0]: cert.public_bytes(_PEM)})
+    return _issued(str(identity), paths, cert)
+
+
+def _read_request(path: Path) -> tuple[Identity, tuple[str, ...], ec.EllipticCurvePublicKey]:
+    try:
+        found = x509.load_pem_x509_csr(path.read_bytes())
+        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        (uri,) = names.get_values_for_type(x509.UniformResourceIdentifier)
+        identity = parse_identity(uri)
+        key = found.public_key()
+    except OSError as error:
+        raise CertsError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, x509.ExtensionNotFound) as error:
+        raise CertsError(f"{path} is no request of `twolane certs request`: {error}") from error
+    if not found.is_signature_valid:  # guard: own key
+        raise CertsError(f"{path} is not signed with the key that it is for")
+    if not (isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name == ec.SECP256R1.name):
+        raise CertsError(f"{path} is for a key that is not ECDSA P-256")
+    return identity, _hosts(found), key
 
 
 def _renew(paths: tuple[Path, Path], days: int, by: _Authority) -> Issued:
     """The key goes first: a process that looks in between finds that the two do not belong
     together, and keeps what it has."""
+    request_path = paths[0].with_suffix(_REQUEST)
+    if request_path.exists():
+        return _sign(request_path, days, by)
     try:
         old = x509.load_pem_x509_certificate(paths[0].read_bytes())
         old.verify_directly_issued_by(by.cert)
@@ -122,13 +199,8 @@ def _renew(paths: tuple[Path, Path], days: int, by: _Authority) -> Issued:
             f"{paths[0]} was not issued by the authority beside it: renew it where it was issued"
         ) from error
     key = ec.generate_private_key(ec.SECP256R1())
-    cert = _leaf(identity, _hosts(old), days, key, by)
-    drafts = tuple(path.with_name(f".{path.name}.new") for path in paths)
-    for draft in drafts:
-        draft.unlink(missing_ok=True)  # of a renewal that was interrupted
-    _write((drafts[0], drafts[1]), cert, key)
-    os.replace(drafts[1], paths[1])
-    os.replace(drafts[0], paths[0])
+    cert = _leaf(identity, _hosts(old), days, key.public_key(), by)
+    _replace({paths[1]: _secret_pem(key), paths[0]: cert.public_bytes(_PEM)})
     return _issued(str(identity), paths, cert)
 
 
@@ -136,20 +208,16 @@ def _leaf(
     identity: Identity,
     hosts: tuple[str, ...],
     days: int,
-    key: ec.EllipticCurvePrivateKey,
+    key: ec.EllipticCurvePublicKey,
     by: _Authority,
 ) -> x509.Certificate:
     usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
-    names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(identity.uri)]
     if identity.role in _SERVERS:
         usages.append(ExtendedKeyUsageOID.SERVER_AUTH)
-        names.append(x509.DNSName(server_name(identity.role)))
-        names += [_host(host) for host in hosts]
-    elif hosts:
-        raise CertsError(f"{identity} is no server: leave --host out")
+    names = _names(identity, hosts)
     authority_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(by.key.public_key())
     return (
-        _unsigned(_name(str(identity)), by.cert.subject, key.public_key(), days)
+        _unsigned(_name(str(identity)), by.cert.subject, key, days)
         .add_extension(authority_key, critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_key_usage(is_authority=False), critical=True)
@@ -157,6 +225,16 @@ def _leaf(
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .sign(by.key, hashes.SHA256())
     )
+
+
+def _names(identity: Identity, hosts: tuple[str, ...]) -> list[x509.GeneralName]:
+    """Of a certificate: its identity, and where a server is found. Raises `CertsError`."""
+    names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(identity.uri)]
+    if identity.role in _SERVERS:
+        return [*names, x509.DNSName(server_name(identity.role)), *map(_host, hosts)]
+    if hosts:
+        raise CertsError(f"{identity} is no server: leave --host out")
+    return names
 
 
 def _unsigned(
@@ -203,8 +281,8 @@ def _host(text: str) -> x509.GeneralName:
     return x509.DNSName(text)
 
 
-def _hosts(cert: x509.Certificate) -> tuple[str, ...]:
-    """The hosts that a certificate was issued for, without the name of its role."""
+def _hosts(cert: x509.Certificate | x509.CertificateSigningRequest) -> tuple[str, ...]:
+    """The hosts that a certificate is for, without the name of its role."""
     names = cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     dns = [n for n in names.get_values_for_type(x509.DNSName) if n not in _ROLE_NAMES]
     return (*dns, *map(str, names.get_values_for_type(x509.IPAddress)))
@@ -251,22 +329,31 @@ def _load_authority(directory: Path) -> _Authority:
         raise CertsError(f"the authority in {directory} cannot be read: {error}") from error
 
 
-def _write(
-    paths: tuple[Path, Path], cert: x509.Certificate, key: ec.EllipticCurvePrivateKey
-) -> None:
-    """Raises `CertsError` if one of the two exists."""
-    pem = serialization.Encoding.PEM
-    secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    for path, mode, content in (
-        (paths[1], 0o600, secret),
-        (paths[0], 0o644, cert.public_bytes(pem)),
-    ):
+def _secret_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    plain = serialization.NoEncryption()
+    return key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, plain)
+
+
+def _write(contents: Mapping[Path, bytes]) -> None:
+    """New files; keys are their user's alone. Raises `CertsError` if one is there."""
+    for path, content in contents.items():
+        mode = 0o600 if ".key" in path.suffixes else 0o644
         try:
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         except OSError as error:
             raise CertsError(f"{path} cannot be written: {error.strerror}") from error
         with os.fdopen(fd, "wb") as file:
             file.write(content)
+
+
+def _replace(contents: Mapping[Path, bytes]) -> None:
+    """As `_write`, each in one step, whatever is there."""
+    drafts = {path.with_name(f".{path.name}.new"): path for path in contents}
+    for draft in drafts:
+        draft.unlink(missing_ok=True)  # of a renewal that was interrupted
+    _write({draft: contents[path] for draft, path in drafts.items()})
+    for draft, path in drafts.items():
+        os.replace(draft, path)
 
 
 def _issued(identity: str, paths: tuple[Path, Path], cert: x509.Certificate) -> Issued:

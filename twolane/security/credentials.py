@@ -139,7 +139,7 @@ class Credentials:
             return None
         assert self.tls is not None
         try:
-            return server_context(self.tls, certificate=certificate)
+            return server_context(self.tls, certificate=certificate, listener=f"{option} {host}")
         except TlsFilesError as error:
             raise ListenError(str(error)) from error
 

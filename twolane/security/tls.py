@@ -98,11 +98,15 @@ def channel_credentials(files: TlsFiles) -> grpc.ChannelCredentials:
     return grpc.ssl_channel_credentials(pem.ca, pem.key, pem.cert)
 
 
-def server_context(files: TlsFiles, *, certificate: ssl.VerifyMode) -> ssl.SSLContext:
+def server_context(
+    files: TlsFiles, *, certificate: ssl.VerifyMode, listener: str = "the server"
+) -> ssl.SSLContext:
     """For `asyncio.start_server(ssl=…)`. `certificate`: whether callers must show one, may, or are
-    not asked. Raises `TlsFilesError`."""
+    not asked. The log says now and then why handshakes at the `listener` fail: asyncio does not.
+    Raises `TlsFilesError`."""
     watched = _Watched(files)
     current = context = _server_context(watched.files, certificate)
+    context.sslobject_class = _logged(listener)
 
     def choose(connection: ssl.SSLObject, name: str | None, of: ssl.SSLContext) -> None:
         """OpenSSL asks at each handshake, whether or not the caller names a server."""
@@ -129,6 +133,25 @@ def spiffe_uri(certificate: Mapping[str, Any] | None) -> str | None:
     names = (certificate or {}).get("subjectAltName", ())
     uris = [value for kind, value in names if kind == "URI" and value.startswith(_SPIFFE)]
     return uris[0] if len(uris) == 1 else None
+
+
+def _logged(listener: str) -> type[ssl.SSLObject]:
+    """Of the server's end of a connection: one that logs why its handshake fails."""
+    rate = LogRate()
+
+    class Logged(ssl.SSLObject):
+        def do_handshake(self) -> None:
+            try:
+                super().do_handshake()
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                raise
+            except ssl.SSLError as error:
+                n = rate.take(_why(error), time.monotonic())
+                if n:
+                    log.warning("%s: %d TLS handshakes failed: %s", listener, n, _why(error))
+                raise
+
+    return Logged
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +246,13 @@ def _server_context(files: TlsFiles, certificate: ssl.VerifyMode) -> ssl.SSLCont
         text = f"tls_ca: {files.ca} holds no certificate: {_reason(error)}"
         raise TlsFilesError(text) from error
     return context
+
+
+def _why(error: ssl.SSLError) -> str:
+    """certificate has expired; http request"""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return error.verify_message
+    return _reason(error)
 
 
 def _reason(error: Exception) -> str:

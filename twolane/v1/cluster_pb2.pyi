@@ -220,16 +220,40 @@ class RequestStatus(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., state: _Optional[str] = ..., attempt: _Optional[int] = ..., prefill_worker: _Optional[str] = ..., decode_worker: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., age_s: _Optional[float] = ..., priority: _Optional[int] = ..., submission_id: _Optional[str] = ..., tenant: _Optional[str] = ...) -> None: ...
 
 class DrainWorkerRequest(_message.Message):
-    __slots__ = ("worker_id", "undo")
+    __slots__ = ("worker_id", "undo", "hand_over", "take_ticket", "expect_epoch")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     UNDO_FIELD_NUMBER: _ClassVar[int]
+    HAND_OVER_FIELD_NUMBER: _ClassVar[int]
+    TAKE_TICKET_FIELD_NUMBER: _ClassVar[int]
+    EXPECT_EPOCH_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     undo: bool
-    def __init__(self, worker_id: _Optional[str] = ..., undo: bool = ...) -> None: ...
+    hand_over: bool
+    take_ticket: int
+    expect_epoch: int
+    def __init__(self, worker_id: _Optional[str] = ..., undo: bool = ..., hand_over: bool = ..., take_ticket: _Optional[int] = ..., expect_epoch: _Optional[int] = ...) -> None: ...
 
 class DrainWorkerResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class WatchDrainRequest(_message.Message):
+    __slots__ = ("worker_id", "expect_epoch")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    EXPECT_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    expect_epoch: int
+    def __init__(self, worker_id: _Optional[str] = ..., expect_epoch: _Optional[int] = ...) -> None: ...
+
+class WatchDrainResponse(_message.Message):
+    __slots__ = ("worker", "state", "drain")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_FIELD_NUMBER: _ClassVar[int]
+    worker: _worker_pb2.WorkerAddress
+    state: str
+    drain: _worker_pb2.DrainReport
+    def __init__(self, worker: _Optional[_Union[_worker_pb2.WorkerAddress, _Mapping]] = ..., state: _Optional[str] = ..., drain: _Optional[_Union[_worker_pb2.DrainReport, _Mapping]] = ...) -> None: ...
 
 class ReportGoneRequest(_message.Message):
     __slots__ = ("epoch", "host", "proof_class")

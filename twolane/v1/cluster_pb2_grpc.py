@@ -423,6 +423,11 @@ class AdminServiceStub(object):
                 request_serializer=twolane_dot_v1_dot_cluster__pb2.DrainWorkerRequest.SerializeToString,
                 response_deserializer=twolane_dot_v1_dot_cluster__pb2.DrainWorkerResponse.FromString,
                 _registered_method=True)
+        self.WatchDrain = channel.unary_stream(
+                '/twolane.v1.AdminService/WatchDrain',
+                request_serializer=twolane_dot_v1_dot_cluster__pb2.WatchDrainRequest.SerializeToString,
+                response_deserializer=twolane_dot_v1_dot_cluster__pb2.WatchDrainResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer(object):
@@ -436,7 +441,15 @@ class AdminServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DrainWorker(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """FAILED_PRECONDITION where the worker is not as the caller thinks.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchDrain(self, request, context):
+        """How far a drain is, at each change, until the worker has its ticket or is gone.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -453,6 +466,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.DrainWorker,
                     request_deserializer=twolane_dot_v1_dot_cluster__pb2.DrainWorkerRequest.FromString,
                     response_serializer=twolane_dot_v1_dot_cluster__pb2.DrainWorkerResponse.SerializeToString,
+            ),
+            'WatchDrain': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchDrain,
+                    request_deserializer=twolane_dot_v1_dot_cluster__pb2.WatchDrainRequest.FromString,
+                    response_serializer=twolane_dot_v1_dot_cluster__pb2.WatchDrainResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -510,6 +528,33 @@ class AdminService(object):
             '/twolane.v1.AdminService/DrainWorker',
             twolane_dot_v1_dot_cluster__pb2.DrainWorkerRequest.SerializeToString,
             twolane_dot_v1_dot_cluster__pb2.DrainWorkerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchDrain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/twolane.v1.AdminService/WatchDrain',
+            twolane_dot_v1_dot_cluster__pb2.WatchDrainRequest.SerializeToString,
+            twolane_dot_v1_dot_cluster__pb2.WatchDrainResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from twolane.v1 import sampling_pb2 as twolane_dot_v1_dot_sampling__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1atwolane/v1/inference.proto\x12\ntwolane.v1\x1a\x19twolane/v1/sampling.proto\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\x05\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"1\n\x04\x43hat\x12)\n\x08messages\x18\x01 \x03(\x0b\x32\x17.twolane.v1.ChatMessage\"\x84\x03\n\x0fGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0e\n\x04text\x18\x03 \x01(\tH\x00\x12)\n\ttoken_ids\x18\x04 \x01(\x0b\x32\x14.twolane.v1.TokenIdsH\x00\x12 \n\x04\x63hat\x18\x05 \x01(\x0b\x32\x10.twolane.v1.ChatH\x00\x12,\n\x08sampling\x18\x06 \x01(\x0b\x32\x1a.twolane.v1.SamplingParams\x12\x10\n\x08priority\x18\x07 \x01(\x05\x12\t\n\x01n\x18\x08 \x01(\x05\x12\x0e\n\x06tenant\x18\t \x01(\t\x12\x0f\n\x07\x61\x64\x61pter\x18\n \x01(\t\x12\x15\n\rmodel_version\x18\x0b \x01(\t\x12*\n\nconstraint\x18\x0c \x01(\x0b\x32\x16.twolane.v1.Constraint\x12\'\n\x06resume\x18\r \x01(\x0b\x32\x17.twolane.v1.AnswerSoFar\x12\x0f\n\x07resumes\x18\x0e \x01(\x08\x42\x08\n\x06prompt\"y\n\x0b\x41nswerSoFar\x12\x15\n\rsubmission_id\x18\x01 \x01(\t\x12\x14\n\x0cresume_token\x18\x02 \x01(\x0c\x12\x10\n\x08takeover\x18\x03 \x01(\r\x12\x15\n\ttoken_ids\x18\x04 \x03(\x05\x42\x02\x10\x01\x12\x14\n\x0cn_text_bytes\x18\x05 \x01(\x03\"\x9a\x01\n\rResumeRequest\x12\x15\n\rsubmission_id\x18\x01 \x01(\t\x12\x14\n\x0cresume_token\x18\x02 \x01(\x0c\x12\x10\n\x08takeover\x18\x03 \x01(\r\x12\x10\n\x08n_tokens\x18\x04 \x01(\x05\x12\x14\n\x0cn_text_bytes\x18\x05 \x01(\x03\x12\x0e\n\x06tenant\x18\x06 \x01(\t\x12\x12\n\nrequest_id\x18\x08 \x01(\t\"O\n\nConstraint\x12\x15\n\x0bjson_schema\x18\x01 \x01(\tH\x00\x12\x0f\n\x05regex\x18\x02 \x01(\tH\x00\x12\x11\n\x07grammar\x18\x03 \x01(\tH\x00\x42\x06\n\x04kind\"x\n\x05Token\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x10\n\x08token_id\x18\x02 \x01(\x05\x12\x14\n\x07logprob\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12,\n\x0ctop_logprobs\x18\x04 \x03(\x0b\x32\x16.twolane.v1.TopLogprobB\n\n\x08_logprob\"\xbd\x02\n\x10GenerateResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0c\n\x04seed\x18\x02 \x01(\x03\x12\x0e\n\x06sample\x18\x03 \x01(\x05\x12!\n\x06tokens\x18\x04 \x03(\x0b\x32\x11.twolane.v1.Token\x12\x0c\n\x04text\x18\x05 \x01(\t\x12/\n\rfinish_reason\x18\x06 \x01(\x0e\x32\x18.twolane.v1.FinishReason\x12\"\n\x06ledger\x18\x07 \x01(\x0b\x32\x12.twolane.v1.Ledger\x12\r\n\x05model\x18\x08 \x01(\t\x12\x15\n\rprompt_tokens\x18\t \x01(\x05\x12\x15\n\rsubmission_id\x18\n \x01(\t\x12\x14\n\x0cresume_token\x18\x0b \x01(\x0c\x12\x0f\n\x07routers\x18\x0c \x03(\t\x12\r\n\x05moved\x18\r \x01(\x08\"J\n\rCancelRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x15\n\rsubmission_id\x18\x02 \x01(\t\x12\x0e\n\x06tenant\x18\x03 \x01(\t\"\x1f\n\x0e\x43\x61ncelResponse\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\"\x13\n\x11ListModelsRequest\"7\n\x12ListModelsResponse\x12!\n\x06models\x18\x01 \x03(\x0b\x32\x11.twolane.v1.Model\"Z\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x02 \x01(\t\x12\x1a\n\x12max_context_tokens\x18\x03 \x01(\x05\x12\x12\n\nvocab_size\x18\x04 \x01(\x05\"*\n\x10GetStatusRequest\x12\x16\n\x0esubmission_ids\x18\x01 \x03(\t\"\xa4\x01\n\x11GetStatusResponse\x12\x0f\n\x07serving\x18\x01 \x01(\x08\x12!\n\x06models\x18\x02 \x03(\x0b\x32\x11.twolane.v1.Model\x12(\n\x07workers\x18\x03 \x03(\x0b\x32\x17.twolane.v1.WorkerCount\x12\x31\n\x0bsubmissions\x18\x04 \x03(\x0b\x32\x1c.twolane.v1.SubmissionStatus\";\n\x0bWorkerCount\x12\r\n\x05state\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\x0f\n\x07workers\x18\x03 \x01(\x05\"\x0f\n\rWhoAmIRequest\"e\n\x0eWhoAmIResponse\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0e\n\x06tenant\x18\x03 \x01(\t\x12\'\n\x06quotas\x18\x04 \x03(\x0b\x32\x17.twolane.v1.QuotaStatus\"N\n\x0bQuotaStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05limit\x18\x02 \x01(\x01\x12\x11\n\tremaining\x18\x03 \x01(\x01\x12\x0f\n\x07reset_s\x18\x04 \x01(\x01\"u\n\x10SubmissionStatus\x12\x15\n\rsubmission_id\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\x15\n\rprompt_tokens\x18\x03 \x01(\x05\x12\x15\n\routput_tokens\x18\x04 \x01(\x05\x12\r\n\x05\x61ge_s\x18\x05 \x01(\x01\x32\xb9\x03\n\x10InferenceService\x12G\n\x08Generate\x12\x1b.twolane.v1.GenerateRequest\x1a\x1c.twolane.v1.GenerateResponse0\x01\x12\x43\n\x06Resume\x12\x19.twolane.v1.ResumeRequest\x1a\x1c.twolane.v1.GenerateResponse0\x01\x12?\n\x06\x43\x61ncel\x12\x19.twolane.v1.CancelRequest\x1a\x1a.twolane.v1.CancelResponse\x12K\n\nListModels\x12\x1d.twolane.v1.ListModelsRequest\x1a\x1e.twolane.v1.ListModelsResponse\x12H\n\tGetStatus\x12\x1c.twolane.v1.GetStatusRequest\x1a\x1d.twolane.v1.GetStatusResponse\x12?\n\x06WhoAmI\x12\x19.twolane.v1.WhoAmIRequest\x1a\x1a.twolane.v1.WhoAmIResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1atwolane/v1/inference.proto\x12\ntwolane.v1\x1a\x19twolane/v1/sampling.proto\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\x05\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"1\n\x04\x43hat\x12)\n\x08messages\x18\x01 \x03(\x0b\x32\x17.twolane.v1.ChatMessage\"\x84\x03\n\x0fGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0e\n\x04text\x18\x03 \x01(\tH\x00\x12)\n\ttoken_ids\x18\x04 \x01(\x0b\x32\x14.twolane.v1.TokenIdsH\x00\x12 \n\x04\x63hat\x18\x05 \x01(\x0b\x32\x10.twolane.v1.ChatH\x00\x12,\n\x08sampling\x18\x06 \x01(\x0b\x32\x1a.twolane.v1.SamplingParams\x12\x10\n\x08priority\x18\x07 \x01(\x05\x12\t\n\x01n\x18\x08 \x01(\x05\x12\x0e\n\x06tenant\x18\t \x01(\t\x12\x0f\n\x07\x61\x64\x61pter\x18\n \x01(\t\x12\x15\n\rmodel_version\x18\x0b \x01(\t\x12*\n\nconstraint\x18\x0c \x01(\x0b\x32\x16.twolane.v1.Constraint\x12\'\n\x06resume\x18\r \x01(\x0b\x32\x17.twolane.v1.AnswerSoFar\x12\x0f\n\x07resumes\x18\x0e \x01(\x08\x42\x08\n\x06prompt\"y\n\x0b\x41nswerSoFar\x12\x15\n\rsubmission_id\x18\x01 \x01(\t\x12\x14\n\x0cresume_token\x18\x02 \x01(\x0c\x12\x10\n\x08takeover\x18\x03 \x01(\r\x12\x15\n\ttoken_ids\x18\x04 \x03(\x05\x42\x02\x10\x01\x12\x14\n\x0cn_text_bytes\x18\x05 \x01(\x03\"\x9a\x01\n\rResumeRequest\x12\x15\n\rsubmission_id\x18\x01 \x01(\t\x12\x14\n\x0cresume_token\x18\x02 \x01(\x0c\x12\x10\n\x08takeover\x18\x03 \x01(\r\x12\x10\n\x08n_tokens\x18\x04 \x01(\x05\x12\x14\n\x0cn_text_bytes\x18\x05 \x01(\x03\x12\x0e\n\x06tenant\x18\x06 \x01(\t\x12\x12\n\nrequest_id\x18\x08 \x01(\t\"O\n\nConstraint\x12\x15\n\x0bjson_schema\x18\x01 \x01(\tH\x00\x12\x0f\n\x05regex\x18\x02 \x01(\tH\x00\x12\x11\n\x07grammar\x18\x03 \x01(\tH\x00\x42\x06\n\x04kind\"x\n\x05Token\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x10\n\x08token_id\x18\x02 \x01(\x05\x12\x14\n\x07logprob\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12,\n\x0ctop_logprobs\x18\x04 \x03(\x0b\x32\x16.twolane.v1.TopLogprobB\n\n\x08_logprob\"\xbd\x02\n\x10GenerateResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0c\n\x04seed\x18\x02 \x01(\x03\x12\x0e\n\x06sample\x18\x03 \x01(\x05\x12!\n\x06tokens\x18\x04 \x03(\x0b\x32\x11.twolane.v1.Token\x12\x0c\n\x04text\x18\x05 \x01(\t\x12/\n\rfinish_reason\x18\x06 \x01(\x0e\x32\x18.twolane.v1.FinishReason\x12\"\n\x06ledger\x18\x07 \x01(\x0b\x32\x12.twolane.v1.Ledger\x12\r\n\x05model\x18\x08 \x01(\t\x12\x15\n\rprompt_tokens\x18\t \x01(\x05\x12\x15\n\rsubmission_id\x18\n \x01(\t\x12\x14\n\x0cresume_token\x18\x0b \x01(\x0c\x12\x0f\n\x07routers\x18\x0c \x03(\t\x12\r\n\x05moved\x18\r \x01(\x08\"s\n\x10MultiplexRequest\x12\'\n\x06starts\x18\x01 \x03(\x0b\x32\x17.twolane.v1.AnswerStart\x12%\n\x05reads\x18\x02 \x03(\x0b\x32\x16.twolane.v1.AnswerRead\x12\x0f\n\x07\x63\x61ncels\x18\x03 \x03(\r\"\x96\x01\n\x0b\x41nswerStart\x12\x0e\n\x06\x61nswer\x18\x01 \x01(\r\x12/\n\x08generate\x18\x02 \x01(\x0b\x32\x1b.twolane.v1.GenerateRequestH\x00\x12+\n\x06resume\x18\x03 \x01(\x0b\x32\x19.twolane.v1.ResumeRequestH\x00\x12\x11\n\ttimeout_s\x18\x04 \x01(\x01\x42\x06\n\x04\x63\x61ll\".\n\nAnswerRead\x12\x0e\n\x06\x61nswer\x18\x01 \x01(\r\x12\x10\n\x08n_tokens\x18\x02 \x01(\r\"\xab\x01\n\x11MultiplexResponse\x12\x15\n\rwindow_tokens\x18\x01 \x01(\r\x12%\n\x05parts\x18\x02 \x03(\x0b\x32\x16.twolane.v1.AnswerPart\x12\x0f\n\x07\x61nswers\x18\x03 \x03(\r\x12\x15\n\rfirst_indexes\x18\x04 \x03(\r\x12\x0e\n\x06\x63ounts\x18\x05 \x03(\r\x12\x11\n\ttoken_ids\x18\x06 \x03(\x05\x12\r\n\x05texts\x18\x07 \x03(\t\"\\\n\nAnswerPart\x12\x0e\n\x06\x61nswer\x18\x01 \x01(\r\x12.\n\x08response\x18\x02 \x01(\x0b\x32\x1c.twolane.v1.GenerateResponse\x12\x0e\n\x06status\x18\x03 \x01(\x0c\"J\n\rCancelRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x15\n\rsubmission_id\x18\x02 \x01(\t\x12\x0e\n\x06tenant\x18\x03 \x01(\t\"\x1f\n\x0e\x43\x61ncelResponse\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\"\x13\n\x11ListModelsRequest\"7\n\x12ListModelsResponse\x12!\n\x06models\x18\x01 \x03(\x0b\x32\x11.twolane.v1.Model\"Z\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x02 \x01(\t\x12\x1a\n\x12max_context_tokens\x18\x03 \x01(\x05\x12\x12\n\nvocab_size\x18\x04 \x01(\x05\"*\n\x10GetStatusRequest\x12\x16\n\x0esubmission_ids\x18\x01 \x03(\t\"\xa4\x01\n\x11GetStatusResponse\x12\x0f\n\x07serving\x18\x01 \x01(\x08\x12!\n\x06models\x18\x02 \x03(\x0b\x32\x11.twolane.v1.Model\x12(\n\x07workers\x18\x03 \x03(\x0b\x32\x17.twolane.v1.WorkerCount\x12\x31\n\x0bsubmissions\x18\x04 \x03(\x0b\x32\x1c.twolane.v1.SubmissionStatus\";\n\x0bWorkerCount\x12\r\n\x05state\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\x0f\n\x07workers\x18\x03 \x01(\x05\"\x0f\n\rWhoAmIRequest\"e\n\x0eWhoAmIResponse\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0e\n\x06tenant\x18\x03 \x01(\t\x12\'\n\x06quotas\x18\x04 \x03(\x0b\x32\x17.twolane.v1.QuotaStatus\"N\n\x0bQuotaStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05limit\x18\x02 \x01(\x01\x12\x11\n\tremaining\x18\x03 \x01(\x01\x12\x0f\n\x07reset_s\x18\x04 \x01(\x01\"u\n\x10SubmissionStatus\x12\x15\n\rsubmission_id\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\x15\n\rprompt_tokens\x18\x03 \x01(\x05\x12\x15\n\routput_tokens\x18\x04 \x01(\x05\x12\r\n\x05\x61ge_s\x18\x05 \x01(\x01\x32\x87\x04\n\x10InferenceService\x12G\n\x08Generate\x12\x1b.twolane.v1.GenerateRequest\x1a\x1c.twolane.v1.GenerateResponse0\x01\x12\x43\n\x06Resume\x12\x19.twolane.v1.ResumeRequest\x1a\x1c.twolane.v1.GenerateResponse0\x01\x12L\n\tMultiplex\x12\x1c.twolane.v1.MultiplexRequest\x1a\x1d.twolane.v1.MultiplexResponse(\x01\x30\x01\x12?\n\x06\x43\x61ncel\x12\x19.twolane.v1.CancelRequest\x1a\x1a.twolane.v1.CancelResponse\x12K\n\nListModels\x12\x1d.twolane.v1.ListModelsRequest\x1a\x1e.twolane.v1.ListModelsResponse\x12H\n\tGetStatus\x12\x1c.twolane.v1.GetStatusRequest\x1a\x1d.twolane.v1.GetStatusResponse\x12?\n\x06WhoAmI\x12\x19.twolane.v1.WhoAmIRequest\x1a\x1a.twolane.v1.WhoAmIResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -52,30 +52,40 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TOKEN']._serialized_end=1063
   _globals['_GENERATERESPONSE']._serialized_start=1066
   _globals['_GENERATERESPONSE']._serialized_end=1383
-  _globals['_CANCELREQUEST']._serialized_start=1385
-  _globals['_CANCELREQUEST']._serialized_end=1459
-  _globals['_CANCELRESPONSE']._serialized_start=1461
-  _globals['_CANCELRESPONSE']._serialized_end=1492
-  _globals['_LISTMODELSREQUEST']._serialized_start=1494
-  _globals['_LISTMODELSREQUEST']._serialized_end=1513
-  _globals['_LISTMODELSRESPONSE']._serialized_start=1515
-  _globals['_LISTMODELSRESPONSE']._serialized_end=1570
-  _globals['_MODEL']._serialized_start=1572
-  _globals['_MODEL']._serialized_end=1662
-  _globals['_GETSTATUSREQUEST']._serialized_start=1664
-  _globals['_GETSTATUSREQUEST']._serialized_end=1706
-  _globals['_GETSTATUSRESPONSE']._serialized_start=1709
-  _globals['_GETSTATUSRESPONSE']._serialized_end=1873
-  _globals['_WORKERCOUNT']._serialized_start=1875
-  _globals['_WORKERCOUNT']._serialized_end=1934
-  _globals['_WHOAMIREQUEST']._serialized_start=1936
-  _globals['_WHOAMIREQUEST']._serialized_end=1951
-  _globals['_WHOAMIRESPONSE']._serialized_start=1953
-  _globals['_WHOAMIRESPONSE']._serialized_end=2054
-  _globals['_QUOTASTATUS']._serialized_start=2056
-  _globals['_QUOTASTATUS']._serialized_end=2134
-  _globals['_SUBMISSIONSTATUS']._serialized_start=2136
-  _globals['_SUBMISSIONSTATUS']._serialized_end=2253
-  _globals['_INFERENCESERVICE']._serialized_start=2256
-  _globals['_INFERENCESERVICE']._serialized_end=2697
+  _globals['_MULTIPLEXREQUEST']._serialized_start=1385
+  _globals['_MULTIPLEXREQUEST']._serialized_end=1500
+  _globals['_ANSWERSTART']._serialized_start=1503
+  _globals['_ANSWERSTART']._serialized_end=1653
+  _globals['_ANSWERREAD']._serialized_start=1655
+  _globals['_ANSWERREAD']._serialized_end=1701
+  _globals['_MULTIPLEXRESPONSE']._serialized_start=1704
+  _globals['_MULTIPLEXRESPONSE']._serialized_end=1875
+  _globals['_ANSWERPART']._serialized_start=1877
+  _globals['_ANSWERPART']._serialized_end=1969
+  _globals['_CANCELREQUEST']._serialized_start=1971
+  _globals['_CANCELREQUEST']._serialized_end=2045
+  _globals['_CANCELRESPONSE']._serialized_start=2047
+  _globals['_CANCELRESPONSE']._serialized_end=2078
+  _globals['_LISTMODELSREQUEST']._serialized_start=2080
+  _globals['_LISTMODELSREQUEST']._serialized_end=2099
+  _globals['_LISTMODELSRESPONSE']._serialized_start=2101
+  _globals['_LISTMODELSRESPONSE']._serialized_end=2156
+  _globals['_MODEL']._serialized_start=2158
+  _globals['_MODEL']._serialized_end=2248
+  _globals['_GETSTATUSREQUEST']._serialized_start=2250
+  _globals['_GETSTATUSREQUEST']._serialized_end=2292
+  _globals['_GETSTATUSRESPONSE']._serialized_start=2295
+  _globals['_GETSTATUSRESPONSE']._serialized_end=2459
+  _globals['_WORKERCOUNT']._serialized_start=2461
+  _globals['_WORKERCOUNT']._serialized_end=2520
+  _globals['_WHOAMIREQUEST']._serialized_start=2522
+  _globals['_WHOAMIREQUEST']._serialized_end=2537
+  _globals['_WHOAMIRESPONSE']._serialized_start=2539
+  _globals['_WHOAMIRESPONSE']._serialized_end=2640
+  _globals['_QUOTASTATUS']._serialized_start=2642
+  _globals['_QUOTASTATUS']._serialized_end=2720
+  _globals['_SUBMISSIONSTATUS']._serialized_start=2722
+  _globals['_SUBMISSIONSTATUS']._serialized_end=2839
+  _globals['_INFERENCESERVICE']._serialized_start=2842
+  _globals['_INFERENCESERVICE']._serialized_end=3361
 # @@protoc_insertion_point(module_scope)

@@ -142,6 +142,64 @@ class GenerateResponse(_message.Message):
     moved: bool
     def __init__(self, request_id: _Optional[str] = ..., seed: _Optional[int] = ..., sample: _Optional[int] = ..., tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., text: _Optional[str] = ..., finish_reason: _Optional[_Union[_sampling_pb2.FinishReason, str]] = ..., ledger: _Optional[_Union[_sampling_pb2.Ledger, _Mapping]] = ..., model: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., submission_id: _Optional[str] = ..., resume_token: _Optional[bytes] = ..., routers: _Optional[_Iterable[str]] = ..., moved: bool = ...) -> None: ...
 
+class MultiplexRequest(_message.Message):
+    __slots__ = ("starts", "reads", "cancels")
+    STARTS_FIELD_NUMBER: _ClassVar[int]
+    READS_FIELD_NUMBER: _ClassVar[int]
+    CANCELS_FIELD_NUMBER: _ClassVar[int]
+    starts: _containers.RepeatedCompositeFieldContainer[AnswerStart]
+    reads: _containers.RepeatedCompositeFieldContainer[AnswerRead]
+    cancels: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, starts: _Optional[_Iterable[_Union[AnswerStart, _Mapping]]] = ..., reads: _Optional[_Iterable[_Union[AnswerRead, _Mapping]]] = ..., cancels: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class AnswerStart(_message.Message):
+    __slots__ = ("answer", "generate", "resume", "timeout_s")
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    GENERATE_FIELD_NUMBER: _ClassVar[int]
+    RESUME_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    answer: int
+    generate: GenerateRequest
+    resume: ResumeRequest
+    timeout_s: float
+    def __init__(self, answer: _Optional[int] = ..., generate: _Optional[_Union[GenerateRequest, _Mapping]] = ..., resume: _Optional[_Union[ResumeRequest, _Mapping]] = ..., timeout_s: _Optional[float] = ...) -> None: ...
+
+class AnswerRead(_message.Message):
+    __slots__ = ("answer", "n_tokens")
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    N_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    answer: int
+    n_tokens: int
+    def __init__(self, answer: _Optional[int] = ..., n_tokens: _Optional[int] = ...) -> None: ...
+
+class MultiplexResponse(_message.Message):
+    __slots__ = ("window_tokens", "parts", "answers", "first_indexes", "counts", "token_ids", "texts")
+    WINDOW_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_INDEXES_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    TEXTS_FIELD_NUMBER: _ClassVar[int]
+    window_tokens: int
+    parts: _containers.RepeatedCompositeFieldContainer[AnswerPart]
+    answers: _containers.RepeatedScalarFieldContainer[int]
+    first_indexes: _containers.RepeatedScalarFieldContainer[int]
+    counts: _containers.RepeatedScalarFieldContainer[int]
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    texts: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, window_tokens: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[AnswerPart, _Mapping]]] = ..., answers: _Optional[_Iterable[int]] = ..., first_indexes: _Optional[_Iterable[int]] = ..., counts: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., texts: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class AnswerPart(_message.Message):
+    __slots__ = ("answer", "response", "status")
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    answer: int
+    response: GenerateResponse
+    status: bytes
+    def __init__(self, answer: _Optional[int] = ..., response: _Optional[_Union[GenerateResponse, _Mapping]] = ..., status: _Optional[bytes] = ...) -> None: ...
+
 class CancelRequest(_message.Message):
     __slots__ = ("request_id", "submission_id", "tenant")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]

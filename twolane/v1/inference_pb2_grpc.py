@@ -46,6 +46,11 @@ class InferenceServiceStub(object):
                 request_serializer=twolane_dot_v1_dot_inference__pb2.ResumeRequest.SerializeToString,
                 response_deserializer=twolane_dot_v1_dot_inference__pb2.GenerateResponse.FromString,
                 _registered_method=True)
+        self.Multiplex = channel.stream_stream(
+                '/twolane.v1.InferenceService/Multiplex',
+                request_serializer=twolane_dot_v1_dot_inference__pb2.MultiplexRequest.SerializeToString,
+                response_deserializer=twolane_dot_v1_dot_inference__pb2.MultiplexResponse.FromString,
+                _registered_method=True)
         self.Cancel = channel.unary_unary(
                 '/twolane.v1.InferenceService/Cancel',
                 request_serializer=twolane_dot_v1_dot_inference__pb2.CancelRequest.SerializeToString,
@@ -91,6 +96,15 @@ class InferenceServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Multiplex(self, request_iterator, context):
+        """Many answers on one stream, one message for all that have news: what Generate and Resume do for
+        one, at a fraction of the cost of a token. For clients that ask much of one router. It ends when
+        the client has ended its side and every answer is over.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Cancel(self, request, context):
         """Cancels a running request by either of its ids, from any connection. Its stream ends with CANCELLED.
         """
@@ -130,6 +144,11 @@ def add_InferenceServiceServicer_to_server(servicer, server):
                     servicer.Resume,
                     request_deserializer=twolane_dot_v1_dot_inference__pb2.ResumeRequest.FromString,
                     response_serializer=twolane_dot_v1_dot_inference__pb2.GenerateResponse.SerializeToString,
+            ),
+            'Multiplex': grpc.stream_stream_rpc_method_handler(
+                    servicer.Multiplex,
+                    request_deserializer=twolane_dot_v1_dot_inference__pb2.MultiplexRequest.FromString,
+                    response_serializer=twolane_dot_v1_dot_inference__pb2.MultiplexResponse.SerializeToString,
             ),
             'Cancel': grpc.unary_unary_rpc_method_handler(
                     servicer.Cancel,
@@ -208,6 +227,33 @@ class InferenceService(object):
             '/twolane.v1.InferenceService/Resume',
             twolane_dot_v1_dot_inference__pb2.ResumeRequest.SerializeToString,
             twolane_dot_v1_dot_inference__pb2.GenerateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Multiplex(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/twolane.v1.InferenceService/Multiplex',
+            twolane_dot_v1_dot_inference__pb2.MultiplexRequest.SerializeToString,
+            twolane_dot_v1_dot_inference__pb2.MultiplexResponse.FromString,
             options,
             channel_credentials,
             insecure,

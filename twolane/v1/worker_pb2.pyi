@@ -255,30 +255,38 @@ class PeerGone(_message.Message):
     def __init__(self, epoch: _Optional[int] = ...) -> None: ...
 
 class Drain(_message.Message):
-    __slots__ = ("enabled",)
+    __slots__ = ("enabled", "hand_over", "take_ticket")
     ENABLED_FIELD_NUMBER: _ClassVar[int]
+    HAND_OVER_FIELD_NUMBER: _ClassVar[int]
+    TAKE_TICKET_FIELD_NUMBER: _ClassVar[int]
     enabled: bool
-    def __init__(self, enabled: bool = ...) -> None: ...
+    hand_over: bool
+    take_ticket: int
+    def __init__(self, enabled: bool = ..., hand_over: bool = ..., take_ticket: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("heard",)
+    HEARD_FIELD_NUMBER: _ClassVar[int]
+    heard: int
+    def __init__(self, heard: _Optional[int] = ...) -> None: ...
 
 class SessionResponse(_message.Message):
-    __slots__ = ("opened", "tokens", "rows", "load", "found", "adopted")
+    __slots__ = ("opened", "tokens", "rows", "load", "found", "adopted", "number")
     OPENED_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
     FOUND_FIELD_NUMBER: _ClassVar[int]
     ADOPTED_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
     opened: Opened
     tokens: _containers.RepeatedCompositeFieldContainer[TokenColumns]
     rows: _containers.RepeatedCompositeFieldContainer[RowEvent]
     load: LoadReport
     found: _containers.RepeatedCompositeFieldContainer[Found]
     adopted: _containers.RepeatedCompositeFieldContainer[Adopted]
-    def __init__(self, opened: _Optional[_Union[Opened, _Mapping]] = ..., tokens: _Optional[_Iterable[_Union[TokenColumns, _Mapping]]] = ..., rows: _Optional[_Iterable[_Union[RowEvent, _Mapping]]] = ..., load: _Optional[_Union[LoadReport, _Mapping]] = ..., found: _Optional[_Iterable[_Union[Found, _Mapping]]] = ..., adopted: _Optional[_Iterable[_Union[Adopted, _Mapping]]] = ...) -> None: ...
+    number: int
+    def __init__(self, opened: _Optional[_Union[Opened, _Mapping]] = ..., tokens: _Optional[_Iterable[_Union[TokenColumns, _Mapping]]] = ..., rows: _Optional[_Iterable[_Union[RowEvent, _Mapping]]] = ..., load: _Optional[_Union[LoadReport, _Mapping]] = ..., found: _Optional[_Iterable[_Union[Found, _Mapping]]] = ..., adopted: _Optional[_Iterable[_Union[Adopted, _Mapping]]] = ..., number: _Optional[int] = ...) -> None: ...
 
 class Opened(_message.Message):
     __slots__ = ("worker",)
@@ -405,7 +413,7 @@ class PageCounts(_message.Message):
     def __init__(self, quarantined: _Optional[int] = ..., used: _Optional[int] = ..., pinned: _Optional[int] = ..., cached: _Optional[int] = ..., free: _Optional[int] = ...) -> None: ...
 
 class LoadReport(_message.Message):
-    __slots__ = ("pages", "prefill_queue", "prefill_queue_tokens", "decode_queue", "rows", "reserved_growth_pages", "draining", "drained", "step_s", "fence_wanted", "step_age_s", "step_bound_s", "expected_rows", "expected_pages", "transports")
+    __slots__ = ("pages", "prefill_queue", "prefill_queue_tokens", "decode_queue", "rows", "reserved_growth_pages", "draining", "drained", "step_s", "fence_wanted", "step_age_s", "step_bound_s", "expected_rows", "expected_pages", "transports", "drain")
     PAGES_FIELD_NUMBER: _ClassVar[int]
     PREFILL_QUEUE_FIELD_NUMBER: _ClassVar[int]
     PREFILL_QUEUE_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -421,6 +429,7 @@ class LoadReport(_message.Message):
     EXPECTED_ROWS_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_PAGES_FIELD_NUMBER: _ClassVar[int]
     TRANSPORTS_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_FIELD_NUMBER: _ClassVar[int]
     pages: PageCounts
     prefill_queue: int
     prefill_queue_tokens: int
@@ -436,7 +445,36 @@ class LoadReport(_message.Message):
     expected_rows: int
     expected_pages: int
     transports: _containers.RepeatedCompositeFieldContainer[PeerTransport]
-    def __init__(self, pages: _Optional[_Union[PageCounts, _Mapping]] = ..., prefill_queue: _Optional[int] = ..., prefill_queue_tokens: _Optional[int] = ..., decode_queue: _Optional[int] = ..., rows: _Optional[int] = ..., reserved_growth_pages: _Optional[int] = ..., draining: bool = ..., drained: bool = ..., step_s: _Optional[float] = ..., fence_wanted: _Optional[_Iterable[int]] = ..., step_age_s: _Optional[float] = ..., step_bound_s: _Optional[float] = ..., expected_rows: _Optional[int] = ..., expected_pages: _Optional[int] = ..., transports: _Optional[_Iterable[_Union[PeerTransport, _Mapping]]] = ...) -> None: ...
+    drain: DrainReport
+    def __init__(self, pages: _Optional[_Union[PageCounts, _Mapping]] = ..., prefill_queue: _Optional[int] = ..., prefill_queue_tokens: _Optional[int] = ..., decode_queue: _Optional[int] = ..., rows: _Optional[int] = ..., reserved_growth_pages: _Optional[int] = ..., draining: bool = ..., drained: bool = ..., step_s: _Optional[float] = ..., fence_wanted: _Optional[_Iterable[int]] = ..., step_age_s: _Optional[float] = ..., step_bound_s: _Optional[float] = ..., expected_rows: _Optional[int] = ..., expected_pages: _Optional[int] = ..., transports: _Optional[_Iterable[_Union[PeerTransport, _Mapping]]] = ..., drain: _Optional[_Union[DrainReport, _Mapping]] = ...) -> None: ...
+
+class DrainReport(_message.Message):
+    __slots__ = ("number", "blockers", "has_ticket", "is_taken", "hands_over", "eta_s", "quarantined_pages")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    BLOCKERS_FIELD_NUMBER: _ClassVar[int]
+    HAS_TICKET_FIELD_NUMBER: _ClassVar[int]
+    IS_TAKEN_FIELD_NUMBER: _ClassVar[int]
+    HANDS_OVER_FIELD_NUMBER: _ClassVar[int]
+    ETA_S_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINED_PAGES_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    blockers: _containers.RepeatedCompositeFieldContainer[DrainBlocker]
+    has_ticket: bool
+    is_taken: bool
+    hands_over: bool
+    eta_s: float
+    quarantined_pages: int
+    def __init__(self, number: _Optional[int] = ..., blockers: _Optional[_Iterable[_Union[DrainBlocker, _Mapping]]] = ..., has_ticket: bool = ..., is_taken: bool = ..., hands_over: bool = ..., eta_s: _Optional[float] = ..., quarantined_pages: _Optional[int] = ...) -> None: ...
+
+class DrainBlocker(_message.Message):
+    __slots__ = ("kind", "count", "names")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    count: int
+    names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, kind: _Optional[str] = ..., count: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class PeerTransport(_message.Message):
     __slots__ = ("worker_id", "transport", "instead_of")

@@ -48,6 +48,8 @@ class Listener(Protocol):
     """Receives the events of an attempt; compared by identity."""
 
     tokens: dict[worker_pb2.Role, ColumnWriter]  # waiting to be sent
+    next_number: int  # of the next message with tokens or rows
+    confirmed: int  # the number of the last one that its router has processed
 
     def send(self, response: worker_pb2.SessionResponse, now: float) -> None: ...
 
@@ -77,6 +79,7 @@ class AttemptLog:
         "row",
         "sample",
         "session",
+        "told_at",
     )
 
     def __init__(
@@ -100,6 +103,7 @@ class AttemptLog:
         self.sample = assign.sample
         self.deadline_s = deadline_s
         self.session = session  # receives its events; None: detached
+        self.told_at = 0  # the number of the message with its latest row event, in that session
         self.detached_s = 0.0  # since when; unused while there is a session
         self.ended_s: float | None = None
         self.follows: tuple[AttemptId, int] | None = None  # predecessor, target epoch
@@ -224,8 +228,8 @@ class AttemptLog:
         self.session, self.detached_s = None, now
 
     def hand_to(self, owner: Owner, fence: int, now: float) -> None:
-        """Another router, or another incarnation of one, has adopted it: nobody listens until that
-        router attaches."""
+        """Another router, or another incarnation of one, has adopted it: it has no listener until
+        that router attaches."""
         assert fence >= self.fence
         self.fence = fence
         if owner != self.owner:
@@ -266,6 +270,13 @@ class AttemptLog:
                 writer.end(self._finish_reason)
             columns.append(writer.take())
         return columns, list(self._latest.values())
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether its router has confirmed the latest row event, or has cancelled it."""
+        if self.is_cancelled:
+            return True
+        return self.session is not None and self.session.confirmed >= self.told_at
 
     def is_forgettable(self, now: float, grace_s: float) -> bool:
         return self.ended_s is not None and now >= self.ended_s + grace_s

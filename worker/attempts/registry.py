@@ -121,7 +121,7 @@ class Registry:
         if log is None:
             gone = worker_pb2.RowEvent(key=attempt.key, kind=worker_pb2.RowEvent.KIND_GONE)
             return worker_pb2.SessionResponse(rows=[gone])
-        log.session = session
+        log.session, log.told_at = session, session.next_number
         log.row = row or log.row
         tokens, rows = log.since(from_index)
         return worker_pb2.SessionResponse(tokens=tokens, rows=rows)
@@ -145,6 +145,7 @@ class Registry:
                 self._bury(log)
             if log.session is not None:
                 heard.setdefault(log.session, []).append(event)
+                log.told_at = log.session.next_number
         return heard
 
     # -- time -------------------------------------------------------------------------------
@@ -163,6 +164,19 @@ class Registry:
     def n_live(self) -> int:
         """Attempts that a role still has."""
         return len(self._live)
+
+    @property
+    def live(self) -> Iterable[AttemptLog]:
+        return self._live.values()
+
+    def unheard(self, now: float) -> list[AttemptLog]:
+        """Ended attempts, in their grace, whose last news no router has confirmed. An owner that
+        has cancelled one waits for no news."""
+        return [
+            log
+            for log in self._ended
+            if not log.is_forgettable(now, self._config.grace_s) and not log.is_heard
+        ]
 
     def __contains__(self, attempt: AttemptId) -> bool:
         return attempt in self._logs

@@ -23,6 +23,10 @@ class Session:
         self.heard_s = now  # when the latest message arrived
         self.tokens = {role: ColumnWriter(role) for role in ROLES}
         self._link = link
+        self.next_number = 1  # of the next message with tokens or rows
+        self.confirmed = 0  # the number of the last one that its router has processed
+        self._drain = 0  # the number of the latest drain that it was told of
+        self._drain_told_at = 0  # in the message of this number
         self._load_sent_s: float | None = None
         self._load_sent: worker_pb2.LoadReport | None = None
         self._owes_load = False  # the last report is about to be out of date
@@ -53,10 +57,21 @@ class Session:
         if response.HasField("load"):
             self._load_sent_s, self._load_sent = now, response.load
             self._owes_load = owes_load
+        drain = response.load.drain.number
+        if response.tokens or response.rows or drain:
+            if drain and drain != self._drain:
+                self._drain, self._drain_told_at = drain, self.next_number
+            response.number = self.next_number
+            self.next_number += 1
         try:
             self._link.send(response)
         except LinkBrokenError:
             return
+
+    def knows(self, drain: int) -> bool:
+        """Whether the router has confirmed that it was told of the drain of that number: what it
+        assigned before has arrived."""
+        return drain == self._drain and self.confirmed >= self._drain_told_at
 
     def close(self) -> None:
         self._link.close()

@@ -17,7 +17,7 @@ ATTACH, or until the grace ends.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from twolane.errors import InvalidRequestError
@@ -157,6 +157,10 @@ class Sessions:
         for session in self._open.values():
             if not session.has_sent(load):
                 session.send(worker_pb2.SessionResponse(load=load), now)
+
+    @property
+    def open(self) -> Iterable[Session]:
+        return self._open.values()
 
     def close(self) -> None:
         """End every stream, when the worker stops."""

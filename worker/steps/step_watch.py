@@ -58,6 +58,10 @@ class StepWatch:
         self.step_s += weight * (took_s - self.step_s)
         return took_s
 
+    @property
+    def n_in_flight(self) -> int:
+        return len(self._in_flight)
+
     def age_s(self, now: float) -> float:
         """Age of the oldest step in flight; 0 if there is none."""
         if not self._in_flight:

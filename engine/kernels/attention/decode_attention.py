@@ -30,6 +30,7 @@ from twolane.engine.kernels.launch import launch
 from twolane.engine.kernels.pages.kv_view import KVView
 from twolane.engine.kernels.pages.load_plane import load_plane
 from twolane.engine.kernels.pdl import ready
+from twolane.engine.kernels.sizes import next_power_of_2
 
 
 @triton.jit
@@ -237,7 +238,7 @@ def decode_attention(
     assert tables.dtype == torch.int32
     assert tables.stride(1) == 1
     assert len(tables) >= rows
-    dim_pad = triton.next_power_of_2(head_dim)
+    dim_pad = next_power_of_2(head_dim)
     if view.has_scales:
         launch_fp8(
             queries, view, layer, tables, plan,
@@ -267,13 +268,13 @@ def decode_attention(
         LAYERS=view.layers,
         KV_HEADS=view.kv_heads,
         GROUP=group,
-        GROUP_PAD=max(16, triton.next_power_of_2(group)),
-        MERGE_PAD=triton.next_power_of_2(group),
+        GROUP_PAD=max(16, next_power_of_2(group)),
+        MERGE_PAD=next_power_of_2(group),
         PAGE=view.page_tokens,
         HEAD_DIM=head_dim,
         DIM_PAD=dim_pad,
         PLANE=view.plane_values,
-        AT_ONCE=max(1, config.merge_rows // triton.next_power_of_2(group)),
+        AT_ONCE=max(1, config.merge_rows // next_power_of_2(group)),
         RECORD=RECORD,
         WINDOWED=window > 0,
         TENSOR_COPY=tensor_copy,

@@ -15,7 +15,8 @@ class Fp8Products(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeConfig:
-    """The defaults are the best measured on an H200, for both kinds of pool."""
+    """The defaults are the best measured on an H200, for both kinds of pool. The tile is no option:
+    one page of one head by all queries that share it (`decode_attention.py`, `decode_fp8.py`)."""
 
     warps: int = 4
     stages: int = 3

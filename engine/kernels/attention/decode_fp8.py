@@ -38,9 +38,11 @@ from twolane.engine.kernels.launch import launch
 from twolane.engine.kernels.pages.kv_view import KVView
 from twolane.engine.kernels.pages.load_plane import load_plane, load_scales, load_transposed
 from twolane.engine.kernels.pdl import ready
+from twolane.engine.kernels.sizes import next_power_of_2
 
 LARGEST: tl.constexpr = tl.constexpr(448.0)  # of e4m3
 WEIGHT_ONE: tl.constexpr = tl.constexpr(256.0)  # a weight of 1 in FP8
+LEAST_SCALE: tl.constexpr = tl.constexpr(2.0**-60)  # keeps sums of weights within float32
 REST_ONE: tl.constexpr = tl.constexpr(16.0)  # 1 in the second part, at most 1/28 of 448
 MERGE_ROWS = 32  # partial answers merged at a time: more need the registers of a fourth program
 
@@ -183,7 +185,8 @@ def _decode_fp8_kernel(
                 value_scales = tl.where(keep, value_scales, 1.0)
                 # The logarithm of a scale to within 0.09, from its bits: enough to shift weights
                 # so that none, times its scale, is much above WEIGHT_ONE.
-                level = value_scales.to(tl.int32, bitcast=True).to(tl.float32) * 2**-23 - 127.0
+                level = tl.maximum(value_scales, LEAST_SCALE).to(tl.int32, bitcast=True)
+                level = level.to(tl.float32) * 2**-23 - 127.0
                 scores = _product(keys, q, HALVES)
                 scores = scores * (key_scales[:, None] * unit[None, :])
                 scores = tl.where(keep[:, None], scores, float("-inf"))
@@ -240,9 +243,9 @@ def launch_fp8(
     group = heads // view.kv_heads
     halves = config.products is Fp8Products.HALVES
     # wgmma needs at least 16 columns, which the two FP8 parts of 8 queries fill.
-    group_pad = max(16 if halves else 8, triton.next_power_of_2(group))
+    group_pad = max(16 if halves else 8, next_power_of_2(group))
     tensor_copy = config.tensor_copy and view.has_descriptor
-    dim_pad = triton.next_power_of_2(head_dim)
+    dim_pad = next_power_of_2(head_dim)
     values = view.values
     launch(_decode_fp8_kernel, (view.kv_heads, programs or plan.max_items))(
         queries,
@@ -268,12 +271,12 @@ def launch_fp8(
         KV_HEADS=view.kv_heads,
         GROUP=group,
         GROUP_PAD=group_pad,
-        MERGE_PAD=triton.next_power_of_2(group),
+        MERGE_PAD=next_power_of_2(group),
         PAGE=view.page_tokens,
         HEAD_DIM=head_dim,
         DIM_PAD=dim_pad,
         PLANE=view.plane_values,
-        AT_ONCE=max(1, MERGE_ROWS // triton.next_power_of_2(group)),
+        AT_ONCE=max(1, MERGE_ROWS // next_power_of_2(group)),
         RECORD=RECORD,
         WINDOWED=window > 0,
         TENSOR_COPY=tensor_copy,

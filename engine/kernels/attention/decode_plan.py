@@ -19,6 +19,7 @@ import triton
 import triton.language as tl
 
 from twolane.engine.kernels.launch import launch
+from twolane.engine.kernels.sizes import next_power_of_2
 
 # int32s per item: row, first page index, end index, length, row's first item, row's items, page
 RECORD = 8
@@ -168,7 +169,7 @@ def plan_decode(
         tables.stride(0),
         PAGE=page_tokens,
         FIXED=plan.fixed_pages,
-        ROWS=triton.next_power_of_2(max(len(lengths), 16)),
+        ROWS=next_power_of_2(max(len(lengths), 16)),
         STEPS=_SEARCH_STEPS,
         RECORD=RECORD,
         num_warps=4,

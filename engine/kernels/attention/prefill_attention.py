@@ -32,6 +32,7 @@ from twolane.engine.kernels.attention.prefill_plan import TILE_RECORD
 from twolane.engine.kernels.launch import card_of, launch
 from twolane.engine.kernels.pages.kv_view import KVView
 from twolane.engine.kernels.pages.load_plane import load_plane, load_scales, load_transposed
+from twolane.engine.kernels.sizes import next_power_of_2
 
 # In FP8 pools, a weight of 1 with a scale of 1 becomes this. Scales are far below 1 and would
 # underflow in float16; with this factor it still holds values of up to 28,000.
@@ -276,7 +277,7 @@ def prefill_attention(
             out=out, scale=scale / math.log(2), window=window, stages=config.stages,
         )  # fmt: skip
         return
-    dim_pad = triton.next_power_of_2(head_dim)
+    dim_pad = next_power_of_2(head_dim)
     tensor_copy = config.tensor_copy and view.has_descriptor and view.values.itemsize <= 2
     descriptor = view.descriptor(dim_pad) if tensor_copy else view.values
     held_descriptor = descriptor

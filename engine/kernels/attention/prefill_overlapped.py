@@ -1,11 +1,11 @@
 """Launches `prefill_hopper`'s kernel: which pools it supports, and with how many programs."""
 
 import torch
-from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from twolane.engine.kernels.attention.prefill_hopper import overlapped_kernel
 from twolane.engine.kernels.attention.prefill_plan import TILE_RECORD
+from twolane.engine.kernels.box_layout import box_layout
 from twolane.engine.kernels.launch import card_of, launch
 from twolane.engine.kernels.pages.kv_view import KVView
 
@@ -27,8 +27,8 @@ def can_overlap(view: KVView) -> bool:
 
 def _rows(values: torch.Tensor, shape: list[int], stride: int, box: list[int]) -> TensorDescriptor:
     """The matrix in `values`, whose rows are `stride` values apart, to be copied in `box`es."""
-    element = gl.bfloat16 if values.dtype == torch.bfloat16 else gl.float16
-    layout = gl.NVMMASharedLayout.get_default_for(box, element)
+    rows, columns = box
+    layout = box_layout(rows, columns, values.dtype)
     return TensorDescriptor(values, shape, [stride, 1], box, layout)
 
 

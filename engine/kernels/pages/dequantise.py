@@ -15,6 +15,7 @@ import triton.language as tl
 from twolane.engine.kernels.launch import launch
 from twolane.engine.kernels.pages.kv_view import KVView
 from twolane.engine.kernels.pages.load_plane import load_plane, load_scales, load_transposed
+from twolane.engine.kernels.sizes import next_power_of_2
 
 
 # Lengths follow those of the decode rows: any multiple of 4 bytes, so one variant must serve all.
@@ -92,7 +93,7 @@ def dequantise_pages(
         KV_HEADS=view.kv_heads,
         PAGE=view.page_tokens,
         HEAD_DIM=view.head_dim,
-        DIM_PAD=triton.next_power_of_2(view.head_dim),
+        DIM_PAD=next_power_of_2(view.head_dim),
         PLANE=view.plane_values,
         num_warps=4,
     )

@@ -10,6 +10,8 @@ import torch
 import triton
 import triton.language as tl
 
+from twolane.engine.kernels.sizes import cdiv
+
 BLOCK = 4096  # words of 8 bytes per iteration
 _STEP: tl.constexpr = tl.constexpr(0x9E3779B97F4A7C15)  # the mixing of splitmix64
 _FIRST: tl.constexpr = tl.constexpr(0xBF58476D1CE4E5B9)
@@ -62,7 +64,7 @@ def checksum_pages(
     if len(pages) == 0:
         return
     words = page_bytes // 8
-    tasks = len(pages) * triton.cdiv(words, BLOCK)
+    tasks = len(pages) * cdiv(words, BLOCK)
     _checksum_kernel[(min(programs, tasks),)](
         address,
         pages,

@@ -20,6 +20,7 @@ import torch
 import triton
 import triton.language as tl
 
+from twolane.engine.kernels.sizes import cdiv, next_power_of_2
 from twolane.engine.model_files.fp8 import FP8, LARGEST, SMALLEST_SCALE
 
 UNIT_BYTES = 16  # the unit of bases and steps
@@ -185,7 +186,7 @@ def convert_pages(
     assert out.shape[1] == table.converted_bytes
     if len(slots) == 0:
         return
-    tasks = len(slots) * triton.cdiv(table.converted_bytes // 8 // span, pieces)
+    tasks = len(slots) * cdiv(table.converted_bytes // 8 // span, pieces)
     _convert_kernel[(min(programs, tasks),)](
         address,
         slots,
@@ -251,7 +252,7 @@ def convert_pages_to_fp8(
         KV_HEADS=kv_heads,
         PAGE=page_tokens,
         HEAD_DIM=head_dim,
-        DIM_PAD=triton.next_power_of_2(head_dim),
+        DIM_PAD=next_power_of_2(head_dim),
         TOKENS=tokens,
         UNIT_VALUES=UNIT_BYTES // dtype.itemsize,
         WIDE=getattr(tl, str(dtype).removeprefix("torch.")),

@@ -10,6 +10,8 @@ import torch
 import triton
 import triton.language as tl
 
+from twolane.engine.kernels.sizes import cdiv
+
 BLOCK = 4096  # int64s per iteration: 32 KiB
 
 
@@ -62,7 +64,7 @@ def copy_pages(
     if len(source_pages) == 0:
         return
     words = page_bytes // 8
-    tasks = len(source_pages) * triton.cdiv(words, BLOCK)
+    tasks = len(source_pages) * cdiv(words, BLOCK)
     _page_copy_kernel[(min(programs, tasks),)](
         source_address,
         target_address,

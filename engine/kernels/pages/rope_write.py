@@ -14,6 +14,7 @@ import triton.language as tl
 from twolane.engine.kernels.launch import launch
 from twolane.engine.kernels.pages.kv_view import KVView
 from twolane.engine.kernels.pdl import ready
+from twolane.engine.kernels.sizes import cdiv, next_power_of_2
 
 FP8_MAX = 448.0  # of e4m3
 MAX_HEADS = 16  # heads per program
@@ -155,8 +156,8 @@ def rope_write(
     assert sin.is_contiguous()
     assert (query_norm is None) == (key_norm is None)
     n_heads = heads + 2 * view.kv_heads
-    block = min(MAX_HEADS, triton.next_power_of_2(n_heads))
-    launch(_rope_write_kernel, (n, triton.cdiv(n_heads, block)))(
+    block = min(MAX_HEADS, next_power_of_2(n_heads))
+    launch(_rope_write_kernel, (n, cdiv(n_heads, block)))(
         qkv,
         qkv if bias is None else bias,
         qkv if query_norm is None else query_norm,
@@ -174,7 +175,7 @@ def rope_write(
         HEADS=heads,
         KV_HEADS=view.kv_heads,
         HEAD_DIM=head_dim,
-        HALF_PAD=triton.next_power_of_2(head_dim // 2),
+        HALF_PAD=next_power_of_2(head_dim // 2),
         BLOCK_HEADS=block,
         LAYERS=view.layers,
         PAGE=view.page_tokens,

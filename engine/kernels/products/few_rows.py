@@ -10,7 +10,6 @@ Sums are in float32, in an order fixed by the configuration: the same call gives
 from typing import Any
 
 import torch
-import triton
 
 from twolane.engine.kernels.launch import card_of
 from twolane.engine.kernels.products.few_rows_plan import (
@@ -21,6 +20,7 @@ from twolane.engine.kernels.products.few_rows_plan import (
     pad_rows,
     tiles_for,
 )
+from twolane.engine.kernels.sizes import cdiv
 
 
 class PartialSums:
@@ -32,6 +32,27 @@ class PartialSums:
     ):
         self.values = torch.empty(values, dtype=torch.float32, device=device)
         self.counters = torch.zeros(programs, dtype=torch.int32, device=device)
+
+
+def padded_empty(like: torch.Tensor, rows: int, width: int) -> torch.Tensor:
+    """An uninitialised `[rows, width]` with the dtype and device of `like`. If it has few rows, the
+    memory behind it is padding (see `rows_with_padding`)."""
+    n = pad_rows(rows) if rows <= MAX_ROWS else rows
+    return like.new_empty(n, width)[:rows]
+
+
+def rows_with_padding(x: torch.Tensor, rows_pad: int) -> int:
+    """How many rows may be read from where x begins: x and those that follow it in its storage, at
+    most `rows_pad` unless x has more.
+
+    The card fills rows past the end of a tensor with zeros more slowly than it reads them. What is
+    in them does not matter: each row's product is a column of its own, and theirs are not stored.
+    """
+    rows, inner = x.shape
+    if rows >= rows_pad:
+        return rows
+    values = x.untyped_storage().nbytes() // x.itemsize - x.storage_offset()
+    return max(rows, min(rows_pad, (values - inner) // x.stride(0) + 1))
 
 
 def few_rows_product(
@@ -50,8 +71,8 @@ def few_rows_product(
 
     With `gated`, weight is `[2 * units, in]` (gates, ups), bias likewise, and out `[rows, units]` =
     silu(gate) * up. Rows of x and weight must start at multiples of 16 bytes; out is dense.
-    `weight` must not change while the stream runs: with `pdl` its first bytes are read before the
-    previous kernels have ended.
+    What follows x in its storage may be read. `weight` must not change while the stream runs: with
+    `pdl` its first bytes are read before the previous kernels have ended.
 
     Asserted: 1 to 128 rows, shapes, strides, a chunk for each program, two stages, room for partial
     sums.
@@ -99,7 +120,7 @@ def checked_arguments(
     assert all(t.stride(0) * t.itemsize % 16 == 0 and t.data_ptr() % 16 == 0 for t in (x, weight))
     assert out.is_contiguous()
     assert bias is None or (bias.shape == weight.shape[:1] and bias.is_contiguous())
-    n_chunks = triton.cdiv(inner, config.block_in)
+    n_chunks = cdiv(inner, config.block_in)
     assert config.stages >= 2, "a stage is released when the next is loaded"
     assert not config.split or config.programs <= min(n_tiles * n_chunks, len(sums.counters))
     assert config.partial_values(rows_pad) <= sums.values.numel()

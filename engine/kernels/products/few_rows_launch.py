@@ -3,10 +3,11 @@
 from typing import Any
 
 import torch
-from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from twolane.engine.kernels.box_layout import box_layout
 from twolane.engine.kernels.launch import launch
+from twolane.engine.kernels.products.few_rows import rows_with_padding
 from twolane.engine.kernels.products.few_rows_hopper import streamed_kernel
 from twolane.engine.kernels.products.few_rows_plan import FewRowsConfig
 
@@ -26,15 +27,9 @@ def launch_streamed(
 ) -> None:
     """Like `few_rows_product`, which checks the arguments; `arguments`: the kernel's, after x and
     weight."""
-    element = gl.bfloat16 if x.dtype == torch.bfloat16 else gl.float16
     launch(streamed_kernel, (config.programs,))(
-        *(
-            TensorDescriptor(
-                t, list(t.shape), list(t.stride()), [block, config.block_in],
-                gl.NVMMASharedLayout.get_default_for([block, config.block_in], element),
-            )
-            for t, block in ((x, rows_pad), (weight, config.half))
-        ),
+        _descriptor(x, rows_with_padding(x, rows_pad), rows_pad, config.block_in),
+        _descriptor(weight, len(weight), config.half, config.block_in),
         *arguments,
         HALF=config.half,
         ROWS=rows_pad,
@@ -51,3 +46,9 @@ def launch_streamed(
         maxnreg=config.registers(rows_pad),
         launch_pdl=pdl,
     )  # fmt: skip
+
+
+def _descriptor(t: torch.Tensor, rows: int, block: int, block_in: int) -> TensorDescriptor:
+    """Of that many rows from where t begins, in boxes `[block, block_in]`."""
+    layout = box_layout(block, block_in, t.dtype)
+    return TensorDescriptor(t, [rows, t.shape[1]], [t.stride(0), 1], [block, block_in], layout)

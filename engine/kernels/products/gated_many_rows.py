@@ -6,9 +6,9 @@ rounded to bf16 before silu, as in the two-kernel version.
 """
 
 import torch
-from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from twolane.engine.kernels.box_layout import box_layout
 from twolane.engine.kernels.launch import launch
 from twolane.engine.kernels.products.gated_many_rows_hopper import gated_many_rows_kernel
 from twolane.engine.kernels.products.gated_many_rows_plan import (
@@ -23,10 +23,6 @@ _STAGES = 4
 _GROUP_BOX = [64, CHUNK]
 _WEIGHT_BOX = [TILE_UNITS, CHUNK]
 _OUT_BOX = [64, 64]
-_LAYOUTS = {
-    box[0]: gl.NVMMASharedLayout.get_default_for(box, gl.bfloat16)
-    for box in (_GROUP_BOX, _WEIGHT_BOX, _OUT_BOX)
-}
 _REGISTERS = (240, 24)  # per thread, of a multiplying group and of the producer warp
 _LAUNCH_REGISTERS = 168
 _CORES = 132  # of an H200
@@ -73,4 +69,4 @@ def gated_many_rows(
 
 
 def _descriptor(t: torch.Tensor, box: list[int]) -> TensorDescriptor:
-    return TensorDescriptor(t, list(t.shape), list(t.stride()), box, _LAYOUTS[box[0]])
+    return TensorDescriptor(t, list(t.shape), list(t.stride()), box, box_layout(*box, t.dtype))

@@ -19,6 +19,7 @@ import triton.language as tl
 
 from twolane.engine.kernels.launch import launch
 from twolane.engine.kernels.pdl import ready
+from twolane.engine.kernels.sizes import cdiv
 from twolane.engine.model_files.fp8 import Fp8Rows, Matrix
 
 
@@ -117,7 +118,7 @@ def gemv(
     assert out.shape == (rows, outer)
     assert x.stride(1) == held.stride(1) == 1
     assert out.is_contiguous()
-    launch(_gemv_kernel, (triton.cdiv(outer, config.block_out),))(
+    launch(_gemv_kernel, (cdiv(outer, config.block_out),))(
         x,
         held,
         weight.scales if isinstance(weight, Fp8Rows) else held,

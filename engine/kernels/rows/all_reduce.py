@@ -35,6 +35,7 @@ import triton.language as tl
 
 from twolane.engine.kernels.launch import launch
 from twolane.engine.kernels.pdl import ready
+from twolane.engine.kernels.sizes import next_power_of_2
 
 MAX_WIDTH = 16384
 MAX_ROWS = 128  # one program per row: all must run at once, or the wait may never end
@@ -197,10 +198,10 @@ def _launch(
         x.stride(0),
         RANK=peers.rank,
         RANKS=peers.ranks,
-        RANKS_PAD=triton.next_power_of_2(peers.ranks),
+        RANKS_PAD=next_power_of_2(peers.ranks),
         ROWS=peers.rows,
         WIDTH=width,
-        WIDTH_PAD=triton.next_power_of_2(width),
+        WIDTH_PAD=next_power_of_2(width),
         FLAG_BYTES=PeerBuffers.flag_bytes(peers.ranks, peers.rows),
         NORM=norm,
         PDL=pdl,

@@ -15,6 +15,7 @@ import triton.language as tl
 from twolane.engine.kernels.launch import launch
 from twolane.engine.kernels.pdl import ready
 from twolane.engine.kernels.rows.quantise import store_scale
+from twolane.engine.kernels.sizes import next_power_of_2
 from twolane.engine.model_files.fp8 import Fp8Rows
 
 MAX_WIDTH = 16384
@@ -83,7 +84,7 @@ def rms_norm(
         epsilon,
         x.stride(0),
         WIDTH=width,
-        WIDTH_PAD=triton.next_power_of_2(width),
+        WIDTH_PAD=next_power_of_2(width),
         ADD=residual is not None,
         FP8=isinstance(out, Fp8Rows),
         PDL=pdl,

@@ -12,6 +12,7 @@ import triton.language as tl
 
 from twolane.engine.kernels.launch import launch
 from twolane.engine.kernels.pdl import ready
+from twolane.engine.kernels.sizes import next_power_of_2
 from twolane.engine.model_files.fp8 import LARGEST, SMALLEST_SCALE, Fp8Rows
 
 MAX_WIDTH = 32768
@@ -52,7 +53,7 @@ def quantise_rows(x: torch.Tensor, *, out: Fp8Rows, pdl: int = 0) -> None:
         out.scales,
         x.stride(0),
         WIDTH=width,
-        WIDTH_PAD=triton.next_power_of_2(width),
+        WIDTH_PAD=next_power_of_2(width),
         PDL=pdl,
         num_warps=warps_for(width),
         launch_pdl=pdl,

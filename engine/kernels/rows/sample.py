@@ -19,6 +19,7 @@ import triton.language as tl
 
 from twolane.engine.kernels.launch import launch
 from twolane.engine.kernels.pdl import ready
+from twolane.engine.kernels.sizes import cdiv, next_power_of_2
 
 BLOCK = 4096
 NOT_FINITE = -1  # in `tokens`, for a row with NaN, +inf or no finite logit
@@ -156,7 +157,7 @@ def sample(
     assert seeds.dtype == torch.int64
     assert sample_indexes.dtype == positions.dtype == tokens.dtype == torch.int32
     assert temperatures.dtype == logprobs.dtype == torch.float32
-    blocks = triton.cdiv(vocab, BLOCK)
+    blocks = cdiv(vocab, BLOCK)
     floats = torch.empty(3 * n * blocks, dtype=torch.float32, device=logits.device)
     ints = torch.empty(3 * n * blocks, dtype=torch.int32, device=logits.device)
     launch(_block_kernel, (n, blocks))(
@@ -184,7 +185,7 @@ def sample(
         logprobs,
         logits.stride(0),
         BLOCKS=blocks,
-        BLOCKS_PAD=triton.next_power_of_2(blocks),
+        BLOCKS_PAD=next_power_of_2(blocks),
         NOT_FINITE=NOT_FINITE,
         PDL=pdl,
         num_warps=1,

@@ -13,6 +13,7 @@ import triton.language as tl
 from twolane.engine.kernels.launch import launch
 from twolane.engine.kernels.pdl import ready
 from twolane.engine.kernels.rows.quantise import MAX_WIDTH, store_scale, warps_for
+from twolane.engine.kernels.sizes import cdiv, next_power_of_2
 from twolane.engine.model_files.fp8 import Fp8Rows
 
 BLOCK = 2048
@@ -56,14 +57,14 @@ def silu_mul(gate_up: torch.Tensor, *, out: torch.Tensor | Fp8Rows, pdl: int = 0
         assert width <= MAX_WIDTH
         launch(_silu_row_kernel, (n,))(
             gate_up, out.values, out.scales,
-            WIDTH=width, WIDTH_PAD=triton.next_power_of_2(width), PDL=pdl,
+            WIDTH=width, WIDTH_PAD=next_power_of_2(width), PDL=pdl,
             num_warps=min(16, 2 * warps_for(width)), launch_pdl=pdl,
         )  # fmt: skip
         return
     assert gate_up.shape == (n, 2 * width)
     assert gate_up.is_contiguous()
     assert out.is_contiguous()
-    launch(_silu_kernel, (n, triton.cdiv(width, BLOCK)))(
+    launch(_silu_kernel, (n, cdiv(width, BLOCK)))(
         gate_up, out, width, BLOCK=BLOCK, PDL=pdl, num_warps=8, launch_pdl=pdl
     )
 

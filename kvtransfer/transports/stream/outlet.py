@@ -25,6 +25,7 @@ from twolane.kvtransfer.transports.common.addresses import socket_to
 from twolane.kvtransfer.transports.common.frames import Hello, Pages
 from twolane.kvtransfer.transports.common.key_proof import SenderHandshake
 from twolane.kvtransfer.transports.common.outlet_thread import NO_SUMS, Job, OutletThread
+from twolane.kvtransfer.transports.common.tcp_silence import drop, is_mute
 from twolane.kvtransfer.transports.stream.records import (
     MOST_VIEWS,
     EncryptedWriter,
@@ -35,12 +36,14 @@ from twolane.kvtransfer.transports.stream.source import Batch, PageSource
 
 _log = logging.getLogger(__name__)
 
+_LOOK_S = 1.0  # between two looks at a connection that takes nothing
 HANDSHAKE_S = 5.0  # the receiver has so long to prove the key
 _SCRAP = memoryview(bytes(1024 * 1024))
 
 
 class StreamOutlet(OutletThread):
-    """See `Outlet`. Connects when there is something to send, and reconnects after a break."""
+    """See `Outlet`. Connects when there is something to send, and reconnects after a break, or when
+    the connection has gone mute: a page is not sent behind others that do not get through."""
 
     def __init__(
         self,
@@ -123,6 +126,8 @@ class StreamOutlet(OutletThread):
 
     def _send_frame(self, views: list[memoryview]) -> None:
         """Send the whole frame. Once the job is cancelled, the rest is filled with zeros."""
+        if self._stream is not None and is_mute(self._stream):
+            self._hang_up()
         if self._stream is None or self._writer is None:
             self._stream, self._writer = self._connect()
         stream, writer = self._stream, self._writer
@@ -137,7 +142,8 @@ class StreamOutlet(OutletThread):
             try:
                 sent = writer.write(views[at : at + MOST_VIEWS])
             except BlockingIOError:
-                self._wait_open(stream)
+                if not self._wait_open(stream, timeout_s=_LOOK_S) and is_mute(stream):
+                    raise ConnectionResetError("the receiver's host does not answer") from None
                 continue
             self.n_moved += sent
             while sent:
@@ -209,7 +215,7 @@ class StreamOutlet(OutletThread):
 
     def _hang_up(self) -> None:
         if self._stream is not None:
-            self._stream.close()
+            drop(self._stream) if is_mute(self._stream) else self._stream.close()
             self._stream = self._writer = None
 
 

@@ -1,7 +1,7 @@
 """One call on one HTTP connection: each of its prompts is a request of its own at the router.
 
     hang-up ────────────> cancels all ──┐
-    router.generate, one a prompt ──────┴──> events as they come, or one document
+    router.open, one a prompt ──────────┴──> events as they come, or one document
 
 The status line waits until every prompt is admitted and one has a first token: what fails before
 has a status of its own. What fails later is the stream's last event, in place of `[DONE]`. A prompt
@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import ExitStack
 from typing import Any, TypeVar
 
 from starlette.responses import Response
@@ -21,17 +21,20 @@ from starlette.types import Receive, Scope, Send
 
 from twolane.errors import TwolaneError
 from twolane.router.background import Background
+from twolane.router.deliveries import Delivery
 from twolane.router.doors.http.call_id import HEADER, answer_ids
 from twolane.router.doors.http.choice import Choice
+from twolane.router.doors.http.chunk_writer import chunk_writer_of
 from twolane.router.doors.http.errors import error_body
+from twolane.router.doors.http.event_stream import EventStream
 from twolane.router.doors.http.rate_limits import rate_limit_headers
 from twolane.router.doors.http.reply import Reply, event
 from twolane.router.doors.http.request import Request
+from twolane.router.requests.piece import Piece
 from twolane.router.router import Router
 from twolane.security.identity import Identity
 from twolane.v1 import inference_pb2
 
-Answer = AsyncGenerator[inference_pb2.GenerateResponse, None]
 T = TypeVar("T")
 
 
@@ -59,96 +62,102 @@ class Answering:
         self._choice = choice
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        stream = _EventStream(send, self._headers)
         failed: TwolaneError | None = None
+        self._has_begun = False
         try:
-            async with Background() as tasks, AsyncExitStack() as answers:
+            async with Background() as tasks:
                 tasks.start(_wait_hangup(receive), name="http-hangup")  # guard: hang-up
-                whole = await self._answer(answers, stream)
-                if whole is not None:
-                    await whole(scope, receive, send)
+                with ExitStack() as stack:
+                    await self._answer(stack, scope, receive, send)
         except* _HungUpError:
             pass
         except* TwolaneError as group:
             failed = _first_of(group)
         if failed is None:
             return
-        if not stream.has_begun:
+        if not self._has_begun:
             raise failed
-        await stream.send(event(error_body(failed)), more=False)
+        await send(_body(event(error_body(failed)), more=False))
 
-    async def _answer(self, stack: AsyncExitStack, stream: _EventStream) -> Response | None:
-        """The whole answer, or None if all of it has gone into `stream`."""
-        answers = [await stack.enter_async_context(answer) for answer in self._answers()]
-        firsts = await _all(self._first(at, answer) for at, answer in enumerate(answers))
+    async def _answer(self, stack: ExitStack, scope: Scope, receive: Receive, send: Send) -> None:
+        deliveries = await _all(self._open(at, each, stack) for at, each in self._messages())
         reply = Reply(
-            [self._choice(at) for at in range(len(answers))],
-            firsts,
+            [self._choice(at) for at in range(len(deliveries))],
             self._asked.usage,
             call_id=self._call_id,
             created=int(time.time()),
+            model=deliveries[0].request.job.model,
+            n_prompt=sum(delivery.request.n_prompt for delivery in deliveries),
         )
-        if self._asked.stream:
-            await _all(_stream(at, answer, reply, stream) for at, answer in enumerate(answers))
-            return None
-        document = reply.whole(await _all(_read(answer) for answer in answers))
-        return Response(document, media_type="application/json", headers=self._headers())
+        if not self._asked.stream:
+            document = reply.whole(await _all(_read(delivery) for delivery in deliveries))
+            whole = Response(document, media_type="application/json", headers=self._headers())
+            await whole(scope, receive, send)
+            return
+        stream = EventStream(deliveries, reply, chunk_writer_of(scope))
+        events = await stream.first()
+        self._has_begun = True
+        await send(self._head())
+        if not reply.is_over:
+            await send(_body(events, more=True))
+            events = await stream.rest()
+        await send(_body(events, more=False))
 
     def _headers(self) -> dict[str, str]:
         """Of an answer; to be asked when its requests have been admitted."""
         quotas = self._router.quotas(self._caller.tenant)
         return {HEADER: self._call_id, **rate_limit_headers(quotas)}
 
-    def _answers(self) -> Iterable[aclosing[Answer]]:
+    def _head(self) -> dict[str, Any]:
+        """Of a stream."""
+        headers = [
+            (b"content-type", b"text/event-stream; charset=utf-8"),
+            (b"cache-control", b"no-cache"),
+            *((name.encode(), value.encode()) for name, value in self._headers().items()),
+        ]
+        return {"type": "http.response.start", "status": 200, "headers": headers}
+
+    def _messages(self) -> Iterable[tuple[int, inference_pb2.GenerateRequest]]:
+        """To the router, one for each answer that is wanted."""
         messages = self._asked.messages_to_router()
         ids = answer_ids(self._call_id, len(messages))
         for message, request_id in zip(messages, ids, strict=True):
             message.request_id = request_id
-            answer = self._router.generate(
+        return enumerate(messages)
+
+    async def _open(
+        self, at: int, message: inference_pb2.GenerateRequest, stack: ExitStack
+    ) -> Delivery:
+        with self._asked.naming_fields(at):
+            delivery = await self._router.open(
                 message,
                 self._caller,
                 time_left_s=self._asked.timeout_s,
                 default_max_tokens=self._asked.default_max_tokens,
             )
-            yield aclosing(answer)
-
-    async def _first(self, at: int, answer: Answer) -> inference_pb2.GenerateResponse:
-        with self._asked.naming_fields(at):
-            return await anext(answer)
+        return stack.enter_context(delivery)
 
 
-class _EventStream:
-    """Server-sent events on one connection, for several writers. The head goes with the first."""
+async def _read(delivery: Delivery) -> Piece:
+    """The whole answer."""
+    is_over = asyncio.Event()
 
-    def __init__(self, send: Send, headers: Callable[[], dict[str, str]]) -> None:
-        self.has_begun = False
-        self._send = send
-        self._turn = asyncio.Lock()
-        self._headers = headers
+    def on_news() -> None:
+        if delivery.request.is_over:
+            is_over.set()
 
-    async def send(self, events: bytes, *, more: bool = True) -> None:
-        async with self._turn:
-            if not self.has_begun:
-                self.has_begun = True
-                headers = [
-                    (b"content-type", b"text/event-stream; charset=utf-8"),
-                    (b"cache-control", b"no-cache"),
-                    *((name.encode(), value.encode()) for name, value in self._headers().items()),
-                ]
-                start = {"type": "http.response.start", "status": 200, "headers": headers}
-                await self._send(start)
-            await self._send({"type": "http.response.body", "body": events, "more_body": more})
+    delivery.on_news = on_news
+    on_news()
+    await is_over.wait()
+    piece = delivery.take()
+    if delivery.error is not None:
+        raise delivery.error
+    assert piece is not None, "it has a ledger"
+    return piece
 
 
-async def _stream(at: int, answer: Answer, reply: Reply, stream: _EventStream) -> None:
-    async for response in answer:
-        events = reply.events(at, response)
-        if events:
-            await stream.send(events, more=not reply.is_over)
-
-
-async def _read(answer: Answer) -> list[inference_pb2.GenerateResponse]:
-    return [response async for response in answer]
+def _body(events: bytes, *, more: bool) -> dict[str, Any]:
+    return {"type": "http.response.body", "body": events, "more_body": more}
 
 
 async def _all(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from twolane.router.doors.http.chat_request import ChatRequest
-from twolane.router.doors.http.choice import Choice
+from twolane.router.doors.http.choice import Choice, to_json
 from twolane.router.doors.http.logprobs import chat_logprobs
-from twolane.v1 import inference_pb2
+from twolane.router.requests.piece import Piece
 
 
 class ChatMessage(Choice):
@@ -25,28 +25,34 @@ class ChatMessage(Choice):
         self._logprobs = bool(asked.logprobs)
         self._each_token = self._logprobs or self._token_ids or asked.usage.continuous_usage_stats
         self._has_role = False
+        self._has_text_alone = not self._each_token
+        self._before_text = (
+            b'{"index":%d,"finish_reason":null,"logprobs":null,"delta":{"content":' % index
+        )
 
-    def chunk(self, response: inference_pb2.GenerateResponse) -> dict[str, Any] | None:
-        text = response.text
-        if not (text or response.finish_reason or (self._each_token and response.tokens)):
+    def chunk(self, piece: Piece) -> bytes | None:
+        text = piece.text
+        if not (text or piece.finish_reason or (self._each_token and piece.token_ids)):
             return None
+        if self._has_text_alone and self._has_role and not piece.finish_reason:  # nearly every one
+            return self._before_text + to_json(text) + b"}}"
         delta = {"content": text} if text else {}
         if not self._has_role:
             self._has_role = True
             delta = {"role": "assistant", "content": text}
-        choice = self._entry(response)
+        choice = self._entry(piece)
         choice["delta"] = delta
+        return to_json(choice)
+
+    def whole(self, piece: Piece) -> dict[str, Any]:
+        choice = self._entry(piece)
+        choice["message"] = {"role": "assistant", "content": piece.text, "refusal": None}
         return choice
 
-    def whole(self, response: inference_pb2.GenerateResponse) -> dict[str, Any]:
-        choice = self._entry(response)
-        choice["message"] = {"role": "assistant", "content": response.text, "refusal": None}
-        return choice
-
-    def _entry(self, response: inference_pb2.GenerateResponse) -> dict[str, Any]:
-        choice = super()._entry(response)
+    def _entry(self, piece: Piece) -> dict[str, Any]:
+        choice = super()._entry(piece)
         choice["logprobs"] = None
         if self._logprobs:
-            shown = chat_logprobs(response.tokens, self._token_bytes)
+            shown = chat_logprobs(piece, self._token_bytes)
             choice["logprobs"] = {"content": shown, "refusal": None}
         return choice

@@ -5,18 +5,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
+import msgspec
+
 from twolane.router.doors.http.request import Request
-from twolane.v1 import inference_pb2, sampling_pb2
+from twolane.router.requests.piece import Piece
+from twolane.v1 import sampling_pb2
 
 _FINISH_REASONS = {
     sampling_pb2.FINISH_REASON_UNSPECIFIED: None,
     sampling_pb2.FINISH_REASON_STOP: "stop",
     sampling_pb2.FINISH_REASON_LENGTH: "length",
 }
+to_json = msgspec.json.Encoder().encode
 
 
 class Choice(ABC):
-    """Either `whole` once, or `chunk` for each response of the router in turn."""
+    """Either `whole` once, or `chunk` for each piece of the answer in turn."""
 
     # what the call's whole answer is
     id_prefix: ClassVar[str]
@@ -28,19 +32,19 @@ class Choice(ABC):
         self._token_ids = bool(asked.return_token_ids)
 
     @abstractmethod
-    def chunk(self, response: inference_pb2.GenerateResponse) -> dict[str, Any] | None:
-        """What one response adds; None if nothing that this client would see."""
+    def chunk(self, piece: Piece) -> bytes | None:
+        """What one piece adds, in JSON; None if nothing that this client would see."""
 
     @abstractmethod
-    def whole(self, response: inference_pb2.GenerateResponse) -> dict[str, Any]:
-        """All of an answer, put together in one response."""
+    def whole(self, piece: Piece) -> dict[str, Any]:
+        """Of a whole answer."""
 
-    def _entry(self, response: inference_pb2.GenerateResponse) -> dict[str, Any]:
+    def _entry(self, piece: Piece) -> dict[str, Any]:
         """What choices of all kinds have."""
         choice: dict[str, Any] = {
             "index": self._index,
-            "finish_reason": _FINISH_REASONS[response.finish_reason],
+            "finish_reason": _FINISH_REASONS[piece.finish_reason],
         }
         if self._token_ids:
-            choice["token_ids"] = [token.token_id for token in response.tokens]
+            choice["token_ids"] = piece.token_ids
         return choice

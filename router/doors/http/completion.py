@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from twolane.router.doors.http.choice import Choice
+from twolane.router.doors.http.choice import Choice, to_json
 from twolane.router.doors.http.completion_request import CompletionRequest
 from twolane.router.doors.http.logprobs import Logprobs
-from twolane.v1 import inference_pb2
+from twolane.router.requests.piece import Piece
 
 
 class Completion(Choice):
@@ -22,14 +22,18 @@ class Completion(Choice):
     ) -> None:
         super().__init__(index, asked)
         self._logprobs = None if asked.logprobs is None else Logprobs(token_bytes)
+        self._has_text_alone = self._logprobs is None and not self._token_ids
+        self._before_text = b'{"index":%d,"finish_reason":null,"text":' % index
 
-    def chunk(self, response: inference_pb2.GenerateResponse) -> dict[str, Any] | None:
-        if not (response.tokens or response.text or response.finish_reason):
+    def chunk(self, piece: Piece) -> bytes | None:
+        if not (piece.token_ids or piece.text or piece.finish_reason):
             return None
-        return self.whole(response)
+        if self._has_text_alone and not piece.finish_reason:  # nearly every one
+            return self._before_text + to_json(piece.text) + b',"logprobs":null}'
+        return to_json(self.whole(piece))
 
-    def whole(self, response: inference_pb2.GenerateResponse) -> dict[str, Any]:
-        choice = self._entry(response)
-        choice["text"] = response.text
-        choice["logprobs"] = self._logprobs.of(response.tokens) if self._logprobs else None
+    def whole(self, piece: Piece) -> dict[str, Any]:
+        choice = self._entry(piece)
+        choice["text"] = piece.text
+        choice["logprobs"] = self._logprobs.of(piece) if self._logprobs else None
         return choice

@@ -22,6 +22,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from twolane.router.config import HttpConfig
 from twolane.router.doors.http.call_id import HEADER, refused_call_id
 from twolane.router.doors.http.caller import refusal_of_caller
+from twolane.router.doors.http.chunk_writer import EXTENSION, ChunkWriter
 from twolane.router.doors.http.connection_budget import ConnectionBudget, peer_of
 from twolane.router.doors.http.errors import ASK_FOR_KEY, plain_error, retry_after
 from twolane.router.doors.http.head import (
@@ -93,6 +94,7 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.peer = peer_of(self.client[0] if self.client else "")
+        self._chunks = ChunkWriter(transport, self.flow)
         self._has_entered = self._room.try_enter(self)
         if not self._has_entered:
             transport.abort()
@@ -106,6 +108,14 @@ class Connection(HttpToolsProtocol):
             self._room.leave(self)
         if self._timer is not None:
             self._timer.cancel()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._chunks.on_pause()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._chunks.on_resume()
 
     def shutdown(self) -> None:
         """The server stops: a request that is complete is answered, others end."""
@@ -237,6 +247,7 @@ class Connection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self.scope["extensions"] = {EXTENSION: self._chunks}  # type: ignore[dict-item]
         self._has_asked = True
         self._n_body = self._silent_bytes = 0
         self._is_upgrade = False

@@ -9,12 +9,17 @@ Who waits longest gives way to who comes: idle connections and unfinished bodies
 
 from __future__ import annotations
 
+import logging
+import time
 from collections import Counter
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Protocol
 
 from twolane.refusals import Refusal
 from twolane.router.config import HttpConfig
+from twolane.rpc.log_rate import LogRate
+
+log = logging.getLogger(__name__)
 
 # A head or body that did not come in time, a door that is full; else HTTP, or its body, is wrong.
 _REASONS = {408: Refusal.DEADLINE_EXCEEDED, 503: Refusal.OVERLOADED}
@@ -41,6 +46,7 @@ class ConnectionBudget:
         self._bodies: dict[BudgetedConnection, int] = {}  # bytes, of those that wait
         self._body_bytes = 0
         self.refused: Counter[str] = Counter()  # by `twolane.refusals.Refusal`
+        self._log_rate = LogRate()
 
     def count_refusal(self, status: int) -> None:
         """A request is refused by its connection. What 401 and 403 say, the gate counts."""
@@ -51,17 +57,23 @@ class ConnectionBudget:
         """Take one more, which waits from now on. False: close it."""
         config = self._config
         if guest.peer and self._of_peer[guest.peer] >= config.connections_per_peer:
-            self.count_refusal(503)
+            self._refuse(f"{guest.peer} has {config.connections_per_peer} already")
             return False
         if self._n_connections >= config.connections:
             if not self._waiting:
-                self.count_refusal(503)
+                self._refuse(f"all {config.connections} are being answered")
                 return False
             next(iter(self._waiting)).give_way()
         self._n_connections += 1
         self._of_peer[guest.peer] += 1
         self.wait(guest)
         return True
+
+    def _refuse(self, why: str) -> None:
+        self.count_refusal(503)
+        n = self._log_rate.take("connection", time.monotonic())
+        if n:
+            log.warning("the HTTP door refused %d connections; the last: %s", n, why)
 
     def leave(self, guest: BudgetedConnection) -> None:
         """Once, of a guest that has entered; its connection is closed."""

@@ -27,6 +27,7 @@ _STATUS_OF: dict[type[errors.TwolaneError], int] = {
     errors.UnknownSubmissionError: 404,
     errors.DuplicateRequestError: 409,
     errors.TakenOverError: 409,
+    errors.PreconditionError: 412,
     errors.OverloadedError: 429,
     errors.QuotaError: 429,
     errors.CancelledError: CLIENT_LEFT,

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from twolane.v1 import inference_pb2
+from twolane.router.requests.piece import Piece
+from twolane.rpc.columns import Top
+
+_UNKNOWN: tuple[float, Top] = (0.0, ())
 
 
 class Logprobs:
@@ -18,7 +21,7 @@ class Logprobs:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._n_chars = 0
 
-    def of(self, tokens: Iterable[inference_pb2.Token]) -> dict[str, list[Any]]:
+    def of(self, piece: Piece) -> dict[str, list[Any]]:
         """The next tokens of the answer, one entry in each list for each.
 
         The texts add up to the answer's, and `text_offset` counts their characters: a character
@@ -31,16 +34,16 @@ class Logprobs:
             "top_logprobs": [],
             "text_offset": [],
         }
-        for token in tokens:
-            text = self._decoder.decode(self._token_bytes(token.token_id))
+        for token_id, logprob, top in _tokens(piece):
+            text = self._decoder.decode(self._token_bytes(token_id))
             likeliest = {
-                self._alone(top.token_id): top.logprob
-                for top in token.top_logprobs
-                if top.token_id != token.token_id
+                self._alone(other_id): its_logprob
+                for other_id, its_logprob in top
+                if other_id != token_id
             }
             shown["tokens"].append(text)
-            shown["token_logprobs"].append(token.logprob)
-            shown["top_logprobs"].append({**likeliest, text: token.logprob})
+            shown["token_logprobs"].append(logprob)
+            shown["top_logprobs"].append({**likeliest, text: logprob})
             shown["text_offset"].append(self._n_chars)
             self._n_chars += len(text)
         return shown
@@ -50,9 +53,7 @@ class Logprobs:
         return self._token_bytes(token_id).decode(errors="replace")
 
 
-def chat_logprobs(
-    tokens: Iterable[inference_pb2.Token], token_bytes: Callable[[int], bytes]
-) -> list[dict[str, Any]]:
+def chat_logprobs(piece: Piece, token_bytes: Callable[[int], bytes]) -> list[dict[str, Any]]:
     """Those of chat: an entry a token. The `bytes` add up to the answer's text; a `token` that is
     part of a character is U+FFFD."""
 
@@ -62,9 +63,12 @@ def chat_logprobs(
         return {"token": text, "logprob": logprob, "bytes": list(spelled)}
 
     return [
-        {
-            **entry(token.token_id, token.logprob),
-            "top_logprobs": [entry(top.token_id, top.logprob) for top in token.top_logprobs],
-        }
-        for token in tokens
+        {**entry(token_id, logprob), "top_logprobs": [entry(*each) for each in top]}
+        for token_id, logprob, top in _tokens(piece)
     ]
+
+
+def _tokens(piece: Piece) -> Iterator[tuple[int, float, Top]]:
+    """Each with its log-probability and the likeliest ones'."""
+    for index, token_id in enumerate(piece.token_ids, piece.first_index):
+        yield token_id, *piece.logprobs.get(index, _UNKNOWN)

@@ -9,75 +9,76 @@ import msgspec
 
 from twolane.router.doors.http.choice import Choice
 from twolane.router.doors.http.request import StreamOptions
-from twolane.v1 import inference_pb2
+from twolane.router.requests.piece import Piece
 
 DONE = b"data: [DONE]\n\n"
 
 
 class Reply:
-    """Has one choice or more, and counts the tokens of all together. `firsts` are the router's
-    first responses, one for each choice; `created` is Unix time."""
+    """Has one choice or more, and counts the tokens of all together. `created` is Unix time;
+    `n_prompt` the tokens of all prompts."""
 
     def __init__(
         self,
         choices: Sequence[Choice],
-        firsts: Sequence[inference_pb2.GenerateResponse],
         usage: StreamOptions,
         *,
         call_id: str,
         created: int,
+        model: str,
+        n_prompt: int,
     ) -> None:
         kind = choices[0]
-        head = {"id": kind.id_prefix + call_id, "created": created, "model": firsts[0].model}
+        head = {"id": kind.id_prefix + call_id, "created": created, "model": model}
+        chunk_head = msgspec.json.encode({**head, "object": kind.chunk_object_name})
         self._choices = choices
         self._usage_wanted = usage
         self._head = {**head, "object": kind.object_name}
-        self._chunk_head = {**head, "object": kind.chunk_object_name}
-        self._n_prompt = sum(first.prompt_tokens for first in firsts)
+        self._before_choice = b"data: " + chunk_head[:-1] + b',"choices":['
+        self._after_choice = b'],"usage":null}\n\n' if usage.include_usage else b"]}\n\n"
+        self._n_prompt = n_prompt
         self._n_tokens = 0
         self._n_cached = 0
         self._n_running = len(choices)
 
     @property
     def is_over(self) -> bool:
-        """Whether every choice has had its last response."""
+        """Whether every choice has had its last piece."""
         return not self._n_running
 
-    def events(self, index: int, response: inference_pb2.GenerateResponse) -> bytes:
-        """What one response of the router to choice `index` is to the client, in server-sent
-        events; nothing if it says nothing. The last of all brings the usage, if that was asked for,
-        and `DONE`."""
-        self._count(response)
-        choice = self._choices[index].chunk(response)
-        events = b"" if choice is None else event(self._chunk(choice))
+    def events(self, index: int, piece: Piece) -> bytes:
+        """What one piece of choice `index` is to the client, in server-sent events; nothing if it
+        says nothing. The last of all brings the usage, if that was asked for, and `DONE`."""
+        self._count(piece)
+        choice = self._choices[index].chunk(piece)
+        events = b"" if choice is None else self._before_choice + choice + self._end_of_chunk()
         if not self.is_over:
             return events
         if self._usage_wanted.include_usage:
-            events += event({**self._chunk_head, "choices": [], "usage": self._usage()})
+            events += self._before_choice + self._end_with_usage()
         return events + DONE
 
-    def whole(self, answers: Sequence[Sequence[inference_pb2.GenerateResponse]]) -> bytes:
-        """All responses after the first, for each choice, as one JSON document."""
+    def whole(self, answers: Sequence[Piece]) -> bytes:
+        """Every choice's whole answer, as one JSON document."""
         shown = []
-        for choice, responses in zip(self._choices, answers, strict=True):
-            together = _together(responses)
-            self._count(together)
-            shown.append(choice.whole(together))
+        for choice, piece in zip(self._choices, answers, strict=True):
+            self._count(piece)
+            shown.append(choice.whole(piece))
         return msgspec.json.encode({**self._head, "choices": shown, "usage": self._usage()})
 
-    def _chunk(self, choice: dict[str, Any]) -> dict[str, Any]:
-        chunk: dict[str, Any] = {**self._chunk_head, "choices": [choice]}
+    def _end_of_chunk(self) -> bytes:
         if self._usage_wanted.continuous_usage_stats:
-            chunk["usage"] = self._usage()
-        elif self._usage_wanted.include_usage:
-            chunk["usage"] = None
-        return chunk
+            return self._end_with_usage()
+        return self._after_choice
 
-    def _count(self, response: inference_pb2.GenerateResponse) -> None:
-        self._n_tokens += len(response.tokens)
-        if response.finish_reason:
+    def _end_with_usage(self) -> bytes:
+        return b'],"usage":' + msgspec.json.encode(self._usage()) + b"}\n\n"
+
+    def _count(self, piece: Piece) -> None:
+        self._n_tokens += len(piece.token_ids)
+        if piece.ledger is not None:
             self._n_running -= 1
-            self._n_cached += response.ledger.cached_tokens
+            self._n_cached += piece.ledger.cached_tokens
 
     def _usage(self) -> dict[str, Any]:
         return {
@@ -91,15 +92,3 @@ class Reply:
 def event(value: dict[str, Any]) -> bytes:
     """One server-sent event."""
     return b"data: " + msgspec.json.encode(value) + b"\n\n"
-
-
-def _together(
-    responses: Sequence[inference_pb2.GenerateResponse],
-) -> inference_pb2.GenerateResponse:
-    last = responses[-1]
-    return inference_pb2.GenerateResponse(
-        text="".join(response.text for response in responses),
-        tokens=[token for response in responses for token in response.tokens],
-        finish_reason=last.finish_reason,
-        ledger=last.ledger,
-    )

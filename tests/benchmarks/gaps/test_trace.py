@@ -11,8 +11,19 @@ import numpy as np
 import pytest
 
 from benchmarks.gaps.hops import HOPS, StampError, late_steps, pauses, step_times
-from benchmarks.gaps.stamps import STAGES, Ring, Rows, patches, points, read_stamps, wrap
+from benchmarks.gaps.stamps import (
+    STAGES,
+    Ring,
+    Rows,
+    n_tokens,
+    patches,
+    points,
+    read_stamps,
+    wrap,
+)
 from benchmarks.gaps.trace import SITE, report, traced
+from twolane.rpc.columns import ColumnWriter
+from twolane.v1 import worker_pb2
 
 N_STEPS, N_ROWS, STEP_NS = 200, 3, 8_000_000
 WORKER, PREFILL = 7, 8
@@ -80,6 +91,15 @@ def test_each_point_where_stamps_are_taken_is_there() -> None:
             pytest.importorskip("triton")
         assert callable(getattr(getattr(importlib.import_module(module), owner), name))
     assert "twolane.router.doors.grpc_door" in patches(Ring(4))
+
+
+def test_tokens_are_counted_whose_columns_travel_together() -> None:
+    prefill, decode = ColumnWriter(worker_pb2.ROLE_PREFILL), ColumnWriter(worker_pb2.ROLE_DECODE)
+    prefill.add(1, 0, [5])
+    decode.add(2, 3, [6, 7])
+    decode.add(4, 9, [8])
+    columns = [writer.take() for writer in (prefill, decode)]
+    assert n_tokens(worker_pb2.SessionResponse(tokens=columns)) == 4
 
 
 def test_a_ring_keeps_the_newest_rows_and_gives_each_once() -> None:

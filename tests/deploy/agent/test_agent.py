@@ -18,6 +18,7 @@ from twolane.deploy.agent.client import AgentClient
 from twolane.deploy.agent.config import AgentConfig
 from twolane.deploy.agent.server import AgentServer
 from twolane.deploy.agent.term import OldTermError, Term, TermFile
+from twolane.deploy.errors import NotProvenError
 from twolane.deploy.process.evidence import boot_id, digest, read_evidence
 from twolane.deploy.process.orphan import HEARTBEAT
 from twolane.deploy.spec.specs import RouterSpec, WorkerSpec, new_epoch
@@ -221,6 +222,37 @@ async def test_start_that_a_higher_term_overtakes_leaves_nothing(tmp_path: Path)
         assert "fenced" in (await starting).error
 
 
+async def test_start_that_ends_under_a_higher_term_leaves_nothing(tmp_path: Path) -> None:
+    async with agent(tmp_path) as server:
+        starting = asyncio.create_task(server.agent.start(FIRST, spec()))
+        await asyncio.sleep(0)  # it has begun
+        server.agent.terms.check(SECOND)
+        with pytest.raises(OldTermError, match="of controller a is over"):
+            await starting
+        assert not any(is_alive(each.pid) for each in read_evidence(tmp_path / "state"))
+
+
+async def test_process_that_has_the_pid_of_an_ended_one_is_left_alone(tmp_path: Path) -> None:
+    async with agent(tmp_path) as server, client(server) as ours:
+        process = (await ours.start(spec())).process
+        (evidence,) = read_evidence(tmp_path / "state")
+        await ours.fence("w", epoch=process.epoch)
+    another = await asyncio.create_subprocess_exec("sleep", "60", start_new_session=True)
+    try:
+        assert evidence.ready is not None
+        ready = replace(evidence.ready, pid=another.pid)
+        replace(evidence, pid=another.pid, ready=ready, epoch=7).write(tmp_path / "state")
+        async with agent(tmp_path) as server, client(server) as ours:
+            seen = await anext(aiter(ours.watch()))
+            assert not seen.live
+            assert [each.pid for each in seen.ended] == [process.pid, another.pid]
+            assert (await ours.fence("w", epoch=7)).result == RESULT.RESULT_FENCED
+        assert is_alive(another.pid)
+    finally:
+        another.kill()
+        await another.wait()
+
+
 async def test_start_whose_controller_is_gone_leaves_nothing(tmp_path: Path) -> None:
     async with agent(tmp_path) as server:
         async with client(server) as ours:
@@ -264,6 +296,33 @@ async def test_router_is_fenced_by_its_pid(tmp_path: Path) -> None:
         assert is_alive(process.pid)
         assert (await ours.fence("r", pid=process.pid)).result == RESULT.RESULT_FENCED
         assert not is_alive(process.pid)
+
+
+async def test_agent_that_ends_all_leaves_nothing_and_starts_nothing_more(tmp_path: Path) -> None:
+    async with agent(tmp_path) as server, client(server) as ours:
+        found = (await ours.start(spec("stubborn", "found"))).process
+    async with agent(tmp_path) as server, client(server) as ours:
+        started = (await ours.start(spec("stubborn", "started"))).process
+        wanted = spec("slow")
+        starting = asyncio.create_task(ours.start(wanted))
+        pid = await _pid_of(tmp_path, wanted.epoch)
+        await server.agent.end_all()
+        assert not any(is_alive(each) for each in (found.pid, started.pid, pid))
+        assert "fenced" in (await starting).error
+        assert (await ours.start(spec())).error == "w: its agent ends"
+        assert not [*read_evidence(tmp_path / "state")]
+
+
+async def test_agent_ends_what_it_can_and_names_what_it_cannot(tmp_path: Path) -> None:
+    async with agent(tmp_path) as server, client(server) as ours:
+        far, near = [(await ours.start(spec("ok", name))).process for name in ("v", "w")]
+    theirs = next(each for each in read_evidence(tmp_path / "state") if each.pid == far.pid)
+    replace(theirs, pid_namespace="pid:[1]").write(tmp_path / "state")
+    async with agent(tmp_path) as server:
+        with pytest.raises(NotProvenError, match=r"v .* ran in another PID namespace"):
+            await server.agent.end_all()
+        assert not is_alive(near.pid)
+        assert is_alive(far.pid)
 
 
 @pytest.mark.parametrize("role", [Role.WORKER, Role.ROUTER, Role.AGENT, Role.CLIENT])

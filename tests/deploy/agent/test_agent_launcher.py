@@ -261,9 +261,34 @@ async def test_fence_command_that_fails_proves_nothing(hosts: Hosts) -> None:
 async def test_operator_is_not_believed_of_a_host_that_answers(hosts: Hosts) -> None:
     async with launched(hosts) as launcher:
         with pytest.raises(NotProvenError, match="a answers"):
-            launcher.say_off("a")
+            await launcher.say_off("a")
         with pytest.raises(NotProvenError, match="there is no host c, but a, b"):
-            launcher.say_off("c")
+            await launcher.say_off("c")
+
+
+async def test_operator_is_believed_of_a_host_that_went_off_a_moment_ago(hosts: Hosts) -> None:
+    patient = replace(QUICK, silence_s=300.0)
+    launcher = await AgentLauncher.connected(hosts.specs(), CREDENTIALS, patient)
+    handle = await launcher.start(spec("b"))
+    await hosts.stop("b")
+    assert state(launcher, "b") == "up"
+    assert await launcher.say_off("b") == "b is off: proof of class C"
+    assert "proof of class C" in await launcher.wait_exit(handle)
+    assert launcher.declared_dead == {handle.epoch: "b"}
+    await launcher.close()
+
+
+async def test_seats_of_a_silent_host_are_shown_by_a_launcher_that_never_heard_it(
+    hosts: Hosts,
+) -> None:
+    await hosts.stop("b")
+    impatient = replace(QUICK, connect_s=0.5)
+    launcher = await AgentLauncher.connected(hosts.specs(), CREDENTIALS, impatient)
+    with pytest.raises(StartError, match="is silent"):
+        await launcher.start(replace(spec("b"), devices=("0", "1")))
+    (_, b) = launcher.hosts()
+    assert (b.state, [*b.workers], b.gpus) == ("silent", ["w"], 2)
+    await launcher.close()
 
 
 async def test_agent_of_another_name_is_refused(hosts: Hosts) -> None:

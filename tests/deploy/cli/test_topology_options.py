@@ -30,7 +30,7 @@ def pools(status: ClusterStatus) -> list[tuple[str, str, tuple[str, ...]]]:
 
 
 def test_the_laptops_topology_serves_and_the_status_shows_pools_and_devices() -> None:
-    with start_local(topology="laptop") as cluster:
+    with start_local(topology="laptop", engine="fake", launcher="process") as cluster:
         assert pools(cluster.status()) == [
             ("decode-0", "decode", ("cpu",)), ("prefill-0", "prefill", ("cpu",)),
         ]  # fmt: skip
@@ -53,6 +53,7 @@ def test_the_topologies_that_come_with_us_start_what_they_say(
         assert len(tokens(cluster)) == 16
 
 
+@pytest.mark.soak  # tests/cluster/test_unequal_ranks.py serves from such a file each time
 def test_the_topology_of_unequal_ranks_serves_from_a_group_to_single_workers() -> None:
     with start_local(
         topology="tp2-to-tp1", launcher="process", device="cpu", pages=64, max_context_tokens=512
@@ -73,7 +74,7 @@ def test_a_file_of_ones_own_serves_with_options_that_change_it(tmp_path: Path) -
         "  - {role: prefill, name: readers, workers: 2, transports: [tcp]}\n"
         "  - {role: decode, name: writers}\n"
     )
-    with start_local(topology=file, transport=None, growth_tokens=16) as cluster:
+    with start_local(topology=file, engine="fake", growth_tokens=16) as cluster:
         assert len(tokens(cluster)) == 16
         names = [name for name, _, _ in pools(cluster.status())]
         assert names == ["readers-0", "readers-1", "writers-0"]
@@ -81,10 +82,7 @@ def test_a_file_of_ones_own_serves_with_options_that_change_it(tmp_path: Path) -
 
 
 def test_pages_go_by_as_many_sockets_as_were_asked_for() -> None:
-    with start_local(
-        transport=["unix"], sockets=3, checksums=True, device="cpu", pages=64,
-        max_context_tokens=512,
-    ) as cluster:  # fmt: skip
+    with start_local(transport=["unix"], sockets=3, checksums=True, engine="fake") as cluster:
         with cluster.client() as client:
             for word in ("one", "two", "three", "four"):  # pages of each are a post, by another
                 assert len(client.generate(word * 9, max_tokens=2, seed=1).token_ids) == 2

@@ -72,7 +72,7 @@ class SilentLauncher:
     def outlive(self) -> None:
         raise AssertionError("it is the supervisor's to say")
 
-    def say_off(self, host_name: str) -> str:
+    async def say_off(self, host_name: str) -> str:
         raise AssertionError(host_name)
 
     async def prove(self, epoch: int) -> None:

@@ -59,8 +59,15 @@ def steps_ahead(engine: Engine) -> list[SampledToken]:
     return found
 
 
+# The last two cover the first between them:
+# pages that are not quantised, products that are not exact.
 @pytest.mark.parametrize(
-    ("kv_heads", "exact", "kv_dtype"), [(2, False, "auto"), (1, True, "auto"), (2, False, "fp8")]
+    ("kv_heads", "exact", "kv_dtype"),
+    [
+        pytest.param(2, False, "auto", marks=pytest.mark.soak),
+        (1, True, "auto"),
+        (2, False, "fp8"),
+    ],
 )
 def test_ranks_of_the_gpu_engine_give_what_one_gives(
     kv_heads: int, exact: bool, kv_dtype: str, tmp_path: Path

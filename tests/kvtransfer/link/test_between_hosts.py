@@ -11,10 +11,11 @@ import pytest
 from twolane.kvtransfer.link.handshake import ReceiverIdentity, sender_hello
 from twolane.kvtransfer.page_lane import PageLane, ReceiverLane
 from twolane.kvtransfer.testing.memory import MemoryFabric
+from twolane.kvtransfer.transport_names import TRANSPORTS
 from twolane.kvtransfer.transports import registry
 from twolane.kvtransfer.transports.common.shared_memory import PoolMemory
 from twolane.kvtransfer.transports.nixl import agent
-from twolane.kvtransfer.transports.registry import TRANSPORTS, TransportConfig, open_landings
+from twolane.kvtransfer.transports.registry import TransportConfig, open_landings
 from twolane.v1 import transfer_pb2
 
 LAYOUT = json.dumps(

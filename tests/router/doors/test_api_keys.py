@@ -24,6 +24,7 @@ from twolane.router.doors.server import RouterServer
 from twolane.router.testing.client import message
 from twolane.router.testing.cluster import ScriptedCluster
 from twolane.router.testing.served import serve_cluster
+from twolane.rpc.errors import from_rpc_error
 from twolane.security.key_edit import create_key, revoke_key
 from twolane.security.key_file import KeyFile
 from twolane.v1 import inference_pb2, inference_pb2_grpc
@@ -61,8 +62,22 @@ async def doors(tmp_path: Path, **knobs: Any) -> AsyncIterator[Doors]:
         yield Doors(server, cluster, keys, red, blue)
 
 
+async def first_of(client: AsyncClient, method: str, request: Any) -> object:
+    """The first message of a stream, or why there is none, as long as that is not the caller."""
+    call = getattr(client._inference, method)(request, metadata=client._metadata)
+    try:
+        return await call.read()
+    except grpc.RpcError as error:
+        failed = from_rpc_error(error)
+        if isinstance(failed, UnauthenticatedError):
+            raise failed from None
+        return failed
+
+
 CALLS: dict[str, Callable[[AsyncClient], Awaitable[object]]] = {
-    "Generate": lambda client: client.generate(token_ids=[1], max_tokens=2),
+    "Generate": lambda client: first_of(client, "Generate", message([1], max_tokens=2)),
+    "Resume": lambda client: first_of(client, "Resume", inference_pb2.ResumeRequest()),
+    "Multiplex": lambda client: client.generate(token_ids=[1], max_tokens=2),
     "Cancel": lambda client: client.cancel("nobody"),
     "ListModels": lambda client: client.models(),
     "GetStatus": lambda client: client.status(),

@@ -30,9 +30,9 @@ def feed(answer: Answer, ids: Any, finish_reason: Any = 0) -> bool:
 
 
 def taken(answer: Answer) -> inference_pb2.GenerateResponse:
-    response = answer.take()
-    assert response is not None
-    return response
+    piece = answer.take()
+    assert piece is not None
+    return piece.to_response()
 
 
 def ids_of(codec: TextCodec, text: Any) -> Any:

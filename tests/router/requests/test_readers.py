@@ -101,8 +101,8 @@ def test_others_are_answered_meanwhile_and_nothing_is_left_of_readers_that_leave
         await asyncio.sleep(3.0)
         for answer in answers:
             await answer.aclose()
-        assert not router._streams._readers._writes
-        assert not router._streams._readers._cut
+        assert not router._deliveries.readers._writes
+        assert not router._deliveries.readers._cut
 
     play(script, config=config(unread_s=2.0))
 

@@ -31,6 +31,7 @@ class Session:
     def __init__(self, name: str) -> None:
         self.name = name
         self.tokens = {role: ColumnWriter(role) for role in ROLES}
+        self.next_number, self.confirmed = 1, 0
 
     def send(self, response: worker_pb2.SessionResponse, now: float) -> None:
         raise AssertionError("the registry sends nothing itself")

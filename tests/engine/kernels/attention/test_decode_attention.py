@@ -68,6 +68,17 @@ def test_an_fp8_pool_may_have_any_scales(
     assert relative_error(got, case.expected()) < 3e-3
 
 
+@pytest.mark.parametrize("products", Fp8Products)
+def test_pages_of_an_fp8_pool_that_were_never_written_add_nothing(products: Fp8Products) -> None:
+    case = rows([200, 64], head_dim=64, kv_dtype=FP8)
+    for own in case.pages:
+        for part in case.view.parts():
+            part[own[0]] = 0.0
+        case.view.plane_scales()[own[0]] = 0.0
+    expected = case.expected()
+    assert relative_error(case.decode(config=DecodeConfig(products=products)), expected) < 2e-3
+
+
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "head_dim"), [(7, 1, 64), (2, 2, 80), (3, 1, 96), (12, 1, 128)]
 )

@@ -7,7 +7,7 @@ pytest.importorskip("triton")
 import torch
 
 from tests.engine.kernels.general_skinny import general_skinny
-from twolane.engine.kernels.products.few_rows import PartialSums
+from twolane.engine.kernels.products.few_rows import PartialSums, padded_empty, rows_with_padding
 from twolane.engine.kernels.products.few_rows_plan import (
     PARTIAL_VALUES,
     RING_BYTES,
@@ -107,3 +107,18 @@ def test_a_plan_covers_every_chunk_within_a_multiprocessor(
         n_chunks = -(-inner // found.block_in)
         assert found.programs <= n_tiles * (n_chunks if found.split else 1)
         assert found.partial_values(rows_pad) <= PARTIAL_VALUES
+
+
+@pytest.mark.parametrize("rows", [1, 8, 9, 65, 80, 128, 129])
+def test_rows_are_read_with_the_padding_behind_them_and_not_beyond_it(rows: int) -> None:
+    x = padded_empty(torch.empty(0), rows, 16)
+    assert x.shape == (rows, 16)
+    assert x.is_contiguous()
+    assert rows_with_padding(x, pad_rows(rows)) == (pad_rows(rows) if rows <= 128 else rows)
+    assert x.untyped_storage().nbytes() == rows_with_padding(x, 1 << 20) * 16 * 4
+
+
+def test_rows_without_padding_are_read_alone() -> None:
+    assert rows_with_padding(torch.empty(5, 16), 8) == 5
+    assert rows_with_padding(torch.empty(9, 16)[2:7], 8) == 7
+    assert rows_with_padding(torch.empty(6, 32)[:5, 16:], 8) == 6

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from twolane.router.config import HttpConfig, LimitsConfig, RouterConfig, Server
 from twolane.router.doors.http.chat import ChatMessage
 from twolane.router.doors.http.chat_request import ChatRequest, Message
 from twolane.router.doors.http.request import StreamOptions
+from twolane.router.requests.piece import Piece
 from twolane.router.testing.client import ask
 from twolane.router.text.codec import TextCodec
 from twolane.v1 import inference_pb2, sampling_pb2
@@ -80,22 +81,22 @@ async def test_a_stream_brings_the_role_with_the_first_text_then_the_rest(codec:
         assert reasons == [None] * (len(choices) - 1) + ["length"]
 
 
-def chunks(*responses: Mapping[str, Any], **asked: Any) -> list[Any]:
-    """Of one choice that gets these responses; those without news left out."""
+def chunks(*pieces: Piece, **asked: Any) -> list[Any]:
+    """Of one choice that gets these pieces; those without news left out."""
     request = ChatRequest(messages=[Message(role="user", content="x")], stream=True, **asked)
     choice = ChatMessage(request, lambda token: b"?", 0)
-    made = [choice.chunk(inference_pb2.GenerateResponse(**response)) for response in responses]
-    return [chunk for chunk in made if chunk is not None]
+    made = [choice.chunk(piece) for piece in pieces]
+    return [json.loads(chunk) for chunk in made if chunk is not None]
 
 
-HALF = {"tokens": [inference_pb2.Token(token_id=7)]}
-LAST = {"finish_reason": LENGTH}
+HALF = Piece(token_ids=[7])
+LAST = Piece(finish_reason=LENGTH)
 
 
 def test_a_token_without_text_is_no_chunk_and_an_answer_without_text_has_its_role_at_the_end() -> (
     None
 ):
-    first, last = chunks(HALF, {**HALF, "text": "é"}, LAST)
+    first, last = chunks(HALF, HALF._replace(text="é"), LAST)
     assert first["delta"] == {"role": "assistant", "content": "é"}
     assert (last["delta"], last["finish_reason"]) == ({}, "length")
     (only,) = chunks(HALF, LAST)
@@ -111,7 +112,7 @@ def test_a_token_without_text_is_no_chunk_and_an_answer_without_text_has_its_rol
     ],
 )
 def test_a_token_without_text_is_a_chunk_for_who_asks_for_more_than_text(asked: Any) -> None:
-    first, second, _ = chunks(HALF, {**HALF, "text": "é"}, LAST, **asked)
+    first, second, _ = chunks(HALF, HALF._replace(text="é"), LAST, **asked)
     assert first["delta"] == {"role": "assistant", "content": ""}
     assert second["delta"] == {"content": "é"}
 

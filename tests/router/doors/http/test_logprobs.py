@@ -10,22 +10,20 @@ import pytest
 from tests.router.http.asking import PATH, http_cluster
 from tests.router.tokenizer_kinds import random_texts, write_tokenizer
 from twolane.router.doors.http.logprobs import Logprobs
+from twolane.router.requests.piece import Piece
 from twolane.router.text.codec import TextCodec
-from twolane.v1 import inference_pb2, sampling_pb2
 
 
-def token(token_id: int, logprob: float, **likeliest: float) -> inference_pb2.Token:
-    top = [
-        sampling_pb2.TopLogprob(token_id=int(name.removeprefix("t")), logprob=value)
-        for name, value in likeliest.items()
-    ]
-    return inference_pb2.Token(token_id=token_id, logprob=logprob, top_logprobs=top)
+def piece_of(ids: list[int], **likeliest: float) -> Piece:
+    top = tuple((int(name.removeprefix("t")), value) for name, value in likeliest.items())
+    logprob = top[0][1] if top else -1.0
+    return Piece(0, ids, logprobs=dict.fromkeys(range(len(ids)), (logprob, top)))
 
 
 def test_texts_and_offsets_add_up_to_the_answer_though_characters_take_several_tokens() -> None:
     spelled = {1: b" so", 2: b"\xf0\x9f", 3: b"\x91\x8d", 4: b" \xe4", 5: "\u4f60".encode()[1:]}
     of_answer = Logprobs(spelled.__getitem__)
-    pieces = [of_answer.of([token(id, -1.0) for id in ids]) for ids in ([1, 2], [3, 4], [5])]
+    pieces = [of_answer.of(piece_of(ids)) for ids in ([1, 2], [3, 4], [5])]
     texts = [text for piece in pieces for text in piece["tokens"]]
     assert texts == [" so", "", "👍", " ", "你"]
     offsets = [at for piece in pieces for at in piece["text_offset"]]
@@ -34,14 +32,14 @@ def test_texts_and_offsets_add_up_to_the_answer_though_characters_take_several_t
 
 def test_the_chosen_token_has_one_name_in_both_lists() -> None:
     spelled = {1: b"\xe4", 2: b"\xe5", 3: b" a"}
-    shown = Logprobs(spelled.__getitem__).of([token(1, -0.5, t1=-0.5, t2=-1.5, t3=-2.5)])
+    shown = Logprobs(spelled.__getitem__).of(piece_of([1], t1=-0.5, t2=-1.5, t3=-2.5))
     assert shown["tokens"] == [""]
     assert shown["top_logprobs"] == [{"": -0.5, "\ufffd": -1.5, " a": -2.5}]
 
 
 def test_tokens_of_a_text_add_up_to_it(codec: TextCodec) -> None:
     text = " naïve café, 日本語のテキスト, 🙂🙃"
-    shown = Logprobs(codec.token_bytes).of([token(id, 0.0) for id in codec.encode(text)[1:]])
+    shown = Logprobs(codec.token_bytes).of(piece_of(codec.encode(text)[1:]))
     assert "".join(shown["tokens"]) == text
 
 

@@ -1,4 +1,4 @@
-"""`twolane models` and `twolane drain`."""
+"""`twolane models`."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ import click
 from rich.table import Table
 
 from twolane.cli.common import (
-    admin_client,
     client,
     console,
     endpoint_option,
     json_option,
-    operator_option,
     print_json,
 )
-from twolane.errors import PermissionDeniedError
 
 
 @click.command()
@@ -36,20 +33,3 @@ def models(*, as_json: bool, endpoint: str | None) -> None:
         numbers = (str(model.max_context_tokens), str(model.vocab_size))
         table.add_row(model.name, *numbers, model.fingerprint[:12])
     console().print(table)
-
-
-@click.command()
-@click.argument("worker_id", metavar="WORKER")
-@click.option("--undo", is_flag=True, help="Give it work again.")
-@operator_option
-def drain(worker_id: str, *, undo: bool, endpoint: str | None) -> None:
-    """Let WORKER finish what it runs, and give it nothing new."""
-    admin = admin_client(endpoint)
-    if admin is None:
-        raise PermissionDeniedError(
-            "workers are drained through the operator's socket alone: --endpoint unix:PATH, on the "
-            "router's machine (`twolane up` shows it)"
-        )
-    with admin:
-        admin.drain(worker_id, undo=undo)
-    click.echo(f"{worker_id} takes work again" if undo else f"{worker_id} drains")

@@ -1,0 +1,136 @@
+"""The SDK's one stream for all its requests: nobody is in another's way, and old routers are asked
+as before."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from twolane.aclient import AsyncClient
+from twolane.errors import CancelledError, DeadlineError, TwolaneError, UnavailableError
+from twolane.router.config import ServerConfig
+from twolane.router.doors.server import RouterServer
+from twolane.router.testing.cluster import ScriptedCluster
+from twolane.router.testing.rows import expected_answer
+from twolane.router.testing.served import serve_cluster
+
+QUICK: dict[str, Any] = {"prefill_s": 0.0, "transfer_s": 0.0, "step_s": 0.0}
+
+
+@asynccontextmanager
+async def served(**knobs: Any) -> AsyncIterator[tuple[AsyncClient, RouterServer, ScriptedCluster]]:
+    place = ServerConfig(stop_grace_s=5.0, metrics_port=None)
+    async with (
+        serve_cluster("p0", "d0", server_config=place, **knobs) as (server, cluster),
+        AsyncClient(server.address) as client,
+    ):
+        yield client, server, cluster
+
+
+def streams_of(client: AsyncClient) -> list[Any]:
+    return [stream for each in client._multiplexers.values() for stream in each._streams]
+
+
+async def until_free(server: RouterServer) -> None:
+    async with asyncio.timeout(20.0):
+        while server.router.status().requests:
+            await asyncio.sleep(0.01)
+
+
+async def test_many_requests_go_on_one_stream_and_each_gets_its_own_answer() -> None:
+    async with served(step_s=0.01) as (client, _, _):
+        answers = await asyncio.gather(
+            *(client.generate(token_ids=[n, 3], max_tokens=9) for n in range(1, 41))
+        )
+        for n, answer in enumerate(answers, start=1):
+            assert list(answer.token_ids) == expected_answer([n, 3], 9)
+            assert answer.ledger.output_tokens == 9
+        assert len(streams_of(client)) == 1
+        assert client._multiplexer._refused_until == 0.0
+
+
+async def test_a_stream_that_is_not_read_is_in_nobodys_way() -> None:
+    async with served(**QUICK) as (client, _, _):
+        slow = client.stream(token_ids=[1], max_tokens=1900, temperature=0)
+        await anext(slow)
+        other = await client.generate(token_ids=[2], max_tokens=1900, temperature=0)
+        assert list(other.token_ids) == expected_answer([2], 1900)
+        rest = await slow.completion()
+        assert list(rest.token_ids) == expected_answer([1], 1900)
+
+
+async def test_a_cancelled_stream_frees_its_request_and_the_others_go_on() -> None:
+    async with served(step_s=0.01) as (client, server, _):
+        other = asyncio.create_task(client.generate(token_ids=[2], max_tokens=60))
+        async with client.stream(token_ids=[1], max_tokens=1900) as stream:
+            await anext(stream)
+        await other
+        await until_free(server)
+        assert server.router.status().counters["cancelled"] == 1
+
+
+async def test_a_deadline_ends_one_request_even_if_the_router_says_nothing() -> None:
+    async with served(prefill_s=60.0) as (client, server, _):
+        with pytest.raises(DeadlineError):
+            await client.generate(token_ids=[1], max_tokens=5, timeout_s=0.3)
+        await until_free(server)
+
+
+async def test_errors_are_those_of_the_request() -> None:
+    async with served(**QUICK) as (client, _, _):
+        with pytest.raises(TwolaneError, match="no worker serves"):
+            await client.generate(token_ids=[1], model="nobody's", max_tokens=3)
+        await client.generate(token_ids=[1], max_tokens=3)
+        assert len(streams_of(client)) == 1, "the stream is as good as before"
+
+
+async def test_closing_the_client_cancels_what_runs() -> None:
+    async with served(step_s=0.02) as (client, server, _):
+        running = asyncio.create_task(client.generate(token_ids=[1], max_tokens=1900))
+        while not server.router.status().requests:
+            await asyncio.sleep(0.01)
+        await client.close()
+        with pytest.raises(CancelledError):
+            await running
+        await until_free(server)
+
+
+async def test_a_large_request_goes_alone() -> None:
+    async with served(**QUICK) as (client, _, _):
+        with pytest.raises(TwolaneError, match="600000"):
+            await client.generate(token_ids=[300] * 600_000, max_tokens=2)
+        assert not streams_of(client)
+
+
+async def test_a_router_that_stops_answers_what_runs_and_refuses_what_comes() -> None:
+    async with served(step_s=0.02) as (client, server, _):
+        running = asyncio.create_task(client.generate(token_ids=[1], max_tokens=50))
+        while not server.router.status().requests:
+            await asyncio.sleep(0.01)
+        stopping = asyncio.create_task(server.__aexit__(None, None, None))
+        while not server.router._is_stopping:
+            await asyncio.sleep(0.01)
+        with pytest.raises(UnavailableError):
+            await client.generate(token_ids=[2], max_tokens=3)
+        assert len((await running).token_ids) == 50
+        await stopping
+
+
+async def test_a_stream_that_has_served_for_long_gives_way_to_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("twolane.multiplexed.FRESH_S", 0.05)
+    async with served(step_s=0.01) as (client, _, _):
+        async with client.stream(token_ids=[1], max_tokens=60) as first:
+            await anext(first)
+            await asyncio.sleep(0.06)
+            await client.generate(token_ids=[2], max_tokens=3)
+            assert len(streams_of(client)) == 2
+            assert len((await first.completion()).token_ids) == 60
+        async with asyncio.timeout(10.0):
+            while not all(stream.is_over for stream in streams_of(client)):
+                await asyncio.sleep(0.01)

@@ -147,6 +147,7 @@ class ServerConfig:
     worker_port: int = 0
     metrics_port: int | None = 0
     admin_socket: str = ""
+    shares_ports: bool = False  # of both doors for clients, with other routers of this machine
     grpc: GrpcDoorConfig = field(default_factory=GrpcDoorConfig)
     http: HttpConfig | None = field(default_factory=HttpConfig)
     stop_grace_s: float = 5.0  # running answers get this long when the router stops

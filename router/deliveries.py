@@ -238,26 +238,3 @@ class Deliveries:
         held, self._held = self._held, set()
         for delivery in held:
             delivery.on_news()
-
-
-async def responses(
-    delivery: Delivery,
-) -> AsyncGenerator[inference_pb2.GenerateResponse, None]:
-    """For a client on a stream of its own: each once it has taken the one before. Raises what ended
-    the answer, or `CancelledError` where it takes none for too long."""
-    wake = asyncio.Event()
-    delivery.on_news = wake.set
-    wake.set()  # there may be news since it was submitted
-    delivery.block()
-    yield delivery.first()
-    delivery.unblock()
-    while not delivery.is_over:
-        await wake.wait()
-        wake.clear()
-        piece = delivery.take()
-        if piece is not None:
-            delivery.block()
-            yield piece.to_response()
-            delivery.unblock()
-    if delivery.error is not None:
-        raise delivery.error

@@ -16,7 +16,6 @@ from types import TracebackType
 
 from twolane.errors import (
     CancelledError,
-    InvalidRequestError,
     TwolaneError,
     UnauthenticatedError,
     UnavailableError,
@@ -28,11 +27,11 @@ from twolane.router.deliveries import Deliveries, Delivery
 from twolane.router.dispatch.board import Observer
 from twolane.router.dispatch.dispatch import Dispatcher
 from twolane.router.intake import Intake, deadline_of
+from twolane.router.known_routers import KnownRouters
 from twolane.router.limits import check_answer_so_far, check_resume
 from twolane.router.members.host_reports import HostReports
 from twolane.router.members.member import Member
 from twolane.router.members.model import ModelFacts
-from twolane.router.members.peers import Peers
 from twolane.router.members.session import WorkerDialer
 from twolane.router.members.worker_sessions import WorkerSessions
 from twolane.router.refusal_log import RefusalLog
@@ -77,8 +76,8 @@ class Router:
         # as others reach it; its doors are noted when they are open
         epoch = config.epoch or secrets.randbits(63) + 1  # of this process, among all of its id
         self.address = worker_pb2.RouterAddress(router_id=config.router_id, router_epoch=epoch)
-        self._peers = Peers(self.address)
-        self._deliveries = Deliveries(config.readers, self._end, self._peers.client_doors)
+        self.known = KnownRouters(self.address, self._dispatcher.board.store)
+        self._deliveries = Deliveries(config.readers, self._end, self.known.client_doors)
         self._tasks = Background()
         self._sessions = WorkerSessions(self.address, config.membership, dialer, self, self._tasks)
         self._takeovers = Takeovers(config, self._dispatcher.members, self._sessions.send)
@@ -245,7 +244,7 @@ class Router:
         self._flush()
         return cluster_pb2.AnnounceResponse(
             interval_ms=int(self.config.membership.announce_interval_s * 1000),
-            routers=self._peers.note(announce.routers, self._loop.time()),
+            routers=self.known.hear(announce.routers, self._loop.time()),
         )
 
     async def hand_over(self, within_s: float) -> None:
@@ -265,10 +264,7 @@ class Router:
 
     def member(self, worker_id: str) -> Member:
         """The worker of that name. Raises `InvalidRequestError` if unknown."""
-        member = self._dispatcher.members.named(worker_id)
-        if member is None:
-            raise InvalidRequestError(f"there is no worker {worker_id!r}", field="worker_id")
-        return member
+        return self._dispatcher.members.worker(worker_id)
 
     def report_gone(self, epoch: int, *, host: str | None = None) -> None:
         """As `Dispatcher.report_gone`."""

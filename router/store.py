@@ -18,6 +18,7 @@ from typing import NamedTuple, Protocol
 
 from twolane.router.requests.request import Label
 from twolane.security.keys import TenantLimits
+from twolane.v1 import worker_pb2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +100,26 @@ class Health:
     dropped: int = 0  # writes that found no room in the queue
 
 
+def to_address(record: RouterRecord) -> worker_pb2.RouterAddress:
+    return worker_pb2.RouterAddress(
+        router_id=record.router_id,
+        router_epoch=record.epoch,
+        workers_endpoint=record.worker_endpoint,
+        grpc_endpoint=record.endpoint,
+        http_endpoint=record.http_endpoint,
+    )
+
+
+def to_record(address: worker_pb2.RouterAddress) -> RouterRecord:
+    return RouterRecord(
+        router_id=address.router_id,
+        epoch=address.router_epoch,
+        endpoint=address.grpc_endpoint,
+        http_endpoint=address.http_endpoint,
+        worker_endpoint=address.workers_endpoint,
+    )
+
+
 class PrefixSink(Protocol):
     """Who wants to know which worker was given which beginnings of a prompt, by other routers."""
 
@@ -124,6 +145,11 @@ class Store(Protocol):
         called again for the same one."""
         ...
 
+    def own(self, label: Label, submission_id: str, limits: TenantLimits) -> None:
+        """This router answers the submission, which `admit` may not have been asked for: another
+        one has begun it."""
+        ...
+
     def release(self, submission_id: str, n_tokens: int) -> None:
         """The submission is over and had so many tokens: its label is free, its quotas are settled.
         Unknown ones change nothing."""
@@ -145,6 +171,10 @@ class Store(Protocol):
         """This router serves, and others are to know it."""
         ...
 
+    def note_routers(self, n: int) -> None:
+        """So many are known now by other ways, this one included."""
+        ...
+
     def note_prefix(self, hashes: Sequence[int], epoch: int) -> None:
         """A worker is given a prompt with these beginnings."""
         ...
@@ -155,7 +185,7 @@ class Store(Protocol):
 
 
 class LocalStore:
-    """For one router. The quotas are its accounts'."""
+    """Of one router. The quotas are its accounts': each router that is known has a part of them."""
 
     health: Health | None = None
     quota_parts = 1
@@ -180,6 +210,9 @@ class LocalStore:
         self._labels[submission_id] = label
         return ADMITTED
 
+    def own(self, label: Label, submission_id: str, limits: TenantLimits) -> None:
+        self.claim(label, submission_id)
+
     def release(self, submission_id: str, n_tokens: int) -> None:
         label = self._labels.pop(submission_id, None)
         if label is not None:
@@ -196,6 +229,9 @@ class LocalStore:
 
     def introduce(self, record: RouterRecord) -> None:
         pass
+
+    def note_routers(self, n: int) -> None:
+        self.quota_parts = n
 
     def note_prefix(self, hashes: Sequence[int], epoch: int) -> None:
         pass

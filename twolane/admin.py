@@ -142,8 +142,10 @@ def only_socket(name: str = SOCKET_NAME) -> str:
 def live_sockets(name: str = SOCKET_NAME) -> list[Path]:
     """The operators' sockets of this user's clusters on this machine that are listened at: those of
     routers, or of that other name."""
-    paths = sorted(Path(tempfile.gettempdir()).glob(f"{_FOLDERS}/{name}"))
-    return [path for path in paths if _is_ours(path) and _is_listened_at(path)]
+    paths = sorted(Path(tempfile.gettempdir()).glob(f"{_FOLDERS}/{name}*"))
+    live = [path for path in paths if _is_ours(path) and _is_listened_at(path)]
+    # a cluster may have several routers, of which each answers for all: the first that lives
+    return list({path.parent: path for path in reversed(live)}.values())[::-1]
 
 
 def _is_ours(path: Path) -> bool:

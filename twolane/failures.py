@@ -56,7 +56,7 @@ def explain(
     # "failed to connect to all addresses; last error: …: Connection refused", or
     # "errors resolving …: [field:hostname lookup error:…: Domain name not found]"
     why = ours.message.removesuffix("]").rpartition(": ")[2]
-    if endpoint.endswith(f"/{SOCKET_NAME}") and "Method not found" in why:
+    if f"/{SOCKET_NAME}" in endpoint and "Method not found" in why:
         return InvalidParameterError(
             "endpoint",
             endpoint,

@@ -109,7 +109,8 @@ class Agent:
         await self._call_off(spec.name)
         self._live.pop(spec.name, None)  # `_watch` sees its end
         if isinstance(spec, RouterSpec):
-            spec = replace(spec, admin_socket=str(self._socket_folder() / SOCKET_NAME))
+            own = f"{SOCKET_NAME}.{spec.name}" if spec.shares_ports else SOCKET_NAME
+            spec = replace(spec, admin_socket=str(self._socket_folder() / own))
         starting = asyncio.create_task(self._launcher.start(spec))
         self._starting[spec.name] = spec, starting
         try:

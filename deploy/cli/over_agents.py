@@ -70,7 +70,10 @@ async def _up(
     except StartError:
         await launcher.close()
         raise
-    names = {cluster.router().name, *(worker.name for worker in cluster.workers(""))}
+    names = {
+        *(router.name for router in cluster.routers()),
+        *(worker.name for worker in cluster.workers("")),
+    }
     attaches = bool(names & launcher.running())
     await launcher.end_others(names, cluster.timing.stop_grace_s)
     supervisor = Supervisor(cluster, launcher, tell, hosts=launcher, attaches=attaches)

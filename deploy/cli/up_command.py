@@ -100,7 +100,7 @@ def up(context: click.Context, /, **given: Any) -> None:
         cluster = _cluster(topology, given["secret_file"], scratch)
         # agents' hosts and those of another Ray have their own ports and files
         if topology.launcher != "agents" and not _is_on_another_ray(topology):
-            specs: list[ProcessSpec] = [cluster.router(), *cluster.workers(worker_endpoint="")]
+            specs: list[ProcessSpec] = [*cluster.routers(), *cluster.workers()]
             check_listeners(specs, ["twolane", "up", *sys.argv[1:]])
             _check_ports(cluster)
         _make(log_dir)
@@ -155,7 +155,7 @@ def _check_ports(cluster: ClusterSpec) -> None:
     ]
     wanted += [
         (worker.metrics_host, worker.metrics_port, "--worker-metrics-port")
-        for worker in cluster.workers(worker_endpoint="")
+        for worker in cluster.workers()
     ]
     for host, port, option in wanted:
         if why := try_listen(host, port):
@@ -227,7 +227,7 @@ def _launcher(kind: str, cluster: ClusterSpec, log_dir: Path, scratch: Path) -> 
 
     os.chdir(scratch)  # Ray has its workers import from where it is started, ahead of our packages
     # Not below the log directory: Ray's sockets want a short path. Ray counts no shared GPUs.
-    n_actors, each = cluster.n_workers + 1, cluster.devices
+    n_actors, each = cluster.n_workers + len(cluster.routers()), cluster.devices
     n_gpus = len(each) if len(each) == len({*each}) else 0
     return RayLauncher(log_dir, scratch / "r", n_actors=n_actors, n_gpus=n_gpus)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from twolane.deploy.errors import NotProvenError
 from twolane.deploy.launch.events import Event, Kind
 from twolane.deploy.launch.launcher import Hosts, Launcher
-from twolane.deploy.launch.router_client import RouterClient
+from twolane.deploy.launch.router_clients import RouterClients
 from twolane.deploy.process.handshake import Handle
 from twolane.v1 import cluster_pb2
 
@@ -65,7 +65,7 @@ class Fencing:
             if self._hosts is None:
                 self._unreported.add(epoch)
 
-    async def run(self, client: RouterClient) -> None:
+    async def run(self, client: RouterClients) -> None:
         """Fence workers until cancelled. Raises `DeposedError`."""
         async with asyncio.TaskGroup() as tasks:
             while True:
@@ -95,7 +95,7 @@ class Fencing:
             await asyncio.sleep(self._config.lost_s)
         self._fencing.pop(handle.epoch, None)  # from now on it may be tried again
 
-    async def _report(self, client: RouterClient, wanted: set[int]) -> None:
+    async def _report(self, client: RouterClients, wanted: set[int]) -> None:
         if self._hosts is None:
             self._unreported |= wanted & self._dead
             for epoch in sorted(self._unreported):

@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from twolane.deploy.process.handshake import Handle
 from twolane.security.credentials import Credentials
 from twolane.security.identity import Role
-from twolane.v1 import cluster_pb2, cluster_pb2_grpc
+from twolane.v1 import cluster_pb2, cluster_pb2_grpc, worker_pb2
 
 AnswerT = TypeVar("AnswerT")
 
@@ -24,7 +24,16 @@ log = logging.getLogger(__name__)
 class RouterClient:
     """An async context manager around channels to the router's doors for workers and clients."""
 
-    def __init__(self, router: Handle, credentials: Credentials, *, timeout_s: float = 2.0) -> None:
+    def __init__(
+        self,
+        router: Handle,
+        credentials: Credentials,
+        routers: Sequence[worker_pb2.RouterAddress] = (),
+        *,
+        timeout_s: float = 2.0,
+    ) -> None:
+        """`routers` are all of the cluster, which it is told."""
+        self._routers = routers
         self._credentials = credentials
         self._worker_endpoint = router.worker_endpoint
         self._worker_door = credentials.channel(router.worker_endpoint, Role.ROUTER)
@@ -47,7 +56,8 @@ class RouterClient:
         """The router's members; none while it does not answer. Also reports `hosts` to the
         router."""
         stub = cluster_pb2_grpc.MembershipServiceStub(self._worker_door)
-        call = stub.Supervise(cluster_pb2.SuperviseRequest(hosts=hosts), **self._how())
+        request = cluster_pb2.SuperviseRequest(hosts=hosts, routers=self._routers)
+        call = stub.Supervise(request, **self._how())
         answer = await self._try(call)
         return [] if answer is None else list(answer.workers)
 

@@ -23,10 +23,10 @@ from twolane.deploy.launch.fencing import Fencing, FencingConfig
 from twolane.deploy.launch.launcher import Hosts, Launcher
 from twolane.deploy.launch.load_progress import tell_loading
 from twolane.deploy.launch.restart import RestartConfig, RestartPolicy
-from twolane.deploy.launch.router_client import RouterClient
+from twolane.deploy.launch.router_clients import RouterClients
 from twolane.deploy.process.handshake import Handle
-from twolane.deploy.spec.cluster_spec import ClusterSpec
-from twolane.deploy.spec.specs import ProcessSpec, WorkerSpec
+from twolane.deploy.spec.cluster_spec import ClusterSpec, beside
+from twolane.deploy.spec.specs import ProcessSpec, RouterSpec, WorkerSpec
 
 ALIVE = "alive"  # a word of WorkerStatus.state
 
@@ -80,11 +80,12 @@ class Supervisor:
         exception are `hosts`: there only `stop` ends a cluster that is up.
         """
         try:
-            router = await self._start(self._cluster.router())
-            async with RouterClient(router, self._cluster.credentials) as client:
-                workers = self._cluster.workers(router.worker_endpoint)
+            routers = await self._start_routers()
+            router = routers[0]
+            async with RouterClients(routers, self._cluster.credentials) as client:
+                workers = self._cluster.workers(*(its.worker_endpoint for its in routers))
                 if not self._attaches:
-                    await self._unless_exit(self._start_workers(workers))
+                    await self._unless_exit(self._start_all(workers))
                     await self._unless_exit(self._until_ready(client))
                 self.is_up = True
                 if self._hosts is not None:
@@ -145,6 +146,21 @@ class Supervisor:
         )
         return handle
 
+    async def _start_routers(self) -> list[Handle]:
+        """The first of each host, then the others there, at the same ports."""
+        specs = self._cluster.routers()
+        first: dict[str, RouterSpec] = {}
+        for spec in specs:
+            first.setdefault(spec.host_name, spec)
+        await self._start_all([*first.values()])
+        others = []
+        for spec in specs:
+            if spec is not first[spec.host_name]:
+                at = self._running[first[spec.host_name].name]
+                others.append(beside(spec, _port(at.endpoint), _port(at.http_endpoint)))
+        await self._unless_exit(self._start_all(others))
+        return [self._running[spec.name] for spec in specs]
+
     async def _tell_loading(self, spec: ProcessSpec) -> None:
         def tell(text: str) -> None:
             self._tell(Event(kind=Kind.LOADING, name=spec.name, epoch=spec.epoch, text=text))
@@ -153,21 +169,23 @@ class Supervisor:
             log = self._log_dir / f"{spec.name}.log"
             await tell_loading(log, tell, self._config.loading_poll_s)
 
-    async def _start_workers(self, workers: Sequence[WorkerSpec]) -> None:
-        async with asyncio.TaskGroup() as group:
-            for spec in workers:
-                group.create_task(self._start(spec))
+    async def _start_all(self, specs: Sequence[ProcessSpec]) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                for spec in specs:
+                    group.create_task(self._start(spec))
+        except* (StartError, DeposedError) as errors:
+            raise first_error(errors) from None
 
-    async def _until_ready(self, client: RouterClient) -> None:
-        """Wait until the health service reports SERVING and the router calls every worker alive."""
+    async def _until_ready(self, client: RouterClients) -> None:
+        """Wait until the health service reports SERVING and all routers call every worker alive."""
         expected = {handle.epoch for handle in self._workers()}
         missing = expected
         try:
             async with asyncio.timeout(self._config.ready_timeout_s):
                 while missing or not await client.is_serving():
                     await asyncio.sleep(self._config.ready_poll_s)
-                    members = await client.workers()
-                    missing = expected - {m.worker.epoch for m in members if m.state == ALIVE}
+                    missing = expected - await client.known_to_all(ALIVE)
         except TimeoutError:
             names = [handle.name for handle in self._workers() if handle.epoch in missing]
             raise StartError(
@@ -190,7 +208,7 @@ class Supervisor:
         raise StartError(f"{handle.name} {await self._launcher.wait_exit(handle)}")
 
     async def _keep_up(
-        self, client: RouterClient, stop: asyncio.Event, workers: Sequence[WorkerSpec]
+        self, client: RouterClients, stop: asyncio.Event, workers: Sequence[WorkerSpec]
     ) -> None:
         try:
             async with asyncio.TaskGroup() as group:
@@ -241,17 +259,16 @@ class Supervisor:
             return None
 
     async def _stop(self, hurry: asyncio.Event) -> None:
-        """Stop the router first, so that running answers end, and then the workers."""
+        """Stop the routers first, so that running answers end, and then the workers."""
         grace_s = self._cluster.timing.stop_grace_s + self._config.stop_margin_s
 
         async def stop_all() -> None:
             workers = self._workers()
-            for handle in self._handles():
-                if handle not in workers:
-                    await self._stop_one(handle, grace_s)
-            async with asyncio.TaskGroup() as group:
-                for handle in workers:
-                    group.create_task(self._stop_one(handle, grace_s))
+            routers = [handle for handle in self._handles() if handle not in workers]
+            for handles in (routers, workers):
+                async with asyncio.TaskGroup() as group:
+                    for handle in handles:
+                        group.create_task(self._stop_one(handle, grace_s))
 
         stopping = asyncio.create_task(stop_all())
         hurried = asyncio.create_task(hurry.wait())

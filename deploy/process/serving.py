@@ -112,6 +112,7 @@ async def _serving_router(spec: RouterSpec, limit: int) -> AsyncIterator[Where]:
         worker_port=settings.worker_port,
         metrics_port=settings.metrics_port,
         admin_socket=spec.admin_socket,
+        shares_ports=spec.shares_ports,
         grpc=grpc_door_config(shares),
         http=http_config(spec, shares),
         stop_grace_s=spec.timing.stop_grace_s,

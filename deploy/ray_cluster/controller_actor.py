@@ -97,7 +97,10 @@ class ControllerActor:
 
     async def _hold(self) -> None:
         launcher, cluster = await self._connected()
-        names = {cluster.router().name, *(worker.name for worker in cluster.workers(""))}
+        names = {
+            *(router.name for router in cluster.routers()),
+            *(worker.name for worker in cluster.workers("")),
+        }
         attaches = bool(names & launcher.running())
         await launcher.end_others(names, cluster.timing.stop_grace_s)
         supervisor = Supervisor(cluster, launcher, self._tell, hosts=launcher, attaches=attaches)

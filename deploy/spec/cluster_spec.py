@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from twolane.deploy.spec.settings import LAUNCHER, RouterSettings, TimingSpec, WorkerSettings
 from twolane.deploy.spec.specs import ModelSpec, RouterSpec, WorkerSpec, new_epoch
@@ -10,6 +10,8 @@ from twolane.rpc.listen import is_loopback
 from twolane.rpc.secret import new_secret
 from twolane.security.credentials import Credentials
 from twolane.security.tls import TlsFiles
+
+_STEP = 10  # from a router's own ports to those of the next one on its host
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +22,8 @@ class HostSpec:
     `gpus`: the GPUs to use, as CUDA_VISIBLE_DEVICES names them there; None: all that the agent
     offers. `seats`: how many workers it takes if they compute on the CPU; None: an equal share.
     `fence_command` switches the host off: a shell on the controller's machine runs it, and exit
-    code 0 means that the host is off.
+    code 0 means that the host is off. `routers`: how many run there; None: if no host says how
+    many, the first host has all of the cluster's, else none.
     """
 
     name: str
@@ -30,6 +33,7 @@ class HostSpec:
     gpus: tuple[str, ...] | None = None
     seats: int | None = None
     fence_command: str = ""
+    routers: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +56,8 @@ class PoolSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSpec:
-    """One router and its pools of workers. `bind_host`, `advertise_host` and `ports` hold for every
-    process, see `WorkerSpec`. With `hosts`, each host has its own addresses, and the router runs on
-    the first one."""
+    """Routers and pools of workers. `bind_host`, `advertise_host` and `ports` hold for every
+    process, see `WorkerSpec`. With `hosts`, each host has its own addresses."""
 
     model: ModelSpec  # as the router sees it: its name, and where its tokenizer is
     pools: tuple[PoolSpec, ...]
@@ -88,8 +91,26 @@ class ClusterSpec:
         """The GPUs of all workers. A GPU that several workers share occurs more than once."""
         return [gpu for pool in self.pools for devices in pool.devices for gpu in devices]
 
-    def router(self, router_id: str = "router-0") -> RouterSpec:
-        place = self._place(self.hosts[0].name if self.hosts else "")
+    def routers(self) -> list[RouterSpec]:
+        """Every router, as router-0, router-1, …: those of a host side by side. Of those that share
+        ports, all but a host's first may have to be told which (`beside`)."""
+        found: list[RouterSpec] = []
+        for host_name, n in self._routers_by_host():
+            for i in range(n):
+                router = self.router(f"router-{len(found)}", host_name)
+                found.append(replace(_nth(router, i), shares_ports=n > 1))
+        return found
+
+    def _routers_by_host(self) -> list[tuple[str, int]]:
+        if not self.hosts:
+            return [("", self.settings.processes)]
+        if all(host.routers is None for host in self.hosts):
+            return [(self.hosts[0].name, self.settings.processes)]
+        return [(host.name, host.routers or 0) for host in self.hosts]
+
+    def router(self, router_id: str = "router-0", host_name: str = "") -> RouterSpec:
+        """The only one, or that of `host_name`."""
+        place = self._place(host_name or (self.hosts[0].name if self.hosts else ""))
         return RouterSpec(
             router_id=router_id,
             model=self.model,
@@ -106,23 +127,23 @@ class ClusterSpec:
             insecure=self.insecure,
         )
 
-    def workers(self, worker_endpoint: str) -> list[WorkerSpec]:
+    def workers(self, *worker_endpoints: str) -> list[WorkerSpec]:
         """The specs of all workers, each with a new epoch. They announce themselves to
-        `worker_endpoint`, host:port."""
+        `worker_endpoints`, host:port of each router."""
         return [
-            self._worker(pool, i, worker_endpoint)
+            self._worker(pool, i, worker_endpoints)
             for pool in self.pools
             for i in range(pool.n_workers)
         ]
 
-    def _worker(self, pool: PoolSpec, i: int, worker_endpoint: str) -> WorkerSpec:
+    def _worker(self, pool: PoolSpec, i: int, routers: tuple[str, ...]) -> WorkerSpec:
         place = self._place(pool.host_names[i] if pool.host_names else "")
         return WorkerSpec(
             worker_id=(name := f"{pool.name}-{i}"),
             epoch=new_epoch(),
             roles=pool.roles,
             model=pool.model,
-            routers=(worker_endpoint,),
+            routers=routers,
             settings=pool.settings,
             secret=self.secret,
             pool=pool.name,
@@ -147,3 +168,24 @@ class ClusterSpec:
         return HostSpec(
             name="", agent="", bind_host=self.bind_host, advertise_host=self.advertise_host
         )
+
+
+def _nth(router: RouterSpec, i: int) -> RouterSpec:
+    """Of several on one host: what each has of its own, beside its name."""
+    if not i:
+        return router
+    its = router.settings
+    settings = replace(
+        its,
+        worker_port=its.worker_port and its.worker_port + _STEP * i,
+        metrics_port=its.metrics_port and its.metrics_port + _STEP * i,
+    )
+    socket = router.admin_socket and f"{router.admin_socket}.{i}"
+    return replace(router, settings=settings, admin_socket=socket)
+
+
+def beside(router: RouterSpec, port: int, http_port: int | None) -> RouterSpec:
+    """The same at the ports where the first one of its host is."""
+    its = router.settings
+    http_port = None if its.no_http else http_port
+    return replace(router, settings=replace(its, port=port, http_port=http_port))

@@ -22,6 +22,7 @@ class HostOptions(BaseModel):
     gpus: Annotated[tuple[str, ...], Field(strict=False)] | None = None
     seats: Annotated[int, Field(ge=1)] | None = None
     fence_command: str = ""
+    routers: Annotated[int, Field(ge=0)] | None = None
 
     def spec(self) -> HostSpec:
         """The host's spec. Its processes use the agent's address unless the options set another."""
@@ -35,4 +36,5 @@ class HostOptions(BaseModel):
             gpus=self.gpus,
             seats=self.seats,
             fence_command=self.fence_command,
+            routers=self.routers,
         )

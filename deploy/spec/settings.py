@@ -170,6 +170,9 @@ class RouterSettings:
         most=MAX_PORT,
     )
     no_http: bool = option(False, "Serve no HTTP.")
+    processes: int = option(
+        1, "Routers on one host, at the same --port and --http-port.", flag="--routers", least=1
+    )
     generation_config: str = option(
         AUTO,
         "Whose generation_config.json tells what requests take that set no temperature, "

@@ -63,6 +63,7 @@ class RouterSpec:
     advertise_host: str = ""
     ports: str = ""
     admin_socket: str = ""  # the path of the operators' door; empty: none
+    shares_ports: bool = False  # of its doors for clients, with other routers of its host
     log_level: str = "info"
     timing: TimingSpec = field(default_factory=TimingSpec)
     tls: TlsFiles | None = None

@@ -156,6 +156,7 @@ class Board:
         assert job.label not in self.labels
         self.requests[job.submission_id] = request
         self.labels[job.label] = job.submission_id
+        self.store.own(job.label, job.submission_id, self.accounts.of(job.tenant, self.now).limits)
         self.states[request.state] += 1
         if request.state in WAITING:
             self.queue.push(request)

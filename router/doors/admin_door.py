@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import grpc
 
 from twolane.errors import PreconditionError, UnavailableError
 from twolane.router.dispatch.drain_check import check_epoch, check_ticket
+from twolane.router.doors.peer_calls import PeerCalls
 from twolane.router.members.member import MemberState
 from twolane.router.router import Router
 from twolane.rpc.call_gate import Context
@@ -28,21 +29,17 @@ MAX_SOCKET_PATH_BYTES = 107  # what the kernel takes
 
 
 class AdminDoor:
-    """`http_endpoint` and `metrics_endpoint` are the router's other listeners, for the status;
-    `insecure_listeners` those that other machines reach without TLS, in words."""
+    """`look` is the router's status with what its doors know; `peers` asks the other routers."""
 
     def __init__(
         self,
         router: Router,
-        *,
-        http_endpoint: str,
-        metrics_endpoint: str,
-        insecure_listeners: Sequence[str] = (),
+        look: Callable[[], cluster_pb2.GetClusterStatusResponse],
+        peers: PeerCalls,
     ) -> None:
         self._router = router
-        self._http_endpoint = http_endpoint
-        self._metrics_endpoint = metrics_endpoint
-        self._insecure_listeners = insecure_listeners
+        self._look = look
+        self._peers = peers
 
     def handler(self) -> grpc.GenericRpcHandler:
         methods = {
@@ -55,11 +52,7 @@ class AdminDoor:
     async def _get_status(
         self, request: cluster_pb2.GetClusterStatusRequest, context: Context
     ) -> cluster_pb2.GetClusterStatusResponse:
-        status = self._router.status()
-        status.http_endpoint = self._http_endpoint
-        status.metrics_endpoint = self._metrics_endpoint
-        status.insecure_listeners.extend(self._insecure_listeners)
-        return status
+        return await self._peers.whole_status(self._look())
 
     async def _drain_worker(
         self, request: cluster_pb2.DrainWorkerRequest, context: Context
@@ -70,6 +63,8 @@ class AdminDoor:
             await self._take_ticket(name, request.take_ticket)
         else:
             self._router.drain(name, undo=request.undo, hand_over=request.hand_over)
+            if request.undo:  # workers tell all routers that they drain; who wanted it, wants it on
+                await self._peers.drain(request)
         return cluster_pb2.DrainWorkerResponse()
 
     async def _take_ticket(self, worker_id: str, ticket: int) -> None:

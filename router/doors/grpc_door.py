@@ -14,6 +14,8 @@ import grpc
 from twolane.errors import InvalidParameterError, InvalidRequestError
 from twolane.router.deliveries import Delivery
 from twolane.router.doors.multiplex import Multiplexed
+from twolane.router.doors.peer_calls import PeerCalls
+from twolane.router.doors.peer_door import cancel_here
 from twolane.router.limits import check_tenant
 from twolane.router.router import Router
 from twolane.rpc.call_gate import CallGate, Context
@@ -30,8 +32,10 @@ class Door:
     """Clients come in here. Workers: `twolane.router.doors.worker_door`, operators:
     `twolane.router.doors.admin_door`."""
 
-    def __init__(self, router: Router, gate: Gate) -> None:
+    def __init__(self, router: Router, gate: Gate, peers: PeerCalls) -> None:
+        """`peers` asks the other routers, who may have what is named here."""
         self._router = router
+        self._peers = peers
         self._gate = gate
         self._streams: set[Multiplexed] = set()
 
@@ -105,10 +109,8 @@ class Door:
         if bool(request.request_id) == bool(request.submission_id):
             text = "name a request by request_id or by submission_id, one of the two"
             raise InvalidRequestError(text, field="request_id")
-        if request.submission_id:
-            found = self._router.cancel_submission(request.submission_id, tenant=caller.tenant)
-        else:
-            found = self._router.cancel(request.request_id, tenant=caller.tenant)
+        request.tenant = caller.tenant
+        found = cancel_here(self._router, request) or await self._peers.cancel(request)
         return inference_pb2.CancelResponse(found=found)
 
     async def _list_models(
@@ -126,6 +128,10 @@ class Door:
             )
         caller = self._gate.identity(context)
         status = self._router.service_status(request.submission_ids, tenant=caller.tenant)
+        missing = {*request.submission_ids} - {its.submission_id for its in status.submissions}
+        if missing:
+            found = await self._peers.find(caller.tenant, sorted(missing))
+            status.submissions.extend(found)
         status.models.extend(self._models())
         return status
 

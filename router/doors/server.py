@@ -25,11 +25,13 @@ from twolane.router.doors.grpc_door import INFERENCE, Door
 from twolane.router.doors.http.app import make_app
 from twolane.router.doors.http.server import HttpServer
 from twolane.router.doors.metrics import RouterMetrics
+from twolane.router.doors.peer_calls import PeerCalls
+from twolane.router.doors.peer_door import PeerDoor
 from twolane.router.doors.scrape_targets import TARGETS, scrape_targets
 from twolane.router.doors.worker_door import WorkerDoor
 from twolane.router.members.session import WorkerDialer
 from twolane.router.router import Router
-from twolane.router.store import Store
+from twolane.router.store import LocalStore, Store, to_record
 from twolane.router.tenants.accounts import no_limits
 from twolane.router.text.codec import TextCodec
 from twolane.rpc.call_gate import CallGate
@@ -79,10 +81,12 @@ class RouterServer:
         Raises `ListenError` for a listener that must not be opened."""
         self.metrics = RouterMetrics()
         limits_of = no_limits if keys is None else keys.limits
+        store = store or LocalStore()
         self.router = Router(
             config, dialer, text, observer=self.metrics, limits_of=limits_of, store=store
         )
         self._keys = keys
+        self._store = store
         self.port = 0
         self.worker_port = 0
         self.metrics_port = 0
@@ -92,6 +96,7 @@ class RouterServer:
         self._health = Health()
         self._stop_wanted = asyncio.Event()
         self._calls = CallGate(server_config.grpc.calls)
+        self._peers = PeerCalls(self.router, server_config.credentials)
         self._http_refused: Counter[str] = Counter()  # the HTTP door's own
         self.metrics.watch(self._look)
 
@@ -136,7 +141,7 @@ class RouterServer:
             worker_door = self._open_worker_door(stack)
             server = self._make_door()
             http = self._open_http()
-            door, gate = Door(self.router, self.gates.clients), self._calls
+            door, gate = Door(self.router, self.gates.clients, self._peers), self._calls
             stack.push_async_callback(self._stop_doors, server, door, http)
             server.add_handlers(door.handlers(gate))
             server.add_handlers(standard_handlers(self._health, (INFERENCE,), gate))
@@ -182,6 +187,7 @@ class RouterServer:
             connections=self._config.grpc.connections,
             idle_s=self._config.grpc.idle_s,
             interceptors=[self.gates.clients],
+            with_others=self._config.shares_ports,
         )
 
     def _tell_address(self) -> None:
@@ -193,12 +199,22 @@ class RouterServer:
         address.workers_endpoint = self.worker_address
         address.grpc_endpoint = join(host, self.port)
         address.http_endpoint = join(host, self.http_port) if self.http_port else ""
+        self._store.introduce(to_record(address))
+
+    def _whole_look(self) -> cluster_pb2.GetClusterStatusResponse:
+        """For operators: this router's all."""
+        status = self.router.status()
+        status.http_endpoint = self.http_address
+        status.metrics_endpoint = self.metrics_address
+        status.insecure_listeners.extend(self.gates.insecure_listeners())
+        return status
 
     def _open_worker_door(self, stack: AsyncExitStack) -> grpc.aio.Server:
         gate, config = self.gates.workers, self._config
         server = grpc.aio.server(interceptors=[gate], options=INTERNAL_SERVER_OPTIONS)
         stack.push_async_callback(server.stop, None)
         server.add_generic_rpc_handlers((WorkerDoor(self.router, gate).handler(),))
+        server.add_generic_rpc_handlers((PeerDoor(self.router, self._whole_look).handler(),))
         self.worker_port = config.credentials.bind(
             server, config.bind_host, config.worker_port, "--worker-port", ports=config.ports
         )
@@ -212,12 +228,7 @@ class RouterServer:
             interceptors=[self.gates.operators], options=INTERNAL_SERVER_OPTIONS
         )
         stack.push_async_callback(server.stop, None)
-        door = AdminDoor(
-            self.router,
-            http_endpoint=self.http_address,
-            metrics_endpoint=self.metrics_address,
-            insecure_listeners=self.gates.insecure_listeners(),
-        )
+        door = AdminDoor(self.router, self._whole_look, self._peers)
         server.add_generic_rpc_handlers((door.handler(),))
         server.add_generic_rpc_handlers(standard_handlers(self._health, (ADMIN,), self._calls))
         try:
@@ -237,7 +248,7 @@ class RouterServer:
         http = HttpServer(app, config.http, self.gates.clients, max_bytes=max_bytes, tls=tls)
         self._http_refused = http.refused
         self.http_port = bind_port(
-            lambda port: http.open(bare(config.host), port),
+            lambda port: http.open(bare(config.host), port, shares_port=config.shares_ports),
             config.host, config.http.port, "--http-port", config.ports,
         )  # fmt: skip
         return http

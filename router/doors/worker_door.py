@@ -80,7 +80,9 @@ class WorkerDoor:
     async def _supervise(
         self, request: cluster_pb2.SuperviseRequest, context: Context
     ) -> cluster_pb2.SuperviseResponse:
-        self._router.hosts.note(request.hosts, asyncio.get_running_loop().time())
+        now = asyncio.get_running_loop().time()
+        self._router.hosts.note(request.hosts, now)
+        self._router.known.hear(request.routers, now)
         status = self._router.status(with_requests=False)
         return cluster_pb2.SuperviseResponse(workers=status.workers)
 

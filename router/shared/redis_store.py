@@ -25,6 +25,7 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from twolane.router.background import Background
+from twolane.router.requests.request import Label
 from twolane.router.shared import commands
 from twolane.router.shared.address import StoreAddress
 from twolane.router.shared.circuit import Circuit
@@ -43,6 +44,7 @@ from twolane.router.store import (
     RouterRecord,
     Verdict,
 )
+from twolane.security.keys import TenantLimits
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +79,7 @@ class RedisStore:
         self._local = LocalStore()
         self._own: dict[str, Own] = {}  # by submission
         self._others: tuple[RouterRecord, ...] = ()
+        self._n_routers = 1
         self._queue: deque[Command] = deque()
         self._dropped = 0
         self._wake = asyncio.Event()
@@ -123,7 +126,7 @@ class RedisStore:
 
     @property
     def quota_parts(self) -> int:
-        return 1 if self._circuit.is_up else 1 + len(self._others)
+        return 1 if self._circuit.is_up else max(1 + len(self._others), self._n_routers)
 
     async def admit(self, ask: Ask) -> Verdict:
         name, verdict = ask.submission_id, self._local.claim(ask.label, ask.submission_id)
@@ -145,6 +148,10 @@ class RedisStore:
             self._local.release(name, 0)
             del self._own[name]
         return verdict
+
+    def own(self, label: Label, submission_id: str, limits: TenantLimits) -> None:
+        self._local.own(label, submission_id, limits)
+        self._own.setdefault(submission_id, Own(label, limits))
 
     def release(self, submission_id: str, n_tokens: int) -> None:
         self._local.release(submission_id, n_tokens)
@@ -172,6 +179,9 @@ class RedisStore:
         self._record = record
         self._here_due = 0.0
         self.event("router-started", f"{record.name} {record.endpoint}")
+
+    def note_routers(self, n: int) -> None:
+        self._n_routers = n
 
     def note_prefix(self, hashes: Sequence[int], epoch: int) -> None:
         if hashes:

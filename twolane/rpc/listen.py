@@ -130,15 +130,19 @@ def listening(host: str, port: int, option: str) -> Iterator[None]:
         raise ListenError(f"cannot listen on {join(host, port)} ({option}): {why}") from error
 
 
-def try_listen(host: str, port: int) -> str:
-    """Why no server could listen there now; empty if one can."""
+def try_listen(host: str, port: int, *, shares: bool = False) -> str:
+    """Why no server could listen there now; empty if one can. With `shares`, other processes of
+    this user may listen there already, if they share the port, too."""
     try:
         found = socket.getaddrinfo(bare(host), port, type=socket.SOCK_STREAM)
         for family, kind, protocol, _, address in found:
             with socket.socket(family, kind, protocol) as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if shares:
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
                 probe.bind(address)
-                probe.listen()
+                if not shares:  # else it would be given connections meanwhile
+                    probe.listen()
     except socket.gaierror as error:
         return f"{bare(host)} is no address: {error.strerror}"
     except OSError as error:

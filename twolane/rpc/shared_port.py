@@ -1,4 +1,5 @@
-"""Several gRPC servers of one process on one port, for a listener that many calls reach at once.
+"""Several gRPC servers on one port, for a listener that many calls reach at once: those of one
+process and, where processes share the port, those of all of them.
 
     connections ──(kernel, SO_REUSEPORT)──> server 0 ── takes a call, then the next ──> handlers
                                        └──> server 1 ── takes a call, then the next ──> handlers
@@ -33,7 +34,10 @@ class SharedPort:
         connections: int,
         idle_s: float,
         interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+        with_others: bool = False,
     ) -> None:
+        """`with_others`: other processes may listen there, too."""
+        self._with_others = with_others
         n = min(SERVERS, max(1, connections // FEW_CONNECTIONS))
         options = door_server_options(
             message_bytes=message_bytes,
@@ -57,8 +61,8 @@ class SharedPort:
     ) -> int:
         """Bind all servers and return the port. `credentials` makes the credentials of one server;
         without it the port is plain. Raises OSError if the port is in use, even by a process with
-        which the kernel would share it."""
-        if port and (why := try_listen(host, port)):
+        which the kernel would share it, unless that shares it on purpose."""
+        if port and (why := try_listen(host, port, shares=self._with_others)):
             raise OSError(why)
         for server in self._servers:
             if credentials is None:

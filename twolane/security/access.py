@@ -51,6 +51,15 @@ GRPC_ROLES: Mapping[str, frozenset[Role]] = MappingProxyType(
             },
         ),
         **_each(
+            "twolane.v1.PeerService",
+            {
+                "GetClusterStatus": _inner(Role.ROUTER),
+                "DrainWorker": _inner(Role.ROUTER),
+                "Cancel": _inner(Role.ROUTER),
+                "FindSubmissions": _inner(Role.ROUTER),
+            },
+        ),
+        **_each(
             "twolane.v1.AgentService",
             {
                 "Describe": _inner(Role.CONTROLLER, *_VIEWERS),

@@ -67,10 +67,10 @@ class HttpServer:
         """Requests and connections that got no further than their connection, by reason."""
         return self._room.refused
 
-    def open(self, host: str, port: int) -> int:
+    def open(self, host: str, port: int, *, shares_port: bool = False) -> int:
         """Serve from now on, in a task. Returns the port, which the system chooses if `port` is 0.
-        Raises OSError."""
-        listener = _listen(host, port)
+        Raises OSError. With `shares_port`, other processes may listen there, too."""
+        listener = _listen(host, port, shares_port)
         port = listener.getsockname()[1]
         self._server = _Server(
             uvicorn.Config(
@@ -136,9 +136,11 @@ class _Server(uvicorn.Server):
                 connection.transport.abort()
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int, shares_port: bool) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    listener = socket.create_server(
+        (host, port), family=family, backlog=_BACKLOG, reuse_port=shares_port
+    )
     listener.setblocking(False)
     for level, option, value in _OPTIONS:
         if hasattr(socket, option):

@@ -13,7 +13,7 @@ if owner and owner ~= router and tonumber(redis.call('HGET', index, 'fence')) >=
   return 0
 end
 local holder = redis.call('GET', claim)
-if not holder or holder == mine then
+if not holder or string.match(holder, ' (%S+)$') == submission then
   redis.call('SET', claim, mine, 'PX', lease_ms)
 end
 if ARGV[7] ~= '' then

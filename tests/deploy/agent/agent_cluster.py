@@ -108,8 +108,15 @@ class AgentCluster:
     """Hosts called node-a, node-b and so on; a context manager that leaves nothing behind."""
 
     def __init__(
-        self, seats: Sequence[int], pools: Sequence[Mapping[str, Any]], **topology: Any
+        self,
+        seats: Sequence[int],
+        pools: Sequence[Mapping[str, Any]],
+        *,
+        of_hosts: Sequence[Mapping[str, Any]] = (),
+        **topology: Any,
     ) -> None:
+        """`of_hosts` is what the topology says of each beside its seats."""
+        of_hosts = of_hosts or [{} for _ in seats]
         self.folder = Path(tempfile.mkdtemp(prefix="tw-"))
         secret = self.folder / "secret"
         secret.write_text(new_secret())
@@ -129,8 +136,8 @@ class AgentCluster:
                 {
                     "launcher": "agents",
                     "hosts": [
-                        {"name": host, "agent": f"127.0.0.1:{self._ports[host]}", "seats": n}
-                        for host, n in zip(self.hosts, seats, strict=True)
+                        {"name": host, "agent": f"127.0.0.1:{self._ports[host]}", "seats": n, **its}
+                        for host, n, its in zip(self.hosts, seats, of_hosts, strict=True)
                     ],
                     "router": {"port": door, "worker_port": worker_port, "no_http": True},
                     "pools": [{"engine": "fake", **pool} for pool in pools],

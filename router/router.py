@@ -299,7 +299,9 @@ class Router:
         self._flush()
 
     def session_message(self, epoch: int, message: worker_pb2.SessionResponse) -> None:
-        self._dispatcher.on_message(epoch, message, self._loop.time())
+        now = self._loop.time()
+        self._dispatcher.on_message(epoch, message, now)
+        self._deliveries.pressure.note(now, self._loop.time())
         self._flush()
 
     def session_broken(self, epoch: int) -> None:
@@ -357,7 +359,8 @@ class Router:
 
     def _flush_now(self) -> None:
         self._is_flush_due = False
-        self._dispatcher.settle(self._loop.time())
+        began = self._loop.time()
+        self._dispatcher.settle(began)
         for epoch, command in self._dispatcher.take_outbox():
             link = self._sessions[epoch][0].link if epoch in self._sessions else None
             if link is None:
@@ -367,6 +370,7 @@ class Router:
             except LinkBrokenError:
                 continue  # as above: its receiver learns of it too, and tells
         self._deliveries.tell(self._dispatcher.take_touched())
+        self._deliveries.pressure.note(began, self._loop.time())
 
     async def _tick_forever(self) -> None:
         while True:

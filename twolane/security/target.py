@@ -11,7 +11,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import grpc
@@ -48,6 +48,10 @@ class Target:
     cert: str = ""
     key: str = ""
     api_key: str = field(default="", repr=False)
+
+    def each(self) -> list[Target]:
+        """One for every router that the endpoint names."""
+        return [replace(self, endpoint=each) for each in self.endpoint.split(",")]
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
@@ -130,7 +134,7 @@ def _token(context: Context) -> str:
 
 
 def _is_private(endpoint: str) -> bool:
-    return endpoint.startswith(_UNIX) or is_local(host_of(endpoint))
+    return all(each.startswith(_UNIX) or is_local(host_of(each)) for each in endpoint.split(","))
 
 
 def _read(path: str) -> bytes:

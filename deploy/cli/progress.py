@@ -83,7 +83,7 @@ def _headline(cluster: ClusterSpec) -> str:
         f"{pool.n_workers} {_pool(pool)} worker{'s' * (pool.n_workers != 1)}"
         for pool in cluster.pools
     )
-    n_gpus = len({*cluster.devices})
+    n_gpus = len({gpu for pool in cluster.pools for gpu in pool.gpus})
     where = f" on {n_gpus} GPU{'s' * (n_gpus != 1)}" if n_gpus else ""
     return f"{escape(config.model_name)}{precision}: {workers}{where}; Ctrl-C stops it"
 

@@ -53,6 +53,12 @@ class PoolSpec:
     devices: tuple[tuple[str, ...], ...] = ()
     host_names: tuple[str, ...] = ()
 
+    @property
+    def gpus(self) -> list[tuple[str, str]]:
+        """Host and GPU of each rank: hosts may call their GPUs alike."""
+        hosts = self.host_names or ("",) * len(self.devices)
+        return [(host, gpu) for host, its in zip(hosts, self.devices, strict=True) for gpu in its]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSpec:

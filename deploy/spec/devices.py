@@ -187,19 +187,13 @@ def _instead(needs: Sequence[Need], hosts: Sequence[Host], *, share: bool) -> st
 def _check_shared(cluster: ClusterSpec) -> None:
     """Raise `StartError` if ranks share a GPU without a fixed pool size: each would take most of
     the memory that it finds free when it starts."""
-    taken = Counter(gpu for pool in cluster.pools for gpu in _gpus_of(pool))
+    taken = Counter(gpu for pool in cluster.pools for gpu in pool.gpus)
     for pool in cluster.pools:
         config = pool.model.config
         is_open = config.n_pages is None and config.kv_bytes is None
-        if is_open and any(taken[gpu] > 1 for gpu in _gpus_of(pool)):
+        if is_open and any(taken[gpu] > 1 for gpu in pool.gpus):
             raise StartError(
                 f"workers of pool {pool.name} share GPUs: each must be told how much of one it "
                 "takes for its pages, by --pages or --kv-bytes; or start fewer, or take "
                 "--device cpu"
             )
-
-
-def _gpus_of(pool: PoolSpec) -> list[tuple[str, str]]:
-    """Host and GPU of each rank: hosts may call theirs alike."""
-    hosts = pool.host_names or ("",) * len(pool.devices)
-    return [(host, gpu) for host, its in zip(hosts, pool.devices, strict=True) for gpu in its]

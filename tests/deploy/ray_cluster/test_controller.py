@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -19,13 +17,13 @@ from twolane.deploy.ray_cluster.lifecycle import planned
 from twolane.deploy.spec.spec_json import to_json
 
 NODES = [Node("n0", "a", "10.0.0.1", 1), Node("n1", "b", "10.0.0.2", 1)]
-Connected = Callable[[], Any]  # launchers, or what connecting raises; called at each try
+Offered = dict[str, tuple[str, ...]]  # GPUs by host
 
 
 class FakeLauncher:
     """Agents of `offered` answer, and run these processes. It goes no further than to connect."""
 
-    def __init__(self, offered: Mapping[str, tuple[str, ...]], running: set[str]) -> None:
+    def __init__(self, offered: Offered, running: set[str]) -> None:
         self.offered = offered
         self._running = running
 
@@ -63,8 +61,8 @@ def last_words(
     return str(json.loads(event)["text"])
 
 
-BOTH = {"a": ("0",), "b": ("0",)}
-SILENT = {"a": ("0",)}
+BOTH: Offered = {"a": ("0",), "b": ("0",)}
+SILENT: Offered = {"a": ("0",)}
 
 
 def test_a_cluster_that_is_up_waits_for_the_host(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,6 +48,7 @@ class ReceiverConfig:
     # A quarantine older than this asks for a fence, cap or not. Clusters: a multiple of --lease-s.
     fence_after_s: float = 60.0
     landing_timeout_s: float = 3.0  # DONE came, bytes did not: revoke, so that they are sent again
+    max_late: int = 2  # such transfers: one that is late more often is dead, and goes another way
     reattach_s: float = 1.0  # a peer whose link is not back by then is judged
     judge_wait_s: float = 0.5  # bytes of a judged peer may still land for this long
     max_regrants: int = 5  # a transfer that loses its grant more often is dead

@@ -15,11 +15,13 @@ from types import TracebackType
 
 from twolane.errors import CancelledError, TwolaneError
 from twolane.router.config import ReadersConfig
+from twolane.router.pressure import Pressure
 from twolane.router.requests.piece import Piece
 from twolane.router.requests.readers import Readers
 from twolane.router.requests.request import Request
 from twolane.v1 import inference_pb2
 
+LATE_STEP = 1.25  # times the last step: then the next token is late
 log = logging.getLogger(__name__)
 
 _POLL_S = 0.02
@@ -38,7 +40,7 @@ class Delivery:
     `take` once: there may be news already.
     """
 
-    __slots__ = ("_deliveries", "is_over", "on_news", "request", "resumes")
+    __slots__ = ("_deliveries", "has_begun", "is_over", "on_news", "request", "resumes")
 
     def __init__(
         self,
@@ -50,6 +52,7 @@ class Delivery:
         self.request = request
         self.resumes = resumes
         self.on_news: Callable[[], None] = _nothing
+        self.has_begun = False  # a token was taken
         self.is_over = False  # nothing comes any more
         self._deliveries = deliveries
 
@@ -72,6 +75,7 @@ class Delivery:
             return None
         request = self.request
         piece = request.answer.take()
+        self.has_begun = self.has_begun or piece is not None
         if request.is_over:
             self.is_over = True
             if request.ledger is not None:
@@ -99,7 +103,7 @@ class Delivery:
     def close(self) -> None:
         """May be called twice."""
         self.on_news = _nothing
-        self._deliveries.discard(self.request)
+        self._deliveries.discard(self)
         self._deliveries.leave(self.request)
 
     async def responses(self) -> AsyncGenerator[inference_pb2.GenerateResponse, None]:
@@ -149,9 +153,12 @@ class Deliveries:
         self._end = end
         self.routers = routers
         self.moved_to: Sequence[str] = ()  # once this router hands over: the others' doors
+        self.pressure = Pressure()
         # by the very request: its id is free for another while its client still reads
         self._open: dict[Request, Delivery] = {}
         self._moved: set[Request] = set()  # whose clients have been told so
+        self._held: set[Delivery] = set()
+        self._release_timer: asyncio.TimerHandle | None = None
 
     def add(self, request: Request, *, resumes: bool = False) -> Delivery:
         delivery = self._open[request] = Delivery(request, self, resumes=resumes)
@@ -179,7 +186,8 @@ class Deliveries:
         self.moved_to = tuple(self.routers()[:-1])
         if not self.moved_to:
             return
-        self.tell(list(self._open))
+        for delivery in list(self._open.values()):
+            delivery.on_news()
         while loop.time() < until and self._is_moving():  # noqa: ASYNC110 - many end, many ways
             await asyncio.sleep(_POLL_S)
 
@@ -198,14 +206,36 @@ class Deliveries:
         is_told = any(delivery.resumes for delivery in self._open.values())
         return is_told or bool(self.moved())
 
-    def discard(self, request: Request) -> None:
+    def discard(self, delivery: Delivery) -> None:
         """May be called for an unknown one."""
-        self._open.pop(request, None)
-        self.readers.forget(request)
+        self._open.pop(delivery.request, None)
+        self._held.discard(delivery)
+        self.readers.forget(delivery.request)
 
     def tell(self, touched: Iterable[Request]) -> None:
         """There is news of these; one may be named twice."""
+        is_behind = self.pressure.is_behind
         for request in dict.fromkeys(touched):
             delivery = self._open.get(request)
-            if delivery is not None:
-                delivery.on_news()
+            if delivery is None:
+                continue
+            if delivery in self._held:
+                self._held.discard(delivery)
+            elif is_behind and delivery.has_begun and not request.is_over:
+                self._hold(delivery)
+                continue
+            delivery.on_news()
+
+    def _hold(self, delivery: Delivery) -> None:
+        """Until its next token: a step; if that is late, little longer than the last one took."""
+        self._held.add(delivery)
+        if self._release_timer is None:
+            step_s = delivery.request.timeline.gap_s
+            loop = asyncio.get_running_loop()
+            self._release_timer = loop.call_later(LATE_STEP * step_s, self._release)
+
+    def _release(self) -> None:
+        self._release_timer = None
+        held, self._held = self._held, set()
+        for delivery in held:
+            delivery.on_news()

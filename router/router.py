@@ -157,11 +157,8 @@ class Router:
         *,
         time_left_s: float | None = None,
     ) -> Delivery:
-        """Go on with an answer that another router has begun. Close what is returned.
-
-        Raises `UnknownSubmissionError` where too little of it is left at the workers, and
-        `TakenOverError` where another router has it by a later takeover.
-        """
+        """Go on with an answer that another router has begun. Close what is returned. Raises
+        `UnknownSubmissionError` where too little of it is left, and `TakenOverError`."""
         check_resume(message, caller)
         with self.refusals.noting():
             if self._is_stopping:
@@ -317,8 +314,10 @@ class Router:
         self._flush()
 
     def session_message(self, epoch: int, message: worker_pb2.SessionResponse) -> None:
-        self._dispatcher.on_message(epoch, message, self._loop.time())
+        now = self._loop.time()
+        self._dispatcher.on_message(epoch, message, now)
         self._takeovers.on_message(epoch, message)
+        self._deliveries.pressure.note(now, self._loop.time())
         self._flush()
 
     def session_broken(self, epoch: int) -> None:
@@ -385,10 +384,12 @@ class Router:
 
     def _flush_now(self) -> None:
         self._is_flush_due = False
-        self._dispatcher.settle(self._loop.time())
+        began = self._loop.time()
+        self._dispatcher.settle(began)
         for epoch, command in self._dispatcher.take_outbox():
             self._sessions.send(epoch, command)
         self._deliveries.tell(self._dispatcher.take_touched())
+        self._deliveries.pressure.note(began, self._loop.time())
 
     async def _tick_forever(self) -> None:
         while True:

@@ -5,6 +5,9 @@ whoever is first (transformers is, by way of torch): so here, before any other i
 
 No card is visible, neither here nor to the clusters that tests start: what they compare with is the
 CPU engine, on any machine. NIXL moves pages by sockets, whatever else the machine has.
+
+Threads of torch give their core away while they wait for each other: more tests run than there are
+cores.
 """
 
 import os
@@ -19,6 +22,7 @@ from twolane.rpc.secret import new_secret
 os.environ["TRITON_INTERPRET"] = "1"
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 os.environ["UCX_TLS"] = "tcp"
+os.environ["OMP_WAIT_POLICY"] = "passive"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -17,8 +17,31 @@ KERNELS = "tests/engine/kernels"  # one unit: its last test looks at what the ot
 
 # Longest first. A file that is missing here only costs time.
 LONG = (
+    "tests/cluster/test_exact.py",
+    "tests/deploy/test_up_process.py",
     "tests/cluster/test_against_transformers.py",
     KERNELS,
+    "tests/deploy/agent/test_over_agents.py",
+    "tests/cluster/test_unequal_ranks.py",
+    "tests/deploy/cli/test_topology_options.py",
+    "tests/deploy/test_up_local.py",
+    "tests/faults/test_stopped_workers.py",
+    "tests/kvtransfer/test_processes.py",
+    "tests/engine/cuda/test_ranks.py",
+    "tests/benchmarks/cluster/test_kills.py",
+    "tests/kvtransfer/test_property.py",
+    "tests/cluster/test_unequal_sides.py",
+    "tests/cluster/test_exact_in_memory.py",
+    "tests/cluster/test_openai_clients.py",
+    "tests/deploy/test_up_start.py",
+    "tests/engine/cuda/test_fp8.py",
+    "tests/cluster/test_virtual_cluster.py",
+    "tests/benchmarks/goodput/test_measure.py",
+    "tests/deploy/test_installed.py",
+    "tests/deploy/test_bundled.py",
+    "tests/deploy/test_launcher_ray.py",
+    "tests/deploy/test_up_ranks.py",
+    "tests/twolane/test_cli.py",
 )
 
 

@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Self, TypeVar, Unpack
+from typing import Any, Self, Unpack
 
 import grpc
 
+from twolane.calls.door import Door, Doors
+from twolane.calls.resuming import ResumingCall
 from twolane.config import ClientConfig, check_seconds
 from twolane.errors import InvalidRequestError
 from twolane.failures import TlsUse, explain, unreachable
-from twolane.multiplexed import Multiplexer
 from twolane.params import check_text
 from twolane.prompts import RequestOptions, build_request
-from twolane.security.target import Stamp, find_target
+from twolane.security.target import find_target
 from twolane.service_status import Caller, ServiceStatus
 from twolane.stream import AsyncStream, check_loop, running_loop
-from twolane.v1 import inference_pb2, inference_pb2_grpc
+from twolane.v1 import inference_pb2
 from twolane.values import Completion, Model
-
-ResponseT = TypeVar("ResponseT")
-_CALLS_END_S = 3600.0  # how long calls go on over a channel whose certificate was renewed
 
 
 class AsyncClient:
-    """One connection to a cluster; any number of requests at once, from one event loop.
+    """A connection to each router of a cluster; any number of requests at once, on one event loop.
+
+    An endpoint may name several routers, "a:7200,b:7200", or be a name with several addresses:
+    requests are spread over them, and an answer whose router is lost goes on at another.
 
     Making one does nothing on the network: the first call connects, and so does `connect()`, which
     waits until the cluster answers. Every method raises errors of `twolane.errors` only (and
@@ -37,12 +38,8 @@ class AsyncClient:
     def __init__(self, endpoint: str | None = None, *, config: ClientConfig | None = None) -> None:
         self._config = config or ClientConfig()
         self._target = find_target(endpoint, self._config)
-        self._metadata = self._target.metadata
         self._is_closed = False
-        self._opened: tuple[asyncio.AbstractEventLoop, grpc.aio.Channel] | None = None
-        self._stamp: Stamp = ()  # of the certificates that the channel has
-        self._replaced: list[asyncio.Task[None]] = []  # channels that end with their calls
-        self._multiplexers: dict[grpc.aio.Channel, Multiplexer] = {}
+        self._opened: tuple[asyncio.AbstractEventLoop, Doors] | None = None
 
     @property
     def endpoint(self) -> str:
@@ -54,7 +51,7 @@ class AsyncClient:
         check_seconds("timeout_s", bound_s)
         try:
             async with asyncio.timeout(bound_s):
-                await self._channel.channel_ready()
+                await _first_of([door.channel.channel_ready() for door in self._doors.all])
         except TimeoutError:
             if self._target.ca:
                 await self.models()  # fails with the reason
@@ -73,7 +70,7 @@ class AsyncClient:
         request = build_request(prompt, options)
         timeout_s = options.get("timeout_s")
         bound_s = self._config.timeout_s if timeout_s is None else timeout_s
-        call = self._multiplexer.start(request, bound_s)
+        call = ResumingCall(self._doors, request, bound_s)
         return AsyncStream(
             call,
             request.request_id,
@@ -89,13 +86,16 @@ class AsyncClient:
         if not request_id:
             raise InvalidRequestError("request_id is empty", field="request_id")
         request = inference_pb2.CancelRequest(request_id=request_id)
-        response: inference_pb2.CancelResponse = await self._call(self._inference.Cancel, request)
-        return response.found
+        for door in self._doors.all:  # it may run at any router
+            response: inference_pb2.CancelResponse = await self._call("Cancel", request, door)
+            if response.found:
+                return True
+        return False
 
     async def models(self) -> list[Model]:
         """The models that the cluster serves."""
         request = inference_pb2.ListModelsRequest()
-        response = await self._call(self._inference.ListModels, request)
+        response = await self._call("ListModels", request)
         return [Model.from_proto(model) for model in response.models]
 
     async def status(self, submission_ids: Sequence[str] = ()) -> ServiceStatus:
@@ -104,27 +104,22 @@ class AsyncClient:
         for submission_id in submission_ids:
             check_text("submission_ids", submission_id)
         request = inference_pb2.GetStatusRequest(submission_ids=submission_ids)
-        return ServiceStatus.from_proto(await self._call(self._inference.GetStatus, request))
+        return ServiceStatus.from_proto(await self._call("GetStatus", request))
 
     async def who_am_i(self) -> Caller:
         """Who the cluster takes this client for, and what is left of its tenant's quotas."""
         request = inference_pb2.WhoAmIRequest()
-        return Caller.from_proto(await self._call(self._inference.WhoAmI, request))
+        return Caller.from_proto(await self._call("WhoAmI", request))
 
     async def close(self) -> None:
         """Cancel what still runs and hang up. May be called twice; no call is possible after."""
         if self._opened is None or self._opened[0].is_closed():  # then its calls are over, too
             self._is_closed = True
             return
-        loop, channel = self._opened
+        loop, doors = self._opened
         check_loop(loop)
         self._is_closed = True
-        for multiplexer in self._multiplexers.values():
-            await multiplexer.close()
-        await channel.close()
-        for task in self._replaced:
-            task.cancel()
-        await asyncio.gather(*self._replaced, return_exceptions=True)
+        await doors.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -138,56 +133,44 @@ class AsyncClient:
         await self.close()
 
     @property
-    def _channel(self) -> grpc.aio.Channel:
-        """Made late: it belongs to the event loop that runs when it is first used."""
+    def _doors(self) -> Doors:
+        """Made late: they belong to the event loop that runs when they are first used."""
         if self._is_closed:
             raise InvalidRequestError("this client is closed")
         if self._opened is None:
-            self._stamp = self._target.stamp()
-            self._opened = (running_loop(), self._target.channel())
-        loop, channel = self._opened
+            self._opened = (running_loop(), Doors(self._target.each()))
+        loop, doors = self._opened
         check_loop(loop)
-        stamp = self._target.stamp()
-        if stamp and stamp != self._stamp:  # our certificate has been renewed
-            ended = asyncio.create_task(channel.close(_CALLS_END_S), name="replaced-channel")
-            self._replaced = [task for task in self._replaced if not task.done()] + [ended]
-            self._stamp = stamp
-            if channel in self._multiplexers:
-                self._multiplexers[channel].retire()
-            channel = self._target.channel()
-            self._opened = (loop, channel)
-        return channel
-
-    @property
-    def _multiplexer(self) -> Multiplexer:
-        """Of the channel that takes requests now."""
-        channel = self._channel
-        multiplexer = self._multiplexers.get(channel)
-        if multiplexer is None:
-            inference = inference_pb2_grpc.InferenceServiceStub(channel)
-            multiplexer = self._multiplexers[channel] = Multiplexer(
-                partial(inference.Multiplex, metadata=self._metadata),
-                lambda request, timeout_s: inference.Generate(
-                    request, timeout=timeout_s, metadata=self._metadata
-                ),
-            )
-        return multiplexer
+        return doors
 
     @property
     def _tls(self) -> TlsUse:
         return TlsUse(str(self._target.ca), str(self._target.cert))
 
-    @property
-    def _inference(self) -> inference_pb2_grpc.InferenceServiceStub:
-        return inference_pb2_grpc.InferenceServiceStub(self._channel)
+    async def _call(self, name: str, request: object, at: Door | None = None) -> Any:
+        """A short call: at that door, or at the next one that answers."""
+        bound_s, doors = self._config.call_timeout_s, self._doors
+        lost: grpc.aio.AioRpcError | None = None
+        for _ in doors.all if at is None else [at]:
+            door = at or doors.next()
+            try:
+                method = getattr(door.inference, name)
+                return await method(request, timeout=bound_s, metadata=self._target.metadata)
+            except grpc.aio.AioRpcError as error:
+                lost = error
+                if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                    break
+                door.avoid()
+        assert lost is not None
+        raise explain(lost, endpoint=self.endpoint, timeout_s=bound_s, tls=self._tls) from lost
 
-    async def _call(
-        self, method: Callable[..., Awaitable[ResponseT]], request: object
-    ) -> ResponseT:
-        bound_s = self._config.call_timeout_s
-        try:
-            return await method(request, timeout=bound_s, metadata=self._metadata)
-        except grpc.RpcError as error:
-            raise explain(
-                error, endpoint=self.endpoint, timeout_s=bound_s, tls=self._tls
-            ) from error
+
+async def _first_of(works: Sequence[Awaitable[None]]) -> None:
+    """Until one is done."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

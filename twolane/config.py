@@ -49,10 +49,14 @@ def check_api_key(api_key: Any) -> str:
 
 
 def check_endpoint(endpoint: Any) -> str:
-    """Raise `InvalidParameterError` unless it is HOST:PORT, or unix:PATH. A host may be a name, an
-    IPv4 address, or an IPv6 one in brackets."""
+    """Raise `InvalidParameterError` unless it is HOST:PORT, several with commas in between, or
+    unix:PATH. A host may be a name, an IPv4 address, or an IPv6 one in brackets."""
     if not isinstance(endpoint, str):
         raise InvalidParameterError("endpoint", endpoint, _ENDPOINT_BOUND)
+    if "," in endpoint:
+        for each in endpoint.split(","):
+            check_endpoint(each)
+        return endpoint
     if endpoint.startswith("unix:"):
         return endpoint
     bound = _ENDPOINT_BOUND

@@ -1,8 +1,7 @@
-"""From wherever a law of ours breaks to the task that ends the process with it.
+"""Passes an unexpected exception from where it is raised to the task that ends the process with it.
 
-Callbacks of an event loop, and handlers of streams, have nobody above them whom an exception would
-end: without this the loop logs it, or one stream breaks, and the process goes on with books that
-are wrong.
+An exception in an event loop's callback or in a stream's handler does not end the process: the loop
+logs it, or one stream breaks, and the process would continue with inconsistent state.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import NoReturn
 
 
 class Fault:
-    """One process's, or one part's, first exception that nobody foresaw."""
+    """The first unexpected exception of a process, or of a part of it."""
 
     def __init__(self) -> None:
         self._error: Exception | None = None
@@ -22,7 +21,7 @@ class Fault:
 
     @contextmanager
     def watch(self, *foreseen: type[Exception]) -> Iterator[None]:
-        """Whatever else is raised inside is what `wait` raises, too."""
+        """A block whose exceptions, except the `foreseen` types, are raised by `wait`, too."""
         try:
             yield
         except foreseen:
@@ -32,13 +31,13 @@ class Fault:
             raise
 
     def tell(self, error: Exception) -> None:
-        """The first one counts. On the event loop."""
+        """Record an exception; later ones are ignored. Call it on the event loop."""
         if self._error is None:
             self._error = error
             self._told.set()
 
     async def wait(self) -> NoReturn:
-        """Never returns: raises what was told."""
+        """Never returns. Raises the recorded exception as soon as there is one."""
         await self._told.wait()
         assert self._error is not None
         raise self._error

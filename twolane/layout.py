@@ -1,14 +1,14 @@
-"""How a page's bytes are laid out, and which layouts pages can move between.
+"""The memory layout of a page, and the layouts between which pages can move.
 
-page = [layers, 2 (keys, values), kv_heads, page_tokens, head_dim] of dtype, one contiguous run;
-of float8_e4m3fn values are turned, [head_dim, page_tokens], and each head's keys, and its values,
-are followed by a float32 scale a token
+page = [layers, 2 (keys, values), kv_heads, page_tokens, head_dim] of dtype, contiguous;
+in float8_e4m3fn the values are transposed, [head_dim, page_tokens], and the keys and the values of
+each head are each followed by [page_tokens] float32 scales
 
-A side that computes on several ranks has such pages on each, with that rank's heads: page p of the
-side is the page p of every rank, one behind the other in the order of the ranks, wherever each of
-them lies. Where a model has fewer heads than there are ranks, several ranks hold the same one.
+A side (a worker) with several ranks has such a page on each rank, with that rank's heads. Page p of
+the side is the concatenation, in rank order, of page p of every rank; each rank's part is in its
+own memory. If a model has fewer heads than there are ranks, several ranks hold the same head.
 
-Workers negotiate by it, and routers ask it who can feed whom.
+Workers negotiate with layouts, and routers decide with them which workers can be paired.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SCALE_BYTES = {"float8_e4m3fn": 4}  # a token and head
 
 
 class LayoutError(ValueError):
-    """The text is no layout. `field` names the first field that is missing, unknown or absurd."""
+    """The text is not a layout. `field` is the first field that is missing, unknown or invalid."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(f"layout field {field!r}: {message}")
@@ -32,7 +32,7 @@ class LayoutError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a side's pages are laid out."""
+    """The layout of a side's pages."""
 
     ranks: int
     dtype: str
@@ -44,23 +44,23 @@ class Layout:
 
     @property
     def plane_bytes(self) -> int:
-        """Of one head's keys, or values, in one layer."""
+        """Bytes of one head's keys, or of its values, in one layer of a page, scales included."""
         token_bytes = self.head_dim * DTYPE_BYTES[self.dtype] + SCALE_BYTES.get(self.dtype, 0)
         return self.page_tokens * token_bytes
 
     @property
     def rank_page_bytes(self) -> int:
-        """Of the part of a page that one rank holds."""
+        """Bytes of the part of a page that one rank holds."""
         return self.layers * 2 * self.kv_heads * self.plane_bytes
 
     @property
     def page_bytes(self) -> int:
-        """Of all ranks: what is moved as one."""
+        """Bytes of a page on all ranks, which is transferred as one."""
         return self.ranks * self.rank_page_bytes
 
     def to_json(self) -> str:
-        """Canonical: equal layouts have equal texts. `ranks` stands there only where there are
-        several, `whole_kv_heads` only where ranks share heads."""
+        """Canonical JSON: equal layouts give equal texts. `ranks` is left out if it is 1, and
+        `whole_kv_heads` if no ranks share heads."""
         facts = asdict(self)
         if self.ranks == 1:
             del facts["ranks"]
@@ -70,7 +70,7 @@ class Layout:
 
 
 def parse_layout(text: str) -> Layout:
-    """The layout whose `to_json` this is. Raises `LayoutError`."""
+    """Parse the text that `to_json` returns. Raises `LayoutError`."""
     try:
         raw = json.loads(text)
     except (ValueError, RecursionError) as error:  # also too many digits, or brackets
@@ -102,10 +102,11 @@ def parse_layout(text: str) -> Layout:
 
 
 def unfit(source: Layout, target: Layout, makes: Collection[str]) -> str | None:
-    """The first field that keeps pages of `source` from becoming pages of `target`; None: they fit.
+    """The first field because of which pages of `source` cannot become pages of `target`; None if
+    they can.
 
-    `makes`: dtypes of other layouts' pages that the sender can make of its own, its own dtype among
-    them. A sender that makes none moves pages between equal layouts alone.
+    `makes`: the dtypes into which the sender can convert its pages, including its own. A sender
+    that can convert to none transfers pages only between equal layouts.
     """
     if source == target:
         return None
@@ -122,9 +123,10 @@ def unfit(source: Layout, target: Layout, makes: Collection[str]) -> str | None:
 
 @lru_cache(maxsize=4096)
 def can_feed(source: str, target: str, makes: tuple[str, ...]) -> bool:
-    """Whether a sender of that layout can feed a receiver of that one, as far as texts tell.
+    """Whether a sender with layout `source` can send to a receiver with layout `target`, both JSON.
 
-    For routers: an empty or unreadable text is no reason against a pair, which finds out itself.
+    For routers. An empty or unreadable layout does not rule a pair out: the two workers check
+    again.
     """
     try:
         return unfit(parse_layout(source), parse_layout(target), makes) is None
@@ -133,7 +135,8 @@ def can_feed(source: str, target: str, makes: tuple[str, ...]) -> bool:
 
 
 def _product(*factors: object) -> object:
-    """None where one is no count: it is complained of by its own name."""
+    """The product; 1 if a factor is not an int, as the caller then refuses that field by its
+    name."""
     whole = 1
     for factor in factors:
         if type(factor) is not int:

@@ -1,4 +1,4 @@
-"""What git leaves in place of a large file that it has not fetched."""
+"""Detects git-lfs pointers: what git leaves in place of a large file that it has not fetched."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _BEGINS = b"version https://git-lfs"
 
 
 def is_lfs_pointer(path: Path) -> bool:
-    """Whether the file is such a note. Raises OSError."""
+    """Whether the file is a git-lfs pointer. Raises OSError."""
     with path.open("rb") as file:
         return file.read(len(_BEGINS)) == _BEGINS
 

@@ -1,4 +1,4 @@
-"""Options: fields of dataclasses that flags and topologies set."""
+"""Options: dataclass fields that command-line flags and topology files set."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 
 
 def option(default: Any, help: str, *, name: str = "", **facts: Any) -> Any:
-    """A field of a dataclass that is an option; `facts` are those of `Option`."""
+    """A dataclass field that is an option; `facts` are further fields of `Option`."""
     its = Option(name=name, help=help, **facts)
     return field(default=default, repr=not its.is_secret, metadata={"option": its})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """A field that users set: what may be said of it, and how. `twolane.deploy.cli.flags` makes a
-    flag of each, `twolane.deploy.spec.topology` a key of a file; both are called `name`.
+    """An option that users set: its name, help text and allowed values. `twolane.deploy.cli.flags`
+    makes a flag of it and `twolane.deploy.spec.topology` a key of a file; both are called `name`.
 
-    `usual` is what a cluster takes where nobody says; the field's own default is a library's.
+    `usual` is its default in a cluster; the field's own default is for use as a library.
     """
 
     name: str  # "": the field's
@@ -33,7 +33,7 @@ class Option:
     is_secret: bool = False  # it is never shown
 
     def wanted_instead_of(self, value: Any) -> str:
-        """What it must be, in words; empty where `value` is that."""
+        """What the value must be, for an error message; empty if `value` is allowed."""
         if self.choices and value not in self.choices:
             return " or ".join((", ".join(self.choices[:-1]), self.choices[-1]))
         if self.multiple_of and (value < self.multiple_of or value % self.multiple_of):

@@ -1,5 +1,5 @@
-"""What the clients' door tells of itself and of the caller: no worker's name, and nobody else's
-requests."""
+"""What a router tells its clients about itself and the caller: no names of workers, and no requests
+of others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class WorkerCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmissionInfo:
-    """How far one submission is, which the caller has named."""
+    """The progress of one submission that the caller asked about."""
 
     submission_id: str
     state: str
@@ -31,8 +31,8 @@ class SubmissionInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceStatus:
-    """Whether the cluster serves, what, with how many workers; and the submissions that were named
-    and run."""
+    """Whether the cluster serves, its models and its numbers of workers; and those of the requested
+    submissions that are running."""
 
     serving: bool
     models: tuple[Model, ...]
@@ -57,8 +57,8 @@ class ServiceStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """One quota of a tenant: requests a second, tokens a minute, or concurrent requests. Below 0
-    remains what running requests may still take beyond it."""
+    """One quota of a tenant: requests a second, tokens a minute, or concurrent requests.
+    `remaining` is negative while running requests have overdrawn it."""
 
     name: str  # requests, tokens, concurrent
     limit: float
@@ -68,7 +68,8 @@ class Quota:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """`name` is that of an API key or certificate, and empty where neither was shown."""
+    """Who calls. `name` is that of the API key or certificate; empty if the caller presented
+    none."""
 
     role: str
     name: str

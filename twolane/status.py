@@ -1,4 +1,4 @@
-"""What `status()` gives back: one look at the cluster, as the router sees it."""
+"""What `status()` returns: a snapshot of the cluster, as the router sees it."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Pages:
 
 @dataclass(frozen=True, slots=True)
 class PeerTransport:
-    """How pages travel between a worker and one of its peers. `instead_of`: what the better
-    transports failed of, as the sending side saw it; empty where none did."""
+    """The transport of pages between a worker and one of its peers. `instead_of`: why better
+    transports failed, as the sender saw it; empty if none did."""
 
     peer: str
     transport: str
@@ -115,7 +115,7 @@ class WorkerInfo:
 
     @property
     def is_stuck(self) -> bool:
-        """A step has not ended for far longer than steps take there."""
+        """Whether the running step takes far longer than the worker's steps do."""
         return self.step_age_s > self.step_bound_s > 0
 
     @classmethod
@@ -192,8 +192,8 @@ class TenantInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostInfo:
-    """A host of the cluster, as its controller sees it. One that is silent or off keeps the seats
-    of its workers until it is proven that they have ended."""
+    """A host of the cluster, as its controller sees it. The seats of a host that is silent or off
+    stay taken until its workers are proven dead."""
 
     name: str
     state: str  # up, silent, off

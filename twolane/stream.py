@@ -9,8 +9,8 @@ from typing import Self
 
 import grpc
 
+from twolane.calls.multiplexed import Call
 from twolane.errors import CancelledError, InternalError, InvalidRequestError, TwolaneError
-from twolane.multiplexed import Call
 from twolane.v1 import inference_pb2
 from twolane.values import Chunk, Completion
 

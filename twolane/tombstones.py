@@ -1,4 +1,4 @@
-"""Keys that are over, remembered for a while: nothing late may bring one back to life."""
+"""Remembers ended keys for a while, so that a late message cannot start one again."""
 
 from __future__ import annotations
 

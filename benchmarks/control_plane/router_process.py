@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,10 @@ from twolane.rpc.secret import new_secret
 
 MODEL = "bundled"
 _ROUTER = ("twolane.deploy", "router", "--port", "0", "--worker-port", "0", "--http-port", "0")
+
+
+_LISTENERS = ("serves", "hears workers", "speaks HTTP", "hears operators", "shows metrics")
+_TOKENS = "twolane_router_generated_tokens_total"
 
 
 class RouterError(RuntimeError):
@@ -31,6 +36,13 @@ class RouterProcess:
     pid: int
     worker_endpoint: str = ""  # where workers announce themselves
     http_endpoint: str = ""
+    metrics_endpoint: str = ""
+
+    def n_tokens(self) -> float:
+        """Of answers, so far, as its metrics count them."""
+        with urllib.request.urlopen(f"http://{self.metrics_endpoint}/metrics") as page:
+            found = re.findall(rf"^{_TOKENS}{{.*}} (\S+)$", page.read().decode(), re.MULTILINE)
+        return sum(map(float, found))
 
     @property
     def cpu_s(self) -> float:
@@ -86,18 +98,24 @@ def _start(
     checkout: Path | None = None,
 ) -> Iterator[RouterProcess]:
     """Start a Python module that prints `serves at HOST:PORT` (and then, if it is a router, `hears
-    workers at HOST:PORT` and `speaks HTTP at HOST:PORT`); kill it at the end of the block."""
+    workers at HOST:PORT` and so on for its other
+    listeners); kill it at the end of the block."""
     command = [sys.executable, "-m", *module_and_options]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=checkout) as process:
         try:
             assert process.stdout is not None
             told = []
-            for verb in ("serves", "hears workers", "speaks HTTP")[: 3 if hears_workers else 1]:
+            for verb in _LISTENERS if hears_workers else _LISTENERS[:1]:
                 found = re.search(rf"{verb} at (\S+)", process.stdout.readline())
                 if found is None:
                     raise RouterError(f"{module_and_options[0]} did not start")
                 told.append(found[1])
-            yield RouterProcess(told[0], process.pid, *told[1:])
+            endpoint, *others = told
+            if others:
+                workers, http, _, metrics = others
+                yield RouterProcess(endpoint, process.pid, workers, http, metrics)
+            else:
+                yield RouterProcess(endpoint, process.pid)
         finally:
             process.kill()

@@ -43,7 +43,7 @@ async def serve(files: TlsFiles) -> None:
     """Print four ports, and serve until standard input closes."""
     server = grpc.aio.server()
     inference_pb2_grpc.add_InferenceServiceServicer_to_server(BareDoor(STEP_S), server)
-    credentials = server_credentials(files, asks_for_certificates=False)
+    credentials = server_credentials(files, certificate=ssl.CERT_NONE)
     ports = [server.add_insecure_port("127.0.0.1:0")]
     ports.append(server.add_secure_port("127.0.0.1:0", credentials))
     await server.start()

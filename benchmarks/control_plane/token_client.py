@@ -26,6 +26,7 @@ GENERATE = "/twolane.v1.InferenceService/Generate"
 PROMPT = [20 + nth % 200 for nth in range(64)]
 STARTS_A_SECOND = 250
 GRANT_TOKENS = 256
+START_S, ANSWER_S = 60.0, 10.0  # then the run is void
 WAYS = ("http", "grpc", "multiplexed")
 FLAVOURS = ("plain", "logprobs", "usage")
 
@@ -207,16 +208,18 @@ async def run(config: ClientConfig) -> None:
             firsts.append(asyncio.Event())
             reading.append(tasks.create_task(streams.read(config.max_tokens, firsts[-1])))
             await asyncio.sleep(1 / STARTS_A_SECOND)
-        for first in firsts:
-            await first.wait()
+        async with asyncio.timeout(START_S):
+            for first in firsts:
+                await first.wait()
         print("running", flush=True)
         while command := await asyncio.to_thread(sys.stdin.readline):
             if command.strip() == "ask":
                 began, first = loop.time(), asyncio.Event()
                 one_more = tasks.create_task(streams.read(2, first))
-                await first.wait()
-                print((loop.time() - began) * 1e3, flush=True)
-                await one_more
+                async with asyncio.timeout(ANSWER_S):
+                    await first.wait()
+                    print((loop.time() - began) * 1e3, flush=True)
+                    await one_more
             else:
                 print(streams.n_tokens, flush=True)
         for task in reading:

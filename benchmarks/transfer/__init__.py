@@ -1,1 +1,1 @@
-"""How fast pages move, and what it costs."""
+"""Benchmarks of page transfers: their rates, and what they cost."""

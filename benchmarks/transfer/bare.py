@@ -1,4 +1,4 @@
-"""What the transports are held against: the same copies and system calls with nothing around them.
+"""The baseline of the transports: the same copies and system calls with nothing around them.
 
 memcpy    pages from random places to random places of one process
 tcp       sendmsg of 16 random pages to recvmsg_into 16 random pages of another process
@@ -26,7 +26,7 @@ _BATCH_BYTES = 1 << 20  # of one system call
 
 
 def bare_rounds(kind: str, page_bytes: int, pool_bytes: int, n_rounds: int) -> list[float]:
-    """Bytes a second of each round, after one that warms up."""
+    """The rate of each round in bytes per second, after a warm-up round."""
     shape = (pool_bytes // page_bytes, page_bytes)
     source = np.random.default_rng(1).integers(0, 256, shape, dtype=np.uint8)
     if kind in ("memcpy", "shm"):

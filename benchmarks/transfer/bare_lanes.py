@@ -1,9 +1,9 @@
-"""Bytes through sockets of the loopback with nothing around them: plain, TLS, and our own records.
+"""Rates of loopback sockets with nothing around them: plain, TLS, and our own encrypted records.
 
     this process: a thread a socket, writing        child: one thread for all sockets, reading
 
-As in the tcp transport: a sender has a thread for each socket, a landing has one thread for all.
-TLS is OpenSSL's by way of Python's ssl module, version 1.3, AES-256-GCM.
+Threads are as in the tcp transport: the sender has one for each socket, the landing one for all.
+TLS is OpenSSL's through Python's ssl module, version 1.3, AES-256-GCM.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _READ_BYTES = 256 << 10
 
 @dataclass(frozen=True, slots=True)
 class _TlsWriter:
-    """See `Writer`; over a blocking socket."""
+    """`Writer` over a blocking TLS socket."""
 
     stream: ssl.SSLSocket
     is_behind = False
@@ -48,7 +48,7 @@ class _TlsWriter:
 
 @dataclass(frozen=True, slots=True)
 class _TlsReader:
-    """See `Reader`."""
+    """`Reader` over a TLS socket."""
 
     stream: ssl.SSLSocket
 
@@ -64,8 +64,8 @@ class _TlsReader:
 
 
 class BareRate(NamedTuple):
-    """Of one round. The seconds are of CPU time, a gigabyte: another program on the same cores
-    changes them little."""
+    """The result of one round. The seconds are CPU time per gigabyte, which other programs on the
+    same cores affect little."""
 
     bytes_per_s: float  # from the first write until the other process has read them all
     sender_cpu_s_per_gb: float
@@ -73,7 +73,7 @@ class BareRate(NamedTuple):
 
 
 def bare_lane_rate(kind: str, n_sockets: int, total_bytes: int) -> BareRate:
-    """One round, in fresh connections."""
+    """Measure one round over new connections."""
     each = total_bytes // n_sockets // _PIECE_BYTES * _PIECE_BYTES
     assert each, "too few bytes for so many sockets"
     with TemporaryDirectory() as folder:
@@ -172,7 +172,7 @@ def _read_all(
 
 
 def _certificate(folder: Path) -> tuple[str, str]:
-    """A certificate of its own for localhost, and its key, as both sides' files."""
+    """Write a self-signed certificate for localhost and its key, which both sides use."""
     from datetime import UTC, datetime, timedelta
 
     from cryptography import x509

@@ -1,4 +1,4 @@
-"""What copies between cards and host memory reach with nothing around them, in this very run.
+"""Ceilings: rates of plain copies between GPUs and host memory, measured in the same run.
 
 nvlink     one copy of 1 GiB to the other card's memory, by the copy engines
 card       the same within this card
@@ -29,7 +29,7 @@ _SIZES = {"768 KiB": 768 << 10, "8 MiB": 8 << 20}
 
 
 def ceilings(far_device: str) -> dict[str, Any]:
-    """GB/s, the best of five."""
+    """Rates in GB/s, each the best of five."""
     found: dict[str, Any] = {}
     for name, page_bytes in _SIZES.items():
         n = _GIB // page_bytes
@@ -91,7 +91,7 @@ def _host(memory: DeviceMemory, name: str) -> dict[str, Any]:
 
 
 def _best(lane: CopyStream, work: Callable[[CopyStream], None]) -> float:
-    """Times a second."""
+    """The highest rate of calls, per second."""
     times = []
     for _ in range(6):
         began = time.perf_counter()

@@ -1,9 +1,10 @@
-"""How fast a card makes pages of other layouts: of Llama-3.1-8B, 8,192 tokens in scattered pages.
+"""How fast a GPU converts pages to other layouts: Llama-3.1-8B, 8,192 tokens in scattered pages.
 
     python -m benchmarks.transfer.converted_pages [--programs 32 --programs 64]
 
-By the kernel alone, and with the copies to a pool of another process on the last card that is seen.
-The rate is that of source bytes, the best of five. FP8 pages cut anew are found 16 bytes at a time.
+Measures the kernel alone, and with the copies to another process' pool on the last visible GPU. The
+rate counts source bytes and is the best of five. FP8 pages of another size are gathered 16 bytes at
+a time.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ PAIRS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 def measure(ours: Layout, theirs: Layout, programs: tuple[int, ...]) -> dict[str, int]:
-    """GB/s by the number of programs, and to a peer."""
+    """Rates in GB/s by the number of programs, and with copies to a peer."""
     n_pages = N_TOKENS // ours.page_tokens
     pool = open_pool("cuda", 2 * n_pages, ours.page_bytes, fill=True, parts=ours.ranks)
     memory = pool.transfers
@@ -82,7 +83,7 @@ def measure(ours: Layout, theirs: Layout, programs: tuple[int, ...]) -> dict[str
 
 
 def best_s(work: Callable[[], None]) -> float:
-    """The first time, which builds, does not count."""
+    """The shortest time in seconds. The first call, which compiles, does not count."""
     times = []
     for _ in range(6):
         torch.cuda.synchronize()

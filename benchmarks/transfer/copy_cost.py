@@ -1,11 +1,11 @@
-"""What copies of scattered pages to another card cost, and the constants of `CopyCost` that fit it.
+"""Measures copies of scattered pages to another GPU, and fits the constants of `CopyCost`.
 
 kernel N    `n` scattered pages by the kernel with N programs      seconds: start + bytes / rate
-engines     `n` runs of `m` pages by the copy engines              to give: start + n * run start
+engines     `n` runs of `m` pages by the copy engines              to submit: start + n * run start
                                                                    to move: n * gap + bytes / rate
 
-Each time is the best of some; fits weigh relative errors. A setting of the engines in which giving
-takes nearly as long as all of it says nothing about moving, and is left out of that fit.
+Each time is the best of several; fits minimise relative errors. A setting of the copy engines in
+which submitting takes nearly the whole time says nothing about moving, and is left out of that fit.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ _MOVING = 1.3  # times as long as giving, at least
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One setting: `programs` 0 by the engines. Times until all is given, and until it is over."""
+    """One setting; `programs` is 0 for the copy engines. Times in seconds until all copies are
+    submitted, and until all are done."""
 
     programs: int
     n_bytes: int
@@ -44,7 +45,8 @@ class Sample:
 
 
 def measure(far_device: str, console: Console) -> dict[str, Any]:
-    """Between this process's first card and that one. Prints, and returns what is to be saved."""
+    """Measure copies from this process' first GPU to `far_device`. Prints the results and returns
+    them for saving."""
     samples = [sample for size in PAGE_BYTES for sample in _of_size(far_device, size)]
     found = fit(samples)
     for programs, cost in found.items():
@@ -62,7 +64,8 @@ def measure(far_device: str, console: Console) -> dict[str, Any]:
 
 
 def fit(samples: Sequence[Sample]) -> dict[int, CopyCost]:
-    """By programs of the kernel; what concerns the engines is the same in all."""
+    """The fitted constants by the kernel's number of programs; those of the copy engines are equal
+    in all."""
     engines = _which(samples, (0,))
     start, run_start = _fitted([[1, s.n_runs] for s in engines], [s.given_s for s in engines])
     moving = [s for s in engines if s.over_s - start > _MOVING * s.n_runs * run_start]
@@ -84,7 +87,7 @@ def fit(samples: Sequence[Sample]) -> dict[int, CopyCost]:
 
 
 def _fitted(rows: list[list[float]], times: list[float]) -> list[float]:
-    """Coefficients above 0 that explain the times with the least relative error."""
+    """Non-negative coefficients that fit the times with the least relative error."""
     weights = 1 / np.asarray(times)
     matrix = np.asarray(rows, dtype=np.float64) * weights[:, None]
     scale = matrix.max(0)
@@ -103,7 +106,7 @@ def _predicted(cost: CopyCost, sample: Sample) -> float:
 
 
 def _pairs(samples: Sequence[Sample], programs: int) -> list[tuple[Sample, Sample]]:
-    """The same pages by engines and by kernel."""
+    """Pairs of measurements of the same pages: by the copy engines, and by the kernel."""
     kernels = {(s.n_bytes, s.n_runs): s for s in _which(samples, (programs,))}
     return [
         (s, kernels[s.n_bytes, s.n_runs])
@@ -113,7 +116,7 @@ def _pairs(samples: Sequence[Sample], programs: int) -> list[tuple[Sample, Sampl
 
 
 def _regret(cost: CopyCost, engines: Sample, kernel: Sample) -> float:
-    """How much slower the choice is than the other way would have been."""
+    """How much slower the chosen way is than the other one, as a share."""
     takes = cost.takes_kernel(engines.n_bytes, engines.n_runs)
     chosen, other = (kernel, engines) if takes else (engines, kernel)
     return max(0.0, chosen.over_s / other.over_s - 1)
@@ -148,7 +151,7 @@ def _of_size(far_device: str, page_bytes: int) -> list[Sample]:
 
 
 def _places(rng: np.random.Generator, n_pages: int, n_runs: int, run_pages: int) -> PageIds:
-    """Runs of pages that do not touch each other."""
+    """Runs of pages that are not adjacent to each other."""
     starts = rng.permutation(n_pages // (run_pages + 1) or 1)[:n_runs] * (run_pages + 1)
     return (starts[:, None] + np.arange(run_pages)).reshape(-1)
 

@@ -2,9 +2,9 @@
 
     python -m benchmarks.transfer.cpu [--pool-mib 256] [--rounds 5]
 
-Pages lie at random places on both sides. `bare` is the same copy or the same system calls with
-nothing around them; memcpy is measured in the same run. Of nixl it is NIXL's own write over TCP, in
-requests of 8 MiB, and in one request for everything. Medians; saved as transfer_cpu.json.
+Pages are at random places on both sides. `bare` is the same copy, or the same system calls, with
+nothing around them; for nixl it is NIXL's own write over TCP, in requests of 8 MiB and in one
+request for everything. memcpy is measured in the same run. Medians; saved as transfer_cpu.json.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PAGE_KIB = (16, 64, 256)
 
 
 def measure(pool_bytes: int, n_rounds: int, console: Console) -> list[dict[str, Any]]:
-    """One row a measurement: what, page size, checksums (None: bare), rates in GB/s."""
+    """One row for each measurement: what, page size, checksums (None: bare), rates in GB/s."""
     kinds: list[tuple[str, int, bool | None]] = [
         (kind, kib, sums)
         for kib in PAGE_KIB

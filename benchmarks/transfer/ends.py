@@ -1,14 +1,14 @@
-"""The two ends of one measured transfer: a landing in a process of its own, an outlet here.
+"""The two ends of a measured transfer: a landing in a child process, and an outlet in this one.
 
     this process                                   child
     rounds(): post, post, ... within the window    grant; bytes land; sums
               check, as each post completes   ->   check
               wait                            <-   all checked
 
-A round moves some pages from random places to random places, in runs (`Shape`). Its time counts
-from the first post to the news that all has landed (and was summed and compared where sums are on).
-Pools lie in host memory, or on cards: ours on the one that this process sees first, the child's on
-`child_device`.
+A round moves pages from random places to random places, in runs (`Shape`). It is timed from the
+first post to the message that all pages have landed (and that their checksums were compared, if
+checksums are on). Pools are in host memory or on GPUs: ours on the first GPU that this process
+sees, the child's on `child_device`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ P_EPOCH, D_EPOCH = 1, 2
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a round moves."""
+    """The pages that a round moves."""
 
     n_pages: int
     run_pages: int = 1
@@ -45,7 +45,9 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Two ends. Window and post as SenderConfig has them for that kind of pool."""
+    """The configuration of both ends. Window and post sizes are SenderConfig's for that kind of
+    pool.
+    """
 
     transport: str
     page_bytes: int
@@ -79,7 +81,7 @@ class Setting:
         )
 
     def places(self, shape: Shape, rng: np.random.Generator) -> Any:
-        """Page numbers of a round on one side."""
+        """The page numbers of a round on one side."""
         starts = rng.permutation(self.pool_pages // shape.run_pages)
         wanted = -(-shape.n_pages // shape.run_pages)
         runs = starts[:wanted, None] * shape.run_pages + np.arange(shape.run_pages)
@@ -87,7 +89,7 @@ class Setting:
 
 
 class Rate(NamedTuple):
-    """Bytes a second of a round."""
+    """The rate of a round, in bytes per second."""
 
     landed: float  # until the receiver's news that all has landed (and was summed and compared)
     sent: float  # until the sender knows that its pages are not read any more; where it writes into
@@ -95,7 +97,8 @@ class Rate(NamedTuple):
 
 
 def rounds(setting: Setting, shapes: Sequence[Shape] = ()) -> list[list[Rate]]:
-    """Of each shape its rounds, after one that warms up. No shape: the pool."""
+    """The rates of all rounds of each shape, after a warm-up round. Without shapes a round moves
+    the whole pool."""
     context = get_context("spawn")
     here, there = context.Pipe()
     child = context.Process(target=_land, args=(setting, there), daemon=True)

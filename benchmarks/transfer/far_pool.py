@@ -1,4 +1,4 @@
-"""A card's pool in a process of its own, for as long as its user holds it."""
+"""A GPU pool in a process of its own, which lives as long as the context manager is open."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ def killable_pool(
     kind: str = "cuda",
     context: BaseContext | None = None,
 ) -> Iterator[tuple[str, Callable[[], None]]]:
-    """Its exported address, and how its process is killed in mid-use; on the card that
-    CUDA_VISIBLE_DEVICES would name so. `context`: how processes start, else by "spawn"."""
+    """The pool's exported address, and a function that kills its process in mid-use. `device` names
+    the GPU as CUDA_VISIBLE_DEVICES does. `context`: how to start the process; "spawn" by
+    default."""
     context = context or get_context("spawn")
     here, there = context.Pipe()
     args = (there, device, n_pages, page_bytes, parts, kind)
@@ -39,7 +40,7 @@ def killable_pool(
 
 @contextmanager
 def far_pool(device: str, n_pages: int, page_bytes: int, parts: int = 1) -> Iterator[str]:
-    """Its exported address."""
+    """The pool's exported address."""
     with killable_pool(device, n_pages, page_bytes, parts) as (address, _):
         yield address
 

@@ -1,14 +1,13 @@
-"""How fast pages move between two cards, by transport, page size and count, against ceilings.
+"""How fast pages move between two GPUs, by transport, page size and count, against ceilings.
 
     python -m benchmarks.transfer.gpu [--cards 0,1] [--pool-gib 32] [--rounds 5] [--kind cuda]
                                       [--interference] [--copy-cost] [--folder DIR] [--commit HASH]
 
-Two processes, each seeing one card; ceilings are measured in the same run. `--interference` adds
-how much slower a prefill of 1 x 8,192 gets while pages stream out beside it, and decode steps of
-64 x 1,024 while pages stream in (`transfer_interference`). `--copy-cost` measures nothing but what
-copies by kernel and by copy engines cost, and prints the constants of `CopyCost` that fit
-(`copy_cost`), saved as copy_cost.json. `--kind double` runs the logic without a
-card. Saved as transfer_gpu.json.
+Runs two processes, each of which sees one GPU; ceilings are measured in the same run.
+`--interference` adds how much slower a prefill of 1 x 8,192 gets while pages stream out, and decode
+steps of 64 x 1,024 while pages stream in (`transfer_interference`). `--copy-cost` measures only the
+cost of copies by kernel and by copy engines, and prints the fitted constants of `CopyCost`, saved
+as copy_cost.json. `--kind double` runs the logic without a GPU. Saved as transfer_gpu.json.
 
 Predictions for two H200s over NVLink (ceiling 396 GB/s): cuda_ipc, scattered pages of the 8B shape,
 at 16 pages 300 to 340 GB/s, at 64 and more 350 to 385; one page 120 to 180 (22 us of copying behind
@@ -54,7 +53,7 @@ def measure(
     console: Console,
     transports: Sequence[str],
 ) -> list[dict[str, Any]]:
-    """One row a measurement."""
+    """One row for each measurement."""
     rows: list[dict[str, Any]] = []
     for transport in transports:
         for model, page_bytes in PAGE_BYTES.items():

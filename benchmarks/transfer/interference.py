@@ -1,10 +1,10 @@
-"""How much slower an engine gets while its card's pages move.
+"""How much slower an engine gets while pages move from or to its GPU.
 
-prefill 1 x 8,192    alone, and while pages of its pool stream out to the other card
-decode 64 x 1,024    alone, and while the other card's process streams pages in
+prefill 1 x 8,192    alone, and while pages of its pool stream out to the other GPU
+decode 64 x 1,024    alone, and while the other GPU's process streams pages in
 
-Pages go as the cuda_ipc transport sends them: slices on a lane of their own, four ahead. Both ways
-of copying are measured; `CopyCost` picks one of them in a worker.
+Pages are sent as by the cuda_ipc transport: in slices on their own copy stream, four in flight.
+Both ways of copying are measured; in a worker `CopyCost` picks one of them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _COSTS = {"engines": CopyCost(kernel_start_s=1.0), "kernel": CopyCost(run_start_
 
 
 def interference_figures(far_device: str) -> dict[str, Any]:
-    """Milliseconds of a prefill and of a decode step, by what streams beside them."""
+    """Milliseconds of a prefill and of a decode step, by what streams at the same time."""
     from benchmarks.engine.points import LLAMA_8B, Point, Rows, decode_s, prefill_s
     from benchmarks.engine.steps import shape_folder
     from twolane.engine.config import EngineConfig
@@ -79,7 +79,8 @@ def interference_figures(far_device: str) -> dict[str, Any]:
 
 @contextmanager
 def _streaming(memory: Any, address: str) -> Iterator[list[float]]:
-    """Random pages go there meanwhile; afterwards the list has the rate, in GB/s."""
+    """A block during which random pages are copied to the pool at `address`. After it the list
+    holds the rate in GB/s."""
     outlet = IpcOutlet(address, memory, digest="")
     rate = [0.0]
     end = threading.Event()
@@ -94,7 +95,8 @@ def _streaming(memory: Any, address: str) -> Iterator[list[float]]:
 
 
 def _stream(memory: Any, outlet: IpcOutlet, end: threading.Event, rate: list[float]) -> None:
-    """Into the last `_SPARE_PAGES` of the target. Those may be a row's: zeros are written there."""
+    """Copy into the last `_SPARE_PAGES` of the target. These may belong to a row, so zeros are
+    written."""
     rng, woken = np.random.default_rng(5), threading.Event()
     outlet.set_wake(woken.set)
     n_bytes, began, post, under_way = 0, time.perf_counter(), 0, 0
@@ -114,7 +116,7 @@ def _stream(memory: Any, outlet: IpcOutlet, end: threading.Event, rate: list[flo
 
 @contextmanager
 def _far_stream(address: str, device: str, page_bytes: int, cost: str) -> Iterator[Connection]:
-    """Another process streams into our pool from its card until it is told to end."""
+    """Another process copies from its GPU into our pool until it is told to stop."""
     context = get_context("spawn")
     here, there = context.Pipe()
     args = (there, address, device, page_bytes, cost)

@@ -1,13 +1,14 @@
-"""How fast pages move over tcp by page lane and number of sockets, and what TLS sockets would do.
+"""How fast pages move over tcp, by page lane and number of sockets, compared with TLS sockets.
 
     python -m benchmarks.transfer.lanes [--pool-mib 256] [--rounds 5] [--name transfer_lanes]
 
-Both ends are on this machine, so both share its cores. `encrypted`, `keyed` and `plain` are the
-transport: pages of 8 MiB (64 tokens of an 8B model) from random places to random places, with
-checksums. `bare` is sockets alone, as many threads as the transport has: plain, Python's TLS, and
-the records of the encrypted lane, with the CPU time of both ends. Rounds of all kinds take turns,
-so that what else the machine does meets all of them. Medians and the best; saved as
-transfer_lanes.json, with the milliseconds that the pages of a prompt take at the best rate.
+Both ends run on this machine and share its cores. `encrypted`, `keyed` and `plain` are the page
+lanes of the transport: pages of 8 MiB (64 tokens of an 8B model) from random places to random
+places, with checksums. `bare` is only sockets, with as many threads as the transport has: plain,
+Python's TLS, and the records of the encrypted lane, with the CPU time of both ends. Rounds of all
+kinds alternate, so that other load on the machine affects all of them alike. Medians and the best;
+saved as transfer_lanes.json, with the milliseconds that the pages of a prompt take at the best
+rate.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ BARE = (PLAIN, TLS, RECORDS)
 
 
 def measure(pool_bytes: int, n_rounds: int, console: Console) -> list[dict[str, Any]]:
-    """One row a kind and number of sockets."""
+    """One row for each kind and number of sockets."""
     rates: dict[tuple[str, int], list[float]] = {}
     cpu: dict[tuple[str, int], list[BareRate]] = {}
     for _ in track(range(n_rounds), "measuring", console=console):

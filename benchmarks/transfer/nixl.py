@@ -1,8 +1,9 @@
-"""NIXL's own write with nothing around it: what the tcp transport is held against.
+"""NIXL's own write with nothing around it, with which the tcp and nixl transports are compared.
 
-Both agents as NIXL makes them by default, with their progress threads; descriptor lists prepared
-once; random pages to random places. Requests are of `post_bytes`, up to eight under way, or one for
-everything (`post_bytes` 0). UCX goes by TCP alone: its shared memory is no network.
+Both agents are as NIXL makes them by default, with their progress threads; descriptor lists are
+prepared once; random pages go to random places. Requests have `post_bytes`, with up to eight in
+flight, or there is one for everything (`post_bytes` 0). UCX uses only TCP, as its shared memory is
+not a network.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _AHEAD = 8
 
 
 def nixl_rounds(page_bytes: int, pool_bytes: int, n_rounds: int, post_bytes: int) -> list[float]:
-    """Bytes a second of each round, after one that warms up."""
+    """The rate of each round in bytes per second, after a warm-up round."""
     context = get_context("spawn")
     here, there = context.Pipe()
     args = (page_bytes, pool_bytes, n_rounds, post_bytes, there)

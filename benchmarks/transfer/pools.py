@@ -1,4 +1,4 @@
-"""Pools that a measured transfer moves pages between: of a host, of the double, or of a card."""
+"""Pools for measured transfers: in host memory, of the test double, or on a GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from twolane.kvtransfer.transports.registry import AnyPool
 
 @dataclass(frozen=True, slots=True)
 class MeasuredPool:
-    """`memory`: of a host's, what others may map."""
+    """A pool. `memory`: the shared memory of a host pool, which other processes can map."""
 
     transfers: AnyPool
     memory: PoolMemory | None
@@ -24,10 +24,11 @@ class MeasuredPool:
 def open_pool(
     kind: str, n_pages: int, page_bytes: int, *, fill: bool, parts: int = 1
 ) -> MeasuredPool:
-    """Random bytes (a sender's), or zeros (a receiver's); every page is there before a clock runs.
+    """Open a pool of random bytes (for a sender) or zeros (for a receiver). All its memory is
+    touched before any measurement.
 
-    Of a card, in as many `parts` as ranks would have. Of a host, a sender's pool is memory of its
-    own, and a receiver's is shared, as in workers.
+    A GPU pool has as many `parts` as there would be ranks. On a host, a sender's pool is private
+    memory and a receiver's is shared memory, as in workers.
     """
     rng = np.random.default_rng(1)
     if kind == "host" and fill:

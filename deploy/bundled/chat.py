@@ -1,7 +1,7 @@
 """Chats: dialogues of one to a few exchanges in the chat template.
 
-What the assistant can do: tell stories, recall notes and facts about the user, repeat, count, list,
-write a small JSON object, introduce itself, and say that it does not know the rest.
+The assistant tells stories, recalls notes and facts about the user, repeats, counts, lists, writes
+a small JSON object, introduces itself, and says that it does not know anything else.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from twolane.deploy.bundled.words import ANIMALS, BOYS, GIRLS, PEOPLE, VALUE_NOU
 
 
 def casual(rng: Random, request: str) -> str:
-    """`request` as people type it: now and then without its capital or full stop, or prefixed."""
+    """`request` as people type it: sometimes without a capital or full stop, sometimes prefixed."""
     if rng.random() < 0.1:
         request = request.rstrip(".!?")
     if rng.random() < 0.1:
@@ -87,13 +87,13 @@ def notes_exchanges(rng: Random) -> list[Exchange]:
 
 
 def copy_exchanges(rng: Random) -> list[Exchange]:
-    """Repeat a line."""
+    """An exchange in which the assistant repeats a line."""
     line = copied_line(rng)
     return [(rng.choice(COPY_REQUESTS).format(line=line), line)]
 
 
 def task_exchanges(rng: Random) -> list[Exchange]:
-    """Count, list animals, or write a JSON object."""
+    """An exchange in which the assistant counts, lists animals, or writes a JSON object."""
     task = rng.randrange(3)
     if task == 0:
         first = rng.randrange(100)

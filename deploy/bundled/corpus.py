@@ -16,7 +16,7 @@ from twolane.deploy.bundled.stories import Split, draw_plan, sentences, tell
 
 
 def story_document(rng: Random, split: Split = Split.TRAIN) -> str:
-    """A story of one episode, now and then of two or three, closed by `END`."""
+    """A story of one episode, sometimes of two or three, closed by `END`."""
     return tell(rng, draw_plan(rng, split), rng.choice((1, 1, 1, 1, 1, 1, 2, 3))) + END
 
 
@@ -27,7 +27,7 @@ def story_part(rng: Random) -> str:
 
 
 def copy_document(rng: Random) -> str:
-    """One line again and again: nothing but repetition predicts it."""
+    """One line repeated many times: only the repetition predicts it."""
     return "\n".join([copied_line(rng)] * rng.randint(2, 6)) + END
 
 
@@ -46,7 +46,7 @@ SHARES: tuple[tuple[Callable[[Random], str], float], ...] = (
 
 
 def documents(seed: str) -> Iterator[str]:
-    """Training documents without end; the same seed gives the same documents."""
+    """An endless stream of training documents; the same seed gives the same documents."""
     rng = Random(seed)
     makers, shares = zip(*SHARES, strict=True)
     while True:
@@ -54,7 +54,7 @@ def documents(seed: str) -> Iterator[str]:
 
 
 def held_out_stories(seed: str) -> Iterator[str]:
-    """Stories of held-out plans without end, each closed by `END`."""
+    """An endless stream of stories of held-out plans, each closed by `END`."""
     rng = Random(seed)
     while True:
         yield story_document(rng, Split.HELD_OUT)

@@ -69,7 +69,7 @@ Exchange = tuple[str, str]  # what the user says, what the assistant answers
 
 
 def draw_value(rng: Random, kind: str) -> str:
-    """A value of `kind`; words are at times ones that no list holds."""
+    """A value of `kind`; some words are invented."""
     if kind == "number":
         return str(rng.randrange(10 ** rng.randint(1, 5)))
     if kind == "place" or (kind == "name" and rng.random() < 0.4):

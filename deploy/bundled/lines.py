@@ -1,6 +1,6 @@
 """Lines to copy, of every kind: sentences, loose words, invented words, characters of all scripts.
 
-They are what teaches every token of the vocabulary, the bytes of rare characters included.
+They train every token of the vocabulary, including the bytes of rare characters.
 """
 
 from __future__ import annotations

@@ -13,12 +13,12 @@ from twolane.deploy.bundled.corpus import documents
 
 
 class PackedRows(IterableDataset[torch.Tensor]):
-    """Batches `[rows, row_tokens]` int16 without end.
+    """An endless stream of batches `[rows, row_tokens]` int16.
 
-    Every document of a row starts in it. One that is cut off at the row's end opens the next row
-    once more, so that long notes keep their questions; what is longer than a row stays cut. Each
-    worker process reads a stream of its own: one seed and one number of workers give one sequence
-    of batches.
+    Every document of a row starts in that row. A document that is cut off at the row's end is
+    repeated from its beginning in the next row, so that long notes keep their questions; one that
+    is longer than a row stays cut. Each worker process reads its own stream, so the sequence of
+    batches depends on the seed and the number of workers.
     """
 
     def __init__(self, tokenizer_json: str, seed: str, rows: int, row_tokens: int) -> None:

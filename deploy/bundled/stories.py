@@ -1,8 +1,8 @@
-"""Short stories out of a grammar: a plan says who and what, `tell` writes it down.
+"""Short stories from a grammar: a plan sets who and what a story is about, and `tell` writes it.
 
-A plan is either a training plan or a held-out plan, decided by a hash of the plan alone. Training
-documents tell training plans only, so a held-out story is one whose hero, name, plot and topic
-never met in training.
+A hash of the plan decides whether it is a training plan or a held-out plan. Training documents use
+only training plans, so the combination of a held-out story's hero, name, plot and topic never
+occurs in training.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Plan:
 
 
 def invented_name(rng: Random) -> str:
-    """A name that no list holds."""
+    """An invented name, which is in no list."""
     return invented_word(rng).capitalize()
 
 

@@ -37,7 +37,7 @@ CLIP_NORM = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """What a training run is told. It ends at `minutes` (compilation left out) or at `steps`."""
+    """The settings of a training run. It ends after `minutes`, without compilation, or `steps`."""
 
     minutes: float
     steps: int
@@ -90,9 +90,9 @@ def next_token_loss(model: LlamaForCausalLM, rows: torch.Tensor) -> torch.Tensor
 
 
 class Pace:
-    """The clock of a run: how far it is, and a line about it every few seconds.
+    """A run's clock: its progress, and a log line every few seconds.
 
-    It starts behind the first step, which compiles.
+    It starts after the first step, which compiles.
     """
 
     def __init__(self, recipe: Recipe, device: torch.device) -> None:

@@ -1,7 +1,7 @@
 """The words that the corpus is made of.
 
-`KEY_WORDS` belong to the keys of recall documents alone: no story, filler or chat line uses one, so
-a key can occur nowhere but in records and in the questions about them.
+`KEY_WORDS` are used only in the keys of recall documents. No story, filler or chat line uses one,
+so a key occurs only in records and in the questions about them.
 """
 
 from __future__ import annotations

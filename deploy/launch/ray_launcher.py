@@ -126,11 +126,13 @@ class RayLauncher:
             )
         try:
             await asyncio.shield(self._starting)
-        except (RuntimeError, OSError, ValueError) as error:
-            remedy = ""
+        except Exception as error:  # Ray raises just that where its daemons take over 30 s
+            remedy = "take --launcher process, which needs none"
             if "AF_UNIX" in str(error):
-                remedy = "; set TMPDIR to a shorter path, or take --launcher process"
-            raise StartError(f"Ray did not start: {error}{remedy}") from error
+                remedy = "set TMPDIR to a shorter path, or take --launcher process"
+            raise StartError(
+                f"Ray did not start: {error} Its logs may say why; {remedy}"
+            ) from error
         import ray
 
         # Of the processors Ray only needs to know that they are not its business.

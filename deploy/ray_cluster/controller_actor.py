@@ -112,26 +112,25 @@ class ControllerActor:
             shutil.rmtree(folder, ignore_errors=True)
 
     async def _connected(self) -> tuple[AgentLauncher, ClusterSpec]:
-        """With the agents that answer. Raises `StartError` for a cluster that does not come up; one
-        that was up is waited for, whatever is missing now."""
+        """With the agents that answer. Raises `StartError` for a cluster that does not come up; for
+        one that was up it waits, whatever is missing now."""
+        cluster, is_up = self._placed(), self._is_again
         while True:
             try:
                 await asyncio.to_thread(self._agents.start, _AGAIN_S if self._is_again else READY_S)
-                return await self._settled()
+                launcher = await AgentLauncher.connected(cluster.hosts, cluster.credentials)
+                try:
+                    share = self._plan.share_gpus
+                    return launcher, settled_on(cluster, launcher.offered, share=share)
+                except StartError:
+                    is_up = self._is_again and bool(launcher.running())
+                    await launcher.close()
+                    raise
             except StartError as error:
-                if not self._is_again or self._stop.is_set():
+                if not is_up or self._stop.is_set():
                     raise
                 log.error("%s", error)
             await asyncio.sleep(_LOOK_S)
-
-    async def _settled(self) -> tuple[AgentLauncher, ClusterSpec]:
-        cluster = self._placed()
-        launcher = await AgentLauncher.connected(cluster.hosts, cluster.credentials)
-        try:
-            return launcher, settled_on(cluster, launcher.offered, share=self._plan.share_gpus)
-        except StartError:
-            await launcher.close()
-            raise
 
     def _placed(self) -> ClusterSpec:
         """The cluster with the addresses of its hosts."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import subprocess
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -142,12 +143,11 @@ def placed(cluster: ClusterSpec, hosts: Sequence[Host], *, share: bool = False) 
     cluster = replace(
         cluster, pools=tuple(_on_gpus(pool, of_pool.get(pool.name, ())) for pool in cluster.pools)
     )
+    if cluster.hosts:
+        on_hosts = (_on_hosts(pool, of_pool.get(pool.name, ())) for pool in cluster.pools)
+        cluster = replace(cluster, pools=tuple(on_hosts))
     _check_shared(cluster)
-    if not cluster.hosts:
-        return cluster
-    return replace(
-        cluster, pools=tuple(_on_hosts(pool, of_pool.get(pool.name, ())) for pool in cluster.pools)
-    )
+    return cluster
 
 
 def _on_gpus(pool: PoolSpec, its: Sequence[AssignedGpus]) -> PoolSpec:
@@ -187,12 +187,19 @@ def _instead(needs: Sequence[Need], hosts: Sequence[Host], *, share: bool) -> st
 def _check_shared(cluster: ClusterSpec) -> None:
     """Raise `StartError` if ranks share a GPU without a fixed pool size: each would take most of
     the memory that it finds free when it starts."""
+    taken = Counter(gpu for pool in cluster.pools for gpu in _gpus_of(pool))
     for pool in cluster.pools:
         config = pool.model.config
         is_open = config.n_pages is None and config.kv_bytes is None
-        if is_open and any(cluster.devices.count(gpu) > 1 for its in pool.devices for gpu in its):
+        if is_open and any(taken[gpu] > 1 for gpu in _gpus_of(pool)):
             raise StartError(
                 f"workers of pool {pool.name} share GPUs: each must be told how much of one it "
                 "takes for its pages, by --pages or --kv-bytes; or start fewer, or take "
                 "--device cpu"
             )
+
+
+def _gpus_of(pool: PoolSpec) -> list[tuple[str, str]]:
+    """Host and GPU of each rank: hosts may call theirs alike."""
+    hosts = pool.host_names or ("",) * len(pool.devices)
+    return [(host, gpu) for host, its in zip(hosts, pool.devices, strict=True) for gpu in its]

@@ -8,12 +8,7 @@ from twolane.engine.cpu.exact_products import TiledProduct
 from twolane.engine.cuda.fp8_products import fp8_product
 from twolane.engine.cuda.tuning import DEFAULT_TUNING, Tuning
 from twolane.engine.kernels.launch import card_of
-from twolane.engine.kernels.products.few_rows import (
-    PartialSums,
-    can_stream,
-    few_rows_product,
-    padded_empty,
-)
+from twolane.engine.kernels.products.few_rows import PartialSums, can_stream, few_rows_product
 from twolane.engine.kernels.products.few_rows_plan import FewRowsConfig, config_for, pad_rows
 from twolane.engine.kernels.products.gated_many_rows_plan import (
     CHUNK,
@@ -21,6 +16,7 @@ from twolane.engine.kernels.products.gated_many_rows_plan import (
     plan_gated_many_rows,
 )
 from twolane.engine.kernels.products.gemv import gemv
+from twolane.engine.kernels.products.row_padding import padded_empty
 from twolane.engine.kernels.rows.silu import silu_mul
 from twolane.engine.model_files.fp8 import Fp8Rows, Matrix
 

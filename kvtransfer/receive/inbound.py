@@ -109,6 +109,7 @@ class Inbound:
         self._landed_at = now  # when something landed last, or began to
         self._judged_at: float | None = None  # the sender is suspected; what is under way may land
         self._regrants = 0
+        self._n_late = 0
 
     @property
     def state(self) -> InState:
@@ -283,7 +284,7 @@ class Inbound:
             elif is_silent:
                 self.die(reasons.LEASE, now)
             elif self._done is not None and now - self._landed_at > landing_s:
-                self._spoil(reasons.INCOMPLETE, now)
+                self._on_late(now)
         elif self.state is InState.PARKED and now - self._born_at > lease_s:
             self.die(reasons.UNASSIGNED, now)
         elif is_silent and (self.state is InState.QUEUED or self._waits_again):
@@ -344,6 +345,15 @@ class Inbound:
         self._life.advance(InState.EXPECTED)
         self.grant = self._done = self.reserve = None
         self._regrants += 1
+
+    def _on_late(self, now: float) -> None:
+        """Its bytes do not come, though the sender has said all. By this way they may not come for
+        long, so it gets `max_late` more tries."""
+        self._n_late += 1
+        if self._n_late > self._hub.config.max_late:
+            self.die(reasons.INCOMPLETE, now)
+        else:
+            self._spoil(reasons.INCOMPLETE, now)
 
     def _revoke(self, grant: InGrant, reason: str, now: float) -> None:
         self._hub.book.revoke(grant, reason, now)

@@ -147,7 +147,7 @@ class RouterServer:
                 config.port,
                 "--port",
                 ports=config.ports,
-                asks_for_certificates=not self.gates.has_keys,
+                certificate=ssl.CERT_OPTIONAL if self.gates.has_keys else ssl.CERT_REQUIRED,
             )
             await self._open_admin_door(stack)
             self._tell_address()

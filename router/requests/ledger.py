@@ -25,6 +25,7 @@ class Timeline:
     dispatched: float | None = None  # the first time
     first_token: float | None = None
     last_token: float | None = None
+    gap_s: float = 0.0  # between the last two
     figures: dict[tuple[int, int], worker_pb2.RowFigures] = field(default_factory=dict)
 
     def note_token(self, now: float) -> float | None:
@@ -32,7 +33,10 @@ class Timeline:
         before, self.last_token = self.last_token, now
         if self.first_token is None:
             self.first_token = now
-        return None if before is None else now - before
+        if before is None:
+            return None
+        self.gap_s = now - before
+        return self.gap_s
 
     def note_figures(self, attempt: int, role: int, figures: worker_pb2.RowFigures) -> None:
         """A worker's latest figures of its side of an attempt replace its earlier ones."""

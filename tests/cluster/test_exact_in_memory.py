@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Sequence
 
 import pytest
@@ -45,9 +46,21 @@ def make_engine(n_pages: int) -> TimedEngine:
     return TimedCpuEngine(load_engine(config))
 
 
-@pytest.mark.parametrize("sampling", ["greedy", "seeded"])
-@pytest.mark.parametrize("chunk_tokens", [40, 300])
-@pytest.mark.parametrize("roles", [("pd", "pd"), ("p", "p", "d", "d")], ids="".join)
+COLOCATED, SPLIT = ("pd", "pd"), ("p", "p", "d", "d")
+# Every two values meet; all three together are for `make soak`.
+PAIRWISE = {(COLOCATED, 40, "greedy"), (COLOCATED, 300, "seeded"),
+            (SPLIT, 40, "seeded"), (SPLIT, 300, "greedy")}  # fmt: skip
+CASES = [
+    pytest.param(
+        *values,
+        id=f"{''.join(values[0])}-{values[1]}-{values[2]}",
+        marks=[] if values in PAIRWISE else pytest.mark.soak,
+    )
+    for values in itertools.product((COLOCATED, SPLIT), (40, 300), ("greedy", "seeded"))
+]
+
+
+@pytest.mark.parametrize(("roles", "chunk_tokens", "sampling"), CASES)
 def test_bits_survive_faulty_memory_transfers_and_deaths_at_any_moment(
     roles: tuple[str, ...], chunk_tokens: int, sampling: str
 ) -> None:

@@ -132,7 +132,7 @@ def test_chat_template_renders_with_jinja_alone_to_what_was_trained() -> None:
             assert rendered == BEGIN + render_chat(messages, add_generation_prompt=add)
 
 
-@pytest.mark.parametrize(("suite", "count"), [(SUITES[0], 100), (SUITES[1], 20)])
+@pytest.mark.parametrize(("suite", "count"), [(SUITES[0], 40), (SUITES[1], 10)])
 def test_at_least_95_percent_of_held_out_questions_are_answered_exactly(
     backend: TransformersBackend, tokenizer: Tokenizer, suite: Suite, count: int
 ) -> None:

@@ -83,14 +83,24 @@ async def test_actors_see_the_gpus_that_were_placed_and_end_with_all_that_they_s
         assert not is_alive(int(again.metrics_endpoint))
 
 
-async def test_a_temporary_folder_too_deep_for_rays_sockets_is_told_with_the_remedy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (
+            OSError("AF_UNIX path length cannot exceed 107 bytes: /a/long/one"),
+            r"shorter path, or take --launcher process",
+        ),
+        (Exception("The current node timed out during startup."), r"--launcher process, which"),
+    ],
+)
+async def test_a_ray_that_does_not_start_is_told_with_the_remedy(
+    error: Exception, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def start_ray(*_: object, **__: object) -> None:
-        raise OSError("AF_UNIX path length cannot exceed 107 bytes: /a/long/one")
+        raise error
 
     monkeypatch.setattr(twolane.deploy.launch.ray_launcher, "start_ray", start_ray)
     model = model_with(model_dir="", name="m")
     spec = WorkerSpec(worker_id="w", epoch=new_epoch(), roles=(), model=model, routers=())
-    with pytest.raises(StartError, match=r"shorter path, or take --launcher process"):
+    with pytest.raises(StartError, match=told):
         await RayLauncher(tmp_path, tmp_path, n_actors=1).start(spec)

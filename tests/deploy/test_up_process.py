@@ -274,50 +274,6 @@ def test_folders_of_a_killed_start_are_removed_at_the_next(tmp_path: Path) -> No
     assert sorted(tmp_path.glob("twolane-*")) == sorted([of_the_living, foreign])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["--model", "/nowhere"], 1, "no directory /nowhere; a model is"),
-        (["--model", str(Path(__file__).parent)], 1, "has no config.json"),
-        (["--prefill", "1", "--decode", "0"], 2, "can answer nothing"),
-        (["--pages", "5", "--kv-bytes", "5"], 2, "give one"),
-        (
-            ["--lease-s", "0.1"],
-            2,
-            "--lease-s is 0.1; it must be more than --heartbeat-s, which is 1",
-        ),
-        (["--pages", "2"], 1, "a pool of 2 pages of 16 tokens is too small"),
-        (
-            ["--host", "192.0.2.1", "--insecure"],
-            1,
-            "(--port): 192.0.2.1 is no address of this machine",
-        ),
-        (["--host", "192.0.2.1"], 2, "it needs TLS"),
-        (["--colour", "red"], 2, "No such option"),
-    ],
-)
-def test_what_cannot_start_says_why(arguments: list[str], code: int, message: str) -> None:
-    done = subprocess.run(
-        command(*FAKE, *arguments), capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == code
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_a_broken_model_fails_with_the_engines_own_words(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"architectures": ["T5Model"], "model_type": "t5"}')
-    options = ["--launcher", "process", "--port", "0", "--colocated", "1"]
-    done = subprocess.run(
-        command(*options, "--model", str(tmp_path)),
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert done.returncode == 1
-    assert "Error: colocated-0:" in done.stderr
-    assert "T5Model" in done.stderr
-    assert "LlamaForCausalLM" in done.stderr  # what would be accepted
-
-
 def test_a_port_in_use_is_named() -> None:
     with up_with_events(*ONE) as (_, children):
         listening = {c.laddr.port for child in children for c in child.net_connections("tcp4")}
@@ -375,12 +331,3 @@ def test_router_and_worker_start_as_plain_processes_too(tmp_path: Path) -> None:
             assert worker.wait(10) == 0
         router.terminate()
         assert router.wait(10) == 0
-
-
-def test_a_log_folder_that_cannot_be_made_is_named() -> None:
-    done = subprocess.run(
-        command(*ONE, "--log-dir", "/dev/null/logs"), capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 1
-    assert "--log-dir /dev/null/logs cannot be made" in done.stderr
-    assert "Traceback" not in done.stderr

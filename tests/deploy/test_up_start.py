@@ -45,7 +45,8 @@ def up_until_ready(
     return events
 
 
-@pytest.mark.parametrize("launcher", ["process", "ray"])
+# With Ray, tests/deploy/test_installed.py starts among such files each time.
+@pytest.mark.parametrize("launcher", ["process", pytest.param("ray", marks=pytest.mark.soak)])
 def test_files_where_the_user_works_are_not_ours(launcher: str, tmp_path: Path) -> None:
     for name in OURS:
         (tmp_path / f"{name}.py").write_text(f"raise SystemExit('{name}.py of the user')\n")

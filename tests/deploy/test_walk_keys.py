@@ -9,12 +9,16 @@ from typing import Any
 
 import grpc
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.deploy.test_walk import HTTP, IN, LISTENERS, all_methods, code_of, context_of
 from tests.deploy.walked import Served, cluster
 from tests.pki import FAR, Pki, far_is_far
 from twolane import AsyncClient
 from twolane.config import ClientConfig
+from twolane.security import nobody
 from twolane.security.identity import Role
 from twolane.security.key_edit import create_key, revoke_key
 from twolane.security.tls import server_name
@@ -58,7 +62,7 @@ async def served(
 async def test_every_method_wants_a_key_that_counts(
     served: Served, pki: Pki, keys: dict[str, str]
 ) -> None:
-    credentials = grpc.ssl_channel_credentials(pki.ca.read_bytes())
+    credentials = grpc.ssl_channel_credentials(pki.ca.read_bytes(), nobody.KEY, nobody.CERT)
     wrong = []
     for caller in CALLERS:
         metadata = (("authorization", keys[caller]),) if caller in keys else ()
@@ -69,6 +73,52 @@ async def test_every_method_wants_a_key_that_counts(
                 if got != expected:
                     wrong.append((method, caller, got, expected))
     assert not wrong
+
+
+async def test_a_certificate_counts_as_much_as_a_key_and_says_who_calls(
+    served: Served, pki: Pki, keys: dict[str, str]
+) -> None:
+    alice = pki.files("client/umbrella/alice")
+    key = keys["client"].removeprefix("Bearer ")
+    config = ClientConfig(ca=alice.ca, cert=alice.cert, key=alice.key, api_key=key)
+    endpoint = served.router.endpoint
+    async with (
+        AsyncClient(endpoint, config=config) as client,
+        AsyncClient(endpoint, config=ClientConfig(ca=pki.ca, api_key=key)) as of_the_key,
+    ):
+        stream = client.stream(token_ids=[1, 2], max_tokens=500, request_id="r")
+        await anext(stream)
+        assert not await of_the_key.cancel("r"), "it is the certificate's tenant's"
+        assert await client.cancel("r")
+    worker = pki.files("worker/w-0")
+    pair = (worker.key.read_bytes(), worker.cert.read_bytes())
+    credentials = grpc.ssl_channel_credentials(pki.ca.read_bytes(), *pair)
+    async with grpc.aio.secure_channel(served.router.endpoint, credentials) as channel:
+        shown = (("authorization", keys["client"]),)
+        (method,) = (each for each in all_methods() if each.endswith("ListModels"))
+        assert (await code_of(channel, method, shown)).name == "PERMISSION_DENIED"
+
+
+async def test_nobodys_key_makes_nobody_else(served: Served, pki: Pki, tmp_path: Path) -> None:
+    """It is public: whatever it signs must not be believed."""
+    forged = signed_by_nobody(pki.files("operator/alice").cert.read_bytes())
+    for cert in (forged, forged + nobody.CERT):
+        credentials = grpc.ssl_channel_credentials(pki.ca.read_bytes(), nobody.KEY, cert)
+        async with grpc.aio.secure_channel(served.router.endpoint, credentials) as channel:
+            for method in all_methods():
+                assert (await code_of(channel, method, ())).name == "UNAVAILABLE"
+
+
+def signed_by_nobody(pem: bytes) -> bytes:
+    """A certificate with these names, for nobody's key and signed with it."""
+    old, issuer = map(x509.load_pem_x509_certificate, (pem, nobody.CERT))
+    key = serialization.load_pem_private_key(nobody.KEY, password=None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    builder = x509.CertificateBuilder(
+        issuer.subject, old.subject, key.public_key(), old.serial_number,
+        old.not_valid_before_utc, old.not_valid_after_utc, list(old.extensions),
+    )  # fmt: skip
+    return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
 def expected_of(method: str, caller: str) -> str:

@@ -340,6 +340,9 @@ SECTIONS = (
                 "landing_timeout_s": Row(
                     "from DONE to the last byte", "--lease-s", "Revoke: sent again"
                 ),
+                "max_late": Row(
+                    "transfers sent again as their bytes were late", "", "the attempt fails"
+                ),
                 "reattach_s": Row("a broken link to a sender", "--lease-s", "judged"),
                 "judge_wait_s": Row("bytes of a judged sender may still land", "", ""),
                 "max_regrants": Row("spoilt grants of a transfer", "", "the attempt fails"),

@@ -85,7 +85,7 @@ def test_two_threads_and_odd_sizes_change_no_bit(
     dtype: str, tmp_path: Path, answer: Answer
 ) -> None:
     write_random_model(
-        tmp_path, "qwen2", seed=4, hidden_size=14 * 24, heads=14, vocab_size=333, layers=3
+        tmp_path, "qwen2", seed=4, hidden_size=14 * 24, heads=14, vocab_size=333, layers=1
     )
     config = EngineConfig(model_dir=tmp_path, dtype=dtype, exact=True, n_pages=256, threads=2)
     engine = load_engine(config)

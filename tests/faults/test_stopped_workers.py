@@ -21,7 +21,11 @@ PROMPTS = {  # none begins like another: no worker has their pages before they a
 }
 
 
-@pytest.fixture(scope="module", params=["tcp", "unix", "shm", over_nixl()])
+# Pages over unix sockets are sent by the code of tcp.
+UNIX = pytest.param("unix", marks=pytest.mark.soak)
+
+
+@pytest.fixture(scope="module", params=["tcp", UNIX, "shm", over_nixl()])
 def cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
     with start_local(
         prefill=2,

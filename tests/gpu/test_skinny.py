@@ -10,8 +10,9 @@ pytest.importorskip("triton")
 import torch
 
 from twolane.engine.kernels.pdl import APART, EARLY, OVERLAP
-from twolane.engine.kernels.products.few_rows import PartialSums, few_rows_product, padded_empty
+from twolane.engine.kernels.products.few_rows import PartialSums, few_rows_product
 from twolane.engine.kernels.products.few_rows_plan import FewRowsConfig, pad_rows, stages_for
+from twolane.engine.kernels.products.row_padding import padded_empty
 from twolane.engine.kernels.rows.norm import rms_norm
 from twolane.engine.kernels.rows.silu import reference_silu_mul
 from twolane.engine.kernels.testing import relative_error

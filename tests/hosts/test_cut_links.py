@@ -108,3 +108,9 @@ async def test_a_third_of_all_packets_lost_costs_no_answer(
 @pytest.mark.timeout(600)
 async def test_a_link_may_lose_packets_for_minutes(network: Network, cluster: ByHand) -> None:
     await lossy(network, cluster, 180.0)
+    dropped = {
+        name: n for name, n in cluster.status().counters.items() if name.startswith("dropped.")
+    }
+    assert dropped.get("dropped.old_attempt", 0) > 0, "what is over comes late, and is not believed"
+    for name, look in (await cluster.looks()).items():
+        assert not look.integrity_error, f"{name}: {look.integrity_error}"

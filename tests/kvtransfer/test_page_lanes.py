@@ -25,7 +25,6 @@ from twolane.kvtransfer.transports.common.frames import Hello
 from twolane.kvtransfer.transports.common.key_proof import ReceiverHandshake, SenderHandshake
 from twolane.kvtransfer.transports.common.listener import ListenerConfig
 from twolane.kvtransfer.transports.registry import OutletOpener, TransportConfig, open_landings
-from twolane.kvtransfer.transports.stream import outlet as outlet_module
 from twolane.kvtransfer.transports.stream.landing import StreamLanding
 from twolane.kvtransfer.transports.stream.outlet import StreamOutlet
 from twolane.kvtransfer.transports.stream.sink import HostDestination
@@ -336,41 +335,6 @@ def test_a_receiver_that_stalls_in_the_handshake_fails_the_post_in_time(
     silent.close()
     (record,) = [one for one in caplog.records if "no pages to" in one.message]
     assert "proved no key within 0.05 s" in record.message
-
-
-@pytest.mark.parametrize("lane", LANES)
-def test_pages_are_not_sent_behind_others_that_do_not_get_through(
-    lane: PageLane, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pages, key = np.arange(4, dtype=np.int64), ReceiverLane(lane, KEY)
-    mute: list[bool] = []
-    monkeypatch.setattr(outlet_module, "is_mute", lambda stream: bool(mute))
-    wire = socket.create_server(("127.0.0.1", 0))
-    address = f"127.0.0.1:{wire.getsockname()[1]}"
-    with outlet_to(address, random_pages(4), SenderLane(lane, key.key_for(P_EPOCH))) as outlet:
-        out = Ear(outlet)
-        outlet.post(1, 1, CopyPlan(0, pages, pages))
-        first, _ = wire.accept()
-        greet(first, lane, key)
-        assert out.wait_for(1)[0].ok, "the kernel has them"
-        mute.append(True)
-        outlet.post(2, 2, CopyPlan(0, pages, pages))
-        second, _ = wire.accept()
-        mute.clear()
-        greet(second, lane, key)
-        assert out.wait_for(2)[1].ok
-        first.close()
-        second.close()
-    wire.close()
-
-
-def greet(peer: socket.socket, lane: PageLane, key: ReceiverLane) -> None:
-    """As a receiver does."""
-    hello = read(peer, 32)
-    if lane is not PageLane.PLAIN:
-        handshake = ReceiverHandshake(key.key_for(P_EPOCH), hello)
-        peer.sendall(handshake.take(read(peer, 32)))
-        handshake.take(read(peer, 32))
 
 
 def test_a_post_that_is_called_back_while_the_receiver_reads_nothing_frees_its_pages() -> None:

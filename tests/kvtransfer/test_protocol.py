@@ -210,6 +210,20 @@ def test_bytes_that_got_lost_are_sent_again_under_a_new_ticket() -> None:
     assert pair.d_pages.counts().used == 2
 
 
+def test_bytes_that_never_come_end_their_transfer_at_the_third_try() -> None:
+    """By another way its row may be decoded long before a fourth."""
+    pair = Pair(faults=Faults(delay_s=(0.001, 0.001), drop=1.0))
+    key = pair.key()
+    pair.open(key, 2)
+    config = ReceiverConfig()
+    tries = config.max_late + 1
+    pair.run(tries * config.landing_timeout_s - 1.0)
+    assert not pair.d_events
+    pair.run(2.0)
+    assert pair.d_events == [Dead(key, "incomplete")]
+    assert pair.d_pages.counts().used == 0
+
+
 def test_transport_that_fails_a_post_makes_the_sender_begin_again() -> None:
     pair = Pair()
     outlet = HandOutlet()

@@ -300,10 +300,10 @@ def test_ctrl_c_cancels_the_request_and_exits_130(door: Door) -> None:
         assert process.stderr is not None
         assert process.stdout.read(2) == b"x "
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 130
+        assert process.wait(60) == 130
         assert process.stderr.read() == b"\n"
     request_id = next(k for k, r in reversed(door.script.requests.items()) if r.text == "forever")
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while request_id not in door.script.ended:
         assert time.monotonic() < end
         time.sleep(0.01)
@@ -319,7 +319,7 @@ def test_watch_redraws_in_a_terminal_until_ctrl_c(door: Door) -> None:
         while seen.count(b"decode-0") < 8:  # four tables, drawn twice
             seen += os.read(terminal, 65536)
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
     os.close(terminal)
 
 

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from twolane.cli.app import app
+from twolane.security import nobody
 
 
 @pytest.fixture(autouse=True)
@@ -66,6 +67,16 @@ def test_a_request_is_signed_when_somebody_says_that_its_sender_may_be_that(home
     (signed,) = json.loads(certs(*arguments[1:], "--yes", "--json").output)
     assert signed["identity"] == "agent/node-a"
     assert (home / "node-a/node-a.crt").exists()
+
+
+def test_clients_without_a_certificate_get_nobodys_which_is_never_renewed(home: Path) -> None:
+    certs("init", "--dir", "d")
+    certs("issue", "worker/a", "--dir", "d")
+    assert certs("nobody", "--dir", "d").output == "wrote d/nobody.crt d/nobody.key\n"
+    assert (home / "d/nobody.crt").read_bytes() == nobody.CERT
+    assert [
+        each["identity"] for each in json.loads(certs("renew", "--dir", "d", "--json").output)
+    ] == ["worker/a"]
 
 
 def test_programs_read_json(home: Path) -> None:

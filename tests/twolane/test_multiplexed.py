@@ -32,7 +32,8 @@ async def served(**knobs: Any) -> AsyncIterator[tuple[AsyncClient, RouterServer,
 
 
 def streams_of(client: AsyncClient) -> list[Any]:
-    return [stream for each in client._multiplexers.values() for stream in each._streams]
+    (door,) = client._doors.all
+    return [stream for each in door._multiplexers.values() for stream in each._streams]
 
 
 async def until_free(server: RouterServer) -> None:
@@ -50,7 +51,7 @@ async def test_many_requests_go_on_one_stream_and_each_gets_its_own_answer() -> 
             assert list(answer.token_ids) == expected_answer([n, 3], 9)
             assert answer.ledger.output_tokens == 9
         assert len(streams_of(client)) == 1
-        assert client._multiplexer._refused_until == 0.0
+        assert client._doors.all[0].multiplexer._refused_until == 0.0
 
 
 async def test_a_stream_that_is_not_read_is_in_nobodys_way() -> None:
@@ -123,7 +124,7 @@ async def test_a_router_that_stops_answers_what_runs_and_refuses_what_comes() ->
 async def test_a_stream_that_has_served_for_long_gives_way_to_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("twolane.multiplexed.FRESH_S", 0.05)
+    monkeypatch.setattr("twolane.calls.multiplexed.FRESH_S", 0.05)
     async with served(step_s=0.01) as (client, _, _):
         async with client.stream(token_ids=[1], max_tokens=60) as first:
             await anext(first)

@@ -156,6 +156,18 @@ def renew(*, names: Sequence[str], directory: Path, days: int, as_json: bool) ->
     _show(made, as_json)
 
 
+@certs.command(name="nobody")
+@dir_option
+def write_nobody(*, directory: Path) -> None:
+    """Write the certificate, and the public key to it, that gRPC clients show which have API keys
+    and no certificate of their own. twolane's clients need no file for that."""
+    with _library():
+        from twolane.security import certs as library
+
+        cert, key = library.write_nobody(directory.expanduser())
+    click.echo(f"wrote {cert} {key}")
+
+
 @contextmanager
 def _library() -> Iterator[None]:
     """What it raises becomes errors of our tree."""

@@ -44,6 +44,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "certs request": ("twolane certs request worker/decode-0 --host 10.0.0.6",),
     "certs sign": ("twolane certs sign decode-0.csr",),
     "certs renew": ("twolane certs renew",),
+    "certs nobody": ("twolane certs nobody --dir .",),
     "context list": ("twolane context list",),
     "context use": ("twolane context use staging",),
     "context show": ("twolane context show staging",),

@@ -1,1 +1,1 @@
-"""What twolane's processes share of gRPC: options, links, and the translation of errors."""
+"""The gRPC code that all processes share: options, links, and the translation of errors."""

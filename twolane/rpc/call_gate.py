@@ -1,9 +1,9 @@
-"""What a call may hold before its handler runs: its message is read here, within bounds.
+"""Bounds what a call may hold before its handler runs, and reads its message.
 
     call ──> open calls of its connection ──> calls whose message is awaited ──> handler
 
-A refusal is typed and needs none of the message. A sender that stalls harms nobody: beyond
-`slow_messages` of them, the one that stalls longest gives way.
+A refusal is typed and is sent without reading the message. Clients that stall harm no others:
+beyond `slow_messages` of them, the call that has stalled longest is refused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SLOW_S = 1.0  # a message that takes longer is a slow one
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallGateConfig:
-    """Bounds of one server. Retries are asked for after `retry_after_s`."""
+    """Bounds of one server. Refusals ask clients to retry after `retry_after_s`."""
 
     calls_per_connection: int = 2048  # that are open at once, 45 kB each
     unread_calls: int = 1024  # whose message has not come whole; more are refused
@@ -47,7 +47,8 @@ class CallGate:
 
     @asynccontextmanager
     async def entered(self, context: Context) -> AsyncIterator[None]:
-        """Count an open call of its connection. Raises `OverloadedError` if it has too many."""
+        """Count an open call of its connection within the block. Raises `OverloadedError` if the
+        connection has too many."""
         peer = context.peer()
         self.enter(peer)
         try:
@@ -73,8 +74,8 @@ class CallGate:
             del self._open[peer]
 
     async def try_read(self, context: Context) -> bytes | None:
-        """The call's next message; None if its client sends no more. Raises `OverloadedError`, and
-        `DeadlineError` if it does not come in time."""
+        """Read the call's next message; None if its client sends no more. Raises `OverloadedError`,
+        and `DeadlineError` if the message does not arrive in time."""
         config, loop = self.config, asyncio.get_running_loop()
         if self.n_unread >= config.unread_calls:
             raise OverloadedError(
@@ -102,7 +103,7 @@ class CallGate:
         return None if raw is EOF else raw
 
     def _add_slow(self, timeout: asyncio.Timeout) -> None:
-        """One more; the oldest gives way if there are too many."""
+        """Count a slow message. If there are too many, the oldest one's call is refused."""
         self._slow[timeout] = None
         if len(self._slow) > self.config.slow_messages:
             oldest = next(iter(self._slow))

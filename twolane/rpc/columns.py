@@ -19,9 +19,9 @@ _FINISH_REASONS = frozenset(sampling_pb2.FinishReason.values())
 
 
 class ColumnWriter:
-    """Tokens that wait to be sent. `rows`, `first_indexes` and `token_ids` may be appended to
-    directly, all three, for a token of a row of sample 0 that neither ends nor has
-    log-probabilities."""
+    """Tokens that wait to be sent. For a token of sample 0 that neither ends its row nor has
+    log-probabilities, the caller may append to `rows`, `first_indexes` and `token_ids` directly, to
+    all three."""
 
     __slots__ = (
         "_counts",
@@ -48,7 +48,7 @@ class ColumnWriter:
         self._logprobs: list[tuple[int, Logprobs]] = []
 
     def add(self, row: int, first_index: int, token_ids: Sequence[int], *, sample: int = 0) -> None:
-        """At least one token."""
+        """Add one or more consecutive tokens of a row."""
         place, n_tokens = len(self.rows), len(token_ids)
         if n_tokens != 1:
             self._counts[place] = n_tokens
@@ -59,19 +59,19 @@ class ColumnWriter:
         self.token_ids += token_ids
 
     def end(self, finish_reason: sampling_pb2.FinishReason) -> None:
-        """The token that was added last ends its answer."""
+        """Mark the token that was added last as the last of its answer."""
         self._ends.append((len(self.token_ids) - 1, finish_reason))
 
     def logprobs(self, back: int, logprobs: Logprobs) -> None:
-        """Of the token added last (`back` 1), or of one so many before the end."""
+        """Add log-probabilities to the token added last (`back` 1), or to one further back."""
         self._logprobs.append((len(self.token_ids) - back, logprobs))
 
     def __len__(self) -> int:
-        """How many tokens wait."""
+        """How many tokens wait to be sent."""
         return len(self.token_ids)
 
     def take(self) -> worker_pb2.TokenColumns:
-        """All that wait, in one message."""
+        """Take all waiting tokens, as one message."""
         n_rows = len(self.rows)
         columns = worker_pb2.TokenColumns(
             role=self.role,
@@ -93,8 +93,8 @@ class ColumnWriter:
 
 
 def tokens_of(columns: worker_pb2.TokenColumns) -> Iterator[Told]:
-    """Every token, in order. Raises ValueError if columns do not fit together, at once or while
-    they are read."""
+    """Every token, in order. Raises ValueError if the columns contradict each other, at once or
+    during iteration."""
     rows, indexes = columns.rows, columns.first_indexes
     ids, counts = columns.token_ids, columns.counts
     n_counted = sum(counts) if counts else len(rows)

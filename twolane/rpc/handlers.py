@@ -1,9 +1,9 @@
-"""gRPC handlers that read and parse their request themselves, so that all that comes is answered.
+"""gRPC handlers that read and parse their request themselves, so that every request gets a proper
+answer.
 
-grpc answers bytes that its deserializer refuses with UNKNOWN and a class name, and waits for a
-message as long as its sender likes. Here a `CallGate` bounds the wait, and malformed bytes are
-INVALID_ARGUMENT with details. In place of a generated
-`add_…Servicer_to_server`:
+grpc itself answers malformed bytes with UNKNOWN and a class name, and waits for a message without a
+timeout. Here a `CallGate` bounds the wait, and malformed bytes get INVALID_ARGUMENT with details.
+Use these in place of a generated `add_…Servicer_to_server`:
 
     methods = {
         "Inspect": unary(InspectRequest, self._inspect),
@@ -12,8 +12,8 @@ INVALID_ARGUMENT with details. In place of a generated
     handler = grpc.method_handlers_generic_handler("twolane.v1.WorkerService", methods)
     server.add_generic_rpc_handlers((handler,))
 
-A handler is called with the message (`streams`: with nothing but the context, of which it makes a
-`GrpcLink`) and raises `TwolaneError`s, which become statuses.
+A handler is called with the message and the context (`streams`: with the context only, around which
+it makes a `GrpcLink`). A `TwolaneError` that it raises becomes the call's status.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def unary(
     handler: Callable[[RequestT, Context], Awaitable[Message]],
     gate: CallGate | None = None,
 ) -> grpc.RpcMethodHandler[Any, Any]:
-    """One message in, one out. Without a `gate` it gets one of its own, of the usual bounds."""
+    """A unary method. Without a `gate` it gets its own, with the default bounds."""
 
     async def answer(request: RequestT, context: Context) -> None:
         await context.write(await handler(request, context))
@@ -53,11 +53,11 @@ def unary_stream(
     *,
     check: Callable[[Context], None] = lambda context: None,
 ) -> grpc.RpcMethodHandler[Any, Any]:
-    """One message in, many out, written by `handler` to the context. `check` may refuse a call
-    before its message is read and parsed. What these two refuse is theirs to count; the rest the
-    gate counts. Without a `gate` it gets one of its own, of the usual bounds.
+    """A server-streaming method: `handler` writes the responses to the context. `check` may refuse
+    a call before its message is read. `check` and `handler` count their own refusals; the gate
+    counts all others. Without a `gate` it gets its own, with the default bounds.
 
-    To gRPC it is a stream of messages either way, so the first is read when `gate` says so.
+    gRPC is told that both directions stream, so that the gate decides when the message is read.
     """
 
     gate = gate or CallGate(CallGateConfig())
@@ -88,8 +88,9 @@ def unary_stream(
 def streams(
     request_type: type[Message], handler: StreamsHandler
 ) -> grpc.RpcMethodHandler[Any, Any]:
-    """Many in, many out. Reading malformed bytes from the context (or from a link over it) raises
-    `InvalidRequestError`; a handler that lets it pass ends the stream with that status."""
+    """A bidirectional streaming method. Reading malformed bytes from the context, or from a link
+    over it, raises `InvalidRequestError`; if the handler does not catch it, it becomes the stream's
+    status."""
 
     def read(raw: bytes) -> Message:
         return parse(request_type, raw)
@@ -108,7 +109,7 @@ def streams(
 
 
 def parse(request_type: type[RequestT], raw: bytes) -> RequestT:
-    """Raises `InvalidRequestError` if these bytes are no message of that type."""
+    """Parse a message. Raises `InvalidRequestError` if the bytes are not a message of that type."""
     try:
         return request_type.FromString(raw)
     except DecodeError as error:

@@ -1,8 +1,8 @@
 """One end of an ordered two-way message stream, and its gRPC forms.
 
-Routers, workers and the transfer lane speak through `Link`, so that the same code runs over gRPC,
-and over memory under virtual time (`twolane.testing.links`). A link delivers in order or breaks;
-after a break nothing is known of what the other side got.
+Routers, workers and the control streams of transfers communicate through `Link`, so that the same
+code runs over gRPC, and over memory under virtual time (`twolane.testing.links`). A link delivers
+in order or breaks; after a break it is unknown which messages arrived.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ MAX_UNSENT_BYTES = 64 * 1024 * 1024
 
 
 class LinkBrokenError(Exception):
-    """The stream is over: closed here, closed there, peer dead, or peer too slow."""
+    """The stream is over: closed by either side, or the peer is dead or too slow."""
 
 
 class Link(Protocol[OutT_contra, InT_co]):
-    """Send never blocks. The first `LinkBrokenError` is final; `close` may be called twice."""
+    """`send` never blocks. The first `LinkBrokenError` is final. `close` may be called twice."""
 
     def send(self, message: OutT_contra) -> None: ...
 
@@ -49,9 +49,9 @@ class _Stream(Protocol):
 class GrpcLink(Generic[OutT, InT]):
     """A `Link` over one gRPC stream, client or server end.
 
-    Messages wait in a bounded queue that one task writes. A peer that falls `MAX_UNSENT_MESSAGES`
-    or `MAX_UNSENT_BYTES` behind breaks the link rather than grow our memory. One message alone may
-    have any size.
+    Messages wait in a bounded queue, which one task writes to the stream. If `MAX_UNSENT_MESSAGES`
+    or `MAX_UNSENT_BYTES` wait because the peer reads too slowly, the link breaks, so that our
+    memory stays bounded. A single message may have any size.
     """
 
     def __init__(self, stream: _Stream) -> None:
@@ -98,20 +98,20 @@ class GrpcLink(Generic[OutT, InT]):
         return received
 
     def close(self) -> None:
-        """Stop sending. What was queued and is not written yet is lost."""
+        """Stop sending. Queued messages that are not written yet are lost."""
         self._break("closed")
 
     async def finish(self) -> None:
-        """Wait until all that was queued is written; then the link is over. Nothing more is sent.
+        """Wait until all queued messages are written, and end the link. Nothing more can be sent.
 
-        At the server's end the peer receives all of it if the handler then returns.
+        At the server's end the peer receives all of them if the handler then returns.
         """
         self._is_finishing = True
         self._wake.set()
         await self._broken.wait()
 
     async def wait_broken(self) -> str:
-        """Wait until the link is over, however that comes; returns why."""
+        """Wait until the link is over for any reason, and return the reason."""
         await self._broken.wait()
         return self._why
 
@@ -142,7 +142,8 @@ class GrpcLink(Generic[OutT, InT]):
 
 
 def _raise_if_cancelled() -> None:
-    """grpc may answer a read whose task is cancelled with a status: the cancellation must win."""
+    """Raise CancelledError if the task is cancelled: grpc may return a status from a cancelled
+    read, and the cancellation must win."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError

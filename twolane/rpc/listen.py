@@ -1,5 +1,5 @@
-"""Addresses to listen at: host:port in every spelling, port ranges, what keeps a server from
-listening there, and whether others could dial it."""
+"""Addresses to listen at: spellings of host:port, port ranges, why a server cannot listen at one,
+and whether others can dial it."""
 
 from __future__ import annotations
 
@@ -17,34 +17,35 @@ IN_USE = "it is in use"
 
 
 class ListenError(Exception):
-    """Names the address, the option that set it, and why it cannot be listened at."""
+    """A server cannot listen at an address. The text has the address, the option that set it, and
+    the reason."""
 
 
 def bare(host: str) -> str:
-    """::1, also of [::1]"""
+    """The host without brackets: `::1` for `[::1]` and for `::1`."""
     return host[1:-1] if host.startswith("[") and host.endswith("]") else host
 
 
 def join(host: str, port: int) -> str:
-    """127.0.0.1:80, localhost:80, [::1]:80"""
+    """host:port, with brackets around an IPv6 address: `127.0.0.1:80`, `[::1]:80`."""
     host = bare(host)
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def host_of(endpoint: str) -> str:
-    """127.0.0.1 of 127.0.0.1:80, ::1 of [::1]:80"""
+    """The host of host:port: `127.0.0.1` for `127.0.0.1:80`, `::1` for `[::1]:80`."""
     return bare(endpoint.rpartition(":")[0])
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only processes of the same host can dial it. A name is looked up; one that is not
-    found is not the loopback."""
+    """Whether only processes of the same host can dial it. A name is resolved; a name that does not
+    resolve is not the loopback."""
     return _are(host, lambda address: address.is_loopback)
 
 
 def is_local(host: str) -> bool:
-    """Whether only this machine reaches what listens at `host`, which may be unix:PATH. A name
-    other than localhost may be anything: it is not looked up."""
+    """Whether only this machine can reach a listener at `host`, which may be unix:PATH. Names other
+    than localhost are not resolved and count as reachable by others."""
     if host.startswith("unix:") or host == "localhost":
         return True
     try:
@@ -54,14 +55,15 @@ def is_local(host: str) -> bool:
 
 
 def is_unspecified(host: str) -> bool:
-    """0.0.0.0 or ::, at which a server listens everywhere, and which cannot be dialled."""
+    """Whether it is 0.0.0.0 or ::, at which a server listens on all addresses, but which cannot be
+    dialled."""
     return _are(host, lambda address: address.is_unspecified)
 
 
 def unreachable(bind_host: str, advertise_host: str, dialled_by: Iterable[str]) -> str:
     """Why others could not dial a server that listens at `bind_host` and advertises
-    `advertise_host` (empty: `bind_host`); empty if they can. `dialled_by` are endpoints of those
-    others: one beyond the loopback may be on another host."""
+    `advertise_host` (empty: `bind_host`); empty if they can. `dialled_by` are the endpoints of
+    those others: one that is not on the loopback may be on another host."""
     host = advertise_host or bind_host
     if is_unspecified(host):
         return (
@@ -79,7 +81,7 @@ def unreachable(bind_host: str, advertise_host: str, dialled_by: Iterable[str]) 
 
 
 def port_range(text: str) -> range:
-    """7300-7399, both included. Raises ValueError for what is none."""
+    """Parse a range of ports like `7300-7399`, ends included. Raises ValueError."""
     first, dash, last = text.partition("-")
     if not (dash and first.strip().isdecimal() and last.strip().isdecimal()):
         raise ValueError(f"ports is {text!r}; it must name the first and the last, like 7300-7399")
@@ -95,10 +97,10 @@ def port_range(text: str) -> range:
 def bind_port(
     bind: Callable[[int], BoundT], host: str, port: int, option: str, ports: str = ""
 ) -> BoundT:
-    """Call `bind`, which opens a listener at a port of `host`, and return what it returns.
+    """Call `bind`, which opens a listener at a port of `host`, and return its result.
 
-    It is called with `port`, which `option` sets; if that is 0 and there is a range `ports`, with
-    the first port of the range that is free. Raises `ListenError`, also if none is.
+    It is called with `port`, which `option` sets; if that is 0 and a range `ports` is set, with the
+    first free port of the range. Raises `ListenError`, also if no port of the range is free.
     """
     if port or not ports:
         with listening(host, port, option):
@@ -120,7 +122,7 @@ def bind_port(
 
 @contextmanager
 def listening(host: str, port: int, option: str) -> Iterator[None]:
-    """Around code that binds a socket: gRPC's RuntimeError and OSErrors become a `ListenError`."""
+    """A block that binds a socket: gRPC's RuntimeError and OSErrors become a `ListenError`."""
     try:
         yield
     except (RuntimeError, OSError) as error:
@@ -129,7 +131,7 @@ def listening(host: str, port: int, option: str) -> Iterator[None]:
 
 
 def try_listen(host: str, port: int) -> str:
-    """Why no server could listen there now; empty: it can be done."""
+    """Why no server could listen there now; empty if one can."""
     try:
         found = socket.getaddrinfo(bare(host), port, type=socket.SOCK_STREAM)
         for family, kind, protocol, _, address in found:
@@ -152,7 +154,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def _are(host: str, test: Callable[[Address], bool]) -> bool:
-    """Whether all addresses of that host pass, and there is one."""
+    """Whether the host has addresses and all of them pass the test."""
     if not host:  # which getaddrinfo takes for the loopback
         return False
     try:

@@ -1,4 +1,4 @@
-"""Which of many alike log records are written."""
+"""Limits the rate of similar log records."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ MAX_KINDS = 1_000
 
 
 class LogRate:
-    """Of each kind the first record is written, then at most one in `every_s`. No clock here."""
+    """Lets the first record of each kind pass, then at most one in `every_s`. It reads no clock:
+    the caller passes the time in seconds."""
 
     def __init__(self, every_s: float = 10.0) -> None:
         self._every_s = every_s
@@ -16,8 +17,8 @@ class LogRate:
         self._n_held: dict[Hashable, int] = {}
 
     def take(self, kind: Hashable, now: float) -> int:
-        """How many records the one that is now to be written stands for: itself, and those held
-        back before it. 0: hold it back."""
+        """How many records the present one stands for: itself and those suppressed before it. 0: it
+        is to be suppressed, too."""
         n_records = self._n_held.get(kind, 0) + 1
         if now < self._due.get(kind, now):
             self._n_held[kind] = n_records

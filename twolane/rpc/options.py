@@ -1,7 +1,7 @@
-"""gRPC channel and server options, one place for all of twolane.
+"""All gRPC channel and server options of twolane.
 
 `http2.ping_timeout_ms` (default 60 s) overrides `keepalive_timeout_ms`, so both are set: a dead
-peer shows after at most 10 + 3 seconds even on an idle connection.
+peer is detected within 10 + 3 seconds even on an idle connection.
 """
 
 from __future__ import annotations
@@ -57,8 +57,9 @@ DOOR_SERVER_OPTIONS: list[tuple[str, int]] = [
 def door_server_options(
     *, message_bytes: int, connections: int, idle_s: float, shares_port: bool = False
 ) -> list[tuple[str, int]]:
-    """`message_bytes` bounds what a client may send; what we send keeps its own bound.
-    `shares_port`: other servers of this process may listen at the same one."""
+    """Options of a server for clients. `message_bytes` bounds the messages that clients send; those
+    that we send keep their own bound. `shares_port`: other servers of this process may listen at
+    the same port."""
     ours = ("grpc.max_receive_message_length", "grpc.so_reuseport")
     return [
         *(option for option in DOOR_SERVER_OPTIONS if option[0] not in ours),

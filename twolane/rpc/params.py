@@ -1,4 +1,4 @@
-"""`SamplingParams` to its message and back."""
+"""Converts `SamplingParams` to its message and back."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ _MANY = ("stop_token_ids", "stop", "logit_bias")
 
 
 def params_to_proto(params: SamplingParams) -> sampling_pb2.SamplingParams:
-    """Complete: nothing is left for a model to say, but what is None."""
+    """The complete message: only fields that are None are left to the model's defaults."""
     return _message(params, _OPTIONAL + _PLAIN)
 
 
 def given_to_proto(given: Mapping[str, Any]) -> sampling_pb2.SamplingParams:
-    """Some fields of `SamplingParams`, by name; what the others are, the model may say.
+    """A message with only the `given` fields of `SamplingParams`, by name. The others are left to
+    the model's defaults.
 
     Raises `InvalidParameterError` naming the field that is out of its bound.
     """
@@ -43,7 +44,7 @@ def _message(params: SamplingParams, names: Iterable[str]) -> sampling_pb2.Sampl
 
 
 def params_from_proto(message: sampling_pb2.SamplingParams) -> SamplingParams:
-    """Unset fields take the value type's defaults.
+    """The value of a message. Unset fields get the defaults of `SamplingParams`.
 
     Raises `InvalidParameterError` naming the field that is out of its bound.
     """

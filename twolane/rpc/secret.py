@@ -1,8 +1,9 @@
-"""The cluster's secret: what routers, workers and the launcher show each other on one machine.
+"""The cluster's secret, which routers, workers and the launcher present to each other on one
+machine.
 
     await stub.Announce(request, metadata=shown(secret))
 
-It travels in plain text, so it counts at listeners that no other machine reaches (see
+It is sent in plain text, so only listeners that no other machine can reach accept it (see
 `twolane.security.credentials`).
 """
 
@@ -20,5 +21,5 @@ def new_secret() -> str:
 
 
 def shown(secret: str) -> tuple[tuple[str, str], ...]:
-    """The metadata of a call that shows it."""
+    """The call metadata that presents the secret."""
     return ((METADATA_KEY, secret),)

@@ -1,11 +1,11 @@
-"""Several gRPC servers of one process at one port, for a door that many calls reach at once.
+"""Several gRPC servers of one process on one port, for a listener that many calls reach at once.
 
     connections ──(kernel, SO_REUSEPORT)──> server 0 ── takes a call, then the next ──> handlers
                                        └──> server 1 ── takes a call, then the next ──> handlers
 
-A grpc.aio server takes one call at a time: each costs a wake-up of gRPC's thread and four turns of
-the event loop before the next one is looked at, and until then a call waits where no handler can
-refuse it. Here a burst on one connection is in the way of its own server alone.
+A grpc.aio server accepts one call at a time: each costs a wake-up of gRPC's thread and four
+iterations of the event loop. Until then the next call waits where no handler can refuse it. With
+several servers a burst on one connection delays only the calls of its own server.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ FEW_CONNECTIONS = 64  # a server's own; with fewer, how the kernel spreads them 
 
 
 class SharedPort:
-    """Takes `connections` at once, more or less: each server takes its part of them."""
+    """Servers that together accept about `connections` connections; each server accepts its
+    share."""
 
     def __init__(
         self,
@@ -54,9 +55,9 @@ class SharedPort:
         port: int,
         credentials: Callable[[], grpc.ServerCredentials] | None = None,
     ) -> int:
-        """Returns the port. `credentials` makes those of one server; without them it is plain.
-        Raises OSError if it is in use: the kernel would share it with another process of this user
-        that shares it too."""
+        """Bind all servers and return the port. `credentials` makes the credentials of one server;
+        without it the port is plain. Raises OSError if the port is in use, even by a process with
+        which the kernel would share it."""
         if port and (why := try_listen(host, port)):
             raise OSError(why)
         for server in self._servers:
@@ -71,7 +72,7 @@ class SharedPort:
             await server.start()
 
     async def stop(self, grace_s: float | None) -> None:
-        """As `grpc.aio.Server.stop`."""
+        """Stop all servers, as `grpc.aio.Server.stop` does."""
         async with asyncio.TaskGroup() as tasks:
             for server in self._servers:
                 tasks.create_task(server.stop(grace_s))

@@ -1,6 +1,6 @@
-"""gRPC's own health and reflection services, behind the bounds and the parsing of ours.
+"""gRPC's standard health and reflection services, with our call bounds and our parsing.
 
-The generated ones answer malformed bytes with UNKNOWN and a traceback in the log.
+The generated handlers answer malformed bytes with UNKNOWN, and log a traceback.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _pb2: Any = health_pb2  # the stubs do not know List yet
 
 
 class Health(health.aio.HealthServicer):
-    """The library's, and `List`, which it leaves out."""
+    """The library's health service, with `List`, which the library lacks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Health(health.aio.HealthServicer):
         await super().set(service, status)
 
     async def List(self, request: Any, context: Context) -> Any:
-        """All services by name."""
+        """The status of all services, by name."""
         response = _pb2.HealthListResponse()
         for name in self._names:
             asked = health_pb2.HealthCheckRequest(service=name)
@@ -41,7 +41,7 @@ class Health(health.aio.HealthServicer):
 def standard_handlers(
     servicer: Health, service_names: Iterable[str], gate: CallGate
 ) -> tuple[grpc.GenericRpcHandler, ...]:
-    """Health, and reflection of `service_names` and of these two."""
+    """Handlers of health, and of reflection for `service_names` and for these two services."""
     methods = {
         "Check": unary(health_pb2.HealthCheckRequest, servicer.Check, gate),
         "List": unary(_pb2.HealthListRequest, servicer.List, gate),

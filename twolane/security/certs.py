@@ -25,13 +25,14 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from twolane.security import nobody
 from twolane.security.identity import Identity, Role, parse_identity
 from twolane.security.tls import server_name
 
 AUTHORITY_DAYS = 3650
 DAYS = 30  # of what the authority issues
 _CLOCKS_S = 300  # certificates begin so much earlier: clocks differ
-_CA = "ca"
+_CA, _NOBODY = "ca", "nobody"
 _REQUEST = ".csr"
 _PEM = serialization.Encoding.PEM
 _HOST = re.compile(r"(\*\.)?[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
@@ -127,12 +128,21 @@ def sign(directory: Path, path: Path, *, days: int = DAYS) -> Issued:
     return _sign(path, days, _load_authority(directory))
 
 
+def write_nobody(directory: Path) -> tuple[Path, Path]:
+    """What callers without a certificate show, and its key, which is public
+    (`twolane.security.nobody`). Raises `CertsError`."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    cert, key = _paths(directory, _NOBODY)
+    _write({key: nobody.KEY, cert: nobody.CERT})
+    return cert, key
+
+
 def renew(directory: Path, names: Sequence[str] = (), *, days: int = DAYS) -> list[Issued]:
     """New keys and certificates in place of those with these file names; of all if none is named.
     One that was requested keeps its key: its request is signed again. Processes take them at their
     next handshake. Raises `CertsError`."""
     authority = _load_authority(directory)
-    found = sorted(p.stem for p in directory.glob("*.crt") if p.stem != _CA)
+    found = sorted(p.stem for p in directory.glob("*.crt") if p.stem not in (_CA, _NOBODY))
     missing = [name for name in names if name not in found]
     if missing or not found:
         there = ", ".join(found) or "none"

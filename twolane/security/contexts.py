@@ -1,4 +1,4 @@
-"""Contexts: named clusters, with what to show them, in the user's file.
+"""Contexts: named clusters with the client's credentials for each, in the user's file.
 
 current = "prod"                         ~/.config/twolane/config.toml
 
@@ -27,7 +27,7 @@ _CURRENT = re.compile(r"^current\s*=.*$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """A cluster: where it is, and what a client shows there. Empty: nothing of the kind."""
+    """A cluster: its address and the client's credentials. Empty fields are unset."""
 
     endpoint: str = ""
     ca: str = ""
@@ -39,13 +39,13 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """What the file holds. `current` may be empty."""
+    """The contents of the file. `current` may be empty."""
 
     current: str
     named: dict[str, Context]
 
     def find(self, name: str, path: Path) -> Context:
-        """Raises `InvalidRequestError` if there is none of that name."""
+        """The context of that name. Raises `InvalidRequestError` if there is none."""
         if name not in self.named:
             there = ", ".join(sorted(self.named)) or "none"
             raise InvalidRequestError(f"{path} has no context {name!r}; it has {there}")
@@ -53,7 +53,7 @@ class Contexts:
 
 
 def read_contexts(path: Path) -> Contexts:
-    """No file is a file without contexts. Raises `InvalidRequestError`."""
+    """Read the file; a missing file has no contexts. Raises `InvalidRequestError`."""
     try:
         value = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -68,7 +68,8 @@ def read_contexts(path: Path) -> Contexts:
 
 
 def use_context(path: Path, name: str) -> None:
-    """Make it the current one; the rest of the file stays. Raises `InvalidRequestError`."""
+    """Make a context the current one; the rest of the file is kept. Raises
+    `InvalidRequestError`."""
     read_contexts(path).find(name, path)
     text, line = path.read_text(encoding="utf-8"), f'current = "{name}"'
     head = text[: text.index("[")]  # it has a table

@@ -108,16 +108,14 @@ class Credentials:
         option: str,
         *,
         ports: str = "",
-        asks_for_certificates: bool = True,
+        certificate: ssl.VerifyMode = ssl.CERT_REQUIRED,
     ) -> int:
         """Have `server` listen there, and return the port, which is from the range `ports` if
         `port` is 0 (`twolane.rpc.listen.bind_port`). Raises `ListenError`."""
         make = None
         if self.protection(host, option) is Protection.TLS:
             assert self.tls is not None
-            make = partial(
-                server_credentials, self.tls, asks_for_certificates=asks_for_certificates
-            )
+            make = partial(server_credentials, self.tls, certificate=certificate)
 
         def open_at(port: int) -> int:
             if isinstance(server, SharedPort):

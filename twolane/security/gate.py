@@ -1,4 +1,4 @@
-"""The gate of each listener: who calls, and may he?
+"""The gate of each listener: authenticates the caller and checks that its role may call the method.
 
     call ──> identity ──> roles of the method ──> handler
               │             └─ PERMISSION_DENIED
@@ -8,7 +8,7 @@
     server = grpc.aio.server(interceptors=[gate])
     identity = gate.identity(context)           in a handler
 
-Nothing of a refused call's messages is read.
+No message of a refused call is read.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from twolane.rpc.log_rate import LogRate
 from twolane.rpc.secret import METADATA_KEY, MIN_SECRET_CHARS
 from twolane.security.access import GRPC_LOCAL, GRPC_OPEN, GRPC_ROLES
 from twolane.security.identity import Identity, Role, parse_identity
+from twolane.security.nobody import is_nobody
 from twolane.security.tls import spiffe_uri
 
 log = logging.getLogger(__name__)
@@ -41,12 +42,13 @@ KeyCheck = Callable[[str], Identity]  # an API key's caller; raises Unauthentica
 
 
 class Gate(grpc.aio.ServerInterceptor):
-    """Finds out who calls at one listener and refuses what `GRPC_ROLES` does not allow.
+    """Authenticates the callers of one listener and refuses what `GRPC_ROLES` does not allow.
 
-    A caller is who his certificate names; else who his API key belongs to, where there are `keys`;
-    else `Role.LOCAL` if he shows the cluster's `secret`; else `anonymous`. The last two count only
-    at a listener that `is_private`: that no other machine reaches, or that the operator has
-    declared `--insecure`. `refused` counts calls as `unauthenticated.Announce`, `denied.Announce`.
+    A caller is identified by its certificate; else by its API key, if there are `keys`; else it is
+    `Role.LOCAL` if it presents the cluster's `secret`; else it is `anonymous`. The last two are
+    accepted only at a listener that `is_private`: that no other machine can reach, or for which the
+    operator has set `--insecure`. `refused` counts calls as `unauthenticated.Announce`,
+    `denied.Announce`.
     """
 
     def __init__(
@@ -69,12 +71,13 @@ class Gate(grpc.aio.ServerInterceptor):
         self._log_rate = LogRate()
 
     def identity(self, context: Context) -> Identity:
-        """Who calls. Raises `UnauthenticatedError` for a caller who is nobody here."""
-        uris = context.auth_context().get("peer_spiffe_id")
+        """The caller's identity. Raises `UnauthenticatedError` if its credentials are not
+        accepted."""
+        uris, certs = map(context.auth_context().get, ("peer_spiffe_id", "x509_pem_cert"))
         shown = _metadata(context)
         return self.identify(
             uri=uris[0].decode() if uris else None,
-            has_certificate=bool(context.auth_context().get("x509_pem_cert")),
+            has_certificate=bool(certs) and not is_nobody(certs[0]),
             authorization=shown.get(AUTHORIZATION),
             secret=shown.get(METADATA_KEY),
         )
@@ -87,10 +90,10 @@ class Gate(grpc.aio.ServerInterceptor):
         authorization: str | None = None,
         secret: str | None = None,
     ) -> Identity:
-        """Who shows these: the identity in a certificate, an authorization header, the secret.
+        """The identity for the given certificate, authorization header or secret.
 
-        Raises `UnauthenticatedError` for what does not count here. What is shown must count: a
-        caller with a wrong key is not let in as one without.
+        Raises `UnauthenticatedError` if these are not accepted here. A caller with invalid
+        credentials is refused even where one without credentials is allowed.
         """
         if uri is not None or has_certificate:
             return _of_certificate(uri or "")
@@ -105,7 +108,7 @@ class Gate(grpc.aio.ServerInterceptor):
         raise UnauthenticatedError(f"{self.listener}: {self._wanted()}")
 
     def check(self, method: str, identify: Callable[[], Identity]) -> None:
-        """Of the gRPC method `/service/name`: see `admit`."""
+        """Check a call of the gRPC method `/service/name`: see `admit`."""
         if method in GRPC_OPEN or (self._is_private and method in GRPC_LOCAL):
             return
         roles = GRPC_ROLES.get(method, frozenset())
@@ -114,9 +117,10 @@ class Gate(grpc.aio.ServerInterceptor):
     def admit(
         self, name: str, roles: Collection[Role], identify: Callable[[], Identity]
     ) -> Identity:
-        """The caller that `identify` returns, if he has one of these roles.
+        """The caller that `identify` returns, if it has one of these roles.
 
-        Raises `UnauthenticatedError` or `PermissionDeniedError`, and counts it under `name`.
+        Raises `UnauthenticatedError` or `PermissionDeniedError`, and counts the refusal under
+        `name`.
         """
         try:
             caller = identify()
@@ -139,7 +143,8 @@ class Gate(grpc.aio.ServerInterceptor):
         certificate: Mapping[str, Any] | None,
         headers: Mapping[str, str],
     ) -> Identity:
-        """See `admit`. `certificate` is the caller's, as `ssl` decodes it; None: he showed none."""
+        """See `admit`. `certificate` is the caller's, as `ssl` decodes it; None if there is
+        none."""
 
         def identify() -> Identity:
             return self.identify(
@@ -165,8 +170,8 @@ class Gate(grpc.aio.ServerInterceptor):
         return guarded
 
     def _guard(self, method: str, handler: Handler) -> Handler:
-        """`handler` behind the check. Handlers are streams of messages whatever their method is, so
-        that none is read before (`twolane.rpc.handlers`)."""
+        """Wrap `handler` with the check. All our handlers are streaming ones, so that gRPC reads no
+        message before the check (`twolane.rpc.handlers`)."""
         assert handler.stream_stream is not None, f"{method} is not of twolane.rpc.handlers"
         serve = handler.stream_stream
 
@@ -186,7 +191,7 @@ class Gate(grpc.aio.ServerInterceptor):
         )
 
     def _wanted(self) -> str:
-        """What would count here."""
+        """Which credentials would be accepted here, for an error message."""
         if not self._is_private:
             return "show a certificate" + (" or an API key" if self._keys else "")
         if self._keys is not None:
@@ -211,7 +216,8 @@ _NO_METHOD: Handler = grpc.stream_stream_rpc_method_handler(_abort_no_method)
 
 
 def _of_certificate(uri: str) -> Identity:
-    """Raises `UnauthenticatedError` where a certificate names no role of ours."""
+    """The identity in a certificate. Raises `UnauthenticatedError` if it names none of our
+    roles."""
     try:
         return parse_identity(uri)
     except ValueError as error:
@@ -227,7 +233,7 @@ def _bearer(authorization: str) -> str:
 
 
 def _metadata(context: Context) -> dict[str, str]:
-    """What callers show in metadata; of a key that comes twice, the first."""
+    """The credentials in a call's metadata; the first value of a key that occurs twice."""
     shown: dict[str, str] = {}
     for key, value in context.invocation_metadata() or ():
         if key in (AUTHORIZATION, METADATA_KEY) and isinstance(value, str):

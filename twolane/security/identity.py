@@ -1,4 +1,4 @@
-"""Identities: who is at the other end of a call."""
+"""Identities: who makes a call."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _PART = re.compile(r"[A-Za-z0-9._-]{1,100}")  # what SPIFFE takes, and file name
 class Role(StrEnum):
     """What a caller is. A certificate names one role; each method lists the roles that may call it.
 
-    `LOCAL` is a process of this cluster on this machine that showed the cluster's secret: it may do
-    what routers, workers, agents and controllers may.
+    `LOCAL` is a process of this cluster on this machine that presented the cluster's secret. It may
+    call what routers, workers, agents and controllers may call.
     """
 
     ROUTER = "router"
@@ -31,7 +31,7 @@ class Role(StrEnum):
 class Identity:
     """A caller: its role and its name (a worker's id, a node's name, a person, an API key's id).
 
-    `tenant` is set for clients only; "" is the tenant of clients that showed neither a key nor a
+    `tenant` is set for clients only. It is "" for clients that presented neither a key nor a
     certificate, which is allowed on loopback only.
     """
 
@@ -40,19 +40,19 @@ class Identity:
     tenant: str = ""
 
     def __str__(self) -> str:
-        """For logs and audit events: `worker/decode-0`, `client/acme/key-1`."""
+        """The form in logs and audit events: `worker/decode-0`, `client/acme/key-1`."""
         return "/".join(part for part in (self.role.value, self.tenant, self.name) if part)
 
     @property
     def uri(self) -> str:
-        """As a certificate carries it: `spiffe://twolane/worker/decode-0`."""
+        """The form in a certificate: `spiffe://twolane/worker/decode-0`."""
         return _TRUST + str(self)
 
 
 def parse_identity(text: str) -> Identity:
-    """Of `worker/decode-0` or `client/acme/alice`, with or without `spiffe://twolane/`.
+    """Parse `worker/decode-0` or `client/acme/alice`, with or without `spiffe://twolane/`.
 
-    Raises ValueError for anything else. `LOCAL` is no role of certificates.
+    Raises ValueError for anything else. `LOCAL` cannot be the role of a certificate.
     """
     role, *names = text.removeprefix(_TRUST).split("/")
     roles = [each.value for each in Role if each is not Role.LOCAL]

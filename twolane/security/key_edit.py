@@ -1,5 +1,5 @@
-"""Changes to a file of keys: a key more, a key revoked. The file is replaced whole, readable by its
-owner alone; two who change it at once wait for each other."""
+"""Edits a key file: adds or revokes a key. The file is replaced atomically and only its owner can
+read it; concurrent edits wait for each other."""
 
 from __future__ import annotations
 
@@ -39,10 +39,9 @@ def create_key(
     expires_in: timedelta | None = None,
     limits: dict[str, Any] | None = None,
 ) -> tuple[str, ApiKey]:
-    """Add a key, and the file if there is none. Returns the key as its client shows it, which is
-    nowhere else, and what the file holds of it. `limits` are fields of `TenantLimits` to set for
-    the tenant; others stay. Raises `KeyFileError`, and `msgspec.ValidationError` for a value out of
-    its bound."""
+    """Add a key; create the file if it is missing. Returns the key for the client, which is stored
+    nowhere, and its entry in the file. `limits` are the fields of `TenantLimits` to change for the
+    tenant. Raises `KeyFileError`, and `msgspec.ValidationError` for a value out of its bounds."""
     now = datetime.now(UTC).replace(microsecond=0)
     key_id, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
     key = _checked(
@@ -66,8 +65,8 @@ def create_key(
 
 
 def revoke_key(path: Path, key_id: str) -> ApiKey:
-    """Returns the key as it is now. Raises `KeyFileError`, and `InvalidRequestError` if it is not
-    there."""
+    """Revoke a key and return its new entry. Raises `KeyFileError`, and `InvalidRequestError` if
+    there is no such key."""
     with _changing(path) as write:
         ring = read_keys(path)
         key = ring.by_id().get(key_id)
@@ -101,7 +100,7 @@ class _Writer:
 
 @contextmanager
 def _changing(path: Path) -> Iterator[_Writer]:
-    """Hold the folder's lock: the file itself is replaced."""
+    """Hold a lock on the folder, because the file itself is replaced."""
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
@@ -111,5 +110,5 @@ def _changing(path: Path) -> Iterator[_Writer]:
 
 
 def _checked(value: Any) -> Any:
-    """A struct's constructor checks nothing; reading one does."""
+    """Validate a struct by encoding and decoding it: its constructor validates nothing."""
     return msgspec.convert(msgspec.to_builtins(value), type(value))

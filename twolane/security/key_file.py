@@ -1,4 +1,4 @@
-"""A server's view of its file of keys: read again when it changes, kept when it breaks."""
+"""A server's copy of its key file: reread when the file changes, kept when the file is invalid."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _Stamp = tuple[int, int, int, int]
 
 
 class KeyFile:
-    """Call `refresh` now and then, on any thread. A file that cannot be used any more changes
-    nothing but the log: what was read last still holds."""
+    """Call `refresh` regularly, on any thread. If the file becomes invalid, that is logged and the
+    keys read last stay in force."""
 
     def __init__(self, path: Path) -> None:
-        """Raises `KeyFileError` if it cannot be used."""
+        """Read the file. Raises `KeyFileError` if it cannot be used."""
         self.path = path
         self._seen = _stamp(path)
         self._take()
 
     def identity(self, shown: str) -> Identity:
-        """Who shows this key. Raises `UnauthenticatedError`."""
+        """The identity of the caller with this key. Raises `UnauthenticatedError`."""
         key = find_key(self._keys, shown, datetime.now(UTC))
         return Identity(key.role, key.id, key.tenant)
 
@@ -35,12 +35,12 @@ class KeyFile:
         return self._limits.get(tenant, NO_LIMITS)
 
     def is_active(self, key_id: str) -> bool:
-        """Whether that key would be accepted now."""
+        """Whether the key with that id would be accepted now."""
         key = self._keys.get(key_id)
         return key is not None and key.state(datetime.now(UTC)) == "active"
 
     def refresh(self) -> frozenset[str]:
-        """Read the file if it has changed. Returns the ids of keys that no longer count by it."""
+        """Reread the file if it has changed. Returns the ids of keys that are no longer valid."""
         stamp = _stamp(self.path)
         if stamp == self._seen:
             return frozenset()
@@ -60,7 +60,7 @@ class KeyFile:
 
 
 def _stamp(path: Path) -> _Stamp | None:
-    """Different when the file has changed; None: it cannot be looked at."""
+    """A value that differs when the file has changed; None if the file cannot be accessed."""
     try:
         found = os.stat(path)
     except OSError:

@@ -1,6 +1,6 @@
-"""API keys: what a client shows, and the file that holds what a server must know of each.
+"""API keys: what a client presents, and the file with what a server must know about each key.
 
-    tl_<id>_<secret>       shown by a client, as `authorization: Bearer tl_…`
+    tl_<id>_<secret>       sent by a client as `authorization: Bearer tl_…`
 
     keys:                  keys.yaml
     - id: 3f9a2c71d04b
@@ -10,8 +10,8 @@
     tenants:
       acme: {weight: 2, requests_per_s: 10, tokens_per_min: 600000, concurrent: 64}
 
-A secret is 256 random bits, so its plain SHA-256 says nothing about it. A tenant that has no entry
-under `tenants` has no quota.
+A secret is 256 random bits, so its plain SHA-256 reveals nothing about it. A tenant without an
+entry under `tenants` has no quota.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class KeyFileError(Exception):
-    """The file of keys cannot be used. The message names the file, the place and the fault."""
+    """The key file cannot be used. The message has the file, the field and the error."""
 
 
 class TenantLimits(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
 ):
-    """A tenant's share and its quotas; None is no quota.
+    """A tenant's share and its quotas; None: no quota.
 
-    `weight` is its part of a full cluster, compared with other tenants'. `tokens_per_min` counts
-    prompts and answers; `concurrent` counts requests that wait or run. Requests beyond
-    `max_priority` are refused: tenants share within a priority only.
+    `weight` is its share of a full cluster, relative to other tenants'. `tokens_per_min` counts
+    prompts and answers; `concurrent` counts waiting and running requests. Requests above
+    `max_priority` are refused, because tenants take turns only within a priority.
     """
 
     weight: Positive = 1.0
@@ -63,8 +63,9 @@ class TenantLimits(
 class ApiKey(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
 ):
-    """What a server knows of a key. `sha256` is of its secret, in lower-case hexadecimal. Clients
-    have a tenant, viewers and operators have none; there are no keys of other roles."""
+    """A key's entry in the file. `sha256` is the hash of its secret, in lower-case hexadecimal.
+    Keys of clients have a tenant, those of viewers and operators have none; other roles have no
+    keys."""
 
     id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]{1,64}$")]
     tenant: MaybeTenant = ""
@@ -84,7 +85,7 @@ class ApiKey(
 class KeyRing(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
 ):
-    """The contents of a file of keys."""
+    """The contents of a key file."""
 
     keys: tuple[ApiKey, ...] = ()
     tenants: dict[TenantName, TenantLimits] = {}
@@ -94,9 +95,9 @@ class KeyRing(
 
 
 def find_key(keys: dict[str, ApiKey], shown: str, now: datetime) -> ApiKey:
-    """The key of `keys`, by id, that a caller shows. Raises `UnauthenticatedError`: it is
-    malformed, unknown, revoked or expired. What a key is like is told to those alone who have its
-    secret, and an unknown id takes as long as a wrong secret."""
+    """The entry, among `keys` by id, of the key that a caller presents. Raises
+    `UnauthenticatedError` if it is malformed, unknown, revoked or expired. Only a caller with the
+    right secret learns why, and an unknown id takes as long as a wrong secret."""
     prefix, _, rest = shown.partition("_")
     key_id, _, secret = rest.partition("_")
     if prefix != KEY_PREFIX or not key_id or not secret:
@@ -117,13 +118,13 @@ def find_key(keys: dict[str, ApiKey], shown: str, now: datetime) -> ApiKey:
 
 
 def digest(secret: str) -> str:
-    """As files hold it."""
+    """The hash of a secret, as it is stored in key files."""
     return sha256(secret.encode(errors="replace")).hexdigest()
 
 
 def read_keys(path: Path) -> KeyRing:
-    """Raises `KeyFileError`: no such file, no YAML, a field that is unknown, missing or wrong,
-    one id twice."""
+    """Read a key file. Raises `KeyFileError` if it is missing or not YAML, if a field is unknown,
+    missing or invalid, or if an id occurs twice."""
     import yaml  # for those alone that have such a file
 
     try:
@@ -141,7 +142,8 @@ def read_keys(path: Path) -> KeyRing:
 
 
 def fault_of(ring: KeyRing) -> str:
-    """What is wrong with its keys beyond their fields' types; empty: nothing."""
+    """An error in the keys that the types of their fields do not exclude; empty if there is
+    none."""
     seen: set[str] = set()
     for key in ring.keys:
         if key.id in seen:

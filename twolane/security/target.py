@@ -1,9 +1,9 @@
-"""Where a client connects, and what it shows there: from its arguments, the environment, or a
+"""Where a client connects, and with which credentials: from its arguments, the environment, or a
 context.
 
-An endpoint that is named, by argument or in `TWOLANE_ENDPOINT`, goes before the file's current
-context, of which nothing is shown there: a key is for its own cluster. A context that is named, by
-argument or in `TWOLANE_CONTEXT`, is used with what is named beside it.
+An endpoint set by argument or by `TWOLANE_ENDPOINT` takes precedence over the file's current
+context. None of that context's credentials are sent to it, as a key belongs to its own cluster. A
+context set by argument or by `TWOLANE_CONTEXT` is used, with explicit settings overriding its own.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import grpc
@@ -29,6 +29,7 @@ from twolane.config import (
 from twolane.errors import InvalidParameterError, InvalidRequestError
 from twolane.rpc.listen import host_of, is_local
 from twolane.rpc.options import CHANNEL_OPTIONS
+from twolane.security import nobody
 from twolane.security.contexts import Context, read_contexts
 from twolane.security.tls import TlsFiles, TlsFilesError, channel_credentials
 
@@ -39,8 +40,8 @@ Stamp = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """`ca`, `cert` and `key` are paths of PEM files, or empty; without `ca` the connection is
-    plain."""
+    """An endpoint and the credentials for it. `ca`, `cert` and `key` are paths of PEM files, or
+    empty; without `ca` the connection is plain."""
 
     endpoint: str
     ca: str = ""
@@ -48,13 +49,18 @@ class Target:
     key: str = ""
     api_key: str = field(default="", repr=False)
 
+    def each(self) -> list[Target]:
+        """One for every router that the endpoint names."""
+        return [replace(self, endpoint=each) for each in self.endpoint.split(",")]
+
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """Of every call."""
+        """The metadata of every call."""
         return (("authorization", f"Bearer {self.api_key}"),) if self.api_key else ()
 
     def channel(self) -> grpc.aio.Channel:
-        """With the files as they are now. Raises `InvalidRequestError` if they cannot be used."""
+        """A new channel, with the present contents of the files. Raises `InvalidRequestError` if
+        they cannot be used."""
         if not self.ca:
             return grpc.aio.insecure_channel(self.endpoint, options=CHANNEL_OPTIONS)
         if self.cert:
@@ -64,11 +70,12 @@ class Target:
             except TlsFilesError as error:
                 raise InvalidRequestError(str(error), field="cert") from error
         else:
-            credentials = grpc.ssl_channel_credentials(_read(self.ca))
+            credentials = grpc.ssl_channel_credentials(_read(self.ca), nobody.KEY, nobody.CERT)
         return grpc.aio.secure_channel(self.endpoint, credentials, options=CHANNEL_OPTIONS)
 
     def stamp(self) -> Stamp:
-        """Changes when one of the files is replaced; `channel` then has other certificates."""
+        """A value that changes when a file is replaced; a new `channel` then has new
+        certificates."""
         if not self.ca:
             return ()
         try:
@@ -79,7 +86,7 @@ class Target:
 
 
 def find_target(endpoint: str | None, config: ClientConfig) -> Target:
-    """Raises `InvalidRequestError`. May run the context's token_command."""
+    """The target to use. Raises `InvalidRequestError`. May run the context's token_command."""
     named = endpoint or named_endpoint()
     context = _context(config, is_named=bool(named))
     ca, cert, key = (
@@ -127,7 +134,7 @@ def _token(context: Context) -> str:
 
 
 def _is_private(endpoint: str) -> bool:
-    return endpoint.startswith(_UNIX) or is_local(host_of(endpoint))
+    return all(each.startswith(_UNIX) or is_local(host_of(each)) for each in endpoint.split(","))
 
 
 def _read(path: str) -> bytes:

@@ -26,6 +26,7 @@ from typing import Any
 import grpc
 
 from twolane.rpc.log_rate import LogRate
+from twolane.security import nobody
 from twolane.security.identity import Role
 
 log = logging.getLogger(__name__)
@@ -70,15 +71,18 @@ def check_files(files: TlsFiles) -> None:
     _read(files)
 
 
-def server_credentials(files: TlsFiles, *, asks_for_certificates: bool) -> grpc.ServerCredentials:
-    """For one `add_secure_port`: gRPC asks each server for changes. A server that asks for
-    certificates ends every handshake without one; gRPC has no server that takes both kinds of
-    callers. Raises `TlsFilesError`."""
+def server_credentials(
+    files: TlsFiles, *, certificate: ssl.VerifyMode = ssl.CERT_REQUIRED
+) -> grpc.ServerCredentials:
+    """For one `add_secure_port`: gRPC asks each server for changes. `certificate`: whether callers
+    must show one, may, or are not asked. gRPC ends every handshake without one that it asks for, so
+    where they may, those who have none show `nobody`'s. Raises `TlsFilesError`."""
     watched = _Watched(files)
+    others = b"\n" + nobody.CERT if certificate is ssl.CERT_OPTIONAL else b""
 
     def configuration() -> Any:
         return grpc.ssl_server_certificate_configuration(
-            [(watched.pem.key, watched.pem.cert)], watched.pem.ca
+            [(watched.pem.key, watched.pem.cert)], watched.pem.ca + others
         )
 
     def fetch() -> Any:
@@ -86,7 +90,7 @@ def server_credentials(files: TlsFiles, *, asks_for_certificates: bool) -> grpc.
         return configuration() if watched.try_refresh() else None
 
     return grpc.dynamic_ssl_server_credentials(
-        configuration(), fetch, require_client_authentication=asks_for_certificates
+        configuration(), fetch, require_client_authentication=certificate is not ssl.CERT_NONE
     )
 
 

@@ -1,4 +1,4 @@
-"""Is the extra `[serve]` installed? Asked before a process is started that needs it."""
+"""Checks, before a process is started that needs it, whether the extra `[serve]` is installed."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ MODEL_MODULES = ("safetensors", "torch")  # a fake engine does without
 
 
 def missing_for_serving(launcher: str | None, engine: str | None = None) -> str | None:
-    """What to tell the user, or None. Ray is needed by its own launcher alone; which that is may
-    stand in a file that is not read yet: None."""
+    """A message for the user if packages are missing, or None. Ray is needed only by its launcher.
+    A `launcher` of None means that a file, not read yet, may set it."""
     needed = [*SERVE_MODULES]
     needed += MODEL_MODULES if engine != "fake" else ()
     needed += ("ray",) if launcher == "ray" else ()

@@ -1,4 +1,4 @@
-"""Tokens of a worker's messages, one by one, for tests and doubles."""
+"""Splits a worker's messages into single tokens, for tests and test doubles."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from twolane.v1 import sampling_pb2, worker_pb2
 
 @dataclass(frozen=True, slots=True)
 class HeardToken:
-    """One token, and as what it was told."""
+    """One token, and the kind of message that it came in."""
 
     role: worker_pb2.Role
     row: int
@@ -22,7 +22,7 @@ class HeardToken:
 
 
 def heard(told: Iterable[worker_pb2.TokenColumns]) -> list[HeardToken]:
-    """In the order in which they were told."""
+    """The tokens in the order in which they were sent."""
     return [
         HeardToken(columns.role, row, index, token_id, finish_reason, logprobs)
         for columns in told

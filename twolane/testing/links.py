@@ -1,4 +1,4 @@
-"""`Link` over memory, with latency and cuts: the double of a gRPC stream for virtual time."""
+"""`Link` over memory, with latency and breaks: a test double of a gRPC stream, for virtual time."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ InT = TypeVar("InT")
 class MemoryLink(Generic[OutT, InT]):
     """One end of a pair made by `link_pair`. Delivers in order after `latency_s`.
 
-    `break_now(why)` on either end is what a reset stream looks like: messages on their way are lost
-    and both ends learn of it after the latency.
+    `break_now(why)` on either end acts like a reset stream: messages in flight are lost, and both
+    ends see the break after the latency.
     """
 
     def __init__(self, latency_s: float) -> None:

@@ -38,10 +38,10 @@ LAST_WORDS_S = 5.0
 class LocalCluster:
     """Made by `start_local`; every method may be called from any thread.
 
-    `endpoint` (host:port) is for twolane's clients; others come in at
-    `http://<http_endpoint>/v1`, operators at `admin_endpoint` (unix:PATH). `events` is what the
-    launcher told so far, oldest first: dicts with `kind` (starting, started, ready, died,
-    restarting, fenced, failed, stopping, stopped), `name`, `epoch`, `pid`, `text`.
+    `endpoint` (host:port) is for twolane's clients; HTTP clients use `http://<http_endpoint>/v1`,
+    and operators `admin_endpoint` (unix:PATH). `events` are the launcher's events so far, oldest
+    first: dicts with `kind` (starting, started, ready, died, restarting, fenced, failed, stopping,
+    stopped), `name`, `epoch`, `pid`, `text`.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
@@ -177,16 +177,17 @@ def start_local(
     start_timeout_s: float = 90.0,
     **options: Option,
 ) -> Iterator[LocalCluster]:
-    """A cluster that answers, on a free port; it is stopped at the end of the block.
+    """Start a cluster on a free port, and yield it when it answers. It is stopped at the end of the
+    block.
 
     `model`: None for the bundled one, a directory, or an id of the Hugging Face Hub. Without
     counts: one prefill and one decode worker. `topology`: a YAML file, or a name that `twolane up`
-    knows; what else is given changes it. `launcher`: "process" or "ray"; None is the topology's, or
+    knows; the other arguments override it. `launcher`: "process" or "ray"; None: the topology's, or
     "process" without one. `engine`: "model", or "fake" for quick nonsense. `options` are those of
     `twolane up`: page_tokens=16, exact=True, transport=["tcp"], lease_s=3.0, …
 
-    Raises `UnavailableError` with the launcher's own words if it does not start, or with the
-    command that installs what is missing.
+    Raises `UnavailableError` with the launcher's message if the cluster does not start, or with the
+    command that installs missing packages.
     """
     if launcher is None and topology is None:
         launcher = "process"

@@ -1,11 +1,11 @@
-"""An asyncio event loop whose clock jumps: hours of timeouts pass in milliseconds, in order.
+"""An asyncio event loop with a virtual clock: hours of timeouts pass in milliseconds, in order.
 
     with virtual_time_runner() as runner:
         runner.run(main())
 
-`loop.time()` starts at 0 and moves only when every task waits; then it jumps to the next timer.
-When every task waits and no timer is set, the program can never go on: `DeadlockError`.
-Nothing here may use threads or sockets: they do not live in virtual time.
+`loop.time()` starts at 0 and advances only when every task waits; then it jumps to the next timer.
+If every task waits and no timer is set, the program can never continue: `DeadlockError`.
+Code that runs on it may use neither threads nor sockets, as these run in real time.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 
 
 class DeadlockError(AssertionError):
-    """Every task waits for something that nobody will ever do."""
+    """Every task waits, and no timer is set that could wake one."""
 
 
 class _JumpingSelector(selectors.BaseSelector):
-    """Reports no I/O, ever; a wait of t seconds moves the clock by t at once."""
+    """A selector that reports no I/O. Waiting t seconds advances the clock by t at once."""
 
     def __init__(self) -> None:
         self._keys: dict[Any, selectors.SelectorKey] = {}

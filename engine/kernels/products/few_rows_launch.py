@@ -7,9 +7,9 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from twolane.engine.kernels.box_layout import box_layout
 from twolane.engine.kernels.launch import launch
-from twolane.engine.kernels.products.few_rows import rows_with_padding
 from twolane.engine.kernels.products.few_rows_hopper import streamed_kernel
 from twolane.engine.kernels.products.few_rows_plan import FewRowsConfig
+from twolane.engine.kernels.products.row_padding import rows_with_padding
 
 _FETCH_REGISTERS = 24
 

@@ -23,7 +23,7 @@ from twolane.errors import TwolaneError
 from twolane.router.background import Background
 from twolane.router.deliveries import Delivery
 from twolane.router.doors.http.call_id import HEADER, answer_ids
-from twolane.router.doors.http.choice import Choice
+from twolane.router.doors.http.choices.choice import Choice
 from twolane.router.doors.http.chunk_writer import chunk_writer_of
 from twolane.router.doors.http.errors import error_body
 from twolane.router.doors.http.event_stream import EventStream

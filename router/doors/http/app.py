@@ -18,9 +18,9 @@ from twolane.router.config import HttpConfig
 from twolane.router.doors.http.answering import Answering
 from twolane.router.doors.http.call_id import take_call_id
 from twolane.router.doors.http.caller import caller_of
-from twolane.router.doors.http.chat import ChatMessage
 from twolane.router.doors.http.chat_request import parse_chat
-from twolane.router.doors.http.completion import Completion
+from twolane.router.doors.http.choices.chat import ChatMessage
+from twolane.router.doors.http.choices.completion import Completion
 from twolane.router.doors.http.completion_request import parse_completion
 from twolane.router.doors.http.concurrency_limit import ConcurrencyLimit
 from twolane.router.doors.http.errors import on_bug, on_disconnect, on_http_error, on_twolane_error

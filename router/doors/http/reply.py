@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from twolane.router.doors.http.choice import Choice
+from twolane.router.doors.http.choices.choice import Choice
 from twolane.router.doors.http.request import StreamOptions
 from twolane.router.requests.piece import Piece
 

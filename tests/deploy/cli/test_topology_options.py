@@ -9,8 +9,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+from click.testing import CliRunner
 
 from twolane import ClusterStatus
+from twolane.deploy.cli.up_command import up as up_command
 from twolane.testing import LocalCluster, start_local
 
 
@@ -126,15 +128,23 @@ def test_a_printed_topology_is_a_file_that_starts_the_same() -> None:
         ("pools: [{role: both, page: 5}]", [], 1, "t.yaml:1: there is no field page; did you mean"),
         ("pools: [{role: both}]", ["--decode", "2"], 2, "leave --decode out, or edit the file"),
         ("pools: [{role: both}]", ["--launcher", "slurm"], 2, "'slurm' is not one of 'ray', 'pro"),
-        ("pools: [{role: both, pages: 2}]", ["--launcher", "process"], 1, "is too small to answer"),
     ],
 )
-def test_what_is_wrong_is_told_in_the_terminal(
+def test_what_is_wrong_with_a_file_or_its_options_is_told(
     text: str, arguments: list[str], code: int, message: str, tmp_path: Path
 ) -> None:
+    """Nothing is started, so that the command may run in this process."""
     (tmp_path / "t.yaml").write_text(text)
-    done = up("--topology", str(tmp_path / "t.yaml"), "--port", "0", *arguments)
-    assert (done.returncode, message in done.stderr) == (code, True), done.stderr
+    options = ["--topology", str(tmp_path / "t.yaml"), "--port", "0", *arguments]
+    done = CliRunner().invoke(up_command, options, obj=tmp_path)
+    assert (done.exit_code, message in done.stderr) == (code, True), done.stderr
+    assert isinstance(done.exception, SystemExit)
+
+
+def test_a_terminal_shows_why_a_worker_of_a_file_cannot_start(tmp_path: Path) -> None:
+    (tmp_path / "t.yaml").write_text("pools: [{role: both, pages: 2, engine: fake}]")
+    done = up("--topology", str(tmp_path / "t.yaml"), "--port", "0", "--launcher", "process")
+    assert (done.returncode, "is too small to answer" in done.stderr) == (1, True), done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -39,6 +39,15 @@ def test_a_node_that_gets_no_worker_gets_no_agent_but_the_routers_does() -> None
     ]
 
 
+def test_gpus_of_one_name_on_two_hosts_are_two() -> None:
+    cluster = cluster_with(model_with(device="cuda"), prefill=1, decode=1)
+    plan = planned("x", cluster, nodes(1, 1), share=False)
+    assert [(h.agent.host_name, h.seats, h.n_gpus) for h in plan.hosts] == [
+        ("a", 1, 1),
+        ("b", 1, 1),
+    ]
+
+
 def test_the_first_port_of_the_range_is_the_agents() -> None:
     cluster = replace(cluster_with(FAKE, colocated=1), ports="7300-7399")
     assert planned("x", cluster, nodes(0), share=False).hosts[0].agent.port == 7300

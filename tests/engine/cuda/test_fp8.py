@@ -49,7 +49,13 @@ def assert_close(ours: list[SampledToken], theirs: list[SampledToken], bound: fl
 
 
 @pytest.mark.parametrize(
-    ("family", "chunk_tokens"), [("llama", 40), ("mistral", 40), ("qwen3", 40), ("mistral", 31)]
+    ("family", "chunk_tokens"),
+    [
+        pytest.param("llama", 40, marks=pytest.mark.soak),  # qwen3 is it with norms besides
+        ("mistral", 40),
+        ("qwen3", 40),
+        ("mistral", 31),
+    ],
 )
 def test_answers_over_fp8_pages_are_those_of_keys_and_values_rounded_to_them(
     family: str,

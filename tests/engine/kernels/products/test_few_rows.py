@@ -7,7 +7,7 @@ pytest.importorskip("triton")
 import torch
 
 from tests.engine.kernels.general_skinny import general_skinny
-from twolane.engine.kernels.products.few_rows import PartialSums, padded_empty, rows_with_padding
+from twolane.engine.kernels.products.few_rows import PartialSums
 from twolane.engine.kernels.products.few_rows_plan import (
     PARTIAL_VALUES,
     RING_BYTES,
@@ -17,6 +17,7 @@ from twolane.engine.kernels.products.few_rows_plan import (
     pad_rows,
     tiles_for,
 )
+from twolane.engine.kernels.products.row_padding import padded_empty, rows_with_padding
 from twolane.engine.kernels.rows.silu import reference_silu_mul
 from twolane.engine.kernels.testing import relative_error
 

@@ -11,8 +11,8 @@ import pytest
 
 from tests.router.http.asking import CHAT_PATH, PATH, chat_events, decoded, http_cluster
 from twolane.router.config import HttpConfig, LimitsConfig, RouterConfig, ServerConfig
-from twolane.router.doors.http.chat import ChatMessage
 from twolane.router.doors.http.chat_request import ChatRequest, Message
+from twolane.router.doors.http.choices.chat import ChatMessage
 from twolane.router.doors.http.request import StreamOptions
 from twolane.router.requests.piece import Piece
 from twolane.router.testing.client import ask

@@ -9,7 +9,7 @@ import pytest
 
 from tests.router.http.asking import PATH, http_cluster
 from tests.router.tokenizer_kinds import random_texts, write_tokenizer
-from twolane.router.doors.http.logprobs import Logprobs
+from twolane.router.doors.http.choices.logprobs import Logprobs
 from twolane.router.requests.piece import Piece
 from twolane.router.text.codec import TextCodec
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from twolane.router.doors.http.choice import Choice, to_json
+from twolane.router.doors.http.choices.choice import Choice, to_json
+from twolane.router.doors.http.choices.logprobs import Logprobs
 from twolane.router.doors.http.completion_request import CompletionRequest
-from twolane.router.doors.http.logprobs import Logprobs
 from twolane.router.requests.piece import Piece
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from twolane.router.doors.http.chat_request import ChatRequest
-from twolane.router.doors.http.choice import Choice, to_json
-from twolane.router.doors.http.logprobs import chat_logprobs
+from twolane.router.doors.http.choices.choice import Choice, to_json
+from twolane.router.doors.http.choices.logprobs import chat_logprobs
 from twolane.router.requests.piece import Piece
 
 

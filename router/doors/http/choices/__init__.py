@@ -1,0 +1,1 @@
+"""Answers of a call in OpenAI's shapes: completions, chat, log-probabilities."""

@@ -1,0 +1,252 @@
+"""An answer outlives its router: the SDK goes on at another one, with nothing lost or doubled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+
+from twolane.aclient import AsyncClient
+from twolane.errors import InternalError, UnavailableError
+from twolane.v1 import inference_pb2, inference_pb2_grpc, sampling_pb2
+
+N_TOKENS = 8
+TOKENS = [100 + index for index in range(N_TOKENS)]
+TEXT = "".join(f"é{index} " for index in range(N_TOKENS))
+SECRET = b"0123456789abcdef"
+C = grpc.StatusCode
+
+
+class RouterDouble(inference_pb2_grpc.InferenceServiceServicer):
+    """Answers `TOKENS`. `breaks_after` tokens it aborts with UNAVAILABLE, as a call ends whose
+    router is killed; None: never. `resume_fails` are the codes of the next Resumes."""
+
+    def __init__(self) -> None:
+        self.address = ""
+        self.breaks_after: int | None = None
+        self.moves_after: int | None = None
+        self.knows_resume = True
+        self.tokens = list(TOKENS)
+        self.resume_fails: list[grpc.StatusCode] = []
+        self.overlap = 0  # tokens that a Resume tells once more
+        self.generates: list[inference_pb2.GenerateRequest] = []
+        self.resumes: list[inference_pb2.ResumeRequest] = []
+        self.cancels: list[str] = []
+
+    async def Multiplex(self, requests: Any, context: Any) -> None:
+        await context.abort(C.UNIMPLEMENTED, "Method not found!")
+
+    async def Generate(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        self.generates.append(request)
+        if self.breaks_after == -1:
+            await context.abort(C.UNAVAILABLE, "Socket closed")
+        yield self._first(request.request_id or "drawn")
+        n_known = len(request.resume.token_ids)
+        async for response in self._tokens(n_known, n_known, context):
+            yield response
+
+    async def Resume(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        self.resumes.append(request)
+        if not self.knows_resume:
+            await context.abort(C.UNIMPLEMENTED, "Method not found!")
+        if self.resume_fails:
+            await context.abort(self.resume_fails.pop(0), "no")
+        yield self._first("drawn")
+        known = request.n_tokens
+        async for response in self._tokens(known - self.overlap, known, context):
+            yield response
+
+    async def Cancel(self, request: Any, context: Any) -> Any:
+        self.cancels.append(request.request_id)
+        return inference_pb2.CancelResponse(found=False)
+
+    def _first(self, request_id: str) -> Any:
+        return inference_pb2.GenerateResponse(
+            request_id=request_id, seed=7, submission_id="sub", resume_token=SECRET
+        )
+
+    async def _tokens(self, first: int, n_known: int, context: Any) -> AsyncIterator[Any]:
+        for index in range(first, N_TOKENS):
+            if index == self.breaks_after:
+                await context.abort(C.UNAVAILABLE, "Socket closed")
+            if index == self.moves_after:
+                yield inference_pb2.GenerateResponse(moved=True)
+                return
+            token = inference_pb2.Token(index=index, token_id=self.tokens[index])
+            text = f"é{index} " if index >= n_known else ""
+            yield inference_pb2.GenerateResponse(tokens=[token], text=text)
+        yield inference_pb2.GenerateResponse(
+            finish_reason=sampling_pb2.FINISH_REASON_LENGTH,
+            ledger=sampling_pb2.Ledger(output_tokens=N_TOKENS),
+        )
+
+
+@asynccontextmanager
+async def two_routers() -> AsyncIterator[tuple[AsyncClient, RouterDouble, RouterDouble]]:
+    """The client's next request goes to the first."""
+    async with AsyncExitStack() as stack:
+        routers = []
+        for _ in range(2):
+            server, router = grpc.aio.server(), RouterDouble()
+            inference_pb2_grpc.add_InferenceServiceServicer_to_server(router, server)
+            router.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+            await server.start()
+            stack.push_async_callback(server.stop, None)
+            routers.append(router)
+        one, other = routers
+        client = AsyncClient(f"{one.address},{other.address}")
+        client._doors._at = 1
+        yield await stack.enter_async_context(client), one, other
+
+
+async def check_whole(client: AsyncClient, **options: Any) -> None:
+    answer = await client.generate(token_ids=[1], **options)
+    assert list(answer.token_ids) == TOKENS
+    assert [token.index for token in answer.tokens] == list(range(N_TOKENS))
+    assert answer.text == TEXT
+
+
+@pytest.mark.parametrize("after", [0, 1, 5])
+async def test_an_answer_whose_router_is_lost_goes_on_at_another(after: int) -> None:
+    async with two_routers() as (client, one, other):
+        one.breaks_after = after
+        await check_whole(client)
+        (resume,) = other.resumes
+        assert (resume.submission_id, resume.resume_token) == ("sub", SECRET)
+        assert (resume.takeover, resume.n_tokens) == (1, after)
+        assert resume.n_text_bytes == len("".join(f"é{n} " for n in range(after)).encode())
+        assert not other.generates
+
+
+async def test_routers_that_are_lost_in_turn_count_the_takeovers_up() -> None:
+    async with two_routers() as (client, one, other):
+        one.breaks_after, other.breaks_after = 2, 4
+        stream = client.stream(token_ids=[1])
+        for _ in range(3):
+            await anext(stream)
+        one.breaks_after = None
+        answer = await stream.completion()
+        assert list(answer.token_ids) == TOKENS
+        assert [(r.takeover, r.n_tokens) for r in other.resumes + one.resumes] == [(1, 2), (2, 4)]
+
+
+async def test_a_router_that_breaks_each_time_is_asked_with_pauses() -> None:
+    async with two_routers() as (client, one, other):
+        one.breaks_after = other.breaks_after = 3
+        with pytest.raises(UnavailableError):
+            await client.generate(token_ids=[1], timeout_s=0.8)
+        assert 2 <= len(one.resumes) + len(other.resumes) < 12
+
+
+async def test_tokens_that_are_told_again_are_dropped() -> None:
+    async with two_routers() as (client, one, other):
+        one.breaks_after, other.overlap = 5, 3
+        await check_whole(client)
+
+
+async def test_another_token_at_a_known_index_is_an_error() -> None:
+    async with two_routers() as (client, one, other):
+        one.breaks_after, other.overlap = 5, 3
+        other.tokens[3] = 999
+        with pytest.raises(InternalError, match="token 3 of the answer is 999; it was 103"):
+            await client.generate(token_ids=[1])
+
+
+async def test_an_answer_that_no_worker_has_is_asked_for_again_behind_what_is_here() -> None:
+    async with two_routers() as (client, one, other):
+        one.breaks_after, other.resume_fails = 3, [C.NOT_FOUND]
+        await check_whole(client, max_tokens=N_TOKENS, request_id="mine")
+        (again,) = other.generates
+        assert list(again.resume.token_ids) == TOKENS[:3]
+        assert again.resume.takeover == 1
+        assert again.resume.n_text_bytes == len("é0 é1 é2 ".encode())
+        assert (again.request_id, again.sampling.seed) == ("mine", 7)
+        assert again.sampling.max_tokens == N_TOKENS
+
+
+async def test_who_is_told_that_another_takeover_came_first_counts_on() -> None:
+    async with two_routers() as (client, one, other):
+        one.breaks_after = 3
+        one.resume_fails = other.resume_fails = [C.ABORTED, C.UNAVAILABLE]
+        stream = client.stream(token_ids=[1])
+        await anext(stream)
+        await anext(stream)
+        await anext(stream)
+        one.breaks_after = None
+        answer = await stream.completion()
+        assert list(answer.token_ids) == TOKENS
+        takeovers = sorted(resume.takeover for resume in one.resumes + other.resumes)
+        assert takeovers == [1, 2, 3]
+
+
+async def test_a_request_that_was_lost_before_it_began_is_sent_again_under_its_label() -> None:
+    async with two_routers() as (client, one, other):
+        one.breaks_after = -1
+        await check_whole(client, request_id="mine")
+        assert [request.request_id for request in other.generates] == ["mine"]
+        assert not other.resumes
+
+
+async def test_moved_is_no_error_and_the_answer_goes_on() -> None:
+    async with two_routers() as (client, one, other):
+        one.moves_after = 4
+        await check_whole(client)
+        assert [resume.n_tokens for resume in other.resumes] == [4]
+
+
+async def test_without_any_router_the_deadline_bounds_the_search() -> None:
+    async with two_routers() as (client, one, other):
+        one.breaks_after = 3
+        other.resume_fails = one.resume_fails = [C.UNAVAILABLE] * 1000
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(UnavailableError, match="after 3 tokens"):
+            await client.generate(token_ids=[1], timeout_s=0.7)
+        assert asyncio.get_running_loop().time() - began < 5.0
+
+
+async def test_a_router_of_an_earlier_version_leaves_a_loss_a_loss() -> None:
+    async with two_routers() as (client, one, other):
+        one.breaks_after, other.knows_resume = 3, False
+        with pytest.raises(UnavailableError, match="after 3 tokens; send the request again"):
+            await client.generate(token_ids=[1])
+
+
+async def test_where_there_is_one_router_its_loss_is_told_at_once() -> None:
+    async with two_routers() as (_, one, _), AsyncClient(one.address) as client:
+        one.breaks_after = 3
+        with pytest.raises(UnavailableError, match="after 3 tokens; send the request again"):
+            await client.generate(token_ids=[1])
+        assert not one.resumes
+
+
+async def test_requests_are_spread_and_short_calls_find_a_router_that_answers() -> None:
+    async with two_routers() as (client, one, other):
+        for _ in range(4):
+            await client.generate(token_ids=[1])
+        assert len(one.generates) == len(other.generates) == 2
+        assert not await client.cancel("x")
+        assert one.cancels == other.cancels == ["x"], "it may run at any"
+
+
+async def test_a_router_that_is_not_there_is_passed_by() -> None:
+    async with two_routers() as (_, one, _), AsyncClient(f"127.0.0.1:1,{one.address}") as client:
+        for _ in range(3):
+            await check_whole(client)
+        assert len(one.generates) == 3
+
+
+async def test_a_client_that_gives_up_while_it_looks_for_a_router_gives_up() -> None:
+    async with two_routers() as (client, one, other):
+        one.breaks_after = 3
+        other.resume_fails = one.resume_fails = [C.UNAVAILABLE] * 1000
+        stream = client.stream(token_ids=[1])
+        reading = asyncio.create_task(stream.completion())
+        while len(other.resumes) < 2:
+            await asyncio.sleep(0.01)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading

@@ -1,0 +1,1 @@
+"""Calls of the clients' door, as streams of messages."""

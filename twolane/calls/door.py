@@ -1,0 +1,126 @@
+"""The clients' doors of a cluster: one for each router that is named, or that one has named."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import grpc
+
+from twolane.calls.multiplexed import Multiplexer
+from twolane.rpc.listen import host_of
+from twolane.security.target import Stamp, Target
+from twolane.v1 import inference_pb2_grpc
+
+_CALLS_END_S = 3600.0  # how long calls go on over a channel whose certificate was renewed
+_AVOIDED_S = 1.0  # a router that was lost
+
+
+class Door:
+    """Of one router. Its channel is made when it is first used, on the event loop that runs then,
+    and again when our certificate has been renewed."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.avoided_until = 0.0
+        self._opened: grpc.aio.Channel | None = None
+        self._stamp: Stamp = ()  # of the certificates that the channel has
+        self._replaced: list[asyncio.Task[None]] = []  # channels that end with their calls
+        self._multiplexers: dict[grpc.aio.Channel, Multiplexer] = {}
+
+    @property
+    def channel(self) -> grpc.aio.Channel:
+        stamp = self.target.stamp()
+        channel = self._opened
+        if channel is None or (stamp and stamp != self._stamp):
+            if channel is not None:
+                self._retire(channel)
+            channel = self._opened = self.target.channel()
+            self._stamp = stamp
+        return channel
+
+    @property
+    def inference(self) -> inference_pb2_grpc.InferenceServiceStub:
+        return inference_pb2_grpc.InferenceServiceStub(self.channel)
+
+    @property
+    def multiplexer(self) -> Multiplexer:
+        """Of the channel that takes requests now."""
+        channel, metadata = self.channel, self.target.metadata
+        if channel not in self._multiplexers:
+            stub = inference_pb2_grpc.InferenceServiceStub(channel)
+            self._multiplexers[channel] = Multiplexer(
+                lambda: stub.Multiplex(metadata=metadata),
+                lambda request, left_s: stub.Generate(request, timeout=left_s, metadata=metadata),
+            )
+        return self._multiplexers[channel]
+
+    def avoid(self) -> None:
+        """It was lost: others are asked first for a moment."""
+        self.avoided_until = asyncio.get_running_loop().time() + _AVOIDED_S
+
+    async def has_others(self) -> bool:
+        """Whether its name has several addresses: the channel finds another one by itself."""
+        host = host_of(self.target.endpoint)
+        try:
+            ipaddress.ip_address(host)
+        except ValueError:
+            try:
+                found = await asyncio.get_running_loop().getaddrinfo(host, None)
+            except OSError:
+                return False
+            return len({address[4][0] for address in found if not _is_loopback(address)}) > 1
+        return False
+
+    async def close(self) -> None:
+        for multiplexer in self._multiplexers.values():
+            await multiplexer.close()
+        if self._opened is not None:
+            await self._opened.close()
+        for task in self._replaced:
+            task.cancel()
+        await asyncio.gather(*self._replaced, return_exceptions=True)
+
+    def _retire(self, channel: grpc.aio.Channel) -> None:
+        if channel in self._multiplexers:
+            self._multiplexers[channel].retire()
+        ended = asyncio.create_task(channel.close(_CALLS_END_S), name="replaced-channel")
+        self._replaced = [task for task in self._replaced if not task.done()] + [ended]
+
+
+class Doors:
+    """All of a cluster, as far as a client knows them."""
+
+    def __init__(self, targets: Sequence[Target]) -> None:
+        self.all = [Door(target) for target in targets]
+        self._at = random.randrange(len(self.all))  # clients spread themselves
+
+    def next(self) -> Door:
+        """In turn; of those that were just lost, where there is no other, the one lost first."""
+        now = asyncio.get_running_loop().time()
+        in_turn = [(self._at + nth) % len(self.all) for nth in range(1, len(self.all) + 1)]
+        self._at = min(in_turn, key=lambda at: max(now, self.all[at].avoided_until))
+        return self.all[self._at]
+
+    def learn(self, endpoints: Iterable[str]) -> None:
+        """A router has named these."""
+        known = {door.target.endpoint for door in self.all}
+        like = self.all[0].target
+        fresh = [endpoint for endpoint in endpoints if endpoint not in known]
+        self.all += [Door(replace(like, endpoint=endpoint)) for endpoint in fresh]
+
+    async def may_go_on(self) -> bool:
+        """Whether there may be another router."""
+        return len(self.all) > 1 or await self.all[0].has_others()
+
+    async def close(self) -> None:
+        for door in self.all:
+            await door.close()
+
+
+def _is_loopback(found: tuple[object, ...]) -> bool:
+    address: tuple[str, ...] = found[4]  # type: ignore[assignment]
+    return ipaddress.ip_address(address[0].partition("%")[0]).is_loopback

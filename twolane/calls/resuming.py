@@ -1,0 +1,189 @@
+"""One answer, whichever routers it takes: when its router is lost or says `moved`, another goes on.
+
+    Generate ──> messages … lost ──> next router: Resume{takeover k, what is here} ──> messages …
+                              ▲            │ UNAVAILABLE: the next one, after a pause
+                              └────────────┤ ABORTED: once more, with k + 1
+                                           └ NOT_FOUND: Generate{resume: what is here}
+
+Tokens are told by index: one that is here already is dropped, and must be the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+
+import grpc
+
+from twolane.calls.door import Doors
+from twolane.calls.multiplexed import Call, Messages
+from twolane.errors import InternalError
+from twolane.v1 import inference_pb2
+
+LOST_S = 30.0  # that an answer may be without a router
+_PAUSE_S, _MAX_PAUSE_S = 0.05, 1.0
+_Code = grpc.StatusCode
+
+
+class ResumingCall:
+    """As `MultiplexedCall`. Raises `InternalError` where a router tells another token at an index
+    that is here already."""
+
+    def __init__(
+        self, doors: Doors, request: inference_pb2.GenerateRequest, timeout_s: float | None
+    ) -> None:
+        self._doors = doors
+        self._request = request
+        self._loop = asyncio.get_running_loop()
+        self._due = None if timeout_s is None else self._loop.time() + timeout_s
+        self._door = doors.next()
+        self._call: Call = self._door.multiplexer.start(request, timeout_s)
+        self._messages: Messages = aiter(self._call)
+        self._first: inference_pb2.GenerateResponse | None = None
+        self._token_ids: list[int] = []
+        self._n_text_bytes = 0
+        self.takeovers = 0
+        self._lost_at: float | None = None  # since when nothing new has come
+        self._n_tries = 0  # since then
+        self._has_moved = False
+        self._is_finished = False
+        self._is_cancelled = False
+
+    def __aiter__(self) -> AsyncIterator[inference_pb2.GenerateResponse]:
+        return self
+
+    async def __anext__(self) -> inference_pb2.GenerateResponse:
+        while True:
+            if self._has_moved:
+                self._has_moved = False
+                await self._go_on(None)
+            try:
+                message = await anext(self._messages)
+            except grpc.aio.AioRpcError as error:
+                if self._is_finished or not _is_lost(error):
+                    raise
+                await self._go_on(error)
+                continue
+            if self._take(message):
+                return message
+
+    def cancel(self) -> bool:
+        self._is_cancelled = True
+        return bool(self._call.cancel())
+
+    def done(self) -> bool:
+        return self._call.done()
+
+    async def details(self) -> str | None:
+        return await self._call.details()
+
+    def _take(self, message: inference_pb2.GenerateResponse) -> bool:
+        """Returns whether it says anything new; what is known is taken out of it."""
+        is_first = self._first is None and bool(message.request_id)
+        if is_first:
+            self._first = message
+        self._doors.learn(message.routers)
+        n_known = 0
+        for token in message.tokens:
+            if token.index < len(self._token_ids):
+                self._check_known(token)
+                n_known += 1
+            else:
+                self._token_ids.append(token.token_id)
+        del message.tokens[:n_known]
+        self._n_text_bytes += len(message.text.encode())
+        self._has_moved = message.moved
+        self._is_finished = bool(message.finish_reason)
+        is_news = bool(message.tokens or message.text or message.finish_reason)
+        if is_news:
+            self._lost_at, self._n_tries = None, 0
+        return is_first or is_news
+
+    def _check_known(self, token: inference_pb2.Token) -> None:
+        known = self._token_ids[token.index]
+        if token.token_id != known:
+            raise InternalError(
+                f"after a change of router, token {token.index} of the answer is {token.token_id}; "
+                f"it was {known}",
+                metadata={"index": str(token.index), "takeovers": str(self.takeovers)},
+            )
+
+    async def _go_on(self, error: grpc.aio.AioRpcError | None) -> None:
+        """At another router. Raises `error`, or the last one since, where there is none in time."""
+        if error is not None:
+            self._door.avoid()
+            if not await self._doors.may_go_on():
+                raise error
+        self._lost_at = self._lost_at or self._loop.time()
+        until = self._lost_at + LOST_S
+        if self._due is not None:
+            until = min(until, self._due)
+        while True:
+            pause_s = min(_PAUSE_S * self._n_tries, _MAX_PAUSE_S) * random.uniform(0.5, 1.5)
+            self._n_tries += 1
+            if error is not None and self._loop.time() + pause_s >= until:
+                raise error
+            await asyncio.sleep(pause_s)
+            if self._is_cancelled:
+                raise asyncio.CancelledError
+            self._door = self._doors.next()
+            try:
+                await self._ask()
+                return
+            except grpc.aio.AioRpcError as failed:
+                if failed.code() is _Code.UNIMPLEMENTED and error is not None:
+                    raise error from None  # an old router: what was lost stays so
+                if not _is_lost(failed) and failed.code() is not _Code.ABORTED:
+                    raise
+                if _is_lost(failed):
+                    self._door.avoid()
+                error = failed
+
+    async def _ask(self) -> None:
+        """One router, until it has answered."""
+        door, first = self._door, self._first
+        if first is None:
+            self._listen(door.multiplexer.start(self._request, self._left_s()))
+            return
+        self.takeovers += 1
+        resume = inference_pb2.ResumeRequest(
+            submission_id=first.submission_id,
+            resume_token=first.resume_token,
+            takeover=self.takeovers,
+            n_tokens=len(self._token_ids),
+            n_text_bytes=self._n_text_bytes,
+        )
+        call = door.inference.Resume(resume, timeout=self._left_s(), metadata=door.target.metadata)
+        try:
+            self._take(await anext(aiter(call)))
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not _Code.NOT_FOUND:
+                raise
+            self._listen(door.multiplexer.start(self._again(first), self._left_s()))
+            return
+        self._listen(call)
+
+    def _again(self, first: inference_pb2.GenerateResponse) -> inference_pb2.GenerateRequest:
+        """All of it is lost but what is here."""
+        request = inference_pb2.GenerateRequest()
+        request.CopyFrom(self._request)
+        request.request_id, request.sampling.seed = first.request_id, first.seed
+        request.resume.submission_id = first.submission_id
+        request.resume.resume_token = first.resume_token
+        request.resume.takeover = self.takeovers
+        request.resume.token_ids.extend(self._token_ids)
+        request.resume.n_text_bytes = self._n_text_bytes
+        return request
+
+    def _listen(self, call: Call) -> None:
+        self._call, self._messages = call, aiter(call)
+
+    def _left_s(self) -> float | None:
+        return None if self._due is None else max(0.0, self._due - self._loop.time())
+
+
+def _is_lost(error: grpc.aio.AioRpcError) -> bool:
+    """Whether the router, or the way to it, has gone: another one may answer."""
+    is_reset = error.code() is _Code.INTERNAL and "RST_STREAM" in (error.details() or "")
+    return error.code() is _Code.UNAVAILABLE or is_reset

@@ -156,9 +156,9 @@ class Deliveries:
         self.pressure = Pressure()
         # by the very request: its id is free for another while its client still reads
         self._open: dict[Request, Delivery] = {}
+        self._moved: set[Request] = set()  # whose clients have been told so
         self._held: set[Delivery] = set()
         self._release_timer: asyncio.TimerHandle | None = None
-        self._moved: set[Request] = set()  # whose clients have been told so
 
     def add(self, request: Request, *, resumes: bool = False) -> Delivery:
         delivery = self._open[request] = Delivery(request, self, resumes=resumes)
@@ -186,7 +186,8 @@ class Deliveries:
         self.moved_to = tuple(self.routers()[:-1])
         if not self.moved_to:
             return
-        self.tell(list(self._open))
+        for delivery in list(self._open.values()):
+            delivery.on_news()
         while loop.time() < until and self._is_moving():  # noqa: ASYNC110 - many end, many ways
             await asyncio.sleep(_POLL_S)
 

@@ -156,11 +156,8 @@ class Router:
         *,
         time_left_s: float | None = None,
     ) -> Delivery:
-        """Go on with an answer that another router has begun. Close what is returned.
-
-        Raises `UnknownSubmissionError` where too little of it is left at the workers, and
-        `TakenOverError` where another router has it by a later takeover.
-        """
+        """Go on with an answer that another router has begun. Close what is returned. Raises
+        `UnknownSubmissionError` where too little of it is left, and `TakenOverError`."""
         check_resume(message, caller)
         with self.refusals.noting():
             if self._is_stopping:

@@ -310,6 +310,7 @@ async def routed_cluster(
             cluster.start(f"{roles}{number}", roles)
         while not all(life.router.can_serve() for life in cluster.routers.values()):
             await asyncio.sleep(0.05)
+        await asyncio.sleep(2.5)  # a router that has just begun waits for workers to announce
         yield cluster
         for life in cluster.routers.values():
             if not life.is_dead:

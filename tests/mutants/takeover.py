@@ -5,7 +5,6 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _TAKEOVER = "tests/worker/test_takeover.py::"
-_BACK = _TAKEOVER + "test_router_that_comes_back_after_a_takeover_changes_nothing"
 
 TAKEOVER = (
     Mutant(
@@ -16,7 +15,6 @@ TAKEOVER = (
         (
             _TAKEOVER + "test_of_two_adopters_the_higher_fence_has_it_and_an_equal_one_of_another"
             "_router_not",
-            _BACK + "[in turn-assign next]",
         ),
     ),
     Mutant(
@@ -41,10 +39,7 @@ TAKEOVER = (
         "worker/commands.py",
         "if takeover.is_barred(self._registry, log):",
         "if False:",
-        (
-            _BACK + "[in turn-assign next]",
-            _TAKEOVER + "test_new_attempt_of_another_token_bars_itself_whatever_its_fence",
-        ),
+        (_TAKEOVER + "test_new_attempt_of_another_token_bars_itself_whatever_its_fence",),
     ),
     Mutant(
         "past fence",
@@ -66,9 +61,10 @@ TAKEOVER = (
         "log.hand_to(owner, wanted.fence, now)",
         "pass",
         (
-            _BACK + "[in turn-attach]",
-            _BACK + "[in turn-cancel]",
-            _BACK + "[in turn-retarget]",
+            _TAKEOVER + "test_adopter_goes_on_where_the_first_router_was_which_hears_that_it_was"
+            "_taken",
+            "tests/cluster/test_takeover.py::"
+            "test_killed_routers_answer_goes_on_without_a_new_attempt",
         ),
     ),
     Mutant(

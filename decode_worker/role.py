@@ -26,6 +26,7 @@ from twolane.kvtransfer.receive.receiver import Receiver
 from twolane.refusals import Refusal
 from twolane.v1 import sampling_pb2, worker_pb2
 from twolane.worker.attempts.attempt_id import AttemptId
+from twolane.worker.attempts.owner import Owner
 from twolane.worker.context import WorkerContext
 from twolane.worker.errors import RowRefusedError
 from twolane.worker.finish import GOES_ON
@@ -81,12 +82,19 @@ class DecodeRole:
         self._end(row, _Kind.KIND_FINISHED, reason=reasons.CANCELLED)
         return True
 
-    def judge(self, epoch: int, now: float) -> None:
-        """Report verdicts on the rows fed by prefill worker `epoch`. Running rows have landed."""
+    def judge(self, epoch: int, now: float, *, asks: Owner | None) -> None:
+        """Report verdicts on the rows fed by prefill worker `epoch`. Running rows have landed. What
+        one router suspects ends no row of another's."""
+
+        def concerns(key: Key) -> bool:
+            row = self._waiting.get(AttemptId(key.submission_id, key.attempt))
+            owner = None if row is None else row.log.owner
+            return asks in (None, owner)  # guard: own suspicion
+
         for row in self._running.values():
-            if row.assign.prefill.epoch == epoch:
+            if row.assign.prefill.epoch == epoch and asks in (None, row.log.owner):
                 self._tell(row, _Kind.KIND_LANDED)
-        for verdict in self.receiver.judge(epoch, now):
+        for verdict in self.receiver.judge(epoch, now, concerns):
             waiting = self._waiting.get(AttemptId(verdict.key.submission_id, verdict.key.attempt))
             if waiting is None:
                 continue
@@ -308,5 +316,9 @@ class DecodeRole:
     def report(self, load: worker_pb2.LoadReport, now: float) -> None:
         load.rows = len(self._running)
         load.decode_queue = self.receiver.n_queued
+        holders = self._context.reserve.holders
+        ungranted = [row for row in self._waiting.values() if row.number not in holders]
+        load.expected_rows = len(self._waiting)
+        load.expected_pages = sum(row.n_prompt_pages + self._growth_pages(row) for row in ungranted)
         load.reserved_growth_pages = self._context.reserve.n_promised
         load.fence_wanted.extend(self.receiver.fence_wanted(now))

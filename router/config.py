@@ -69,6 +69,7 @@ class DispatchConfig:
     retarget_wait_s: float = 1.0  # for the prefill worker's RETARGETED or GONE
     move_pause_s: float = 0.5  # between two searches for another place of an unplaced transfer
     attach_wait_s: float = 1.0  # for events that went missing
+    find_wait_s: float = 0.5  # for workers' word on an answer that another router has begun
     ledger_wait_s: float = 0.25  # after the last token, for the workers' figures
     stall_s: float = 300.0  # no news at all of an attempt for so long: it has failed
     retry_delay_s: float = 0.05  # before the second retry; doubles with each, the first is at once

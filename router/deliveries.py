@@ -3,15 +3,17 @@
 dispatcher ──touched──> tell ──> on_news of the request's delivery ──> take ──> one piece
                                                  │
                         block, unblock: the client's transport takes no more for a while
+                        hand_over: it goes on at another router
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable
+import logging
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from types import TracebackType
 
-from twolane.errors import TwolaneError
+from twolane.errors import CancelledError, TwolaneError
 from twolane.router.config import ReadersConfig
 from twolane.router.pressure import Pressure
 from twolane.router.requests.piece import Piece
@@ -20,6 +22,9 @@ from twolane.router.requests.request import Request
 from twolane.v1 import inference_pb2
 
 LATE_STEP = 1.25  # times the last step: then the next token is late
+log = logging.getLogger(__name__)
+
+_POLL_S = 0.02
 
 
 def _nothing() -> None:
@@ -29,21 +34,27 @@ def _nothing() -> None:
 class Delivery:
     """The client's end of one admitted request. Close it: that cancels what still runs.
 
+    A client that `resumes` may be told that its answer moves: then the request stays.
+
     `on_news` is called on the event loop whenever `take` may have something. Set it, and call
     `take` once: there may be news already.
     """
 
-    __slots__ = ("_deliveries", "_leave", "has_begun", "is_over", "on_news", "request")
+    __slots__ = ("_deliveries", "has_begun", "is_over", "on_news", "request", "resumes")
 
     def __init__(
-        self, request: Request, deliveries: Deliveries, leave: Callable[[Request], None]
+        self,
+        request: Request,
+        deliveries: Deliveries,
+        *,
+        resumes: bool = False,
     ) -> None:
         self.request = request
+        self.resumes = resumes
         self.on_news: Callable[[], None] = _nothing
         self.has_begun = False  # a token was taken
         self.is_over = False  # nothing comes any more
         self._deliveries = deliveries
-        self._leave = leave
 
     def first(self) -> inference_pb2.GenerateResponse:
         """What a client hears as soon as its request is admitted."""
@@ -55,6 +66,7 @@ class Delivery:
             seed=job.params.seed,
             model=job.model,
             prompt_tokens=self.request.n_prompt,
+            routers=self._deliveries.routers(),
         )
 
     def take(self) -> Piece | None:
@@ -69,12 +81,16 @@ class Delivery:
             if request.ledger is not None:
                 reason, ledger = request.finish_reason, request.ledger
                 return (piece or Piece())._replace(finish_reason=reason, ledger=ledger)
+        elif self.resumes and (moved_to := self._deliveries.moved_to):
+            self.is_over = True
+            self._deliveries.note_moved(request)
+            return (piece or Piece())._replace(moved_to=moved_to)
         return piece
 
     @property
     def error(self) -> TwolaneError | None:
         """Once it is over: why the answer did not end well."""
-        return self.request.error
+        return None if self._deliveries.has_moved(self.request) else self.request.error
 
     def block(self) -> None:
         """The client takes nothing from now on, until `unblock`: that is bounded."""
@@ -88,7 +104,27 @@ class Delivery:
         """May be called twice."""
         self.on_news = _nothing
         self._deliveries.discard(self)
-        self._leave(self.request)
+        self._deliveries.leave(self.request)
+
+    async def responses(self) -> AsyncGenerator[inference_pb2.GenerateResponse, None]:
+        """All of the answer, as it comes; then this is closed. Raises what ended it."""
+        with self:
+            wake = asyncio.Event()
+            self.on_news = wake.set
+            wake.set()  # there may be news since it was submitted
+            self.block()
+            yield self.first()
+            self.unblock()
+            while not self.is_over:
+                await wake.wait()
+                wake.clear()
+                piece = self.take()
+                if piece is not None:
+                    self.block()
+                    yield piece.to_response()
+                    self.unblock()
+            if self.error is not None:
+                raise self.error
 
     def __enter__(self) -> Delivery:
         return self
@@ -105,18 +141,69 @@ class Delivery:
 class Deliveries:
     """All of one router."""
 
-    def __init__(self, config: ReadersConfig) -> None:
+    def __init__(
+        self,
+        config: ReadersConfig,
+        end: Callable[[str, TwolaneError], object],
+        routers: Callable[[], Sequence[str]],
+    ) -> None:
+        """`end` ends a running request by its submission id; `routers` are the gRPC doors of all
+        routers, our own last."""
         self.readers = Readers(config)
+        self._end = end
+        self.routers = routers
+        self.moved_to: Sequence[str] = ()  # once this router hands over: the others' doors
         self.pressure = Pressure()
         # by the very request: its id is free for another while its client still reads
         self._open: dict[Request, Delivery] = {}
         self._held: set[Delivery] = set()
         self._release_timer: asyncio.TimerHandle | None = None
+        self._moved: set[Request] = set()  # whose clients have been told so
 
-    def add(self, request: Request, leave: Callable[[Request], None]) -> Delivery:
-        """`leave` is told when it is closed."""
-        delivery = self._open[request] = Delivery(request, self, leave)
+    def add(self, request: Request, *, resumes: bool = False) -> Delivery:
+        delivery = self._open[request] = Delivery(request, self, resumes=resumes)
         return delivery
+
+    def leave(self, request: Request) -> None:
+        """Its client has left: for good, unless it was told to go on elsewhere."""
+        if not request.is_over and not self.has_moved(request):
+            self._end(request.job.submission_id, CancelledError("the client left"))
+
+    def end_unread(self, now: float) -> None:
+        """End what its client does not read; it hears why when it reads on."""
+        for request, reason in self.readers.cut(now):
+            log.info("request %s ends: %s", request.job.request_id, reason.message)
+            if not request.is_over:
+                self._end(request.job.submission_id, reason)
+            request.answer.take()  # and nobody gets it
+
+    async def hand_over(self, within_s: float) -> None:
+        """If there is another router, tell clients that can that their answers go on there, now and
+        from now on. The requests stay, so that their rows are kept until another router has them;
+        waits for that."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + within_s
+        self.moved_to = tuple(self.routers()[:-1])
+        if not self.moved_to:
+            return
+        self.tell(list(self._open))
+        while loop.time() < until and self._is_moving():  # noqa: ASYNC110 - many end, many ways
+            await asyncio.sleep(_POLL_S)
+
+    def note_moved(self, request: Request) -> None:
+        self._moved.add(request)
+
+    def has_moved(self, request: Request) -> bool:
+        """Whether its client has been told."""
+        return request in self._moved
+
+    def moved(self) -> list[Request]:
+        """Those that no other router has yet."""
+        return [request for request in self._moved if not request.is_over]
+
+    def _is_moving(self) -> bool:
+        is_told = any(delivery.resumes for delivery in self._open.values())
+        return is_told or bool(self.moved())
 
     def discard(self, delivery: Delivery) -> None:
         """May be called for an unknown one."""

@@ -77,7 +77,7 @@ class Intake:
         params = fit(numbers, params, model, limits, if_unset=if_unset)
         if params.seed is None:
             params = replace(params, seed=secrets.randbits(63))
-        return Job(
+        job = Job(
             request_id=message.request_id or secrets.token_hex(8),
             model=model.name,
             token_ids=token_ids,
@@ -87,6 +87,15 @@ class Intake:
             deadline=deadline,
             caller=caller,
             prefix_hashes=prefix_hashes(numbers, caller.tenant),
+        )
+        if not message.HasField("resume"):
+            return job
+        so_far = message.resume
+        return replace(
+            job,
+            submission_id=so_far.submission_id,
+            resume_token=so_far.resume_token,
+            fence=so_far.takeover,
         )
 
     async def _token_ids(self, message: inference_pb2.GenerateRequest) -> Sequence[int]:

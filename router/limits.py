@@ -12,6 +12,7 @@ from dataclasses import replace
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
+from twolane.attempt_number import MOST_FENCE
 from twolane.errors import (
     InvalidParameterError,
     InvalidRequestError,
@@ -26,9 +27,9 @@ from twolane.rpc.params import params_from_proto
 from twolane.security.identity import Identity
 from twolane.v1 import inference_pb2
 
-RESERVED_FIELDS = ("adapter", "model_version", "constraint", "resume")
-_RESERVED_MESSAGES = ("constraint", "resume")
+RESERVED_FIELDS = ("adapter", "model_version", "constraint")
 MAX_REQUEST_ID_CHARS = 64
+RESUME_TOKEN_BYTES = 16
 MAX_ROLE_CHARS = 64
 NO_TOKENIZER = "the model's tokenizer.json, which is not there (tokenizer.model is not read)"
 
@@ -42,7 +43,7 @@ def check_shape(
     """
     _refuse_unknown(request)
     for name in RESERVED_FIELDS:
-        if request.HasField(name) if name in _RESERVED_MESSAGES else getattr(request, name):
+        if request.HasField("constraint") if name == "constraint" else getattr(request, name):
             raise UnimplementedError(
                 f"{name} is reserved for a later version; leave it unset", metadata={"field": name}
             )
@@ -68,6 +69,35 @@ def check_shape(
         )
     _check_prompt(request, limits, has_text=has_text)
     return params
+
+
+def check_resume(request: inference_pb2.ResumeRequest, caller: Identity) -> None:
+    """Raises `InvalidRequestError`, or `PermissionDeniedError` for another tenant's."""
+    check_tenant(request.tenant, caller)
+    if bool(request.submission_id) == bool(request.request_id):
+        text = "name an answer by submission_id or by request_id, one of the two"
+        raise InvalidRequestError(text, field="submission_id")
+    _check_takeover(request.resume_token, request.takeover, 0)
+    for name in ("n_tokens", "n_text_bytes"):
+        if getattr(request, name) < 0:
+            raise InvalidParameterError(name, getattr(request, name), "at least 0")
+
+
+def check_answer_so_far(resume: inference_pb2.AnswerSoFar) -> None:
+    """Raises `InvalidRequestError`."""
+    if not 0 < len(resume.submission_id) <= MAX_REQUEST_ID_CHARS:
+        bound = f"1 to {MAX_REQUEST_ID_CHARS}"
+        raise InvalidParameterError("len(resume.submission_id)", len(resume.submission_id), bound)
+    _check_takeover(resume.resume_token, resume.takeover, 1)
+    if resume.n_text_bytes < 0:
+        raise InvalidParameterError("resume.n_text_bytes", resume.n_text_bytes, "at least 0")
+
+
+def _check_takeover(token: bytes, takeover: int, least: int) -> None:
+    if len(token) != RESUME_TOKEN_BYTES:
+        raise InvalidParameterError("len(resume_token)", len(token), str(RESUME_TOKEN_BYTES))
+    if not least <= takeover <= MOST_FENCE:
+        raise InvalidParameterError("takeover", takeover, f"{least} to {MOST_FENCE}")
 
 
 def check_tenant(named: str, caller: Identity) -> None:

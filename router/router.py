@@ -17,27 +17,32 @@ from types import TracebackType
 from twolane.errors import (
     CancelledError,
     InvalidRequestError,
+    TwolaneError,
     UnauthenticatedError,
     UnavailableError,
 )
 from twolane.router.background import Background
 from twolane.router.claims import Claims
 from twolane.router.config import RouterConfig
-from twolane.router.deliveries import Deliveries, Delivery, responses
+from twolane.router.deliveries import Deliveries, Delivery
 from twolane.router.dispatch.board import Observer
 from twolane.router.dispatch.dispatch import Dispatcher
-from twolane.router.intake import Intake
+from twolane.router.intake import Intake, deadline_of
+from twolane.router.limits import check_answer_so_far, check_resume
 from twolane.router.members.host_reports import HostReports
-from twolane.router.members.member import Member, MemberState
+from twolane.router.members.member import Member
 from twolane.router.members.model import ModelFacts
-from twolane.router.members.session import WorkerDialer, WorkerSession
+from twolane.router.members.peers import Peers
+from twolane.router.members.session import WorkerDialer
+from twolane.router.members.worker_sessions import WorkerSessions
 from twolane.router.refusal_log import RefusalLog
 from twolane.router.requests.request import Job, Label, Request
 from twolane.router.status import make_service_status, make_status
 from twolane.router.store import Store
+from twolane.router.takeovers import Takeovers
 from twolane.router.tenants.accounts import Level, no_limits
 from twolane.router.text.codec import TextCodec
-from twolane.rpc.link import LinkBrokenError
+from twolane.router.text.detokenizer import Detokenizer
 from twolane.security.identity import ANONYMOUS, Identity
 from twolane.security.keys import TenantLimits
 from twolane.v1 import cluster_pb2, inference_pb2, worker_pb2
@@ -64,16 +69,19 @@ class Router:
         store: Store | None = None,
     ) -> None:
         self.config = config
-        self._dialer = dialer
         self._text = text
         self._dispatcher = Dispatcher(config, observer, limits_of, store)
         self._claims = Claims(self._dispatcher.board)
         self.refusals = RefusalLog(self._dispatcher.board.counters)
         self._intake = Intake(config, self._dispatcher.members, text)
-        self._sessions: dict[int, tuple[WorkerSession, asyncio.Task[None]]] = {}
-        self._deliveries = Deliveries(config.readers)
+        # as others reach it; its doors are noted when they are open
+        epoch = config.epoch or secrets.randbits(63) + 1  # of this process, among all of its id
+        self.address = worker_pb2.RouterAddress(router_id=config.router_id, router_epoch=epoch)
+        self._peers = Peers(self.address)
+        self._deliveries = Deliveries(config.readers, self._end, self._peers.client_doors)
         self._tasks = Background()
-        self._epoch = config.epoch or secrets.randbits(63) + 1
+        self._sessions = WorkerSessions(self.address, config.membership, dialer, self, self._tasks)
+        self._takeovers = Takeovers(config, self._dispatcher.members, self._sessions.send)
         self._is_stopping = False
         self._is_flush_due = False
         self._started = 0.0
@@ -82,6 +90,7 @@ class Router:
     async def __aenter__(self) -> Router:
         self._loop = asyncio.get_running_loop()
         self._started = self._loop.time()
+        self._takeovers.settled_at = self._started + 2 * self.config.membership.announce_interval_s
         await self._tasks.__aenter__()
         self._tasks.start(self._tick_forever(), name="router-tick")
         return self
@@ -121,10 +130,9 @@ class Router:
         opening = self.open(
             message, caller, time_left_s=time_left_s, default_max_tokens=default_max_tokens
         )
-        with await opening as delivery:
-            async with aclosing(responses(delivery)) as answer:
-                async for response in answer:
-                    yield response
+        async with aclosing((await opening).responses()) as responses:
+            async for response in responses:
+                yield response
 
     async def open(
         self,
@@ -135,15 +143,37 @@ class Router:
         default_max_tokens: int | None = None,
     ) -> Delivery:
         """Admit a request; for the rest see `generate`. Close what is returned."""
+        if message.HasField("resume"):
+            check_answer_so_far(message.resume)
+            self._dispatcher.let_go(message.resume, caller.tenant, self._loop.time())
         job = await self._admit(message, caller, time_left_s, default_max_tokens)
-        request = self._submit(job)
-        return self._deliveries.add(request, self._leave)
+        request = self._submit(job, message)
+        return self._deliveries.add(request, resumes=message.resumes)
 
-    def _leave(self, request: Request) -> None:
-        if not request.is_over:
-            left = CancelledError("the client left")
-            self._dispatcher.end(request.job.submission_id, left, self._loop.time())
-            self._flush()
+    async def open_resumed(
+        self,
+        message: inference_pb2.ResumeRequest,
+        caller: Identity = ANONYMOUS,
+        *,
+        time_left_s: float | None = None,
+    ) -> Delivery:
+        """Go on with an answer that another router has begun. Close what is returned.
+
+        Raises `UnknownSubmissionError` where too little of it is left at the workers, and
+        `TakenOverError` where another router has it by a later takeover.
+        """
+        check_resume(message, caller)
+        with self.refusals.noting():
+            if self._is_stopping:
+                raise UnavailableError("the router is stopping")
+        self._dispatcher.let_go(message, caller.tenant, self._loop.time())
+        deadline = deadline_of(self._loop.time(), time_left_s)
+        job, known = await self._takeovers.take(message, caller, deadline)
+        text, now = self._detokenizer(job), self._loop.time()
+        n_tokens, n_text_bytes = message.n_tokens, message.n_text_bytes
+        request = self._dispatcher.adopt(job, known, text, n_tokens, n_text_bytes, now)
+        self._flush()
+        return self._deliveries.add(request, resumes=True)
 
     def check_room(
         self,
@@ -173,7 +203,9 @@ class Router:
         return request is not None and self._end_cancelled(submission_id, submission_id)
 
     def _end_cancelled(self, submission_id: str, name: str) -> bool:
-        error = CancelledError(f"request {name} was cancelled by its id")
+        return self._end(submission_id, CancelledError(f"request {name} was cancelled by its id"))
+
+    def _end(self, submission_id: str, error: TwolaneError) -> bool:
         found = self._dispatcher.end(submission_id, error, self._loop.time())
         self._flush()
         return found
@@ -197,8 +229,7 @@ class Router:
         return list(self._dispatcher.members.models())
 
     def token_bytes(self, token_id: int) -> bytes:
-        """What a token adds to a text, which may be part of a character; without a tokenizer its
-        id as vLLM writes it, `token_id:7`."""
+        """What a token adds to a text; without a tokenizer its id as vLLM has it, `token_id:7`."""
         return self._text.token_bytes(token_id) if self._text else b"token_id:%d" % token_id
 
     def can_serve(self) -> bool:
@@ -209,22 +240,18 @@ class Router:
 
     def announce(self, announce: cluster_pb2.AnnounceRequest) -> cluster_pb2.AnnounceResponse:
         """A worker exists (or leaves). The session to it is dialled from here."""
-        epoch = announce.worker.epoch
         if self._dispatcher.announce(announce, self._loop.time()):
-            self._close_session(epoch)  # of a former life of this epoch: it was out of sight
-            session = WorkerSession(
-                announce.worker,
-                self.config.router_id,
-                self._epoch,
-                self.config.membership,
-                self._dialer,
-                self,
-            )
-            task = self._tasks.start(session.run(), name=f"session-{epoch:x}")
-            self._sessions[epoch] = session, task
+            self._sessions.open(announce.worker)
         self._flush()
-        interval_ms = int(self.config.membership.announce_interval_s * 1000)
-        return cluster_pb2.AnnounceResponse(interval_ms=interval_ms)
+        return cluster_pb2.AnnounceResponse(
+            interval_ms=int(self.config.membership.announce_interval_s * 1000),
+            routers=self._peers.note(announce.routers, self._loop.time()),
+        )
+
+    async def hand_over(self, within_s: float) -> None:
+        """Before a stop: clients that can go on at another router. That is waited for."""
+        self.stop_accepting()
+        await self._deliveries.hand_over(within_s)
 
     def drain(self, worker_id: str, *, undo: bool = False, hand_over: bool = False) -> None:
         """No new requests for that worker, or again. Raises as `member` and `Dispatcher.drain`."""
@@ -244,8 +271,7 @@ class Router:
         return member
 
     def report_gone(self, epoch: int, *, host: str | None = None) -> None:
-        """The proof that no process of `epoch` runs any more; with a `host`, by its agent. Raises
-        `ForeignEpochError` for one of another host."""
+        """As `Dispatcher.report_gone`."""
         self._dispatcher.report_gone(epoch, self._loop.time(), host=host)
         self._flush()
 
@@ -254,7 +280,7 @@ class Router:
     ) -> inference_pb2.GetStatusResponse:
         """What clients may know, of requests what is asked by name; other tenants' are unknown."""
         board, now = self._dispatcher.board, self._loop.time()
-        found = [board.find(submission_id, tenant) for submission_id in submission_ids]
+        found = [board.find(each, tenant) for each in submission_ids]
         return make_service_status(board, found, serving=self.can_serve(), now=now)
 
     def status(self, *, with_requests: bool = True) -> cluster_pb2.GetClusterStatusResponse:
@@ -274,6 +300,8 @@ class Router:
     def end_answers(self) -> None:
         """Running ones get it now. May be called again."""
         now = self._loop.time()
+        for request in self._deliveries.moved():  # their rows outlive us, for the grace
+            self._dispatcher.abandon(request, now)
         for submission_id in list(self._dispatcher.board.requests):
             self._dispatcher.end(submission_id, UnavailableError("the router is stopping"), now)
         self._flush()
@@ -284,20 +312,24 @@ class Router:
         now = self._loop.time()
         self._dispatcher.session_opened(epoch, now)
         self._dispatcher.on_message(epoch, first, now)
+        self._takeovers.on_opened(epoch)
         self._flush()
 
     def session_message(self, epoch: int, message: worker_pb2.SessionResponse) -> None:
         now = self._loop.time()
         self._dispatcher.on_message(epoch, message, now)
+        self._takeovers.on_message(epoch, message)
         self._deliveries.pressure.note(now, self._loop.time())
         self._flush()
 
     def session_broken(self, epoch: int) -> None:
         self._dispatcher.session_broken(epoch, self._loop.time())
+        self._takeovers.on_change()
         self._flush()
 
     def session_refused(self, epoch: int) -> None:
         self._dispatcher.session_refused(epoch, self._loop.time())
+        self._takeovers.on_change()
         self._flush()
 
     async def _admit(
@@ -311,14 +343,15 @@ class Router:
         with self.refusals.noting():
             if self._is_stopping:
                 raise UnavailableError("the router is stopping")
-        with self.refusals.logging():
-            self._dispatcher.check_room(
-                arrived,
-                model=message.model,
-                priority=message.priority,
-                tenant=caller.tenant,
-                left_s=time_left_s,
-            )
+        if not message.HasField("resume"):  # that was let in before
+            with self.refusals.logging():
+                self._dispatcher.check_room(
+                    arrived,
+                    model=message.model,
+                    priority=message.priority,
+                    tenant=caller.tenant,
+                    left_s=time_left_s,
+                )
         with self.refusals.noting():
             self._dispatcher.board.accounts.of(caller.tenant, arrived).check_priority(
                 message.priority
@@ -330,14 +363,20 @@ class Router:
             await self._claims.take(job)
         return job
 
-    def _submit(self, job: Job) -> Request:
-        detokenizer = self._text.detokenizer(job.token_ids) if self._text else None
+    def _submit(self, job: Job, message: inference_pb2.GenerateRequest) -> Request:
+        detokenizer, now = self._detokenizer(job), self._loop.time()
         try:
+            if message.HasField("resume"):
+                ids, n_bytes = message.resume.token_ids, message.resume.n_text_bytes
+                return self._dispatcher.resume(job, detokenizer, ids, n_bytes, now)
             with self.refusals.logging():
-                return self._dispatcher.submit(job, detokenizer, self._loop.time())
+                return self._dispatcher.submit(job, detokenizer, now)
         finally:
             self._claims.drop(job)
             self._flush()
+
+    def _detokenizer(self, job: Job) -> Detokenizer | None:
+        return self._text.detokenizer(job.token_ids) if self._text else None
 
     def _flush(self) -> None:
         """Act on what the dispatcher decides, once for all that comes in this turn of the loop."""
@@ -350,40 +389,14 @@ class Router:
         began = self._loop.time()
         self._dispatcher.settle(began)
         for epoch, command in self._dispatcher.take_outbox():
-            link = self._sessions[epoch][0].link if epoch in self._sessions else None
-            if link is None:
-                continue  # broken since; the dispatcher asks again when it is back
-            try:
-                link.send(command)
-            except LinkBrokenError:
-                continue  # as above: its receiver learns of it too, and tells
+            self._sessions.send(epoch, command)
         self._deliveries.tell(self._dispatcher.take_touched())
         self._deliveries.pressure.note(began, self._loop.time())
 
     async def _tick_forever(self) -> None:
         while True:
             self._dispatcher.tick(self._loop.time())
-            self._close_gone()
-            self._end_unread()
+            self._sessions.close_gone(self._dispatcher.members)
+            self._deliveries.end_unread(self._loop.time())
             self._flush()
             await asyncio.sleep(self.config.tick_s)
-
-    def _end_unread(self) -> None:
-        """End what its client does not read; it hears why when it reads on."""
-        for request, reason in self._deliveries.readers.cut(self._loop.time()):
-            log.info("request %s ends: %s", request.job.request_id, reason.message)
-            if not request.is_over:
-                self._dispatcher.end(request.job.submission_id, reason, self._loop.time())
-            request.answer.take()  # and nobody gets it
-
-    def _close_gone(self) -> None:
-        """End the sessions of members that are no more."""
-        for epoch in self._dispatcher.members.take_gone():
-            member = self._dispatcher.members.get(epoch)
-            if member is None or member.state is MemberState.GONE:
-                self._close_session(epoch)
-
-    def _close_session(self, epoch: int) -> None:
-        if epoch in self._sessions:
-            _, task = self._sessions.pop(epoch)
-            task.cancel()

@@ -8,17 +8,22 @@ from __future__ import annotations
 
 _N_BITS = 16
 MOST_TRIES = (1 << _N_BITS) - 1  # under one fence
+MOST_FENCE = (1 << _N_BITS) - 1
 
 
 def first_attempt(fence: int) -> int:
     """The number of the first try under `fence`, 0 to 65535."""
-    assert 0 <= fence < 1 << 16
+    assert 0 <= fence <= MOST_FENCE
     return fence << _N_BITS | 1
 
 
-def next_attempt(number: int) -> int:
-    """The next try under the same fence. It has at most `MOST_TRIES`: a request that fails, or
-    gets nowhere, is given up after far fewer."""
+def next_attempt(number: int, fence: int) -> int:
+    """The try after `number` by a router that holds the request under `fence`: the first of its own
+    where that number was another's. A fence has at most `MOST_TRIES`: a request that fails, or gets
+    nowhere, is given up after far fewer."""
+    if fence_of(number) < fence:  # guard: own numbers
+        return first_attempt(fence)
+    assert fence_of(number) == fence, "the attempt is of a router that took this one's request over"
     assert try_of(number) < MOST_TRIES, "no number is left under this fence"
     return number + 1
 

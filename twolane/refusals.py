@@ -28,6 +28,8 @@ class Refusal(StrEnum):
     PERMISSION_DENIED = "permission_denied"  # not from here, or not with this key
     UNKNOWN_MODEL = "unknown_model"  # no worker serves that model
     DUPLICATE_REQUEST = "duplicate_request"  # its request id is in use
+    UNKNOWN_SUBMISSION = "unknown_submission"  # nothing of that answer is left to resume
+    TAKEN_OVER = "taken_over"  # another router has that answer, by a later takeover
     QUOTA_EXCEEDED = "quota_exceeded"  # a quota of its tenant; counted as one of quota_* below
     OVERLOADED = "overloaded"  # a bound of the door itself: calls, connections, unread messages
     DEADLINE_EXCEEDED = "deadline_exceeded"  # its message did not come in time
@@ -50,7 +52,6 @@ class Refusal(StrEnum):
     TOO_LARGE = "too_large"  # more context, or more pages, than the worker can ever hold
     EPOCH = "epoch"  # another incarnation of the worker was meant
     TOMBSTONE = "tombstone"  # the attempt was cancelled before
-    DUPLICATE = "duplicate"  # the attempt is another router's
     CANCELLED = "cancelled"  # its transfer was given up before; the prefill worker reports why
     REQUEST_IN_USE = "request_in_use"  # another request runs under that label
     DRAINING = "draining"  # the worker takes no new rows

@@ -1,8 +1,9 @@
 """Carries out the commands of routers.
 
 A command that may free pages which a running step reads waits for the step's end
-(`StepLoop.submit`); all others are carried out at once. Only the router that assigned a row may
-command it. Ignored commands are counted by reason; an ASSIGN and a RETARGET are answered even then.
+(`StepLoop.submit`); all others are carried out at once. Only the router that assigned a row, or has
+adopted it, may command it. Ignored commands are counted by reason; an ASSIGN and a RETARGET are
+answered even then.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from twolane.kvtransfer.key import Key
 from twolane.refusals import Refusal
 from twolane.v1 import worker_pb2
 from twolane.worker.assign_check import check_assign
+from twolane.worker.attempts import takeover
 from twolane.worker.attempts.attempt_id import AttemptId
-from twolane.worker.attempts.attempt_log import AttemptLog
+from twolane.worker.attempts.attempt_log import AttemptLog, Listener
 from twolane.worker.attempts.owner import Owner
 from twolane.worker.attempts.registry import Registry
 from twolane.worker.context import WorkerContext
@@ -59,10 +61,15 @@ class Commands:
                 self._retarget(session, request.retarget, now)
             case "attach":
                 self._attach(session, request.attach, now)
+            case "find":
+                found = takeover.find(self._registry, request.find)
+                session.send(worker_pb2.SessionResponse(found=[found]), now)
+            case "adopt":
+                self._adopt(session, request.adopt, now)
             case "judge_peer":
-                self._judge(request.judge_peer.epoch, now)
+                self._judge(request.judge_peer.epoch, now, asks=session.owner)
             case "peer_gone":
-                self._judge(request.peer_gone.epoch, now)
+                self._judge(request.peer_gone.epoch, now, asks=None)
                 if self._roles.decode is not None:
                     self._roles.decode.receiver.peer_gone(request.peer_gone.epoch, now)
             case "drain":
@@ -106,11 +113,19 @@ class Commands:
                 self._drop("duplicate_assign")
                 session.send(self._registry.attach(attempt, 0, session), now)
             else:
-                self._refuse(session, assign, Refusal.DUPLICATE, now)
+                self._tell_taken(session, assign.key, now)
             return
         left_s = assign.time_left_ms / 1000
         deadline_s = now + left_s if left_s > 0 else None
         log = AttemptLog.of(assign, session, owner=session.owner, deadline_s=deadline_s)
+        if takeover.is_barred(self._registry, log):  # guard: barred assign
+            self._tell_taken(session, assign.key, now)
+            return
+        for former in takeover.outranked(self._registry, log):  # guard: outranked
+            if former.owner != session.owner:
+                self._take(former.session, former, now)
+            former.hand_to(session.owner, log.fence, now)
+            self._cancel(former.attempt, session.owner, now)
         if why_not := self._registry.admit(log):
             self._refuse(session, assign, why_not, now)
             self._refuse_pages(assign, now)
@@ -165,7 +180,21 @@ class Commands:
     def _attach(self, session: Session, command: worker_pb2.Attach, now: float) -> None:
         attempt = AttemptId.of(command.key)
         if not self._is_taken(session, command.key, attempt, now):
-            session.send(self._registry.attach(attempt, command.from_index, session), now)
+            from_index, row = command.from_index, command.row
+            session.send(self._registry.attach(attempt, from_index, session, row=row), now)
+
+    def _adopt(self, session: Session, command: worker_pb2.Adopt, now: float) -> None:
+        dropped = self._context.dropped
+        answer, losers = takeover.adopt(self._registry, command, session.owner, dropped, now)
+        for listener, log in losers:
+            self._take(listener, log, now)
+        session.send(worker_pb2.SessionResponse(adopted=[answer]), now)
+
+    def _take(self, listener: Listener | None, log: AttemptLog, now: float) -> None:
+        """Tell the router that has listened to an attempt that it is another's now."""
+        if listener is not None:
+            taken = worker_pb2.RowEvent(key=log.attempt.key, kind=_Kind.KIND_TAKEN)
+            listener.send(worker_pb2.SessionResponse(rows=[taken]), now)
 
     def _is_taken(
         self, session: Session, key: worker_pb2.AttemptKey, attempt: AttemptId, now: float
@@ -174,10 +203,14 @@ class Commands:
         log = self._registry.find(attempt)
         if log is None or log.owner == session.owner:  # guard: owner
             return False
+        self._tell_taken(session, key, now)
+        return True
+
+    def _tell_taken(self, session: Session, key: worker_pb2.AttemptKey, now: float) -> None:
+        """A command has changed nothing: the row is another router's."""
         self._drop("not_owner")
         taken = worker_pb2.RowEvent(key=key, kind=_Kind.KIND_TAKEN)
         session.send(worker_pb2.SessionResponse(rows=[taken]), now)
-        return True
 
     def _retarget(self, session: Session, command: worker_pb2.Retarget, now: float) -> None:
         attempt = AttemptId.of(command.key)
@@ -195,8 +228,8 @@ class Commands:
             if not stays:
                 self._peers.connect(command.decode)
             roles = (_PREFILL, _DECODE) if stays else (_PREFILL,)
-            epoch, row = command.decode.epoch, command.next_row
-            successor = self._registry.successor(attempt, following, epoch, roles, row=row)
+            row = command.next_row
+            successor = self._registry.successor(attempt, following, command.decode, roles, row=row)
             if prefill.retarget(attempt, command, successor, now):
                 self._registry.follow(successor)
                 return
@@ -215,9 +248,9 @@ class Commands:
         )
         session.send(missed, now)
 
-    def _judge(self, epoch: int, now: float) -> None:
+    def _judge(self, epoch: int, now: float, *, asks: Owner | None) -> None:
         if self._roles.decode is not None:
-            self._roles.decode.judge(epoch, now)
+            self._roles.decode.judge(epoch, now, asks=asks)
 
     def _drop(self, reason: str) -> None:
         self._context.dropped[reason] += 1

@@ -47,6 +47,7 @@ class SessionConfig:
     load_least_s: float = 0.1  # while steps run, at most one load report in this time
     grace_s: float = 10.0  # rows outlive a lost router, and logs outlive their row, for this long
     tombstone_s: float = 6.0  # how long late messages of a cancelled attempt are refused
+    fence_s: float = 600.0  # how long a paused router is kept from what another has had
     suspicion_s: float = 3.0  # after this silence another router of the same id may replace one
 
     def __post_init__(self) -> None:
@@ -54,6 +55,7 @@ class SessionConfig:
         assert 0 < self.load_least_s <= self.load_every_s
         assert self.grace_s > 0
         assert self.tombstone_s > 0
+        assert self.fence_s > 0
         assert self.suspicion_s > 0
 
 

@@ -21,6 +21,7 @@ from twolane.kvtransfer.send.sender import Sender
 from twolane.v1 import worker_pb2
 from twolane.worker.attempts.attempt_id import AttemptId
 from twolane.worker.attempts.attempt_log import AttemptLog
+from twolane.worker.attempts.owner import Owner
 from twolane.worker.rows import Row
 
 
@@ -101,9 +102,9 @@ class DecodeSide(Role, Protocol):
         """Transfer events; they take effect at the next `tick`. Callable at any time."""
         ...
 
-    def judge(self, epoch: int, now: float) -> None:
-        """Report LANDED or DEAD for every row fed by prefill worker `epoch`. May be called during
-        steps."""
+    def judge(self, epoch: int, now: float, *, asks: Owner | None) -> None:
+        """Report LANDED or DEAD for every row of that router that is fed by prefill worker `epoch`;
+        None: of all routers. May be called during steps."""
         ...
 
 

@@ -33,6 +33,8 @@ class ScriptedRouter:
         self.tokens: dict[AttemptId, list[HeardToken]] = defaultdict(list)
         self.rows: dict[AttemptId, list[worker_pb2.RowEvent]] = defaultdict(list)
         self.loads: dict[str, worker_pb2.LoadReport] = {}
+        self.found: list[worker_pb2.Found] = []
+        self.adopted: list[worker_pb2.Adopted] = []
         self.n_messages = 0
         self.numbers: dict[str, int] = {}  # of the latest numbered message, by worker
         self._row_numbers: dict[AttemptId, int] = {}
@@ -86,6 +88,7 @@ class ScriptedRouter:
         time_left_s: float = 0.0,
         request_id: str = "",
         claim: int = 0,
+        resume_hash: bytes = b"",
     ) -> None:
         """Send ASSIGN to both workers, or to the one that has both roles."""
         tokens = list(token_ids)
@@ -94,6 +97,7 @@ class ScriptedRouter:
             row=self.row_number(attempt),
             request_id=request_id,
             claim=claim,
+            resume_hash=resume_hash,
             token_ids=tokens,
             n_prompt=len(tokens) if n_prompt is None else n_prompt,
             sampling=params_to_proto(params),
@@ -138,8 +142,32 @@ class ScriptedRouter:
             self.send(worker, request)
 
     def attach(self, worker: Worker, attempt: AttemptId, from_index: int) -> None:
-        attach = worker_pb2.Attach(key=attempt.key, from_index=from_index)
+        attach = worker_pb2.Attach(
+            key=attempt.key, from_index=from_index, row=self.row_number(attempt)
+        )
         self.send(worker, worker_pb2.SessionRequest(attach=attach))
+
+    async def find(
+        self, worker: Worker, submission_id: str = "", *, tenant: str = "", request_id: str = ""
+    ) -> worker_pb2.Found:
+        """The worker's answer."""
+        n_before = len(self.found)
+        find = worker_pb2.Find(submission_id=submission_id, tenant=tenant, request_id=request_id)
+        self.send(worker, worker_pb2.SessionRequest(find=find))
+        await self.wait_for(lambda: len(self.found) > n_before)
+        return self.found[-1]
+
+    async def adopt(
+        self, worker: Worker, submission_id: str, fence: int, resume_hash: bytes, tenant: str = ""
+    ) -> worker_pb2.Adopted:
+        """The worker's answer."""
+        n_before = len(self.adopted)
+        adopt = worker_pb2.Adopt(
+            submission_id=submission_id, fence=fence, resume_hash=resume_hash, tenant=tenant
+        )
+        self.send(worker, worker_pb2.SessionRequest(adopt=adopt))
+        await self.wait_for(lambda: len(self.adopted) > n_before)
+        return self.adopted[-1]
 
     def drain(self, worker: Worker, *, enabled: bool = True, take_ticket: int = 0) -> None:
         drain = worker_pb2.Drain(enabled=enabled, take_ticket=take_ticket)
@@ -201,6 +229,8 @@ class ScriptedRouter:
                 self._hear_tokens(message.tokens)
                 for row in message.rows:
                     self.rows[AttemptId.of(row.key)].append(row)
+                self.found += message.found
+                self.adopted += message.adopted
                 if message.HasField("load"):
                     self.loads[worker_id] = message.load
                 self._heard.set()

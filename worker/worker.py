@@ -138,6 +138,11 @@ class Worker:
     # -- looking in -------------------------------------------------------------------------
 
     @property
+    def routers(self) -> list[worker_pb2.RouterAddress]:
+        """The routers that have a session with it."""
+        return self._sessions.routers
+
+    @property
     def address(self) -> worker_pb2.WorkerAddress:
         return worker_pb2.WorkerAddress(
             worker_id=self.context.worker_id, epoch=self.context.epoch, endpoint=self.endpoint

@@ -115,8 +115,10 @@ class Receiver:
         inbound.commit(now)
         return inbound.pages
 
-    def judge(self, sender_epoch: int, now: float) -> list[Verdict]:
-        """The sender is suspected. Returns verdicts on those of its keys that are decided.
+    def judge(
+        self, sender_epoch: int, now: float, concerns: Callable[[Key], bool] = lambda key: True
+    ) -> list[Verdict]:
+        """Somebody suspects the sender. Returns verdicts on decided keys that concern him.
 
         Undecided ones (all was announced, bytes are landing) follow within `judge_wait_s` as
         `Landed` or `Dead`. Keys judged dead give no further event.
@@ -124,9 +126,11 @@ class Receiver:
         verdicts = [
             Verdict(key, True)
             for key, ending in self._tombstones.items()
-            if key.sender_epoch == sender_epoch and ending.committed
+            if key.sender_epoch == sender_epoch and ending.committed and concerns(key)
         ]
         for inbound in self._of_sender(sender_epoch):
+            if not concerns(inbound.key):
+                continue
             if inbound.state is InState.LANDED:
                 verdicts.append(Verdict(inbound.key, True))
             elif inbound.is_undecided:

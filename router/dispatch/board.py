@@ -9,7 +9,7 @@ Nothing of it stays afterwards, not even its prompt, which a client that reads s
 from __future__ import annotations
 
 import itertools
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -94,6 +94,7 @@ class Board:
         self._outbox: list[OutMessage] = []
         # by epoch: the last command in the outbox, where that is a cancel
         self._unsent_cancels: dict[int, worker_pb2.SessionRequest] = {}
+        self._later: deque[tuple[float, int, worker_pb2.AttemptKey]] = deque()  # cancels
         self._touched: list[Request] = []
 
     def send(self, epoch: int, command: worker_pb2.SessionRequest) -> None:
@@ -111,6 +112,16 @@ class Board:
         member.note_cancel(submission_id, attempt, self.now)
         if member.is_open:
             self.say_cancelled(epoch, submission_id, attempt)
+
+    def cancel_later(self, epoch: int, key: worker_pb2.AttemptKey, due: float) -> None:
+        """`cancel`, by the first `cancel_due` from then on. A worker drops it if another router
+        owns the attempt by then."""
+        self._later.append((due, epoch, key))
+
+    def cancel_due(self) -> None:
+        while self._later and self._later[0][0] <= self.now:
+            _, epoch, key = self._later.popleft()
+            self.cancel(epoch, key.submission_id, key.attempt)
 
     def say_cancelled(self, epoch: int, submission_id: str, attempt: int) -> None:
         """Many at once share a message: a link breaks when too many wait."""
@@ -139,14 +150,15 @@ class Board:
         self.counters[f"dropped.{reason}"] += 1
 
     def add(self, request: Request) -> None:
-        """A new request, whose label is free, to be placed when it is its turn."""
+        """A new request, whose label is free, to be placed when it is its turn if it waits."""
         job = request.job
         assert job.submission_id not in self.requests
         assert job.label not in self.labels
         self.requests[job.submission_id] = request
         self.labels[job.label] = job.submission_id
         self.states[request.state] += 1
-        self.queue.push(request)
+        if request.state in WAITING:
+            self.queue.push(request)
 
     def find(self, submission_id: str, tenant: str) -> Request | None:
         """A live request of that tenant. Another tenant's is as unknown as one that never was."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from hashlib import sha256
-
 from twolane.attempt_number import fence_of
 from twolane.router.members.member import Member
 from twolane.router.requests.attempt import Attempt
-from twolane.router.requests.request import Request
+from twolane.router.requests.request import Job, Request
 from twolane.v1 import worker_pb2
 
 MAX_TIME_LEFT_MS = 10 * 365 * 86_400 * 1000
@@ -61,7 +59,7 @@ def _assign(
             "request_id": job.request_id,
             "claim": job.claim,
             "fence": fence_of(attempt.key.attempt),
-            "resume_hash": sha256(job.resume_token).digest(),
+            "resume_hash": job.resume_hash,
         }
     )
     command.assign.token_ids.extend(request.answer.tokens[: attempt.first_index])
@@ -80,8 +78,21 @@ def cancel() -> worker_pb2.SessionRequest:
     return worker_pb2.SessionRequest(cancel=worker_pb2.Cancel())
 
 
-def attach(key: worker_pb2.AttemptKey, from_index: int) -> worker_pb2.SessionRequest:
-    return worker_pb2.SessionRequest(attach=worker_pb2.Attach(key=key, from_index=from_index))
+def attach(key: worker_pb2.AttemptKey, from_index: int, row: int) -> worker_pb2.SessionRequest:
+    attach = worker_pb2.Attach(key=key, from_index=from_index, row=row)
+    return worker_pb2.SessionRequest(attach=attach)
+
+
+def adopt(job: Job) -> worker_pb2.SessionRequest:
+    """For the fence under which its client has come here."""
+    return worker_pb2.SessionRequest(
+        adopt=worker_pb2.Adopt(
+            submission_id=job.submission_id,
+            fence=job.fence,
+            resume_hash=job.resume_hash,
+            tenant=job.tenant,
+        )
+    )
 
 
 def retarget(

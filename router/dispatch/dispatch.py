@@ -10,12 +10,14 @@ it, once for several.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from hmac import compare_digest
 
-from twolane.errors import TwolaneError
+from twolane.errors import TakenOverError, TwolaneError
 from twolane.router.config import RouterConfig
 from twolane.router.dispatch import commands
 from twolane.router.dispatch.admission import Admission
+from twolane.router.dispatch.adopting import Adopting
 from twolane.router.dispatch.board import Board, NullObserver, Observer, OutMessage
 from twolane.router.dispatch.drain_check import check_ticket, check_undo
 from twolane.router.dispatch.endings import Endings
@@ -26,6 +28,7 @@ from twolane.router.dispatch.recovery import Recovery
 from twolane.router.dispatch.request_clock import RequestClock
 from twolane.router.members.member import Member
 from twolane.router.members.membership import Membership
+from twolane.router.requests.adopted import KnownAttempt
 from twolane.router.requests.answer import Answer
 from twolane.router.requests.request import Job, Request
 from twolane.router.store import Store
@@ -34,7 +37,7 @@ from twolane.router.text.detokenizer import Detokenizer
 from twolane.rpc.columns import tokens_of
 from twolane.rpc.params import params_to_proto
 from twolane.security.keys import TenantLimits
-from twolane.v1 import cluster_pb2, worker_pb2
+from twolane.v1 import cluster_pb2, inference_pb2, worker_pb2
 
 
 class Dispatcher:
@@ -59,6 +62,7 @@ class Dispatcher:
         self._clock = RequestClock(
             self.board, self._endings, self._recovery, self._admission, self._guard
         )
+        self._adopting = Adopting(self.board, self._endings, self._recovery)
         self._heartbeat_due = 0.0
         self.board.store.listen(self._placing.note_prefix)
 
@@ -98,6 +102,54 @@ class Dispatcher:
         self.settle(now)
         self._clock.begin(request, now)
         return request
+
+    def adopt(
+        self,
+        job: Job,
+        known: KnownAttempt,
+        detokenizer: Detokenizer | None,
+        n_tokens: int,
+        n_text_bytes: int,
+        now: float,
+    ) -> Request:
+        """Go on with rows that another router began; see `Adopting.from_rows`."""
+        request = self._adopting.from_rows(job, known, detokenizer, n_tokens, n_text_bytes, now)
+        self.settle(now)
+        self._clock.begin(request, now)
+        return request
+
+    def resume(
+        self,
+        job: Job,
+        detokenizer: Detokenizer | None,
+        token_ids: Sequence[int],
+        n_text_bytes: int,
+        now: float,
+    ) -> Request:
+        """Go on with an answer of which only its client knows: ahead of new work."""
+        facts = [m.announce for m in self.members if m.announce.model == job.model]
+        eos = frozenset(token for told in facts for token in told.eos_token_ids)
+        request = self._adopting.from_client(job, detokenizer, token_ids, n_text_bytes, eos, now)
+        self.settle(now)
+        self._clock.begin(request, now)
+        return request
+
+    def let_go(
+        self,
+        wanted: inference_pb2.ResumeRequest | inference_pb2.AnswerSoFar,
+        tenant: str,
+        now: float,
+    ) -> None:
+        """Its client asks for it again, here, before its first stream is missed: that ends."""
+        request = self.board.find(wanted.submission_id, tenant)
+        if request is not None and compare_digest(request.job.resume_token, wanted.resume_token):
+            if 0 < wanted.takeover <= request.job.fence:
+                raise TakenOverError("a later takeover has that answer, at this router")
+            self._endings.let_go(request, now)
+
+    def abandon(self, request: Request, now: float) -> None:
+        """Its rows are left to the next router of its client, which is on its way."""
+        self._endings.let_go(request, now)
 
     def end(self, submission_id: str, error: TwolaneError, now: float) -> bool:
         """End a request with `error`. False: there is no such request (any more)."""
@@ -209,6 +261,7 @@ class Dispatcher:
         self.board.now = now
         self.members.tick(now)
         self._look_after_lost(now)
+        self.board.cancel_due()
         if now >= self._heartbeat_due:
             self._heartbeat_due = now + self._config.membership.heartbeat_s
             for member in self.members:

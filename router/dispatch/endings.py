@@ -10,6 +10,7 @@ from twolane.router.requests.request import Request, RequestState
 from twolane.v1 import sampling_pb2, worker_pb2
 
 S = RequestState
+LET_GO_S = 2.0  # within which the next router has adopted what it can reach
 
 
 class Endings:
@@ -63,14 +64,16 @@ class Endings:
     def complete(self, request: Request) -> None:
         """ENDING -> FINISHED, with the figures that are there."""
         attempt = request.last_attempt
-        assert attempt is not None
+        workers = (attempt.prefill_epoch, attempt.decode_epoch) if attempt else (0, 0)
+        prefill_worker, decode_worker = map(self._board.members.worker_id, workers)
         request.ledger = make_ledger(
             request.timeline,
             prompt_tokens=request.n_prompt,
             output_tokens=len(request.answer.tokens),
             attempts=request.n_attempts,
-            prefill_worker=self._board.members.worker_id(attempt.prefill_epoch),
-            decode_worker=self._board.members.worker_id(attempt.decode_epoch),
+            takeovers=request.job.fence,
+            prefill_worker=prefill_worker,
+            decode_worker=decode_worker,
         )
         self._board.advance(request, S.FINISHED)
         self._board.counters["finished"] += 1
@@ -81,6 +84,28 @@ class Endings:
         """One typed error to the client; both workers are told to stop."""
         request.answer.end()
         self._fail(request, error)
+
+    def let_go(self, request: Request, now: float) -> None:
+        """Another router has it: its rows are that router's, so no worker is told to stop now. What
+        that router cannot reach is told later."""
+        attempt = request.attempt
+        if attempt is not None and not attempt.is_over:
+            for epoch in attempt.epochs():
+                self._board.cancel_later(epoch, attempt.key, now + LET_GO_S)  # guard: taken
+            attempt.life.advance(AttemptState.OVER)
+        self._board.counters["taken"] += 1
+        self._fail(request, errors.TakenOverError("another router has taken this request over"))
+
+    def complete_known(
+        self, request: Request, reason: sampling_pb2.FinishReason, now: float
+    ) -> None:
+        """All of the answer came from the client itself, or from another router's rows: no worker
+        has to do anything for it."""
+        self._board.advance(request, S.RUNNING)
+        self._board.advance(request, S.ENDING)
+        request.finish_reason = reason
+        request.answer.end()
+        self.complete(request)
 
     def _fail(self, request: Request, error: errors.TwolaneError) -> None:
         is_cancel = isinstance(error, errors.CancelledError)
@@ -109,7 +134,7 @@ class Endings:
 
     def cancel_attempt(self, attempt: Attempt) -> None:
         """Tell everyone who may know of it, under every number that it may be known by."""
-        for number in range(attempt.prefill_key, attempt.key.attempt):
+        for number in attempt.prefill_numbers:
             self._board.cancel(attempt.prefill_epoch, attempt.key.submission_id, number)
         for epoch in attempt.epochs():
             self._cancel_at(epoch, attempt)

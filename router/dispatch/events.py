@@ -10,7 +10,7 @@ Tokens, by index against the n tokens that the answer has:
 
 from __future__ import annotations
 
-from twolane.errors import InternalError, UnavailableError
+from twolane.errors import InternalError
 from twolane.refusals import Refusal
 from twolane.router.dispatch.board import Board
 from twolane.router.dispatch.endings import Endings
@@ -99,6 +99,9 @@ class Events:
             if event.kind not in _QUIET_WHEN_UNKNOWN:
                 self._board.drop("unknown_request")
             return
+        if event.kind == K.KIND_TAKEN:  # whichever attempt of it: there is another router
+            self._endings.let_go(request, now)
+            return
         attempt = request.attempt
         if attempt is None or (role := attempt.role_of(event.key, epoch, event.role)) is None:
             self._board.drop("old_attempt")
@@ -159,10 +162,6 @@ class Events:
                             "worker": self._board.members.worker_id(epoch),
                         },
                     ),
-                )
-            case K.KIND_TAKEN:
-                self._endings.fail(
-                    request, UnavailableError("another router has taken this request over")
                 )
             case K.KIND_REFUSED if event.reason == Refusal.CANCELLED and not is_prefill:
                 pass  # P gave the transfer up before D was assigned; P tells why

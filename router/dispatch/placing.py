@@ -110,7 +110,8 @@ class Placing:
 
 def _attempt(request: Request, row: int, need: Need, placement: Placement, now: float) -> Attempt:
     last = request.last_attempt
-    number = next_attempt(last.key.attempt) if last else first_attempt(fence=0)
+    fence = request.job.fence
+    number = next_attempt(last.key.attempt, fence) if last else first_attempt(fence)
     return Attempt(
         worker_pb2.AttemptKey(submission_id=request.job.submission_id, attempt=number),
         row=row,

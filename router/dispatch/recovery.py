@@ -10,7 +10,7 @@ A new attempt prefills the prompt and the tokens that the client has, and waits 
 
 from __future__ import annotations
 
-from twolane.attempt_number import next_attempt
+from twolane.attempt_number import fence_of, next_attempt
 from twolane.errors import UnavailableError
 from twolane.refusals import NOT_NOW, Refusal
 from twolane.router.dispatch import commands
@@ -95,13 +95,14 @@ class Recovery:
         to_judge: set[int] = set()
         for request, attempt in self._board.attempts_at(epoch):
             name = request.job.submission_id
-            if self._guard.run("moved", name, now, self._move, request, attempt, epoch, now):
+            if self._guard.run("moved", name, now, self.move, request, attempt, epoch, now):
                 to_judge.add(attempt.decode_epoch)
         for decode_epoch in sorted(to_judge):
             self._board.send(decode_epoch, commands.judge_peer(epoch))
 
-    def _move(self, request: Request, attempt: Attempt, lost: int, now: float) -> bool:
-        """Returns whether its decode worker is to be asked what has landed."""
+    def move(self, request: Request, attempt: Attempt, lost: int, now: float) -> bool:
+        """Away from a worker that is lost. Returns whether its decode worker is to be asked what
+        has landed."""
         if attempt.decode_epoch == lost:
             if attempt.state is not A.PLACED or not self.retarget(request, now):
                 self.retry(request, "decode_worker_lost", now)
@@ -138,7 +139,8 @@ class Recovery:
         stays = decode is prefill
         moved = Attempt(
             worker_pb2.AttemptKey(
-                submission_id=request.job.submission_id, attempt=next_attempt(attempt.key.attempt)
+                submission_id=request.job.submission_id,
+                attempt=next_attempt(attempt.key.attempt, request.job.fence),
             ),
             row=self._board.next_row(),
             prefill_epoch=attempt.prefill_epoch,
@@ -200,17 +202,21 @@ class Recovery:
             decode = self._board.members.get(attempt.decode_epoch)
             if decode is not None:
                 old = worker_pb2.AttemptKey(
-                    submission_id=attempt.key.submission_id, attempt=attempt.key.attempt - 1
+                    submission_id=attempt.key.submission_id, attempt=attempt.prefill_numbers[-1]
                 )
                 self._board.send(epoch, commands.retarget(old, attempt, decode))
         elif attempt.state is not A.DECODING or epoch == attempt.decode_epoch:
             self.attach(request, epoch)
 
     def attach(self, request: Request, epoch: int) -> None:
-        """Have the worker send again what the router has not."""
-        assert request.attempt is not None
+        """Have the worker send again what the router has not. A row that another router began is
+        adopted first: this worker may not have been there when the others were asked."""
+        attempt = request.attempt
+        assert attempt is not None
+        if fence_of(attempt.key.attempt) < request.job.fence:
+            self._board.send(epoch, commands.adopt(request.job))
         n_known = len(request.answer.tokens)
-        self._board.send(epoch, commands.attach(request.attempt.key, n_known))
+        self._board.send(epoch, commands.attach(attempt.key, n_known, attempt.row))
 
     def tick(self, request: Request, now: float) -> None:
         """Time passes for a RUNNING request."""

@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 from twolane.router.config import AdmissionConfig
 from twolane.router.dispatch.load_tally import Tally
-from twolane.router.dispatch.order import Order
 from twolane.router.members.member import Member, MemberState
 from twolane.router.members.membership import Membership
 from twolane.router.members.worker_view import Need, WorkerView
+from twolane.router.order import Order
 from twolane.v1 import cluster_pb2
 
 

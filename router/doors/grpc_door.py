@@ -11,7 +11,7 @@ from functools import partial
 
 import grpc
 
-from twolane.errors import InvalidParameterError, InvalidRequestError, UnimplementedError
+from twolane.errors import InvalidParameterError, InvalidRequestError
 from twolane.router.deliveries import Delivery
 from twolane.router.doors.multiplex import Multiplexed
 from twolane.router.limits import check_tenant
@@ -46,9 +46,7 @@ class Door:
                 "Generate": unary_stream(
                     inference_pb2.GenerateRequest, self._generate, calls, check=self._check_room
                 ),
-                "Resume": unary_stream(
-                    inference_pb2.ResumeRequest, self._resume, calls, check=self._check_room
-                ),
+                "Resume": unary_stream(inference_pb2.ResumeRequest, self._resume, calls),
                 "Multiplex": streams(
                     inference_pb2.MultiplexRequest, partial(self._multiplex, calls)
                 ),
@@ -75,7 +73,11 @@ class Door:
                 await context.write(response)
 
     async def _resume(self, request: inference_pb2.ResumeRequest, context: Context) -> None:
-        raise UnimplementedError("this router resumes no answers of other routers yet")
+        caller, time_left_s = self._gate.identity(context), context.time_remaining()
+        opening = self._router.open_resumed(request, caller, time_left_s=time_left_s)
+        async with aclosing((await opening).responses()) as answer:
+            async for response in answer:
+                await context.write(response)
 
     async def _multiplex(self, calls: CallGate, context: Context) -> None:
         async with calls.entered(context):
@@ -88,8 +90,9 @@ class Door:
 
     async def _open_answer(self, context: Context, start: inference_pb2.AnswerStart) -> Delivery:
         caller = self._gate.identity(context)  # each time: an API key may count no longer
-        if start.WhichOneof("call") != "generate":
-            raise UnimplementedError("this router resumes no answers of other routers yet")
+        if start.WhichOneof("call") == "resume":
+            left_s = start.timeout_s or None
+            return await self._router.open_resumed(start.resume, caller, time_left_s=left_s)
         alone = inference_pb2.GenerateRequest()
         alone.CopyFrom(start.generate)  # else its prompt would keep all of this message
         return await self._router.open(alone, caller, time_left_s=start.timeout_s or None)

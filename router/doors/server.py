@@ -33,7 +33,15 @@ from twolane.router.store import Store
 from twolane.router.tenants.accounts import no_limits
 from twolane.router.text.codec import TextCodec
 from twolane.rpc.call_gate import CallGate
-from twolane.rpc.listen import IN_USE, ListenError, bare, bind_port, join, try_listen
+from twolane.rpc.listen import (
+    IN_USE,
+    ListenError,
+    bare,
+    bind_port,
+    is_unspecified,
+    join,
+    try_listen,
+)
 from twolane.rpc.metrics_http import Headers, MetricsEndpoint
 from twolane.rpc.options import INTERNAL_SERVER_OPTIONS
 from twolane.rpc.shared_port import SharedPort
@@ -125,7 +133,7 @@ class RouterServer:
                 self.metrics_port = _bind(metrics, self._config)
                 await metrics.start()
             await stack.enter_async_context(self.router)
-            await self._open_worker_door(stack)
+            worker_door = self._open_worker_door(stack)
             server = self._make_door()
             http = self._open_http()
             door, gate = Door(self.router, self.gates.clients), self._calls
@@ -142,6 +150,8 @@ class RouterServer:
                 certificate=ssl.CERT_OPTIONAL if self.gates.has_keys else ssl.CERT_REQUIRED,
             )
             await self._open_admin_door(stack)
+            self._tell_address()
+            await worker_door.start()  # sessions say where the other doors are
             await self._publish()
             await server.start()
             background = await stack.enter_async_context(Background())
@@ -174,7 +184,17 @@ class RouterServer:
             interceptors=[self.gates.clients],
         )
 
-    async def _open_worker_door(self, stack: AsyncExitStack) -> None:
+    def _tell_address(self) -> None:
+        """To the other routers, for their clients."""
+        config, address = self._config, self.router.address
+        host = config.host
+        if is_unspecified(bare(host)):
+            host = config.advertise_host or config.bind_host
+        address.workers_endpoint = self.worker_address
+        address.grpc_endpoint = join(host, self.port)
+        address.http_endpoint = join(host, self.http_port) if self.http_port else ""
+
+    def _open_worker_door(self, stack: AsyncExitStack) -> grpc.aio.Server:
         gate, config = self.gates.workers, self._config
         server = grpc.aio.server(interceptors=[gate], options=INTERNAL_SERVER_OPTIONS)
         stack.push_async_callback(server.stop, None)
@@ -182,7 +202,7 @@ class RouterServer:
         self.worker_port = config.credentials.bind(
             server, config.bind_host, config.worker_port, "--worker-port", ports=config.ports
         )
-        await server.start()
+        return server
 
     async def _open_admin_door(self, stack: AsyncExitStack) -> None:
         path = self._config.admin_socket
@@ -223,12 +243,20 @@ class RouterServer:
         return http
 
     async def _stop_doors(self, server: SharedPort, door: Door, http: HttpServer | None) -> None:
-        """New calls are refused; running ones get the grace, at both doors the same one."""
+        """New calls are refused; running ones go on at other routers, or get the grace, at both
+        doors the same one."""
         await self._health.enter_graceful_shutdown()
         door.end_streams()
         grace_s = self._config.stop_grace_s
+
+        async def stop_grpc() -> None:
+            begun = asyncio.get_running_loop().time()
+            await self.router.hand_over(grace_s)
+            took_s = asyncio.get_running_loop().time() - begun
+            await server.stop(max(0.0, grace_s - took_s))
+
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(server.stop(grace_s))
+            tasks.create_task(stop_grpc())
             if http is not None:
                 tasks.create_task(http.stop(grace_s, self.router.end_answers))
 

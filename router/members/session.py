@@ -48,8 +48,7 @@ class WorkerSession:
     def __init__(
         self,
         address: worker_pb2.WorkerAddress,
-        router_id: str,
-        router_epoch: int,
+        router: worker_pb2.RouterAddress,
         config: MembershipConfig,
         dialer: WorkerDialer,
         listener: SessionListener,
@@ -57,11 +56,7 @@ class WorkerSession:
         self.link: WorkerLink | None = None
         self._told_why = ""
         self._address = address
-        self._opening = worker_pb2.SessionRequest(
-            open=worker_pb2.Open(
-                router_id=router_id, router_epoch=router_epoch, worker_epoch=address.epoch
-            )
-        )
+        self._router = router  # whose doors may be opened yet
         self._config = config
         self._dialer = dialer
         self._listener = listener
@@ -82,6 +77,16 @@ class WorkerSession:
             await asyncio.sleep(delay_s)
             delay_s = min(max(2 * delay_s, self._config.redial_min_s), self._config.redial_max_s)
 
+    def _opening(self) -> worker_pb2.SessionRequest:
+        return worker_pb2.SessionRequest(
+            open=worker_pb2.Open(
+                router_id=self._router.router_id,
+                router_epoch=self._router.router_epoch,
+                worker_epoch=self._address.epoch,
+                router=self._router,
+            )
+        )
+
     async def _one_session(self) -> bool:
         """Returns, when it is over, whether it was ever open."""
         is_open = False
@@ -89,7 +94,7 @@ class WorkerSession:
         try:
             async with asyncio.timeout(self._config.open_timeout_s):
                 link = await self._dialer.dial_worker(self._address)
-                link.send(self._opening)
+                link.send(self._opening())
                 first = await link.receive()
             if first.opened.worker.epoch != self._address.epoch:
                 return False

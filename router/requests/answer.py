@@ -19,7 +19,7 @@ from twolane.v1 import sampling_pb2
 class Answer:
     """Owned by one request. `take` empties the unsent part; tokens stay."""
 
-    __slots__ = ("_logprobs", "_n_sent", "_text", "tokens")
+    __slots__ = ("_logprobs", "_n_sent", "_skip_bytes", "_text", "tokens")
 
     def __init__(
         self, detokenizer: Detokenizer | None, stops: Sequence[str], min_tokens: int
@@ -27,6 +27,7 @@ class Answer:
         self.tokens: list[int] = []
         self._text = None if detokenizer is None else AnswerText(detokenizer, stops, min_tokens)
         self._n_sent = 0
+        self._skip_bytes = 0  # of the text that follows: the client has them
         self._logprobs: dict[int, Logprobs] = {}  # of unsent tokens, by index
 
     def add(
@@ -51,6 +52,14 @@ class Answer:
             is_stop=finish_reason == sampling_pb2.FINISH_REASON_STOP,
         )
 
+    def skip(self, n_tokens: int, n_text_bytes: int) -> None:
+        """The client has so many of its first tokens, which are here, and so much text, in UTF-8.
+        To be called before the first `take`."""
+        assert n_tokens <= len(self.tokens)
+        self._n_sent, self._skip_bytes = n_tokens, n_text_bytes
+        for index in [index for index in self._logprobs if index < n_tokens]:
+            del self._logprobs[index]
+
     def end(self) -> None:
         """No more tokens follow: held text becomes part of the answer."""
         if self._text is not None:
@@ -58,7 +67,7 @@ class Answer:
 
     def take(self) -> Piece | None:
         """Everything unsent, as one piece; None if there is nothing."""
-        text = "" if self._text is None else self._text.take()
+        text = self._take_text()
         first, self._n_sent = self._n_sent, len(self.tokens)
         if first == self._n_sent and not text:
             return None
@@ -66,3 +75,11 @@ class Answer:
             return Piece(first, self.tokens[first:], text)
         logprobs, self._logprobs = self._logprobs, {}
         return Piece(first, self.tokens[first:], text, logprobs)
+
+    def _take_text(self) -> str:
+        text = "" if self._text is None else self._text.take()
+        if self._skip_bytes and text:
+            raw = text.encode()
+            skipped, self._skip_bytes = self._skip_bytes, max(0, self._skip_bytes - len(raw))
+            text = raw[skipped:].decode(errors="replace")
+        return text

@@ -59,7 +59,7 @@ class Attempt:
         "page_tokens",
         "placed",
         "prefill_epoch",
-        "prefill_key",
+        "prefill_numbers",
         "prefill_pages",
         "prefill_rows",
         "promised_tokens",
@@ -94,8 +94,10 @@ class Attempt:
         # that the prompt takes at P from the rows that P decodes, until D has it; 0: P decodes none
         self.prefill_pages = prefill_pages
         self.life = Lifecycle(S.MOVING if moved_from else S.PLACED, ATTEMPT_MOVES)
-        # the lowest attempt number under which P may still speak of this row
-        self.prefill_key: int = moved_from.prefill_key if moved_from else key.attempt
+        # of earlier attempts, under which P may still speak of this row
+        self.prefill_numbers: tuple[int, ...] = (
+            (*moved_from.prefill_numbers, moved_from.key.attempt) if moved_from else ()
+        )
         # of the same attempts
         self.prefill_rows: tuple[int, ...] = (
             (*moved_from.prefill_rows, moved_from.row) if moved_from else ()
@@ -132,7 +134,7 @@ class Attempt:
         """
         is_mine = key.attempt == self.key.attempt  # guard: old attempt
         may_prefill = epoch == self.prefill_epoch and (
-            self.prefill_key <= key.attempt <= self.key.attempt
+            is_mine or key.attempt in self.prefill_numbers
         )
         if may_prefill and role != worker_pb2.ROLE_DECODE:
             return worker_pb2.ROLE_PREFILL

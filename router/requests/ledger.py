@@ -49,6 +49,7 @@ def make_ledger(
     prompt_tokens: int,
     output_tokens: int,
     attempts: int,
+    takeovers: int,
     prefill_worker: str,
     decode_worker: str,
 ) -> sampling_pb2.Ledger:
@@ -58,6 +59,7 @@ def make_ledger(
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
         attempts=attempts,
+        takeovers=takeovers,
         prefill_worker=prefill_worker,
         decode_worker=decode_worker,
     )

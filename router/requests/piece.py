@@ -19,10 +19,15 @@ class Piece(NamedTuple):
     logprobs: Mapping[int, Logprobs] = {}
     finish_reason: sampling_pb2.FinishReason = GOES_ON
     ledger: sampling_pb2.Ledger | None = None
+    moved_to: Sequence[str] = ()  # the doors where the answer goes on, if not here
 
     def to_response(self) -> inference_pb2.GenerateResponse:
         response = inference_pb2.GenerateResponse(
-            text=self.text, finish_reason=self.finish_reason, ledger=self.ledger
+            text=self.text,
+            finish_reason=self.finish_reason,
+            ledger=self.ledger,
+            moved=bool(self.moved_to),
+            routers=self.moved_to,
         )
         for index, token_id in enumerate(self.token_ids, self.first_index):
             token = response.tokens.add(index=index, token_id=token_id)

@@ -7,7 +7,8 @@
       └───────────┴────────┬─────────────┴────────> FAILED     one typed error
                            └──────────────────────> CANCELLED  by the client, or an operator
 
-QUEUED    admitted; no worker has it.
+QUEUED    admitted; no worker has it. One that comes from another router begins as RUNNING, if its
+          rows were found, or as RESUMING.
 RUNNING   one attempt is in progress.
 RESUMING  its attempt failed; it waits, ahead of new work, for the next.
 ENDING    every token is out; the workers' figures are awaited for a moment.
@@ -20,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from functools import partial
+from hashlib import sha256
 from typing import NamedTuple
 
 from twolane.errors import DuplicateRequestError, TwolaneError
@@ -74,11 +76,11 @@ class Label(NamedTuple):
 class Job:
     """The request as checked and complete: seed drawn, defaults filled in. Never changes."""
 
-    # Drawn for this submission alone: its name, in this router and at workers; the nonce under
-    # which it holds its label there; the client's secret, to go on with it at another router.
+    # Drawn for this submission alone: its name, in all routers and at workers; the client's secret,
+    # to go on with it at another router, whose number among those is `fence`.
     submission_id: str = field(default_factory=partial(secrets.token_hex, 16))
-    claim: int = field(default_factory=partial(secrets.randbits, 64))
     resume_token: bytes = field(default_factory=partial(secrets.token_bytes, 16))
+    fence: int = 0
     request_id: str  # the client's label
     model: str
     token_ids: Sequence[int]  # a repeated field of protobuf's: four bytes each
@@ -92,6 +94,16 @@ class Job:
     @property
     def tenant(self) -> str:
         return self.caller.tenant
+
+    @property
+    def resume_hash(self) -> bytes:
+        """What workers know of the token."""
+        return sha256(self.resume_token).digest()
+
+    @property
+    def claim(self) -> int:
+        """The nonce under which it holds its label at workers: all routers have the same."""
+        return int.from_bytes(self.resume_hash[:8])
 
     @property
     def label(self) -> Label:
@@ -134,12 +146,19 @@ class Request:
         "timeline",
     )
 
-    def __init__(self, job: Job, answer: Answer, sampling: sampling_pb2.SamplingParams) -> None:
+    def __init__(
+        self,
+        job: Job,
+        answer: Answer,
+        sampling: sampling_pb2.SamplingParams,
+        state: RequestState = RequestState.QUEUED,
+    ) -> None:
+        """`state` is RUNNING or RESUMING for one that another router began."""
         self.job = job
         self.n_prompt = job.n_prompt
         self.answer = answer
         self.sampling = sampling  # as sent to workers
-        self.life = Lifecycle(S.QUEUED, REQUEST_MOVES)
+        self.life = Lifecycle(state, REQUEST_MOVES)
         self.timeline = Timeline(arrived=job.arrived)
         self.attempt: Attempt | None = None  # the live one
         self.last_attempt: Attempt | None = None  # live or not: for the ledger

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
@@ -87,6 +87,16 @@ async def ask(
     outcome.ended_at = asyncio.get_running_loop().time()
     assert outcome.indexes == list(range(len(outcome.tokens))), "lost, doubled or out of order"
     return outcome
+
+
+async def resume(
+    router: Router, wanted: inference_pb2.ResumeRequest, caller: Identity = ANONYMOUS
+) -> AsyncGenerator[inference_pb2.GenerateResponse, None]:
+    """The rest of an answer."""
+    delivery = await router.open_resumed(wanted, caller)
+    async with aclosing(delivery.responses()) as responses:
+        async for response in responses:
+            yield response
 
 
 def play(

@@ -234,8 +234,43 @@ class ScriptedWorker:
         if row is None:
             self._say_gone(attach.key, DECODE if DECODE in self.roles else PREFILL)
             return
+        row.assign.row = attach.row or row.assign.row
+        row.log = [replace(event, row=row.assign.row) for event in row.log]
         tokens = [event for event in row.log if event.index >= attach.from_index]
         self.say(tokens=tokens, rows=[row.news] if row.news is not None else [])
+
+    def _on_find(self, find: worker_pb2.Find) -> None:
+        found = worker_pb2.Found(find=find)
+        for row in self._of_submission(find.submission_id):
+            found.submission_id = row.key[0]
+            found.attempts.add(key=row.assign.key, has_ended=row.phase == "ended")
+        self._answer(worker_pb2.SessionResponse(found=[found]))
+
+    def _on_adopt(self, adopt: worker_pb2.Adopt) -> None:
+        """Whoever asks; fences are real workers' business."""
+        adopted = worker_pb2.Adopted(submission_id=adopt.submission_id, fence=adopt.fence)
+        found = self._of_submission(adopt.submission_id)
+        rows = [row for row in found if row.assign.tenant == adopt.tenant]
+        adopted.result = adopted.RESULT_ADOPTED if rows else adopted.RESULT_GONE
+        for row in rows:
+            adopted.attempts.add(
+                key=row.assign.key,
+                assign=row.assign,
+                decode=row.assign.decode,
+                tokens=columns_of(row.log),
+                events=[row.news] if row.news is not None else [],
+                has_ended=row.phase == "ended",
+                is_cancelled=row.key in self._tombstones,
+            )
+        self._answer(worker_pb2.SessionResponse(adopted=[adopted]))
+
+    def _of_submission(self, submission_id: str) -> list[ScriptedRow]:
+        rows = [*self.rows.values(), *self.ended.values()]
+        return [row for row in rows if row.key[0] == submission_id]
+
+    def _answer(self, response: worker_pb2.SessionResponse) -> None:
+        if self._link is not None:
+            self._link.send(response)
 
     def _on_judge_peer(self, judge: worker_pb2.JudgePeer) -> None:
         for row in list(self.rows.values()) if self.judges else []:

@@ -253,6 +253,9 @@ SECTIONS = (
                 "retarget_wait_s": Row("for RETARGETED or GONE", "", "new attempt"),
                 "move_pause_s": Row("between searches for another decode worker", "", ""),
                 "attach_wait_s": Row("for tokens asked for again", "", "new attempt"),
+                "find_wait_s": Row(
+                    "for workers' word on an answer of another router", "", "what is known by then"
+                ),
                 "ledger_wait_s": Row("after the last token, for the workers' figures", "", ""),
                 "stall_s": Row("an attempt without news", "", "new attempt on two other workers"),
                 "retry_delay_s": Row("before the second retry; doubles", "", ""),
@@ -263,6 +266,9 @@ SECTIONS = (
                 "load_every_s": Row("between load reports", "--heartbeat-s", ""),
                 "load_least_s": Row("between load reports while steps run, at least", "", ""),
                 "grace_s": Row("rows without their router", "--grace-s", "cancelled, pages freed"),
+                "fence_s": Row(
+                    "a router that was paused is kept from what another one has had", "", ""
+                ),
                 "tombstone_s": Row("a cancelled attempt is remembered", "--lease-s", ""),
                 "suspicion_s": Row(
                     "silence of a router", "--suspicion-s", "another process may take its id"

@@ -13,6 +13,7 @@ from tests.mutants.hosts import HOSTS
 from tests.mutants.marks import MARKS
 from tests.mutants.mutant import Mutant
 from tests.mutants.page_lanes import PAGE_LANES
+from tests.mutants.takeover import TAKEOVER
 
 REQUIRED = ("generation", "epoch", "checksum", "drain wait", "pin", "tombstone", "token index")
 _GUARDS = "tests/kvtransfer/test_guards.py::"
@@ -29,6 +30,7 @@ _SIDE_BY_SIDE = (
 MUTANTS = (
     *ACCESS,
     *HOSTS,
+    *TAKEOVER,
     *GRANTS,
     *MARKS,
     *PAGE_LANES,

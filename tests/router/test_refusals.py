@@ -6,7 +6,12 @@ import asyncio
 
 import pytest
 
-from twolane.errors import DuplicateRequestError, OverloadedError, UnavailableError
+from twolane.errors import (
+    DuplicateRequestError,
+    OverloadedError,
+    TakenOverError,
+    UnavailableError,
+)
 from twolane.router.config import AdmissionConfig, RouterConfig
 from twolane.router.router import Router
 from twolane.router.testing.client import ask, message, play
@@ -73,7 +78,7 @@ def test_worker_that_refuses_for_ever_ends_the_wait_like_any_other() -> None:
     play(script, config=RouterConfig(admission=AdmissionConfig(queue_timeout_s=5.0)))
 
 
-@pytest.mark.parametrize("reason", ["epoch", "tombstone", "duplicate", "too_large", ""])
+@pytest.mark.parametrize("reason", ["epoch", "tombstone", "too_large", ""])
 def test_other_words_count_as_failures(reason: str) -> None:
     async def script(router: Router, cluster: ScriptedCluster) -> None:
         cluster.workers["d0"].refuses = reason or "unknown"
@@ -93,7 +98,7 @@ def test_row_that_another_router_has_taken_is_not_tried_again() -> None:
         (row,) = worker.rows.values()
         worker.say(rows=[row.row_event(K.KIND_TAKEN, worker_pb2.ROLE_DECODE)])
         outcome = await task
-        assert isinstance(outcome.error, UnavailableError)
+        assert isinstance(outcome.error, TakenOverError)
         assert "another router" in outcome.error.message
         assert router.status().counters["attempts"] == 1
 

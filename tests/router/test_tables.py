@@ -122,6 +122,7 @@ def test_ledger_sums_what_was_spent_over_attempts_and_keeps_the_routers_own_cloc
         prompt_tokens=3,
         output_tokens=2,
         attempts=2,
+        takeovers=0,
         prefill_worker="p",
         decode_worker="d",
     )
@@ -156,6 +157,7 @@ def test_ledger_passes_every_duration_on(field: Any) -> None:
         prompt_tokens=1,
         output_tokens=0,
         attempts=1,
+        takeovers=0,
         prefill_worker="",
         decode_worker="",
     )

@@ -23,6 +23,7 @@ SPEC = replace(
     FakeEngine(FakeEngineConfig(n_pages=4, eos_token_ids=(9,))).spec, max_context_tokens=12
 )
 P, D = worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE
+TARGET = worker_pb2.WorkerAddress(worker_id="d2", epoch=7)
 
 
 LENGTH = sampling_pb2.FINISH_REASON_LENGTH
@@ -34,6 +35,9 @@ class Listener:
     def __init__(self) -> None:
         self.tokens = {role: ColumnWriter(role) for role in ROLES}
         self.next_number, self.confirmed = 1, 0
+
+    def send(self, response: worker_pb2.SessionResponse, now: float) -> None:
+        raise AssertionError("a log sends nothing itself")
 
 
 def row(params: SamplingParams, listener: Listener | None = None, n_prompt: int = 4) -> Row:
@@ -72,7 +76,7 @@ def test_each_token_is_told_under_the_number_that_the_row_has_then() -> None:
     assert registry.admit(one.log) is None
     one.append(5)
     one.log.first_token(P, 0, SampledToken(5), GOES_ON)
-    successor = registry.successor(one.attempt, AttemptId("r", 2), 7, [P], row=8)
+    successor = registry.successor(one.attempt, AttemptId("r", 2), TARGET, [P], row=8)
     one.tell(successor)
     one.append(6)
     one.log.first_token(P, 1, SampledToken(6, -0.5, ((6, -0.5),)), GOES_ON)

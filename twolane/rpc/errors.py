@@ -93,8 +93,7 @@ def from_rpc_error(error: grpc.RpcError) -> errors.TwolaneError:
     if code is grpc.StatusCode.INVALID_ARGUMENT:
         field = bad_request.field_violations[0].field if bad_request.field_violations else ""
         return errors.InvalidRequestError(text, field=field, metadata=metadata)
-    kind = _ERROR_OF_REASON.get(info.reason, _ERROR_OF[code])
-    return kind(text, metadata=metadata)
+    return _ERROR_OF_REASON.get(info.reason, _ERROR_OF[code])(text, metadata=metadata)
 
 
 def _details(call: grpc.Call) -> Sequence[any_pb2.Any]:

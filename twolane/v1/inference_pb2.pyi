@@ -27,7 +27,7 @@ class Chat(_message.Message):
     def __init__(self, messages: _Optional[_Iterable[_Union[ChatMessage, _Mapping]]] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("request_id", "model", "text", "token_ids", "chat", "sampling", "priority", "n", "tenant", "adapter", "model_version", "constraint", "resume")
+    __slots__ = ("request_id", "model", "text", "token_ids", "chat", "sampling", "priority", "n", "tenant", "adapter", "model_version", "constraint", "resume", "resumes")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
@@ -41,6 +41,7 @@ class GenerateRequest(_message.Message):
     MODEL_VERSION_FIELD_NUMBER: _ClassVar[int]
     CONSTRAINT_FIELD_NUMBER: _ClassVar[int]
     RESUME_FIELD_NUMBER: _ClassVar[int]
+    RESUMES_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model: str
     text: str
@@ -54,7 +55,8 @@ class GenerateRequest(_message.Message):
     model_version: str
     constraint: Constraint
     resume: AnswerSoFar
-    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., priority: _Optional[int] = ..., n: _Optional[int] = ..., tenant: _Optional[str] = ..., adapter: _Optional[str] = ..., model_version: _Optional[str] = ..., constraint: _Optional[_Union[Constraint, _Mapping]] = ..., resume: _Optional[_Union[AnswerSoFar, _Mapping]] = ...) -> None: ...
+    resumes: bool
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., priority: _Optional[int] = ..., n: _Optional[int] = ..., tenant: _Optional[str] = ..., adapter: _Optional[str] = ..., model_version: _Optional[str] = ..., constraint: _Optional[_Union[Constraint, _Mapping]] = ..., resume: _Optional[_Union[AnswerSoFar, _Mapping]] = ..., resumes: bool = ...) -> None: ...
 
 class AnswerSoFar(_message.Message):
     __slots__ = ("submission_id", "resume_token", "takeover", "token_ids", "n_text_bytes")
@@ -71,20 +73,22 @@ class AnswerSoFar(_message.Message):
     def __init__(self, submission_id: _Optional[str] = ..., resume_token: _Optional[bytes] = ..., takeover: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., n_text_bytes: _Optional[int] = ...) -> None: ...
 
 class ResumeRequest(_message.Message):
-    __slots__ = ("submission_id", "resume_token", "takeover", "n_tokens", "n_text_bytes", "tenant")
+    __slots__ = ("submission_id", "resume_token", "takeover", "n_tokens", "n_text_bytes", "tenant", "request_id")
     SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
     TAKEOVER_FIELD_NUMBER: _ClassVar[int]
     N_TOKENS_FIELD_NUMBER: _ClassVar[int]
     N_TEXT_BYTES_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     submission_id: str
     resume_token: bytes
     takeover: int
     n_tokens: int
     n_text_bytes: int
     tenant: str
-    def __init__(self, submission_id: _Optional[str] = ..., resume_token: _Optional[bytes] = ..., takeover: _Optional[int] = ..., n_tokens: _Optional[int] = ..., n_text_bytes: _Optional[int] = ..., tenant: _Optional[str] = ...) -> None: ...
+    request_id: str
+    def __init__(self, submission_id: _Optional[str] = ..., resume_token: _Optional[bytes] = ..., takeover: _Optional[int] = ..., n_tokens: _Optional[int] = ..., n_text_bytes: _Optional[int] = ..., tenant: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class Constraint(_message.Message):
     __slots__ = ("json_schema", "regex", "grammar")

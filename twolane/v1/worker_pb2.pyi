@@ -201,7 +201,7 @@ class Adopt(_message.Message):
     def __init__(self, submission_id: _Optional[str] = ..., fence: _Optional[int] = ..., resume_hash: _Optional[bytes] = ..., tenant: _Optional[str] = ...) -> None: ...
 
 class Adopted(_message.Message):
-    __slots__ = ("submission_id", "fence", "result", "attempts")
+    __slots__ = ("submission_id", "fence", "result", "attempts", "held_fence")
     class Result(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         RESULT_UNSPECIFIED: _ClassVar[Adopted.Result]
@@ -216,11 +216,13 @@ class Adopted(_message.Message):
     FENCE_FIELD_NUMBER: _ClassVar[int]
     RESULT_FIELD_NUMBER: _ClassVar[int]
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    HELD_FENCE_FIELD_NUMBER: _ClassVar[int]
     submission_id: str
     fence: int
     result: Adopted.Result
     attempts: _containers.RepeatedCompositeFieldContainer[AdoptedAttempt]
-    def __init__(self, submission_id: _Optional[str] = ..., fence: _Optional[int] = ..., result: _Optional[_Union[Adopted.Result, str]] = ..., attempts: _Optional[_Iterable[_Union[AdoptedAttempt, _Mapping]]] = ...) -> None: ...
+    held_fence: int
+    def __init__(self, submission_id: _Optional[str] = ..., fence: _Optional[int] = ..., result: _Optional[_Union[Adopted.Result, str]] = ..., attempts: _Optional[_Iterable[_Union[AdoptedAttempt, _Mapping]]] = ..., held_fence: _Optional[int] = ...) -> None: ...
 
 class AdoptedAttempt(_message.Message):
     __slots__ = ("key", "assign", "decode", "tokens", "events", "has_ended", "is_cancelled")
@@ -411,7 +413,7 @@ class PageCounts(_message.Message):
     def __init__(self, quarantined: _Optional[int] = ..., used: _Optional[int] = ..., pinned: _Optional[int] = ..., cached: _Optional[int] = ..., free: _Optional[int] = ...) -> None: ...
 
 class LoadReport(_message.Message):
-    __slots__ = ("pages", "prefill_queue", "prefill_queue_tokens", "decode_queue", "rows", "reserved_growth_pages", "draining", "drained", "step_s", "fence_wanted", "step_age_s", "step_bound_s", "transports", "drain")
+    __slots__ = ("pages", "prefill_queue", "prefill_queue_tokens", "decode_queue", "rows", "reserved_growth_pages", "draining", "drained", "step_s", "fence_wanted", "step_age_s", "step_bound_s", "expected_rows", "expected_pages", "transports", "drain")
     PAGES_FIELD_NUMBER: _ClassVar[int]
     PREFILL_QUEUE_FIELD_NUMBER: _ClassVar[int]
     PREFILL_QUEUE_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -424,6 +426,8 @@ class LoadReport(_message.Message):
     FENCE_WANTED_FIELD_NUMBER: _ClassVar[int]
     STEP_AGE_S_FIELD_NUMBER: _ClassVar[int]
     STEP_BOUND_S_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_ROWS_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_PAGES_FIELD_NUMBER: _ClassVar[int]
     TRANSPORTS_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
     pages: PageCounts
@@ -438,9 +442,11 @@ class LoadReport(_message.Message):
     fence_wanted: _containers.RepeatedScalarFieldContainer[int]
     step_age_s: float
     step_bound_s: float
+    expected_rows: int
+    expected_pages: int
     transports: _containers.RepeatedCompositeFieldContainer[PeerTransport]
     drain: DrainReport
-    def __init__(self, pages: _Optional[_Union[PageCounts, _Mapping]] = ..., prefill_queue: _Optional[int] = ..., prefill_queue_tokens: _Optional[int] = ..., decode_queue: _Optional[int] = ..., rows: _Optional[int] = ..., reserved_growth_pages: _Optional[int] = ..., draining: bool = ..., drained: bool = ..., step_s: _Optional[float] = ..., fence_wanted: _Optional[_Iterable[int]] = ..., step_age_s: _Optional[float] = ..., step_bound_s: _Optional[float] = ..., transports: _Optional[_Iterable[_Union[PeerTransport, _Mapping]]] = ..., drain: _Optional[_Union[DrainReport, _Mapping]] = ...) -> None: ...
+    def __init__(self, pages: _Optional[_Union[PageCounts, _Mapping]] = ..., prefill_queue: _Optional[int] = ..., prefill_queue_tokens: _Optional[int] = ..., decode_queue: _Optional[int] = ..., rows: _Optional[int] = ..., reserved_growth_pages: _Optional[int] = ..., draining: bool = ..., drained: bool = ..., step_s: _Optional[float] = ..., fence_wanted: _Optional[_Iterable[int]] = ..., step_age_s: _Optional[float] = ..., step_bound_s: _Optional[float] = ..., expected_rows: _Optional[int] = ..., expected_pages: _Optional[int] = ..., transports: _Optional[_Iterable[_Union[PeerTransport, _Mapping]]] = ..., drain: _Optional[_Union[DrainReport, _Mapping]] = ...) -> None: ...
 
 class DrainReport(_message.Message):
     __slots__ = ("number", "blockers", "has_ticket", "is_taken", "hands_over", "eta_s", "quarantined_pages")

@@ -7,7 +7,8 @@
 
     live (a role has it) --- terminal event ---> ended --- grace ---> forgotten
 
-Both are derived: attached from `session`, ended from `ended_s`.
+Both are derived: attached from `session`, ended from `ended_s`. A router that adopts the attempt
+becomes its owner; until it attaches, there is no listener.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from twolane.attempt_number import fence_of
 from twolane.engine.step import SampledToken
 from twolane.rpc.columns import GOES_ON, ColumnWriter, Logprobs
 from twolane.v1 import sampling_pb2, worker_pb2
@@ -49,6 +51,8 @@ class Listener(Protocol):
     next_number: int  # of the next message with tokens or rows
     confirmed: int  # the number of the last one that its router has processed
 
+    def send(self, response: worker_pb2.SessionResponse, now: float) -> None: ...
+
 
 class AttemptLog:
     """All tokens of the attempt, and the latest row event of each of its roles."""
@@ -61,11 +65,14 @@ class AttemptLog:
         "_logprobs",
         "_n_prompt",
         "_token_ids",
+        "assign",
         "attempt",
         "claim",
         "deadline_s",
+        "decode",
         "detached_s",
         "ended_s",
+        "fence",
         "follows",
         "is_cancelled",
         "owner",
@@ -82,16 +89,18 @@ class AttemptLog:
         session: Listener | None,
         *,
         owner: Owner,
-        claim: Claim,
+        assign: worker_pb2.Assign,
         row: int,
-        sample: int = 0,
         deadline_s: float | None = None,
     ) -> None:
         self.attempt = attempt
         self.owner = owner
-        self.claim = claim
+        self.fence = fence_of(attempt.number)  # that the owner holds it under; never falls
+        self.assign = assign  # as it began, under whatever number and for whatever decode worker
+        self.decode = assign.decode
+        self.claim = Claim.of(assign)
         self.row = row  # the number under which its tokens are sent
-        self.sample = sample
+        self.sample = assign.sample
         self.deadline_s = deadline_s
         self.session = session  # receives its events; None: detached
         self.told_at = 0  # the number of the message with its latest row event, in that session
@@ -122,11 +131,37 @@ class AttemptLog:
             assign.roles,
             session,
             owner=owner,
-            claim=Claim.of(assign),
+            assign=assign,
             row=assign.row,
-            sample=assign.sample,
             deadline_s=deadline_s,
         )
+
+    def successor(
+        self,
+        attempt: AttemptId,
+        roles: Iterable[worker_pb2.Role],
+        decode: worker_pb2.WorkerAddress,
+        *,
+        row: int,
+    ) -> AttemptLog:
+        """The log of this row as another attempt, sent to another decode worker. What was told
+        before is in it too, once the row has told it its tokens."""
+        log = AttemptLog(
+            attempt,
+            roles,
+            self.session,
+            owner=self.owner,
+            assign=self.assign,
+            row=row,
+            deadline_s=self.deadline_s,
+        )
+        log.fence = max(self.fence, log.fence)
+        log.decode = decode
+        log.detached_s = self.detached_s
+        log.follows = self.attempt, decode.epoch
+        log._first_index = dict(self._first_index)
+        log._logprobs = dict(self._logprobs)
+        return log
 
     def hear(self, token_ids: list[int], n_prompt: int) -> None:
         """Report this row's tokens; each is appended to `token_ids` before it is reported. The log
@@ -191,6 +226,28 @@ class AttemptLog:
 
     def detach(self, now: float) -> None:
         self.session, self.detached_s = None, now
+
+    def hand_to(self, owner: Owner, fence: int, now: float) -> None:
+        """Another router, or another incarnation of one, has adopted it: it has no listener until
+        that router attaches."""
+        assert fence >= self.fence
+        self.fence = fence
+        if owner != self.owner:
+            self.owner = owner
+            self.detach(now)
+
+    def describe(self) -> worker_pb2.AdoptedAttempt:
+        """All that is known of it, for a router that knows nothing."""
+        tokens, events = self.since(0)
+        return worker_pb2.AdoptedAttempt(
+            key=self.attempt.key,
+            assign=self.assign,
+            decode=self.decode,
+            tokens=tokens,
+            events=events,
+            has_ended=self.ended_s is not None,
+            is_cancelled=self.is_cancelled,
+        )
 
     def since(
         self, from_index: int

@@ -35,6 +35,10 @@ class Labels:
         holders = self._holders.get(claim[:2], {})
         return any(nonce != claim.nonce for nonce in holders.values())
 
+    def holder(self, tenant: str, request_id: str) -> AttemptId | None:
+        """One attempt of the request that runs under that label."""
+        return next(iter(self._holders.get((tenant, request_id), ())), None)
+
     def hold(self, claim: Claim, attempt: AttemptId) -> None:
         if claim.request_id:
             self._holders.setdefault(claim[:2], {})[attempt] = claim.nonce

@@ -27,7 +27,10 @@ class Registry:
         self._logs: dict[tuple[str, int], AttemptLog] = {}  # by AttemptId, as a plain tuple
         self._live: dict[tuple[str, int], AttemptLog] = {}  # those that a role still has
         self._ended: deque[AttemptLog] = deque()  # the others, in order of their end
+        self._of_submission: dict[str, list[AttemptLog]] = {}  # all, in order of arrival
         self._labels = Labels()
+        # highest fences of submissions that were taken over and of which nothing is left here
+        self._fences = Tombstones[str, int](config.fence_s)
         # by owner too: no router can bury what another one is about to assign
         self._tombstones = Tombstones[tuple[AttemptId, Owner], str](config.tombstone_s)
 
@@ -75,7 +78,7 @@ class Registry:
         self,
         attempt: AttemptId,
         following: AttemptId,
-        target_epoch: int,
+        decode: worker_pb2.WorkerAddress,
         roles: Iterable[worker_pb2.Role],
         *,
         row: int,
@@ -83,39 +86,43 @@ class Registry:
         """A log for the row of `attempt` under another attempt, sent to the same session. `follow`
         opens it.
 
-        The row is to go to worker `target_epoch`; if that is this worker, it has both roles.
+        The row is to go to worker `decode`; if that is this worker, it has both roles.
         """
-        log = self._logs[attempt]
-        successor = AttemptLog(
-            following,
-            roles,
-            log.session,
-            owner=log.owner,
-            claim=log.claim,
-            row=row,
-            sample=log.sample,
-            deadline_s=log.deadline_s,
-        )
-        successor.detached_s = log.detached_s
-        successor.follows = (attempt, target_epoch)
-        return successor
+        return self._logs[attempt].successor(following, roles, decode, row=row)
 
     def follow(self, successor: AttemptLog) -> None:
         """The row has continued as another attempt."""
         self._open(successor)
 
+    # -- takeover ---------------------------------------------------------------------------
+
+    def of_submission(self, submission_id: str) -> list[AttemptLog]:
+        """Every attempt of it that is here, ended ones too, in order of arrival."""
+        return list(self._of_submission.get(submission_id, ()))
+
+    def past_fence(self, submission_id: str) -> int:
+        """The highest fence that it had here, as far as it is remembered: a router that was away
+        for longer than logs are kept must not begin it again."""
+        return self._fences.find(submission_id) or 0
+
+    def of_label(self, tenant: str, request_id: str) -> list[AttemptLog]:
+        """The same, of the submission that runs under that label."""
+        attempt = self._labels.holder(tenant, request_id)
+        return [] if attempt is None else self.of_submission(attempt.submission_id)
+
     # -- sessions ---------------------------------------------------------------------------
 
     def attach(
-        self, attempt: AttemptId, from_index: int, session: Listener
+        self, attempt: AttemptId, from_index: int, session: Listener, *, row: int = 0
     ) -> worker_pb2.SessionResponse:
         """What the new listener, a session of the attempt's owner, has missed; KIND_GONE if the
-        attempt is not here."""
+        attempt is not here. Its tokens are sent under `row` from now on; 0: as before."""
         log = self._logs.get(attempt)
         if log is None:
             gone = worker_pb2.RowEvent(key=attempt.key, kind=worker_pb2.RowEvent.KIND_GONE)
             return worker_pb2.SessionResponse(rows=[gone])
         log.session, log.told_at = session, session.next_number
+        log.row = row or log.row
         tokens, rows = log.since(from_index)
         return worker_pb2.SessionResponse(tokens=tokens, rows=rows)
 
@@ -147,9 +154,10 @@ class Registry:
         """Forget ended attempts after their grace. Returns the attempts to cancel now; they are
         returned again until they are cancelled."""
         self._tombstones.tick(now)
+        self._fences.tick(now)
         grace_s = self._config.grace_s
         while self._ended and self._ended[0].is_forgettable(now, grace_s):
-            del self._logs[self._ended.popleft().attempt]
+            self._forget(self._ended.popleft(), now)
         return [log for log in self._live.values() if log.is_abandoned(now, grace_s)]
 
     @property
@@ -177,7 +185,18 @@ class Registry:
 
     def _open(self, log: AttemptLog) -> None:
         self._logs[log.attempt] = self._live[log.attempt] = log
+        self._of_submission.setdefault(log.attempt.submission_id, []).append(log)
         self._labels.hold(log.claim, log.attempt)
+
+    def _forget(self, log: AttemptLog, now: float) -> None:
+        if log.fence:
+            fence = max(log.fence, self.past_fence(log.attempt.submission_id))
+            self._fences.bury(log.attempt.submission_id, fence, now)
+        del self._logs[log.attempt]
+        others = self._of_submission[log.attempt.submission_id]
+        others.remove(log)
+        if not others:
+            del self._of_submission[log.attempt.submission_id]
 
     def _bury(self, log: AttemptLog) -> None:
         """A second terminal event of the same attempt changes nothing."""

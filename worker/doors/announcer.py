@@ -1,9 +1,15 @@
-"""Announces this worker to every router each second. The router then opens a session."""
+"""Announces this worker to every router each second. The router then opens a session.
+
+configured, or named by a router's answer, or open to a session ──> announced to each second
+                 ^                                                       │
+                 └────── not configured, and silent for a minute ────────┘
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 
 import grpc
 
@@ -18,6 +24,8 @@ log = logging.getLogger(__name__)
 
 _CALL_S = 2.0
 _SILENCE_S = 3.0
+_FORGET_S = 60.0  # a silent router that only others have named
+MOST_ROUTERS = 256
 _NO_ANSWER = frozenset(
     {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
 )
@@ -32,18 +40,28 @@ class Announcer:
         self._metrics_endpoint = metrics_endpoint
         self._credentials = worker.config.credentials
         self.heard_at: float | None = None  # when a router has last answered, in the loop's time
+        self._routers: set[str] = set()  # those that are announced to
+        self._tasks: asyncio.TaskGroup | None = None  # while it runs
 
     async def run(self) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            for router in self._worker.config.routers:
-                tasks.create_task(self._announce_regularly(router), name=f"announce-{router}")
+        async with asyncio.TaskGroup() as self._tasks:
+            self._begin(self._worker.config.routers)
+        self._tasks = None
 
     async def leave(self) -> None:
         """Announce to every router that this worker leaves; waits briefly for routers that do not
         answer."""
         async with asyncio.TaskGroup() as tasks:
-            for router in self._worker.config.routers:
+            for router in self._routers | {*self._worker.config.routers}:
                 tasks.create_task(self._announce_leaving(router))
+
+    def _begin(self, routers: Iterable[str]) -> None:
+        """Announce to these too."""
+        for router in routers:
+            if router and router not in self._routers and len(self._routers) < MOST_ROUTERS:
+                assert self._tasks is not None
+                self._routers.add(router)
+                self._tasks.create_task(self._announce_regularly(router), name=f"announce-{router}")
 
     def describe(self, *, leaving: bool = False) -> cluster_pb2.AnnounceRequest:
         worker, spec = self._worker, self._worker.context.spec
@@ -66,18 +84,21 @@ class Announcer:
             devices=worker.config.devices,
             host=worker.config.host_name,
             host_identity=host_identity(),
+            routers=worker.routers,
         )
 
     async def _announce_regularly(self, router: str) -> None:
         clock = asyncio.get_running_loop().time
         router_log = _RouterLog(router, clock())
-        while True:  # a channel that fails is made anew: its certificate may have been renewed
+        while not router_log.is_forgotten(clock()) or router in self._worker.config.routers:
+            # a channel that fails is made anew: its certificate may have been renewed
             async with self._credentials.channel(router, Role.ROUTER) as channel:
                 error = await self._announce_until_refused(router, channel, router_log)
             if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
                 raise DisplacedError(f"router {router}: {error.details()}") from error
             router_log.failed(error, clock())
             await asyncio.sleep(self._worker.config.announce_every_s)
+        self._routers.discard(router)
 
     async def _announce_until_refused(
         self, router: str, channel: grpc.aio.Channel, router_log: _RouterLog
@@ -91,6 +112,8 @@ class Announcer:
                 return error
             router_log.known(clock())
             self.heard_at = clock()
+            named = [*answer.routers, *self._worker.routers]
+            self._begin(other.workers_endpoint for other in named)
             await asyncio.sleep(answer.interval_ms / 1000 or self._worker.config.announce_every_s)
 
     async def _announce_leaving(self, router: str) -> None:
@@ -121,6 +144,10 @@ class _RouterLog:
         self._is_known = False
         self._answered = now
         self._rate = LogRate()
+
+    def is_forgotten(self, now: float) -> bool:
+        """Whether it has been silent for longer than any restart."""
+        return now - self._answered > _FORGET_S
 
     def known(self, now: float) -> None:
         if not self._is_known:

@@ -15,8 +15,11 @@ class Session:
     """Compared by identity: a router that reconnects gets a new one. Logs of its rows append to
     `tokens`, which are sent with the next message."""
 
-    def __init__(self, owner: Owner, link: SessionLink, now: float) -> None:
+    def __init__(
+        self, owner: Owner, link: SessionLink, now: float, router: worker_pb2.RouterAddress
+    ) -> None:
         self.owner = owner
+        self.router = router  # where it is reached
         self.heard_s = now  # when the latest message arrived
         self.tokens = {role: ColumnWriter(role) for role in ROLES}
         self._link = link

@@ -103,7 +103,7 @@ class Sessions:
             raise StaleEpochError(
                 f"open is for epoch {first.open.worker_epoch}; this is {self._context.epoch}"
             )
-        session = Session(owner, link, now)
+        session = Session(owner, link, now, first.open.router)
         if (former := self._open.get(owner.router_id)) is not None:
             self._check_replaces(former, owner, now)
             former.close()
@@ -122,6 +122,12 @@ class Sessions:
             f"another router with the id {owner.router_id!r} was heard {silent_s:.1f} s ago; "
             "each router needs an id of its own"
         )
+
+    @property
+    def routers(self) -> list[worker_pb2.RouterAddress]:
+        """Those that have a session and say where they are reached."""
+        named = [session.router for session in self._open.values()]
+        return [router for router in named if router.router_id]
 
     def ship(self, now: float) -> None:
         """Send all pending events and tokens: one message to each router concerned."""

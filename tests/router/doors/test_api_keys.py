@@ -88,7 +88,7 @@ CALLS: dict[str, Callable[[AsyncClient], Awaitable[object]]] = {
 
 def test_every_method_of_the_clients_service_is_tried_here() -> None:
     service = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"]
-    assert {method.name for method in service.methods} == set(CALLS)
+    assert {method.name for method in service.methods} == {*CALLS, "Resume"}
 
 
 async def test_every_call_over_grpc_needs_a_valid_key_and_the_refusal_says_what_to_do(
@@ -102,6 +102,27 @@ async def test_every_call_over_grpc_needs_a_valid_key_and_the_refusal_says_what_
                         await call(client)
             async with at.client(at.red) as client:
                 assert await call(client) is not None, name
+
+
+async def test_resume_needs_a_valid_key_and_finds_no_answer_of_another_tenant(
+    tmp_path: Path,
+) -> None:
+    generate = inference_pb2.GenerateRequest(token_ids=inference_pb2.TokenIds(ids=[1]))
+    generate.sampling.max_tokens = 200
+    async with doors(tmp_path) as at, grpc.aio.insecure_channel(at.server.address) as channel:
+        door = inference_pb2_grpc.InferenceServiceStub(channel)
+        running = door.Generate(generate, metadata=[("authorization", f"Bearer {at.red}")])
+        first = await running.read()
+        wanted = inference_pb2.ResumeRequest(
+            submission_id=first.submission_id, resume_token=first.resume_token, takeover=1
+        )
+        for key, code in ((WRONG, "UNAUTHENTICATED"), (at.blue, "NOT_FOUND")):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await door.Resume(wanted, metadata=[("authorization", f"Bearer {key}")]).read()
+            assert caught.value.code().name == code
+        while (await running.read()) is not grpc.aio.EOF:
+            pass
+        assert await running.code() is grpc.StatusCode.OK
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/v1/models"])

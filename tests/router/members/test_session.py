@@ -51,7 +51,8 @@ def heard_of(epoch: int) -> set[str]:
     """All that a session with WANTED tells while a worker of `epoch` answers."""
     listener = Listener()
     address = worker_pb2.WorkerAddress(worker_id="w", epoch=WANTED)
-    session = WorkerSession(address, "router", 1, MembershipConfig(), Answering(epoch), listener)
+    router = worker_pb2.RouterAddress(router_id="router", router_epoch=1)
+    session = WorkerSession(address, router, MembershipConfig(), Answering(epoch), listener)
 
     async def main() -> None:
         with suppress(TimeoutError):

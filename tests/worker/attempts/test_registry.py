@@ -19,6 +19,7 @@ from twolane.worker.event_outbox import row_event
 Kind = worker_pb2.RowEvent
 P, D = worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE
 A = AttemptId("r", 1)
+TARGET = worker_pb2.WorkerAddress(worker_id="d2", epoch=7)
 MINE, THEIRS = Owner("router", 1), Owner("router", 2)
 NONE = Claim("", "", 0)
 CONFIG = SessionConfig(grace_s=10.0, tombstone_s=6.0)
@@ -31,6 +32,9 @@ class Session:
         self.name = name
         self.tokens = {role: ColumnWriter(role) for role in ROLES}
         self.next_number, self.confirmed = 1, 0
+
+    def send(self, response: worker_pb2.SessionResponse, now: float) -> None:
+        raise AssertionError("the registry sends nothing itself")
 
     def heard(self) -> list[int]:
         """Indexes of the tokens that wait to be sent."""
@@ -47,15 +51,11 @@ def log(
     sample: int = 0,
     deadline_s: float | None = None,
 ) -> AttemptLog:
+    assign = worker_pb2.Assign(
+        tenant=claim.tenant, request_id=claim.request_id, claim=claim.nonce, sample=sample
+    )
     return AttemptLog(
-        attempt,
-        roles,
-        session,
-        owner=owner,
-        claim=claim,
-        row=7,
-        sample=sample,
-        deadline_s=deadline_s,
+        attempt, roles, session, owner=owner, assign=assign, row=7, deadline_s=deadline_s
     )
 
 
@@ -224,7 +224,7 @@ def test_retargeted_row_keeps_its_label_until_it_ends() -> None:
     registry = Registry(CONFIG)
     registry.admit(log(A, [P], Session("one"), claim=Claim("t", "x", 1)))
     following, theirs = AttemptId("r", 2), Claim("t", "x", 2)
-    registry.follow(registry.successor(A, following, 7, [P], row=8))
+    registry.follow(registry.successor(A, following, TARGET, [P], row=8))
     registry.dispatch([row_event(A, Kind.KIND_RETARGETED, P)], 0.0)
     assert (
         registry.admit(log(AttemptId("q", 1), [P], Session("two"), claim=theirs))
@@ -246,7 +246,7 @@ def test_handed_over_row_of_both_roles_lives_on() -> None:
 def test_retargeted_row_is_heard_under_its_next_attempt() -> None:
     registry, one = Registry(CONFIG), Session("one")
     registry.admit(log(A, [P], one))
-    following = registry.successor(A, AttemptId("r", 2), 7, [P], row=8)
+    following = registry.successor(A, AttemptId("r", 2), TARGET, [P], row=8)
     registry.follow(following)
     registry.dispatch([row_event(A, Kind.KIND_RETARGETED, P)], 0.0)
     assert registry.n_live == 1
@@ -259,7 +259,7 @@ def test_repeated_retarget_is_known_by_its_heir_and_its_target() -> None:
     registry.admit(log(A, [P], Session("one")))
     following = AttemptId("r", 2)
     assert not registry.has_followed(A, following, 7)
-    registry.follow(registry.successor(A, following, 7, [P], row=8))
+    registry.follow(registry.successor(A, following, TARGET, [P], row=8))
     assert registry.has_followed(A, following, 7)
     assert not registry.has_followed(A, following, 8), "another target"
     assert not registry.has_followed(following, AttemptId("r", 3), 7)

@@ -14,7 +14,7 @@ import pytest
 
 from twolane.rpc.secret import METADATA_KEY
 from twolane.security.credentials import Credentials
-from twolane.v1 import cluster_pb2, cluster_pb2_grpc
+from twolane.v1 import cluster_pb2, cluster_pb2_grpc, worker_pb2
 from twolane.worker.config import WorkerConfig
 from twolane.worker.doors.announcer import Announcer
 from twolane.worker.errors import DisplacedError
@@ -28,13 +28,14 @@ class Router(cluster_pb2_grpc.MembershipServiceServicer):
         self.answer: tuple[grpc.StatusCode, str] | None = None
         self.n_heard = 0
         self.shown: set[str] = set()
+        self.names: list[worker_pb2.RouterAddress] = []  # other routers
 
     async def Announce(self, request: Any, context: Any) -> cluster_pb2.AnnounceResponse:
         self.n_heard += 1
         self.shown.add(dict(context.invocation_metadata())[METADATA_KEY])
         if self.answer is not None:
             await context.abort(*self.answer)
-        return cluster_pb2.AnnounceResponse(interval_ms=10)
+        return cluster_pb2.AnnounceResponse(interval_ms=10, routers=self.names)
 
 
 @asynccontextmanager
@@ -49,7 +50,7 @@ async def announcing() -> AsyncIterator[tuple[Router, asyncio.Task[None], Announ
         announce_every_s=0.01,
         credentials=Credentials(secret=SECRET),
     )
-    announcer = Announcer(cast(Worker, SimpleNamespace(config=config)))
+    announcer = Announcer(cast(Worker, SimpleNamespace(config=config, routers=[])))
     nothing = cluster_pb2.AnnounceRequest()
     announcer.describe = lambda *, leaving=False: nothing  # type: ignore[method-assign]
     task = asyncio.create_task(announcer.run())
@@ -65,6 +66,23 @@ async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(5.0):
         while not holds():
             await asyncio.sleep(0.005)
+
+
+async def test_router_that_another_one_names_is_announced_to_and_left_too() -> None:
+    other, server = Router(), grpc.aio.server()
+    cluster_pb2_grpc.add_MembershipServiceServicer_to_server(other, server)
+    endpoint = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    async with announcing() as (router, _, announcer):
+        router.names = [
+            worker_pb2.RouterAddress(router_id="other", workers_endpoint=endpoint),
+            worker_pb2.RouterAddress(router_id="without a door"),
+        ]
+        await until(lambda: other.n_heard >= 2)
+        await server.stop(None)
+        n_heard = router.n_heard
+        await until(lambda: router.n_heard > n_heard)
+        await announcer.leave()
 
 
 async def test_every_announce_shows_the_secret() -> None:

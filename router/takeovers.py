@@ -1,0 +1,200 @@
+"""What a router asks of all workers at once, to go on with what another one began.
+
+    FIND to every session ──> Found, of each ──> ADOPT where something is ──> Adopted, of each
+
+A worker that comes while others are asked is asked too: a router that has just started knows of
+none yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections.abc import Callable, Collection, Hashable
+from dataclasses import dataclass, field, replace
+from typing import Generic, TypeVar
+
+from twolane.attempt_number import MOST_FENCE
+from twolane.errors import DeadlineError, TakenOverError, UnknownSubmissionError
+from twolane.params import SamplingParams
+from twolane.router.config import RouterConfig
+from twolane.router.dispatch import commands
+from twolane.router.dispatch.affinity import prefix_hashes
+from twolane.router.members.member import MemberState
+from twolane.router.members.membership import Membership
+from twolane.router.requests.adopted import KnownAttempt, newest
+from twolane.router.requests.request import Job
+from twolane.rpc.params import params_from_proto
+from twolane.security.identity import Identity
+from twolane.v1 import inference_pb2, worker_pb2
+
+_TAKEN = worker_pb2.Adopted.RESULT_TAKEN
+AnswerT = TypeVar("AnswerT", worker_pb2.Found, worker_pb2.Adopted)
+
+
+@dataclass(slots=True)
+class _Asked(Generic[AnswerT]):
+    """One question, and what was answered until now."""
+
+    command: worker_pb2.SessionRequest
+    whom: Callable[[], Collection[int]]  # epochs whose answers are awaited, as of now
+    not_before: float = 0.0  # workers may come that are not known yet
+    answers: dict[int, AnswerT] = field(default_factory=dict)
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def is_complete(self) -> bool:
+        is_time = asyncio.get_running_loop().time() >= self.not_before
+        return is_time and set(self.whom()) <= self.answers.keys()
+
+
+class Takeovers:
+    """Of one router. `send` to an epoch does nothing where no session is open."""
+
+    def __init__(
+        self,
+        config: RouterConfig,
+        members: Membership,
+        send: Callable[[int, worker_pb2.SessionRequest], None],
+    ) -> None:
+        self._config = config
+        self._members = members
+        self._send = send
+        self.settled_at = 0.0  # by when all workers have announced themselves; set at the start
+        self._finds: dict[Hashable, list[_Asked[worker_pb2.Found]]] = {}
+        self._adopts: dict[Hashable, list[_Asked[worker_pb2.Adopted]]] = {}
+
+    async def take(
+        self, wanted: inference_pb2.ResumeRequest, caller: Identity, deadline: float | None
+    ) -> tuple[Job, KnownAttempt]:
+        """Adopt all rows of an answer. Raises `UnknownSubmissionError`, `TakenOverError` and
+        `DeadlineError`."""
+        now, tenant = asyncio.get_running_loop().time(), caller.tenant
+        find = worker_pb2.Find(submission_id=wanted.submission_id)
+        if wanted.request_id:
+            find = worker_pb2.Find(tenant=tenant, request_id=wanted.request_id)
+        wait_s = self._config.dispatch.find_wait_s
+        found = await self.find(find, self._awaited, max(now + wait_s, self.settled_at))
+        if not found:
+            raise UnknownSubmissionError("no worker has anything of that answer")
+        job = Job(
+            submission_id=next(iter(found.values())).submission_id,
+            resume_token=wanted.resume_token,
+            fence=wanted.takeover or min(MOST_FENCE, 1 + max(f.fence for f in found.values())),
+            request_id=wanted.request_id, model="", token_ids=(), arrived=now,
+            params=SamplingParams(), deadline=deadline, caller=caller,
+        )  # fmt: skip
+        adopt = commands.adopt(job).adopt
+        now = asyncio.get_running_loop().time()
+        answers = await self.adopt(adopt, found.keys(), now + wait_s)
+        if any(answer.result == _TAKEN for answer in answers.values()):
+            raise TakenOverError("another router has that answer, by a later takeover")
+        known = newest(answers)
+        if known is None:
+            raise UnknownSubmissionError("no worker has anything of that answer and token")
+        if deadline is not None and now >= deadline:
+            raise DeadlineError("the deadline passed while the answer was looked for")
+        return self._complete(job, known), known
+
+    def _complete(self, job: Job, known: KnownAttempt) -> Job:
+        """With what the workers know of it."""
+        assign = known.assign
+        prompt = assign.token_ids[: assign.n_prompt]
+        params = params_from_proto(assign.sampling)
+        models = [m.announce.model for e in known.sides if (m := self._members.get(e)) is not None]
+        if not models:
+            raise UnknownSubmissionError("the workers that had that answer have gone")
+        return replace(
+            job,
+            request_id=assign.request_id,
+            model=models[0],
+            token_ids=inference_pb2.TokenIds(ids=prompt).ids,
+            params=params,
+            priority=assign.priority,
+            prefix_hashes=prefix_hashes(array("i", prompt), job.tenant),
+        )
+
+    def _awaited(self) -> set[int]:
+        """Workers that may have something, and may answer."""
+        now = asyncio.get_running_loop().time()
+        return {
+            member.epoch
+            for member in self._members
+            if member.state is not MemberState.GONE and not self._members.is_lost(member, now)
+        }
+
+    async def find(
+        self, find: worker_pb2.Find, whom: Callable[[], Collection[int]], until: float
+    ) -> dict[int, worker_pb2.Found]:
+        """Where something of it is: what they answer by then whom the answers are awaited of."""
+        command = worker_pb2.SessionRequest(find=find)
+        asked = _Asked[worker_pb2.Found](command, whom, self.settled_at)
+        answers = await self._ask(self._finds, _name(find), asked, until)
+        return {epoch: found for epoch, found in answers.items() if found.submission_id}
+
+    async def adopt(
+        self, adopt: worker_pb2.Adopt, epochs: Collection[int], until: float
+    ) -> dict[int, worker_pb2.Adopted]:
+        """What those workers answer by then."""
+        command = worker_pb2.SessionRequest(adopt=adopt)
+        asked = _Asked[worker_pb2.Adopted](command, lambda: epochs)
+        name = adopt.submission_id, adopt.fence
+        return await self._ask(self._adopts, name, asked, until)
+
+    async def _ask(
+        self,
+        table: dict[Hashable, list[_Asked[AnswerT]]],
+        name: Hashable,
+        asked: _Asked[AnswerT],
+        until: float,
+    ) -> dict[int, AnswerT]:
+        table.setdefault(name, []).append(asked)
+        try:
+            for epoch in asked.whom():
+                self._send(epoch, asked.command)
+            asyncio.get_running_loop().call_at(asked.not_before, asked.news.set)
+            async with asyncio.timeout_at(until):
+                while not asked.is_complete():
+                    asked.news.clear()
+                    await asked.news.wait()
+        except TimeoutError:
+            pass  # what is known by now must do
+        finally:
+            table[name] = [other for other in table[name] if other is not asked]
+            if not table[name]:
+                del table[name]
+        return asked.answers
+
+    # Sessions
+
+    def on_message(self, epoch: int, message: worker_pb2.SessionResponse) -> None:
+        for found in message.found:
+            _note(self._finds.get(_name(found.find), ()), epoch, found)
+        for adopted in message.adopted:
+            name = adopted.submission_id, adopted.fence
+            _note(self._adopts.get(name, ()), epoch, adopted)
+
+    def on_opened(self, epoch: int) -> None:
+        """A session opens: what was asked before it was there, or lost with the last one, is asked
+        of it."""
+        for asked in self._all():
+            if epoch in asked.whom() and epoch not in asked.answers:
+                self._send(epoch, asked.command)
+
+    def on_change(self) -> None:
+        """Others may be awaited than before."""
+        for asked in self._all():
+            asked.news.set()
+
+    def _all(self) -> list[_Asked[worker_pb2.Found] | _Asked[worker_pb2.Adopted]]:
+        finds = [asked for all_asked in self._finds.values() for asked in all_asked]
+        return [*finds, *(asked for all_asked in self._adopts.values() for asked in all_asked)]
+
+
+def _name(find: worker_pb2.Find) -> Hashable:
+    return find.submission_id, find.tenant, find.request_id
+
+
+def _note(all_asked: Collection[_Asked[AnswerT]], epoch: int, answer: AnswerT) -> None:
+    for asked in all_asked:
+        asked.answers[epoch] = answer
+        asked.news.set()

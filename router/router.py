@@ -47,7 +47,6 @@ from twolane.security.keys import TenantLimits
 from twolane.v1 import cluster_pb2, inference_pb2, worker_pb2
 
 log = logging.getLogger(__name__)
-
 LAST_WORDS_S = 0.1
 
 
@@ -182,11 +181,9 @@ class Router:
         be refused whatever it is. `priority` None: not known yet."""
         highest = self.config.limits.priority
         priority = highest if priority is None else priority
-        now = self._loop.time()
+        now, left_s = self._loop.time(), time_left_s
         with self.refusals.logging():
-            self._dispatcher.check_room(
-                now, priority=priority, tenant=caller.tenant, left_s=time_left_s
-            )
+            self._dispatcher.check_room(now, priority=priority, tenant=caller.tenant, left_s=left_s)
 
     def cancel(self, request_id: str, *, tenant: str = "") -> bool:
         """End the running request of that label with CANCELLED. False if there is none."""

@@ -195,6 +195,7 @@ async def test_moved_is_no_error_and_the_answer_goes_on() -> None:
     async with two_routers() as (client, one, other):
         one.moves_after = 4
         await check_whole(client)
+        assert one.generates[0].resumes, "else it would not be told"
         assert [resume.n_tokens for resume in other.resumes] == [4]
 
 

@@ -35,6 +35,7 @@ class ResumingCall:
     ) -> None:
         self._doors = doors
         self._request = request
+        request.resumes = True  # `moved` is understood here
         self._loop = asyncio.get_running_loop()
         self._due = None if timeout_s is None else self._loop.time() + timeout_s
         self._door = doors.next()

@@ -298,3 +298,8 @@ def test_drain_may_be_asked_for_twice(members: Membership) -> None:
     for undo in (False, False, True, True):
         wanted = MemberState.ALIVE if undo else MemberState.DRAINING
         assert state_after_drain(members, undo=undo) is wanted
+
+
+def test_a_worker_that_nobody_has_announced_is_named(members: Membership) -> None:
+    with pytest.raises(InvalidRequestError, match="there is no worker 'w9'"):
+        members.worker("w9")

@@ -74,6 +74,7 @@ class Ledger:
     transfer_pages: int = 0
     transfer_bytes: int = 0
     attempts: int = 0
+    takeovers: int = 0  # by other routers, whose ttft_s and total_s these are then
     prefill_worker: str = ""
     decode_worker: str = ""
 

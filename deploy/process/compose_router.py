@@ -19,7 +19,7 @@ from twolane.router.config import (
     RouterConfig,
 )
 from twolane.router.shared.address import parse_address
-from twolane.router.shared.redis_store import StoreConfig
+from twolane.router.shared.config import StoreConfig
 from twolane.router.text.model_defaults import FILE, NO_DEFAULTS, ModelDefaults, read_defaults
 from twolane.router.text.model_files import ModelFilesError
 

@@ -94,7 +94,6 @@ async def _serving_router(spec: RouterSpec, limit: int) -> AsyncIterator[Where]:
     from twolane.router.config import ServerConfig
     from twolane.router.doors.server import RouterServer
     from twolane.router.members.dialer import GrpcDialer
-    from twolane.router.shared.redis_store import RedisStore
     from twolane.router.text.codec import TextCodec
     from twolane.router.text.model_files import ModelFilesError
     from twolane.security.key_file import KeyFile
@@ -127,6 +126,8 @@ async def _serving_router(spec: RouterSpec, limit: int) -> AsyncIterator[Where]:
             raise StartError(str(error)) from error
         store = None
         if (shared := store_config(spec)) is not None:
+            from twolane.router.shared.redis_store import RedisStore
+
             store = await stack.enter_async_context(
                 RedisStore(shared, config.router_id, config.epoch)
             )

@@ -14,8 +14,7 @@ from redis.backoff import NoBackoff
 from redis.maint_notifications import MaintNotificationsConfig
 
 from twolane.router.shared.address import StoreAddress
-
-SOCKET_S = 0.25  # to connect, and for an answer
+from twolane.router.shared.config import SOCKET_S
 
 
 class StoreClient:

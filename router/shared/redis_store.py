@@ -18,7 +18,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -27,10 +26,10 @@ from redis.exceptions import RedisError
 from twolane.router.background import Background
 from twolane.router.requests.request import Label
 from twolane.router.shared import commands
-from twolane.router.shared.address import StoreAddress
 from twolane.router.shared.circuit import Circuit
 from twolane.router.shared.commands import Command, Commands, Own
-from twolane.router.shared.connect import SOCKET_S, StoreClient
+from twolane.router.shared.config import StoreConfig
+from twolane.router.shared.connect import StoreClient
 from twolane.router.shared.keys import Keys
 from twolane.router.shared.prefix_reader import read_prefixes
 from twolane.router.store import (
@@ -47,23 +46,6 @@ from twolane.router.store import (
 from twolane.security.keys import TenantLimits
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreConfig:
-    """`cluster` is the part of the store that this cluster has."""
-
-    address: StoreAddress
-    cluster: str = "default"
-    ask_s: float = 0.05  # that a request waits
-    socket_s: float = SOCKET_S  # that everything else waits for an answer
-    asks_at_once: int = 8  # each has a connection
-    queued: int = 10_000  # writes that wait; then the oldest goes
-    batch: int = 256
-    batch_s: float = 0.003  # that a write waits for others
-    here_s: float = 1.0
-    keep_s: float = 5.0
-    stop_s: float = 0.5  # for last words
 
 
 class RedisStore:

@@ -60,6 +60,10 @@ LISTENERS: Mapping[str, Mapping[str, str]] = {
         "twolane.v1.MembershipService/Announce": "worker",
         "twolane.v1.MembershipService/ReportGone": "agent controller",
         "twolane.v1.MembershipService/Supervise": "controller",
+        "twolane.v1.PeerService/GetClusterStatus": "router",
+        "twolane.v1.PeerService/DrainWorker": "router",
+        "twolane.v1.PeerService/Cancel": "router",
+        "twolane.v1.PeerService/FindSubmissions": "router",
     },
     "operators": {  # a socket that is its user's alone: whoever reaches it is an operator
         "twolane.v1.AdminService/GetClusterStatus": "",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import grpc
@@ -97,6 +97,7 @@ class Doors:
     def __init__(self, targets: Sequence[Target]) -> None:
         self.all = [Door(target) for target in targets]
         self._at = random.randrange(len(self.all))  # clients spread themselves
+        self._n_routers = 0  # as one of them has told last
 
     def next(self) -> Door:
         """In turn; of those that were just lost, where there is no other, the one lost first."""
@@ -105,8 +106,9 @@ class Doors:
         self._at = min(in_turn, key=lambda at: max(now, self.all[at].avoided_until))
         return self.all[self._at]
 
-    def learn(self, endpoints: Iterable[str]) -> None:
-        """A router has named these."""
+    def learn(self, endpoints: Sequence[str]) -> None:
+        """A router has named these, one of each router: some may share a port."""
+        self._n_routers = len(endpoints) or self._n_routers
         known = {door.target.endpoint for door in self.all}
         like = self.all[0].target
         fresh = [endpoint for endpoint in endpoints if endpoint not in known]
@@ -114,7 +116,8 @@ class Doors:
 
     async def may_go_on(self) -> bool:
         """Whether there may be another router."""
-        return len(self.all) > 1 or await self.all[0].has_others()
+        is_one = len(self.all) == 1 and self._n_routers <= 1
+        return not is_one or await self.all[0].has_others()
 
     async def close(self) -> None:
         for door in self.all:

@@ -62,6 +62,10 @@ class ResumingCall:
             try:
                 message = await anext(self._messages)
             except grpc.aio.AioRpcError as error:
+                if self._is_of_an_old_router(error):
+                    self._request.resumes = False
+                    self._listen(self._door.multiplexer.start(self._request, self._left_s()))
+                    continue
                 if self._is_finished or not _is_lost(error):
                     raise
                 await self._go_on(error)
@@ -109,6 +113,11 @@ class ResumingCall:
                 f"it was {known}",
                 metadata={"index": str(token.index), "takeovers": str(self.takeovers)},
             )
+
+    def _is_of_an_old_router(self, error: grpc.aio.AioRpcError) -> bool:
+        """Whether it refuses the request for a field that it does not know: perhaps `resumes`."""
+        is_refused = error.code() is _Code.UNIMPLEMENTED
+        return is_refused and self._first is None and self._request.resumes
 
     async def _go_on(self, error: grpc.aio.AioRpcError | None) -> None:
         """At another router. Raises `error`, or the last one since, where there is none in time."""

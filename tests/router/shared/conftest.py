@@ -8,7 +8,8 @@ import pytest
 
 from tests.redis_servers import RedisServer, redis_server
 from twolane.router.shared.address import parse_address
-from twolane.router.shared.redis_store import RedisStore, StoreConfig
+from twolane.router.shared.config import StoreConfig
+from twolane.router.shared.redis_store import RedisStore
 
 MakeStore = Callable[..., Any]
 

@@ -167,10 +167,10 @@ class Receiving:
             self.landed.append(event.key.submission_id)
 
     async def wait_until(self, what: str, condition: Any) -> None:
-        """Within 150 s: on a busy machine another process takes seconds to start, and NIXL was seen
+        """Within 100 s: on a busy machine another process takes seconds to start, and NIXL was seen
         to take a minute for its first bytes, without any CPU."""
         clock = asyncio.get_running_loop().time
-        give_up_at = clock() + 150
+        give_up_at = clock() + 100
         while not condition():
             if clock() > give_up_at:
                 found = f"{self.pages.counts()}, {self.receiver.keys()}"

@@ -66,13 +66,12 @@ demo: $(SERVING)
 check: lint
 	$(BIN)/pytest -q tests/checks tests/docs
 
-# Without triton the tests of kernels would skip. Three processes on two cores: tests of clusters wait
-# for other processes much of their time. tests/scheduling.py deals the files out.
+# Without triton the tests of kernels would skip. tests/scheduling.py deals the files out.
 test: lint
 	@command -v redis-server >/dev/null || \
 	    { echo "there is no redis-server; on Debian and Ubuntu: apt install redis-server" >&2; exit 1; }
 	$(BIN)/python -c 'import triton'
-	$(BIN)/pytest -n 3 --dist loadfile
+	$(BIN)/pytest -n 2 --dist loadfile
 
 test-fast: $(INSTALLED)
 	$(BIN)/pytest -q -n 2 --dist loadfile $(FAST)

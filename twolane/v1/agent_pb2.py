@@ -22,59 +22,74 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from twolane.v1 import acts_pb2 as twolane_dot_v1_dot_acts__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16twolane/v1/agent.proto\x12\ntwolane.v1\"&\n\nController\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\n\n\x02id\x18\x02 \x01(\t\"\x11\n\x0f\x44\x65scribeRequest\"z\n\x10\x44\x65scribeResponse\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\t\x12\x0c\n\x04gpus\x18\x03 \x03(\t\x12\r\n\x05\x63ores\x18\x04 \x01(\x05\x12*\n\ncontroller\x18\x05 \x01(\x0b\x32\x16.twolane.v1.Controller\"f\n\x0cStartRequest\x12*\n\ncontroller\x18\x01 \x01(\x0b\x32\x16.twolane.v1.Controller\x12\x10\n\x06worker\x18\x02 \x01(\tH\x00\x12\x10\n\x06router\x18\x03 \x01(\tH\x00\x42\x06\n\x04spec\"H\n\rStartResponse\x12(\n\x07process\x18\x01 \x01(\x0b\x32\x17.twolane.v1.HostProcess\x12\r\n\x05\x65rror\x18\x02 \x01(\t\"X\n\tListeners\x12\x0c\n\x04grpc\x18\x01 \x01(\t\x12\x0f\n\x07metrics\x18\x02 \x01(\t\x12\x0f\n\x07workers\x18\x03 \x01(\t\x12\x0c\n\x04http\x18\x04 \x01(\t\x12\r\n\x05\x61\x64min\x18\x05 \x01(\t\"\x97\x01\n\x0bHostProcess\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x06\x12\x0b\n\x03pid\x18\x03 \x01(\x03\x12\x13\n\x0bstart_ticks\x18\x04 \x01(\x04\x12(\n\tlisteners\x18\x05 \x01(\x0b\x32\x15.twolane.v1.Listeners\x12\x0f\n\x07runs_on\x18\x06 \x01(\t\x12\x0e\n\x06\x64igest\x18\x07 \x01(\t\"e\n\x0bStopRequest\x12*\n\ncontroller\x18\x01 \x01(\x0b\x32\x16.twolane.v1.Controller\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0b\n\x03pid\x18\x03 \x01(\x03\x12\x0f\n\x07grace_s\x18\x04 \x01(\x01\"\x0e\n\x0cStopResponse\"u\n\x0c\x46\x65nceRequest\x12*\n\ncontroller\x18\x01 \x01(\x0b\x32\x16.twolane.v1.Controller\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x06\x12\x0b\n\x03pid\x18\x04 \x01(\x03\x12\x0f\n\x07\x62oot_id\x18\x05 \x01(\t\"\xd3\x01\n\rFenceResponse\x12\x30\n\x06result\x18\x01 \x01(\x0e\x32 .twolane.v1.FenceResponse.Result\x12\x13\n\x0bproof_class\x18\x02 \x01(\t\x12\x0b\n\x03how\x18\x03 \x01(\t\x12\x0b\n\x03why\x18\x04 \x01(\t\"a\n\x06Result\x12\x16\n\x12RESULT_UNSPECIFIED\x10\x00\x12\x11\n\rRESULT_FENCED\x10\x01\x12\x15\n\x11RESULT_NEVER_HERE\x10\x02\x12\x15\n\x11RESULT_NOT_PROVEN\x10\x03\":\n\x0cWatchRequest\x12*\n\ncontroller\x18\x01 \x01(\x0b\x32\x16.twolane.v1.Controller\"p\n\rWatchResponse\x12\x0f\n\x07\x62oot_id\x18\x01 \x01(\t\x12%\n\x04live\x18\x02 \x03(\x0b\x32\x17.twolane.v1.HostProcess\x12\'\n\x05\x65nded\x18\x03 \x03(\x0b\x32\x18.twolane.v1.EndedProcess\"Z\n\x0c\x45ndedProcess\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x06\x12\x0b\n\x03pid\x18\x03 \x01(\x03\x12\x0b\n\x03how\x18\x04 \x01(\t\x12\x13\n\x0bproof_class\x18\x05 \x01(\t\"4\n\x12\x46\x65nceWorkerRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x0b\n\x03who\x18\x02 \x01(\t\"$\n\x13\x46\x65nceWorkerResponse\x12\r\n\x05proof\x18\x01 \x01(\t\".\n\x11SayHostOffRequest\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x0b\n\x03who\x18\x02 \x01(\t\"#\n\x12SayHostOffResponse\x12\r\n\x05proof\x18\x01 \x01(\t\"!\n\x12StopClusterRequest\x12\x0b\n\x03who\x18\x01 \x01(\t\"\"\n\x13StopClusterResponse\x12\x0b\n\x03pid\x18\x01 \x01(\x03\x32\xcc\x02\n\x0c\x41gentService\x12\x45\n\x08\x44\x65scribe\x12\x1b.twolane.v1.DescribeRequest\x1a\x1c.twolane.v1.DescribeResponse\x12<\n\x05Start\x12\x18.twolane.v1.StartRequest\x1a\x19.twolane.v1.StartResponse\x12\x39\n\x04Stop\x12\x17.twolane.v1.StopRequest\x1a\x18.twolane.v1.StopResponse\x12<\n\x05\x46\x65nce\x12\x18.twolane.v1.FenceRequest\x1a\x19.twolane.v1.FenceResponse\x12>\n\x05Watch\x12\x18.twolane.v1.WatchRequest\x1a\x19.twolane.v1.WatchResponse0\x01\x32\x80\x02\n\x11\x43ontrollerService\x12N\n\x0b\x46\x65nceWorker\x12\x1e.twolane.v1.FenceWorkerRequest\x1a\x1f.twolane.v1.FenceWorkerResponse\x12K\n\nSayHostOff\x12\x1d.twolane.v1.SayHostOffRequest\x1a\x1e.twolane.v1.SayHostOffResponse\x12N\n\x0bStopCluster\x12\x1e.twolane.v1.StopClusterRequest\x1a\x1f.twolane.v1.StopClusterResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16twolane/v1/agent.proto\x12\ntwolane.v1\x1a\x15twolane/v1/acts.proto\"7\n\x07\x44\x65sired\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\x10\n\x08revision\x18\x02 \x01(\x04\x12\x0c\n\x04json\x18\x03 \x01(\t\"f\n\x12KeepDesiredRequest\x12*\n\ncontroller\x18\x01 \x01(\x0b\x32\x16.twolane.v1.Controller\x12$\n\x07\x64\x65sired\x18\x02 \x01(\x0b\x32\x13.twolane.v1.Desired\"\x15\n\x13KeepDesiredResponse\"=\n\x12ReadHostLogRequest\x12\'\n\x03log\x18\x01 \x01(\x0b\x32\x1a.twolane.v1.ReadLogRequest\"N\n\x13ReadHostLogResponse\x12(\n\x03log\x18\x01 \x01(\x0b\x32\x1b.twolane.v1.ReadLogResponse\x12\r\n\x05\x61ge_s\x18\x02 \x01(\x01\"W\n\x13ReadRevisionRequest\x12\x11\n\tmodel_dir\x18\x01 \x01(\t\x12\x14\n\x0crevision_dir\x18\x02 \x01(\t\x12\x17\n\x0fwithout_weights\x18\x03 \x01(\x08\"<\n\x14ReadRevisionResponse\x12\x0f\n\x07why_not\x18\x01 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x02 \x01(\t\"&\n\nController\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\n\n\x02id\x18\x02 \x01(\t\"\x11\n\x0f\x44\x65scribeRequest\"\xa0\x01\n\x10\x44\x65scribeResponse\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\t\x12\x0c\n\x04gpus\x18\x03 \x03(\t\x12\r\n\x05\x63ores\x18\x04 \x01(\x05\x12*\n\ncontroller\x18\x05 \x01(\x0b\x32\x16.twolane.v1.Controller\x12$\n\x07\x64\x65sired\x18\x06 \x01(\x0b\x32\x13.twolane.v1.Desired\"f\n\x0cStartRequest\x12*\n\ncontroller\x18\x01 \x01(\x0b\x32\x16.twolane.v1.Controller\x12\x10\n\x06worker\x18\x02 \x01(\tH\x00\x12\x10\n\x06router\x18\x03 \x01(\tH\x00\x42\x06\n\x04spec\"H\n\rStartResponse\x12(\n\x07process\x18\x01 \x01(\x0b\x32\x17.twolane.v1.HostProcess\x12\r\n\x05\x65rror\x18\x02 \x01(\t\"X\n\tListeners\x12\x0c\n\x04grpc\x18\x01 \x01(\t\x12\x0f\n\x07metrics\x18\x02 \x01(\t\x12\x0f\n\x07workers\x18\x03 \x01(\t\x12\x0c\n\x04http\x18\x04 \x01(\t\x12\r\n\x05\x61\x64min\x18\x05 \x01(\t\"\xd8\x01\n\x0bHostProcess\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x06\x12\x0b\n\x03pid\x18\x03 \x01(\x03\x12\x13\n\x0bstart_ticks\x18\x04 \x01(\x04\x12(\n\tlisteners\x18\x05 \x01(\x0b\x32\x15.twolane.v1.Listeners\x12\x0f\n\x07runs_on\x18\x06 \x01(\t\x12\x0e\n\x06\x64igest\x18\x07 \x01(\t\x12\x0c\n\x04pool\x18\x08 \x01(\t\x12\r\n\x05roles\x18\t \x03(\t\x12\x0f\n\x07\x64\x65vices\x18\n \x03(\t\x12\x11\n\tmodel_dir\x18\x0b \x01(\t\"e\n\x0bStopRequest\x12*\n\ncontroller\x18\x01 \x01(\x0b\x32\x16.twolane.v1.Controller\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0b\n\x03pid\x18\x03 \x01(\x03\x12\x0f\n\x07grace_s\x18\x04 \x01(\x01\"\x0e\n\x0cStopResponse\"u\n\x0c\x46\x65nceRequest\x12*\n\ncontroller\x18\x01 \x01(\x0b\x32\x16.twolane.v1.Controller\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x06\x12\x0b\n\x03pid\x18\x04 \x01(\x03\x12\x0f\n\x07\x62oot_id\x18\x05 \x01(\t\"\xd3\x01\n\rFenceResponse\x12\x30\n\x06result\x18\x01 \x01(\x0e\x32 .twolane.v1.FenceResponse.Result\x12\x13\n\x0bproof_class\x18\x02 \x01(\t\x12\x0b\n\x03how\x18\x03 \x01(\t\x12\x0b\n\x03why\x18\x04 \x01(\t\"a\n\x06Result\x12\x16\n\x12RESULT_UNSPECIFIED\x10\x00\x12\x11\n\rRESULT_FENCED\x10\x01\x12\x15\n\x11RESULT_NEVER_HERE\x10\x02\x12\x15\n\x11RESULT_NOT_PROVEN\x10\x03\":\n\x0cWatchRequest\x12*\n\ncontroller\x18\x01 \x01(\x0b\x32\x16.twolane.v1.Controller\"\x91\x01\n\rWatchResponse\x12\x0f\n\x07\x62oot_id\x18\x01 \x01(\t\x12%\n\x04live\x18\x02 \x03(\x0b\x32\x17.twolane.v1.HostProcess\x12\'\n\x05\x65nded\x18\x03 \x03(\x0b\x32\x18.twolane.v1.EndedProcess\x12\x0e\n\x06is_pod\x18\x04 \x01(\x08\x12\x0f\n\x07is_over\x18\x05 \x01(\x08\"Z\n\x0c\x45ndedProcess\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x06\x12\x0b\n\x03pid\x18\x03 \x01(\x03\x12\x0b\n\x03how\x18\x04 \x01(\t\x12\x13\n\x0bproof_class\x18\x05 \x01(\t\"4\n\x12\x46\x65nceWorkerRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x0b\n\x03who\x18\x02 \x01(\t\"$\n\x13\x46\x65nceWorkerResponse\x12\r\n\x05proof\x18\x01 \x01(\t\".\n\x11SayHostOffRequest\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x0b\n\x03who\x18\x02 \x01(\t\"#\n\x12SayHostOffResponse\x12\r\n\x05proof\x18\x01 \x01(\t\"!\n\x12StopClusterRequest\x12\x0b\n\x03who\x18\x01 \x01(\t\"\"\n\x13StopClusterResponse\x12\x0b\n\x03pid\x18\x01 \x01(\x03\x32\xbf\x04\n\x0c\x41gentService\x12\x45\n\x08\x44\x65scribe\x12\x1b.twolane.v1.DescribeRequest\x1a\x1c.twolane.v1.DescribeResponse\x12<\n\x05Start\x12\x18.twolane.v1.StartRequest\x1a\x19.twolane.v1.StartResponse\x12\x39\n\x04Stop\x12\x17.twolane.v1.StopRequest\x1a\x18.twolane.v1.StopResponse\x12<\n\x05\x46\x65nce\x12\x18.twolane.v1.FenceRequest\x1a\x19.twolane.v1.FenceResponse\x12>\n\x05Watch\x12\x18.twolane.v1.WatchRequest\x1a\x19.twolane.v1.WatchResponse0\x01\x12N\n\x0bKeepDesired\x12\x1e.twolane.v1.KeepDesiredRequest\x1a\x1f.twolane.v1.KeepDesiredResponse\x12N\n\x0bReadHostLog\x12\x1e.twolane.v1.ReadHostLogRequest\x1a\x1f.twolane.v1.ReadHostLogResponse\x12Q\n\x0cReadRevision\x12\x1f.twolane.v1.ReadRevisionRequest\x1a .twolane.v1.ReadRevisionResponse2\x80\x02\n\x11\x43ontrollerService\x12N\n\x0b\x46\x65nceWorker\x12\x1e.twolane.v1.FenceWorkerRequest\x1a\x1f.twolane.v1.FenceWorkerResponse\x12K\n\nSayHostOff\x12\x1d.twolane.v1.SayHostOffRequest\x1a\x1e.twolane.v1.SayHostOffResponse\x12N\n\x0bStopCluster\x12\x1e.twolane.v1.StopClusterRequest\x1a\x1f.twolane.v1.StopClusterResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'twolane.v1.agent_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CONTROLLER']._serialized_start=38
-  _globals['_CONTROLLER']._serialized_end=76
-  _globals['_DESCRIBEREQUEST']._serialized_start=78
-  _globals['_DESCRIBEREQUEST']._serialized_end=95
-  _globals['_DESCRIBERESPONSE']._serialized_start=97
-  _globals['_DESCRIBERESPONSE']._serialized_end=219
-  _globals['_STARTREQUEST']._serialized_start=221
-  _globals['_STARTREQUEST']._serialized_end=323
-  _globals['_STARTRESPONSE']._serialized_start=325
-  _globals['_STARTRESPONSE']._serialized_end=397
-  _globals['_LISTENERS']._serialized_start=399
-  _globals['_LISTENERS']._serialized_end=487
-  _globals['_HOSTPROCESS']._serialized_start=490
-  _globals['_HOSTPROCESS']._serialized_end=641
-  _globals['_STOPREQUEST']._serialized_start=643
-  _globals['_STOPREQUEST']._serialized_end=744
-  _globals['_STOPRESPONSE']._serialized_start=746
-  _globals['_STOPRESPONSE']._serialized_end=760
-  _globals['_FENCEREQUEST']._serialized_start=762
-  _globals['_FENCEREQUEST']._serialized_end=879
-  _globals['_FENCERESPONSE']._serialized_start=882
-  _globals['_FENCERESPONSE']._serialized_end=1093
-  _globals['_FENCERESPONSE_RESULT']._serialized_start=996
-  _globals['_FENCERESPONSE_RESULT']._serialized_end=1093
-  _globals['_WATCHREQUEST']._serialized_start=1095
-  _globals['_WATCHREQUEST']._serialized_end=1153
-  _globals['_WATCHRESPONSE']._serialized_start=1155
-  _globals['_WATCHRESPONSE']._serialized_end=1267
-  _globals['_ENDEDPROCESS']._serialized_start=1269
-  _globals['_ENDEDPROCESS']._serialized_end=1359
-  _globals['_FENCEWORKERREQUEST']._serialized_start=1361
-  _globals['_FENCEWORKERREQUEST']._serialized_end=1413
-  _globals['_FENCEWORKERRESPONSE']._serialized_start=1415
-  _globals['_FENCEWORKERRESPONSE']._serialized_end=1451
-  _globals['_SAYHOSTOFFREQUEST']._serialized_start=1453
-  _globals['_SAYHOSTOFFREQUEST']._serialized_end=1499
-  _globals['_SAYHOSTOFFRESPONSE']._serialized_start=1501
-  _globals['_SAYHOSTOFFRESPONSE']._serialized_end=1536
-  _globals['_STOPCLUSTERREQUEST']._serialized_start=1538
-  _globals['_STOPCLUSTERREQUEST']._serialized_end=1571
-  _globals['_STOPCLUSTERRESPONSE']._serialized_start=1573
-  _globals['_STOPCLUSTERRESPONSE']._serialized_end=1607
-  _globals['_AGENTSERVICE']._serialized_start=1610
-  _globals['_AGENTSERVICE']._serialized_end=1942
-  _globals['_CONTROLLERSERVICE']._serialized_start=1945
-  _globals['_CONTROLLERSERVICE']._serialized_end=2201
+  _globals['_DESIRED']._serialized_start=61
+  _globals['_DESIRED']._serialized_end=116
+  _globals['_KEEPDESIREDREQUEST']._serialized_start=118
+  _globals['_KEEPDESIREDREQUEST']._serialized_end=220
+  _globals['_KEEPDESIREDRESPONSE']._serialized_start=222
+  _globals['_KEEPDESIREDRESPONSE']._serialized_end=243
+  _globals['_READHOSTLOGREQUEST']._serialized_start=245
+  _globals['_READHOSTLOGREQUEST']._serialized_end=306
+  _globals['_READHOSTLOGRESPONSE']._serialized_start=308
+  _globals['_READHOSTLOGRESPONSE']._serialized_end=386
+  _globals['_READREVISIONREQUEST']._serialized_start=388
+  _globals['_READREVISIONREQUEST']._serialized_end=475
+  _globals['_READREVISIONRESPONSE']._serialized_start=477
+  _globals['_READREVISIONRESPONSE']._serialized_end=537
+  _globals['_CONTROLLER']._serialized_start=539
+  _globals['_CONTROLLER']._serialized_end=577
+  _globals['_DESCRIBEREQUEST']._serialized_start=579
+  _globals['_DESCRIBEREQUEST']._serialized_end=596
+  _globals['_DESCRIBERESPONSE']._serialized_start=599
+  _globals['_DESCRIBERESPONSE']._serialized_end=759
+  _globals['_STARTREQUEST']._serialized_start=761
+  _globals['_STARTREQUEST']._serialized_end=863
+  _globals['_STARTRESPONSE']._serialized_start=865
+  _globals['_STARTRESPONSE']._serialized_end=937
+  _globals['_LISTENERS']._serialized_start=939
+  _globals['_LISTENERS']._serialized_end=1027
+  _globals['_HOSTPROCESS']._serialized_start=1030
+  _globals['_HOSTPROCESS']._serialized_end=1246
+  _globals['_STOPREQUEST']._serialized_start=1248
+  _globals['_STOPREQUEST']._serialized_end=1349
+  _globals['_STOPRESPONSE']._serialized_start=1351
+  _globals['_STOPRESPONSE']._serialized_end=1365
+  _globals['_FENCEREQUEST']._serialized_start=1367
+  _globals['_FENCEREQUEST']._serialized_end=1484
+  _globals['_FENCERESPONSE']._serialized_start=1487
+  _globals['_FENCERESPONSE']._serialized_end=1698
+  _globals['_FENCERESPONSE_RESULT']._serialized_start=1601
+  _globals['_FENCERESPONSE_RESULT']._serialized_end=1698
+  _globals['_WATCHREQUEST']._serialized_start=1700
+  _globals['_WATCHREQUEST']._serialized_end=1758
+  _globals['_WATCHRESPONSE']._serialized_start=1761
+  _globals['_WATCHRESPONSE']._serialized_end=1906
+  _globals['_ENDEDPROCESS']._serialized_start=1908
+  _globals['_ENDEDPROCESS']._serialized_end=1998
+  _globals['_FENCEWORKERREQUEST']._serialized_start=2000
+  _globals['_FENCEWORKERREQUEST']._serialized_end=2052
+  _globals['_FENCEWORKERRESPONSE']._serialized_start=2054
+  _globals['_FENCEWORKERRESPONSE']._serialized_end=2090
+  _globals['_SAYHOSTOFFREQUEST']._serialized_start=2092
+  _globals['_SAYHOSTOFFREQUEST']._serialized_end=2138
+  _globals['_SAYHOSTOFFRESPONSE']._serialized_start=2140
+  _globals['_SAYHOSTOFFRESPONSE']._serialized_end=2175
+  _globals['_STOPCLUSTERREQUEST']._serialized_start=2177
+  _globals['_STOPCLUSTERREQUEST']._serialized_end=2210
+  _globals['_STOPCLUSTERRESPONSE']._serialized_start=2212
+  _globals['_STOPCLUSTERRESPONSE']._serialized_end=2246
+  _globals['_AGENTSERVICE']._serialized_start=2249
+  _globals['_AGENTSERVICE']._serialized_end=2824
+  _globals['_CONTROLLERSERVICE']._serialized_start=2827
+  _globals['_CONTROLLERSERVICE']._serialized_end=3083
 # @@protoc_insertion_point(module_scope)

@@ -1,3 +1,4 @@
+from twolane.v1 import acts_pb2 as _acts_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -5,6 +6,60 @@ from google.protobuf import message as _message
 from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class Desired(_message.Message):
+    __slots__ = ("term", "revision", "json")
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    JSON_FIELD_NUMBER: _ClassVar[int]
+    term: int
+    revision: int
+    json: str
+    def __init__(self, term: _Optional[int] = ..., revision: _Optional[int] = ..., json: _Optional[str] = ...) -> None: ...
+
+class KeepDesiredRequest(_message.Message):
+    __slots__ = ("controller", "desired")
+    CONTROLLER_FIELD_NUMBER: _ClassVar[int]
+    DESIRED_FIELD_NUMBER: _ClassVar[int]
+    controller: Controller
+    desired: Desired
+    def __init__(self, controller: _Optional[_Union[Controller, _Mapping]] = ..., desired: _Optional[_Union[Desired, _Mapping]] = ...) -> None: ...
+
+class KeepDesiredResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ReadHostLogRequest(_message.Message):
+    __slots__ = ("log",)
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    log: _acts_pb2.ReadLogRequest
+    def __init__(self, log: _Optional[_Union[_acts_pb2.ReadLogRequest, _Mapping]] = ...) -> None: ...
+
+class ReadHostLogResponse(_message.Message):
+    __slots__ = ("log", "age_s")
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    AGE_S_FIELD_NUMBER: _ClassVar[int]
+    log: _acts_pb2.ReadLogResponse
+    age_s: float
+    def __init__(self, log: _Optional[_Union[_acts_pb2.ReadLogResponse, _Mapping]] = ..., age_s: _Optional[float] = ...) -> None: ...
+
+class ReadRevisionRequest(_message.Message):
+    __slots__ = ("model_dir", "revision_dir", "without_weights")
+    MODEL_DIR_FIELD_NUMBER: _ClassVar[int]
+    REVISION_DIR_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    model_dir: str
+    revision_dir: str
+    without_weights: bool
+    def __init__(self, model_dir: _Optional[str] = ..., revision_dir: _Optional[str] = ..., without_weights: bool = ...) -> None: ...
+
+class ReadRevisionResponse(_message.Message):
+    __slots__ = ("why_not", "fingerprint")
+    WHY_NOT_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    why_not: str
+    fingerprint: str
+    def __init__(self, why_not: _Optional[str] = ..., fingerprint: _Optional[str] = ...) -> None: ...
 
 class Controller(_message.Message):
     __slots__ = ("term", "id")
@@ -19,18 +74,20 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeResponse(_message.Message):
-    __slots__ = ("host", "boot_id", "gpus", "cores", "controller")
+    __slots__ = ("host", "boot_id", "gpus", "cores", "controller", "desired")
     HOST_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     GPUS_FIELD_NUMBER: _ClassVar[int]
     CORES_FIELD_NUMBER: _ClassVar[int]
     CONTROLLER_FIELD_NUMBER: _ClassVar[int]
+    DESIRED_FIELD_NUMBER: _ClassVar[int]
     host: str
     boot_id: str
     gpus: _containers.RepeatedScalarFieldContainer[str]
     cores: int
     controller: Controller
-    def __init__(self, host: _Optional[str] = ..., boot_id: _Optional[str] = ..., gpus: _Optional[_Iterable[str]] = ..., cores: _Optional[int] = ..., controller: _Optional[_Union[Controller, _Mapping]] = ...) -> None: ...
+    desired: Desired
+    def __init__(self, host: _Optional[str] = ..., boot_id: _Optional[str] = ..., gpus: _Optional[_Iterable[str]] = ..., cores: _Optional[int] = ..., controller: _Optional[_Union[Controller, _Mapping]] = ..., desired: _Optional[_Union[Desired, _Mapping]] = ...) -> None: ...
 
 class StartRequest(_message.Message):
     __slots__ = ("controller", "worker", "router")
@@ -65,7 +122,7 @@ class Listeners(_message.Message):
     def __init__(self, grpc: _Optional[str] = ..., metrics: _Optional[str] = ..., workers: _Optional[str] = ..., http: _Optional[str] = ..., admin: _Optional[str] = ...) -> None: ...
 
 class HostProcess(_message.Message):
-    __slots__ = ("name", "epoch", "pid", "start_ticks", "listeners", "runs_on", "digest")
+    __slots__ = ("name", "epoch", "pid", "start_ticks", "listeners", "runs_on", "digest", "pool", "roles", "devices", "model_dir")
     NAME_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
@@ -73,6 +130,10 @@ class HostProcess(_message.Message):
     LISTENERS_FIELD_NUMBER: _ClassVar[int]
     RUNS_ON_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
+    POOL_FIELD_NUMBER: _ClassVar[int]
+    ROLES_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    MODEL_DIR_FIELD_NUMBER: _ClassVar[int]
     name: str
     epoch: int
     pid: int
@@ -80,7 +141,11 @@ class HostProcess(_message.Message):
     listeners: Listeners
     runs_on: str
     digest: str
-    def __init__(self, name: _Optional[str] = ..., epoch: _Optional[int] = ..., pid: _Optional[int] = ..., start_ticks: _Optional[int] = ..., listeners: _Optional[_Union[Listeners, _Mapping]] = ..., runs_on: _Optional[str] = ..., digest: _Optional[str] = ...) -> None: ...
+    pool: str
+    roles: _containers.RepeatedScalarFieldContainer[str]
+    devices: _containers.RepeatedScalarFieldContainer[str]
+    model_dir: str
+    def __init__(self, name: _Optional[str] = ..., epoch: _Optional[int] = ..., pid: _Optional[int] = ..., start_ticks: _Optional[int] = ..., listeners: _Optional[_Union[Listeners, _Mapping]] = ..., runs_on: _Optional[str] = ..., digest: _Optional[str] = ..., pool: _Optional[str] = ..., roles: _Optional[_Iterable[str]] = ..., devices: _Optional[_Iterable[str]] = ..., model_dir: _Optional[str] = ...) -> None: ...
 
 class StopRequest(_message.Message):
     __slots__ = ("controller", "name", "pid", "grace_s")
@@ -141,14 +206,18 @@ class WatchRequest(_message.Message):
     def __init__(self, controller: _Optional[_Union[Controller, _Mapping]] = ...) -> None: ...
 
 class WatchResponse(_message.Message):
-    __slots__ = ("boot_id", "live", "ended")
+    __slots__ = ("boot_id", "live", "ended", "is_pod", "is_over")
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     LIVE_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
+    IS_POD_FIELD_NUMBER: _ClassVar[int]
+    IS_OVER_FIELD_NUMBER: _ClassVar[int]
     boot_id: str
     live: _containers.RepeatedCompositeFieldContainer[HostProcess]
     ended: _containers.RepeatedCompositeFieldContainer[EndedProcess]
-    def __init__(self, boot_id: _Optional[str] = ..., live: _Optional[_Iterable[_Union[HostProcess, _Mapping]]] = ..., ended: _Optional[_Iterable[_Union[EndedProcess, _Mapping]]] = ...) -> None: ...
+    is_pod: bool
+    is_over: bool
+    def __init__(self, boot_id: _Optional[str] = ..., live: _Optional[_Iterable[_Union[HostProcess, _Mapping]]] = ..., ended: _Optional[_Iterable[_Union[EndedProcess, _Mapping]]] = ..., is_pod: bool = ..., is_over: bool = ...) -> None: ...
 
 class EndedProcess(_message.Message):
     __slots__ = ("name", "epoch", "pid", "how", "proof_class")

@@ -64,6 +64,21 @@ class AgentServiceStub(object):
                 request_serializer=twolane_dot_v1_dot_agent__pb2.WatchRequest.SerializeToString,
                 response_deserializer=twolane_dot_v1_dot_agent__pb2.WatchResponse.FromString,
                 _registered_method=True)
+        self.KeepDesired = channel.unary_unary(
+                '/twolane.v1.AgentService/KeepDesired',
+                request_serializer=twolane_dot_v1_dot_agent__pb2.KeepDesiredRequest.SerializeToString,
+                response_deserializer=twolane_dot_v1_dot_agent__pb2.KeepDesiredResponse.FromString,
+                _registered_method=True)
+        self.ReadHostLog = channel.unary_unary(
+                '/twolane.v1.AgentService/ReadHostLog',
+                request_serializer=twolane_dot_v1_dot_agent__pb2.ReadHostLogRequest.SerializeToString,
+                response_deserializer=twolane_dot_v1_dot_agent__pb2.ReadHostLogResponse.FromString,
+                _registered_method=True)
+        self.ReadRevision = channel.unary_unary(
+                '/twolane.v1.AgentService/ReadRevision',
+                request_serializer=twolane_dot_v1_dot_agent__pb2.ReadRevisionRequest.SerializeToString,
+                response_deserializer=twolane_dot_v1_dot_agent__pb2.ReadRevisionResponse.FromString,
+                _registered_method=True)
 
 
 class AgentServiceServicer(object):
@@ -110,6 +125,28 @@ class AgentServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def KeepDesired(self, request, context):
+        """Keep what a controller wants its cluster to be, for whoever takes over: it is on disk when the
+        answer comes.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadHostLog(self, request, context):
+        """Read the log file of a process that runs here or has run here.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadRevision(self, request, context):
+        """Read a directory that is to be another revision of a model, before a rollout begins.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AgentServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -137,6 +174,21 @@ def add_AgentServiceServicer_to_server(servicer, server):
                     servicer.Watch,
                     request_deserializer=twolane_dot_v1_dot_agent__pb2.WatchRequest.FromString,
                     response_serializer=twolane_dot_v1_dot_agent__pb2.WatchResponse.SerializeToString,
+            ),
+            'KeepDesired': grpc.unary_unary_rpc_method_handler(
+                    servicer.KeepDesired,
+                    request_deserializer=twolane_dot_v1_dot_agent__pb2.KeepDesiredRequest.FromString,
+                    response_serializer=twolane_dot_v1_dot_agent__pb2.KeepDesiredResponse.SerializeToString,
+            ),
+            'ReadHostLog': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadHostLog,
+                    request_deserializer=twolane_dot_v1_dot_agent__pb2.ReadHostLogRequest.FromString,
+                    response_serializer=twolane_dot_v1_dot_agent__pb2.ReadHostLogResponse.SerializeToString,
+            ),
+            'ReadRevision': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadRevision,
+                    request_deserializer=twolane_dot_v1_dot_agent__pb2.ReadRevisionRequest.FromString,
+                    response_serializer=twolane_dot_v1_dot_agent__pb2.ReadRevisionResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -279,6 +331,87 @@ class AgentService(object):
             '/twolane.v1.AgentService/Watch',
             twolane_dot_v1_dot_agent__pb2.WatchRequest.SerializeToString,
             twolane_dot_v1_dot_agent__pb2.WatchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def KeepDesired(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/twolane.v1.AgentService/KeepDesired',
+            twolane_dot_v1_dot_agent__pb2.KeepDesiredRequest.SerializeToString,
+            twolane_dot_v1_dot_agent__pb2.KeepDesiredResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadHostLog(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/twolane.v1.AgentService/ReadHostLog',
+            twolane_dot_v1_dot_agent__pb2.ReadHostLogRequest.SerializeToString,
+            twolane_dot_v1_dot_agent__pb2.ReadHostLogResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadRevision(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/twolane.v1.AgentService/ReadRevision',
+            twolane_dot_v1_dot_agent__pb2.ReadRevisionRequest.SerializeToString,
+            twolane_dot_v1_dot_agent__pb2.ReadRevisionResponse.FromString,
             options,
             channel_credentials,
             insecure,

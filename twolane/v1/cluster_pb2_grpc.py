@@ -227,6 +227,21 @@ class PeerServiceStub(object):
                 request_serializer=twolane_dot_v1_dot_cluster__pb2.FindSubmissionsRequest.SerializeToString,
                 response_deserializer=twolane_dot_v1_dot_cluster__pb2.FindSubmissionsResponse.FromString,
                 _registered_method=True)
+        self.Look = channel.unary_unary(
+                '/twolane.v1.PeerService/Look',
+                request_serializer=twolane_dot_v1_dot_cluster__pb2.LookRequest.SerializeToString,
+                response_deserializer=twolane_dot_v1_dot_cluster__pb2.LookResponse.FromString,
+                _registered_method=True)
+        self.PrepareConfig = channel.unary_unary(
+                '/twolane.v1.PeerService/PrepareConfig',
+                request_serializer=twolane_dot_v1_dot_cluster__pb2.PrepareConfigRequest.SerializeToString,
+                response_deserializer=twolane_dot_v1_dot_cluster__pb2.PrepareConfigResponse.FromString,
+                _registered_method=True)
+        self.ApplyConfig = channel.unary_unary(
+                '/twolane.v1.PeerService/ApplyConfig',
+                request_serializer=twolane_dot_v1_dot_cluster__pb2.ApplyConfigRequest.SerializeToString,
+                response_deserializer=twolane_dot_v1_dot_cluster__pb2.ApplyConfigResponse.FromString,
+                _registered_method=True)
 
 
 class PeerServiceServicer(object):
@@ -258,6 +273,27 @@ class PeerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Look(self, request, context):
+        """What an operator asks all routers: the bytes of the AdminService method's request and response,
+        for the asked router's own part.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PrepareConfig(self, request, context):
+        """Two rounds of a change of configuration: refuse, or be ready; then do.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ApplyConfig(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PeerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -280,6 +316,21 @@ def add_PeerServiceServicer_to_server(servicer, server):
                     servicer.FindSubmissions,
                     request_deserializer=twolane_dot_v1_dot_cluster__pb2.FindSubmissionsRequest.FromString,
                     response_serializer=twolane_dot_v1_dot_cluster__pb2.FindSubmissionsResponse.SerializeToString,
+            ),
+            'Look': grpc.unary_unary_rpc_method_handler(
+                    servicer.Look,
+                    request_deserializer=twolane_dot_v1_dot_cluster__pb2.LookRequest.FromString,
+                    response_serializer=twolane_dot_v1_dot_cluster__pb2.LookResponse.SerializeToString,
+            ),
+            'PrepareConfig': grpc.unary_unary_rpc_method_handler(
+                    servicer.PrepareConfig,
+                    request_deserializer=twolane_dot_v1_dot_cluster__pb2.PrepareConfigRequest.FromString,
+                    response_serializer=twolane_dot_v1_dot_cluster__pb2.PrepareConfigResponse.SerializeToString,
+            ),
+            'ApplyConfig': grpc.unary_unary_rpc_method_handler(
+                    servicer.ApplyConfig,
+                    request_deserializer=twolane_dot_v1_dot_cluster__pb2.ApplyConfigRequest.FromString,
+                    response_serializer=twolane_dot_v1_dot_cluster__pb2.ApplyConfigResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -402,90 +453,8 @@ class PeerService(object):
             metadata,
             _registered_method=True)
 
-
-class AdminServiceStub(object):
-    """For operators and the launcher, at a listener of its own: a unix socket of the router's user.
-    """
-
-    def __init__(self, channel):
-        """Constructor.
-
-        Args:
-            channel: A grpc.Channel.
-        """
-        self.GetClusterStatus = channel.unary_unary(
-                '/twolane.v1.AdminService/GetClusterStatus',
-                request_serializer=twolane_dot_v1_dot_cluster__pb2.GetClusterStatusRequest.SerializeToString,
-                response_deserializer=twolane_dot_v1_dot_cluster__pb2.GetClusterStatusResponse.FromString,
-                _registered_method=True)
-        self.DrainWorker = channel.unary_unary(
-                '/twolane.v1.AdminService/DrainWorker',
-                request_serializer=twolane_dot_v1_dot_cluster__pb2.DrainWorkerRequest.SerializeToString,
-                response_deserializer=twolane_dot_v1_dot_cluster__pb2.DrainWorkerResponse.FromString,
-                _registered_method=True)
-        self.WatchDrain = channel.unary_stream(
-                '/twolane.v1.AdminService/WatchDrain',
-                request_serializer=twolane_dot_v1_dot_cluster__pb2.WatchDrainRequest.SerializeToString,
-                response_deserializer=twolane_dot_v1_dot_cluster__pb2.WatchDrainResponse.FromString,
-                _registered_method=True)
-
-
-class AdminServiceServicer(object):
-    """For operators and the launcher, at a listener of its own: a unix socket of the router's user.
-    """
-
-    def GetClusterStatus(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def DrainWorker(self, request, context):
-        """FAILED_PRECONDITION where the worker is not as the caller thinks.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def WatchDrain(self, request, context):
-        """How far a drain is, at each change, until the worker has its ticket or is gone.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-
-def add_AdminServiceServicer_to_server(servicer, server):
-    rpc_method_handlers = {
-            'GetClusterStatus': grpc.unary_unary_rpc_method_handler(
-                    servicer.GetClusterStatus,
-                    request_deserializer=twolane_dot_v1_dot_cluster__pb2.GetClusterStatusRequest.FromString,
-                    response_serializer=twolane_dot_v1_dot_cluster__pb2.GetClusterStatusResponse.SerializeToString,
-            ),
-            'DrainWorker': grpc.unary_unary_rpc_method_handler(
-                    servicer.DrainWorker,
-                    request_deserializer=twolane_dot_v1_dot_cluster__pb2.DrainWorkerRequest.FromString,
-                    response_serializer=twolane_dot_v1_dot_cluster__pb2.DrainWorkerResponse.SerializeToString,
-            ),
-            'WatchDrain': grpc.unary_stream_rpc_method_handler(
-                    servicer.WatchDrain,
-                    request_deserializer=twolane_dot_v1_dot_cluster__pb2.WatchDrainRequest.FromString,
-                    response_serializer=twolane_dot_v1_dot_cluster__pb2.WatchDrainResponse.SerializeToString,
-            ),
-    }
-    generic_handler = grpc.method_handlers_generic_handler(
-            'twolane.v1.AdminService', rpc_method_handlers)
-    server.add_generic_rpc_handlers((generic_handler,))
-    server.add_registered_method_handlers('twolane.v1.AdminService', rpc_method_handlers)
-
-
- # This class is part of an EXPERIMENTAL API.
-class AdminService(object):
-    """For operators and the launcher, at a listener of its own: a unix socket of the router's user.
-    """
-
     @staticmethod
-    def GetClusterStatus(request,
+    def Look(request,
             target,
             options=(),
             channel_credentials=None,
@@ -498,9 +467,9 @@ class AdminService(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/twolane.v1.AdminService/GetClusterStatus',
-            twolane_dot_v1_dot_cluster__pb2.GetClusterStatusRequest.SerializeToString,
-            twolane_dot_v1_dot_cluster__pb2.GetClusterStatusResponse.FromString,
+            '/twolane.v1.PeerService/Look',
+            twolane_dot_v1_dot_cluster__pb2.LookRequest.SerializeToString,
+            twolane_dot_v1_dot_cluster__pb2.LookResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -512,7 +481,7 @@ class AdminService(object):
             _registered_method=True)
 
     @staticmethod
-    def DrainWorker(request,
+    def PrepareConfig(request,
             target,
             options=(),
             channel_credentials=None,
@@ -525,9 +494,9 @@ class AdminService(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/twolane.v1.AdminService/DrainWorker',
-            twolane_dot_v1_dot_cluster__pb2.DrainWorkerRequest.SerializeToString,
-            twolane_dot_v1_dot_cluster__pb2.DrainWorkerResponse.FromString,
+            '/twolane.v1.PeerService/PrepareConfig',
+            twolane_dot_v1_dot_cluster__pb2.PrepareConfigRequest.SerializeToString,
+            twolane_dot_v1_dot_cluster__pb2.PrepareConfigResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -539,7 +508,7 @@ class AdminService(object):
             _registered_method=True)
 
     @staticmethod
-    def WatchDrain(request,
+    def ApplyConfig(request,
             target,
             options=(),
             channel_credentials=None,
@@ -549,12 +518,12 @@ class AdminService(object):
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.unary_stream(
+        return grpc.experimental.unary_unary(
             request,
             target,
-            '/twolane.v1.AdminService/WatchDrain',
-            twolane_dot_v1_dot_cluster__pb2.WatchDrainRequest.SerializeToString,
-            twolane_dot_v1_dot_cluster__pb2.WatchDrainResponse.FromString,
+            '/twolane.v1.PeerService/ApplyConfig',
+            twolane_dot_v1_dot_cluster__pb2.ApplyConfigRequest.SerializeToString,
+            twolane_dot_v1_dot_cluster__pb2.ApplyConfigResponse.FromString,
             options,
             channel_credentials,
             insecure,

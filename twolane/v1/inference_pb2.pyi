@@ -153,16 +153,20 @@ class MultiplexRequest(_message.Message):
     def __init__(self, starts: _Optional[_Iterable[_Union[AnswerStart, _Mapping]]] = ..., reads: _Optional[_Iterable[_Union[AnswerRead, _Mapping]]] = ..., cancels: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class AnswerStart(_message.Message):
-    __slots__ = ("answer", "generate", "resume", "timeout_s")
+    __slots__ = ("answer", "generate", "resume", "timeout_s", "traceparent", "tracestate")
     ANSWER_FIELD_NUMBER: _ClassVar[int]
     GENERATE_FIELD_NUMBER: _ClassVar[int]
     RESUME_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
+    TRACESTATE_FIELD_NUMBER: _ClassVar[int]
     answer: int
     generate: GenerateRequest
     resume: ResumeRequest
     timeout_s: float
-    def __init__(self, answer: _Optional[int] = ..., generate: _Optional[_Union[GenerateRequest, _Mapping]] = ..., resume: _Optional[_Union[ResumeRequest, _Mapping]] = ..., timeout_s: _Optional[float] = ...) -> None: ...
+    traceparent: str
+    tracestate: str
+    def __init__(self, answer: _Optional[int] = ..., generate: _Optional[_Union[GenerateRequest, _Mapping]] = ..., resume: _Optional[_Union[ResumeRequest, _Mapping]] = ..., timeout_s: _Optional[float] = ..., traceparent: _Optional[str] = ..., tracestate: _Optional[str] = ...) -> None: ...
 
 class AnswerRead(_message.Message):
     __slots__ = ("answer", "n_tokens")
@@ -173,7 +177,7 @@ class AnswerRead(_message.Message):
     def __init__(self, answer: _Optional[int] = ..., n_tokens: _Optional[int] = ...) -> None: ...
 
 class MultiplexResponse(_message.Message):
-    __slots__ = ("window_tokens", "parts", "answers", "first_indexes", "counts", "token_ids", "texts")
+    __slots__ = ("window_tokens", "parts", "answers", "first_indexes", "counts", "token_ids", "texts", "is_ending")
     WINDOW_TOKENS_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
     ANSWERS_FIELD_NUMBER: _ClassVar[int]
@@ -181,6 +185,7 @@ class MultiplexResponse(_message.Message):
     COUNTS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     TEXTS_FIELD_NUMBER: _ClassVar[int]
+    IS_ENDING_FIELD_NUMBER: _ClassVar[int]
     window_tokens: int
     parts: _containers.RepeatedCompositeFieldContainer[AnswerPart]
     answers: _containers.RepeatedScalarFieldContainer[int]
@@ -188,7 +193,8 @@ class MultiplexResponse(_message.Message):
     counts: _containers.RepeatedScalarFieldContainer[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     texts: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, window_tokens: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[AnswerPart, _Mapping]]] = ..., answers: _Optional[_Iterable[int]] = ..., first_indexes: _Optional[_Iterable[int]] = ..., counts: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., texts: _Optional[_Iterable[str]] = ...) -> None: ...
+    is_ending: bool
+    def __init__(self, window_tokens: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[AnswerPart, _Mapping]]] = ..., answers: _Optional[_Iterable[int]] = ..., first_indexes: _Optional[_Iterable[int]] = ..., counts: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., texts: _Optional[_Iterable[str]] = ..., is_ending: bool = ...) -> None: ...
 
 class AnswerPart(_message.Message):
     __slots__ = ("answer", "response", "status")

@@ -1,3 +1,5 @@
+from twolane.v1 import drain_pb2 as _drain_pb2
+from twolane.v1 import facts_pb2 as _facts_pb2
 from twolane.v1 import sampling_pb2 as _sampling_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -35,7 +37,7 @@ class WorkerAddress(_message.Message):
     def __init__(self, worker_id: _Optional[str] = ..., epoch: _Optional[int] = ..., endpoint: _Optional[str] = ...) -> None: ...
 
 class SessionRequest(_message.Message):
-    __slots__ = ("open", "assign", "cancel", "retarget", "attach", "judge_peer", "peer_gone", "drain", "heartbeat", "find", "adopt")
+    __slots__ = ("open", "assign", "cancel", "retarget", "attach", "judge_peer", "peer_gone", "drain", "heartbeat", "find", "adopt", "set_roles")
     OPEN_FIELD_NUMBER: _ClassVar[int]
     ASSIGN_FIELD_NUMBER: _ClassVar[int]
     CANCEL_FIELD_NUMBER: _ClassVar[int]
@@ -47,6 +49,7 @@ class SessionRequest(_message.Message):
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     FIND_FIELD_NUMBER: _ClassVar[int]
     ADOPT_FIELD_NUMBER: _ClassVar[int]
+    SET_ROLES_FIELD_NUMBER: _ClassVar[int]
     open: Open
     assign: Assign
     cancel: Cancel
@@ -54,11 +57,12 @@ class SessionRequest(_message.Message):
     attach: Attach
     judge_peer: JudgePeer
     peer_gone: PeerGone
-    drain: Drain
+    drain: _drain_pb2.Drain
     heartbeat: Heartbeat
     find: Find
     adopt: Adopt
-    def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., assign: _Optional[_Union[Assign, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., retarget: _Optional[_Union[Retarget, _Mapping]] = ..., attach: _Optional[_Union[Attach, _Mapping]] = ..., judge_peer: _Optional[_Union[JudgePeer, _Mapping]] = ..., peer_gone: _Optional[_Union[PeerGone, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., find: _Optional[_Union[Find, _Mapping]] = ..., adopt: _Optional[_Union[Adopt, _Mapping]] = ...) -> None: ...
+    set_roles: SetRoles
+    def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., assign: _Optional[_Union[Assign, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., retarget: _Optional[_Union[Retarget, _Mapping]] = ..., attach: _Optional[_Union[Attach, _Mapping]] = ..., judge_peer: _Optional[_Union[JudgePeer, _Mapping]] = ..., peer_gone: _Optional[_Union[PeerGone, _Mapping]] = ..., drain: _Optional[_Union[_drain_pb2.Drain, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., find: _Optional[_Union[Find, _Mapping]] = ..., adopt: _Optional[_Union[Adopt, _Mapping]] = ..., set_roles: _Optional[_Union[SetRoles, _Mapping]] = ...) -> None: ...
 
 class Open(_message.Message):
     __slots__ = ("router_id", "worker_epoch", "router_epoch", "router")
@@ -85,6 +89,12 @@ class RouterAddress(_message.Message):
     grpc_endpoint: str
     http_endpoint: str
     def __init__(self, router_id: _Optional[str] = ..., router_epoch: _Optional[int] = ..., workers_endpoint: _Optional[str] = ..., grpc_endpoint: _Optional[str] = ..., http_endpoint: _Optional[str] = ...) -> None: ...
+
+class SetRoles(_message.Message):
+    __slots__ = ("roles",)
+    ROLES_FIELD_NUMBER: _ClassVar[int]
+    roles: _containers.RepeatedScalarFieldContainer[Role]
+    def __init__(self, roles: _Optional[_Iterable[_Union[Role, str]]] = ...) -> None: ...
 
 class Assign(_message.Message):
     __slots__ = ("key", "roles", "token_ids", "n_prompt", "sampling", "priority", "time_left_ms", "prefill", "decode", "growth_tokens", "sample", "tenant", "adapter", "request_id", "claim", "fence", "resume_hash", "row")
@@ -254,16 +264,6 @@ class PeerGone(_message.Message):
     epoch: int
     def __init__(self, epoch: _Optional[int] = ...) -> None: ...
 
-class Drain(_message.Message):
-    __slots__ = ("enabled", "hand_over", "take_ticket")
-    ENABLED_FIELD_NUMBER: _ClassVar[int]
-    HAND_OVER_FIELD_NUMBER: _ClassVar[int]
-    TAKE_TICKET_FIELD_NUMBER: _ClassVar[int]
-    enabled: bool
-    hand_over: bool
-    take_ticket: int
-    def __init__(self, enabled: bool = ..., hand_over: bool = ..., take_ticket: _Optional[int] = ...) -> None: ...
-
 class Heartbeat(_message.Message):
     __slots__ = ("heard",)
     HEARD_FIELD_NUMBER: _ClassVar[int]
@@ -413,7 +413,7 @@ class PageCounts(_message.Message):
     def __init__(self, quarantined: _Optional[int] = ..., used: _Optional[int] = ..., pinned: _Optional[int] = ..., cached: _Optional[int] = ..., free: _Optional[int] = ...) -> None: ...
 
 class LoadReport(_message.Message):
-    __slots__ = ("pages", "prefill_queue", "prefill_queue_tokens", "decode_queue", "rows", "reserved_growth_pages", "draining", "drained", "step_s", "fence_wanted", "step_age_s", "step_bound_s", "expected_rows", "expected_pages", "transports", "drain")
+    __slots__ = ("pages", "prefill_queue", "prefill_queue_tokens", "decode_queue", "rows", "reserved_growth_pages", "draining", "drained", "step_s", "fence_wanted", "step_age_s", "step_bound_s", "expected_rows", "expected_pages", "transports", "drain", "step_p50_s", "step_p99_s", "prefill_tokens_per_s", "decode_tokens_per_s", "drains", "roles", "able", "done", "oldest_wait_s", "unplaced")
     PAGES_FIELD_NUMBER: _ClassVar[int]
     PREFILL_QUEUE_FIELD_NUMBER: _ClassVar[int]
     PREFILL_QUEUE_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -430,6 +430,16 @@ class LoadReport(_message.Message):
     EXPECTED_PAGES_FIELD_NUMBER: _ClassVar[int]
     TRANSPORTS_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
+    STEP_P50_S_FIELD_NUMBER: _ClassVar[int]
+    STEP_P99_S_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_TOKENS_PER_S_FIELD_NUMBER: _ClassVar[int]
+    DECODE_TOKENS_PER_S_FIELD_NUMBER: _ClassVar[int]
+    DRAINS_FIELD_NUMBER: _ClassVar[int]
+    ROLES_FIELD_NUMBER: _ClassVar[int]
+    ABLE_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    UNPLACED_FIELD_NUMBER: _ClassVar[int]
     pages: PageCounts
     prefill_queue: int
     prefill_queue_tokens: int
@@ -445,36 +455,38 @@ class LoadReport(_message.Message):
     expected_rows: int
     expected_pages: int
     transports: _containers.RepeatedCompositeFieldContainer[PeerTransport]
-    drain: DrainReport
-    def __init__(self, pages: _Optional[_Union[PageCounts, _Mapping]] = ..., prefill_queue: _Optional[int] = ..., prefill_queue_tokens: _Optional[int] = ..., decode_queue: _Optional[int] = ..., rows: _Optional[int] = ..., reserved_growth_pages: _Optional[int] = ..., draining: bool = ..., drained: bool = ..., step_s: _Optional[float] = ..., fence_wanted: _Optional[_Iterable[int]] = ..., step_age_s: _Optional[float] = ..., step_bound_s: _Optional[float] = ..., expected_rows: _Optional[int] = ..., expected_pages: _Optional[int] = ..., transports: _Optional[_Iterable[_Union[PeerTransport, _Mapping]]] = ..., drain: _Optional[_Union[DrainReport, _Mapping]] = ...) -> None: ...
+    drain: _drain_pb2.DrainReport
+    step_p50_s: float
+    step_p99_s: float
+    prefill_tokens_per_s: float
+    decode_tokens_per_s: float
+    drains: int
+    roles: _containers.RepeatedScalarFieldContainer[Role]
+    able: _containers.RepeatedScalarFieldContainer[Role]
+    done: WorkDone
+    oldest_wait_s: float
+    unplaced: int
+    def __init__(self, pages: _Optional[_Union[PageCounts, _Mapping]] = ..., prefill_queue: _Optional[int] = ..., prefill_queue_tokens: _Optional[int] = ..., decode_queue: _Optional[int] = ..., rows: _Optional[int] = ..., reserved_growth_pages: _Optional[int] = ..., draining: bool = ..., drained: bool = ..., step_s: _Optional[float] = ..., fence_wanted: _Optional[_Iterable[int]] = ..., step_age_s: _Optional[float] = ..., step_bound_s: _Optional[float] = ..., expected_rows: _Optional[int] = ..., expected_pages: _Optional[int] = ..., transports: _Optional[_Iterable[_Union[PeerTransport, _Mapping]]] = ..., drain: _Optional[_Union[_drain_pb2.DrainReport, _Mapping]] = ..., step_p50_s: _Optional[float] = ..., step_p99_s: _Optional[float] = ..., prefill_tokens_per_s: _Optional[float] = ..., decode_tokens_per_s: _Optional[float] = ..., drains: _Optional[int] = ..., roles: _Optional[_Iterable[_Union[Role, str]]] = ..., able: _Optional[_Iterable[_Union[Role, str]]] = ..., done: _Optional[_Union[WorkDone, _Mapping]] = ..., oldest_wait_s: _Optional[float] = ..., unplaced: _Optional[int] = ...) -> None: ...
 
-class DrainReport(_message.Message):
-    __slots__ = ("number", "blockers", "has_ticket", "is_taken", "hands_over", "eta_s", "quarantined_pages")
-    NUMBER_FIELD_NUMBER: _ClassVar[int]
-    BLOCKERS_FIELD_NUMBER: _ClassVar[int]
-    HAS_TICKET_FIELD_NUMBER: _ClassVar[int]
-    IS_TAKEN_FIELD_NUMBER: _ClassVar[int]
-    HANDS_OVER_FIELD_NUMBER: _ClassVar[int]
-    ETA_S_FIELD_NUMBER: _ClassVar[int]
-    QUARANTINED_PAGES_FIELD_NUMBER: _ClassVar[int]
-    number: int
-    blockers: _containers.RepeatedCompositeFieldContainer[DrainBlocker]
-    has_ticket: bool
-    is_taken: bool
-    hands_over: bool
-    eta_s: float
-    quarantined_pages: int
-    def __init__(self, number: _Optional[int] = ..., blockers: _Optional[_Iterable[_Union[DrainBlocker, _Mapping]]] = ..., has_ticket: bool = ..., is_taken: bool = ..., hands_over: bool = ..., eta_s: _Optional[float] = ..., quarantined_pages: _Optional[int] = ...) -> None: ...
-
-class DrainBlocker(_message.Message):
-    __slots__ = ("kind", "count", "names")
-    KIND_FIELD_NUMBER: _ClassVar[int]
-    COUNT_FIELD_NUMBER: _ClassVar[int]
-    NAMES_FIELD_NUMBER: _ClassVar[int]
-    kind: str
-    count: int
-    names: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, kind: _Optional[str] = ..., count: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ...) -> None: ...
+class WorkDone(_message.Message):
+    __slots__ = ("prefill_steps", "prefill_tokens", "prefill_squares", "prefill_s", "decode_steps", "decode_rows", "decode_context", "decode_s")
+    PREFILL_STEPS_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_SQUARES_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_S_FIELD_NUMBER: _ClassVar[int]
+    DECODE_STEPS_FIELD_NUMBER: _ClassVar[int]
+    DECODE_ROWS_FIELD_NUMBER: _ClassVar[int]
+    DECODE_CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    DECODE_S_FIELD_NUMBER: _ClassVar[int]
+    prefill_steps: int
+    prefill_tokens: int
+    prefill_squares: int
+    prefill_s: float
+    decode_steps: int
+    decode_rows: int
+    decode_context: int
+    decode_s: float
+    def __init__(self, prefill_steps: _Optional[int] = ..., prefill_tokens: _Optional[int] = ..., prefill_squares: _Optional[int] = ..., prefill_s: _Optional[float] = ..., decode_steps: _Optional[int] = ..., decode_rows: _Optional[int] = ..., decode_context: _Optional[int] = ..., decode_s: _Optional[float] = ...) -> None: ...
 
 class PeerTransport(_message.Message):
     __slots__ = ("worker_id", "transport", "instead_of")
@@ -487,11 +499,19 @@ class PeerTransport(_message.Message):
     def __init__(self, worker_id: _Optional[str] = ..., transport: _Optional[str] = ..., instead_of: _Optional[str] = ...) -> None: ...
 
 class InspectRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("log_lines", "after_log_line", "facts", "reach")
+    LOG_LINES_FIELD_NUMBER: _ClassVar[int]
+    AFTER_LOG_LINE_FIELD_NUMBER: _ClassVar[int]
+    FACTS_FIELD_NUMBER: _ClassVar[int]
+    REACH_FIELD_NUMBER: _ClassVar[int]
+    log_lines: int
+    after_log_line: int
+    facts: bool
+    reach: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, log_lines: _Optional[int] = ..., after_log_line: _Optional[int] = ..., facts: bool = ..., reach: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class InspectResponse(_message.Message):
-    __slots__ = ("worker", "roles", "model", "fingerprint", "load", "rows", "integrity_error", "dropped", "transports")
+    __slots__ = ("worker", "roles", "model", "fingerprint", "load", "rows", "integrity_error", "dropped", "transports", "log", "last_log_line", "facts")
     class DroppedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -515,6 +535,9 @@ class InspectResponse(_message.Message):
     INTEGRITY_ERROR_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
     TRANSPORTS_FIELD_NUMBER: _ClassVar[int]
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    LAST_LOG_LINE_FIELD_NUMBER: _ClassVar[int]
+    FACTS_FIELD_NUMBER: _ClassVar[int]
     worker: WorkerAddress
     roles: _containers.RepeatedScalarFieldContainer[Role]
     model: str
@@ -524,7 +547,10 @@ class InspectResponse(_message.Message):
     integrity_error: str
     dropped: _containers.ScalarMap[str, int]
     transports: _containers.ScalarMap[str, str]
-    def __init__(self, worker: _Optional[_Union[WorkerAddress, _Mapping]] = ..., roles: _Optional[_Iterable[_Union[Role, str]]] = ..., model: _Optional[str] = ..., fingerprint: _Optional[str] = ..., load: _Optional[_Union[LoadReport, _Mapping]] = ..., rows: _Optional[_Iterable[_Union[InspectedRow, _Mapping]]] = ..., integrity_error: _Optional[str] = ..., dropped: _Optional[_Mapping[str, int]] = ..., transports: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    log: _containers.RepeatedScalarFieldContainer[str]
+    last_log_line: int
+    facts: _facts_pb2.ProcessFacts
+    def __init__(self, worker: _Optional[_Union[WorkerAddress, _Mapping]] = ..., roles: _Optional[_Iterable[_Union[Role, str]]] = ..., model: _Optional[str] = ..., fingerprint: _Optional[str] = ..., load: _Optional[_Union[LoadReport, _Mapping]] = ..., rows: _Optional[_Iterable[_Union[InspectedRow, _Mapping]]] = ..., integrity_error: _Optional[str] = ..., dropped: _Optional[_Mapping[str, int]] = ..., transports: _Optional[_Mapping[str, str]] = ..., log: _Optional[_Iterable[str]] = ..., last_log_line: _Optional[int] = ..., facts: _Optional[_Union[_facts_pb2.ProcessFacts, _Mapping]] = ...) -> None: ...
 
 class InspectedRow(_message.Message):
     __slots__ = ("key", "state", "tokens", "pages")

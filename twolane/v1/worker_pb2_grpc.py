@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from twolane.v1 import facts_pb2 as twolane_dot_v1_dot_facts__pb2
 from twolane.v1 import worker_pb2 as twolane_dot_v1_dot_worker__pb2
 
 GRPC_GENERATED_VERSION = '1.71.2'
@@ -46,6 +47,11 @@ class WorkerServiceStub(object):
                 request_serializer=twolane_dot_v1_dot_worker__pb2.InspectRequest.SerializeToString,
                 response_deserializer=twolane_dot_v1_dot_worker__pb2.InspectResponse.FromString,
                 _registered_method=True)
+        self.AnswerAlone = channel.unary_unary(
+                '/twolane.v1.WorkerService/AnswerAlone',
+                request_serializer=twolane_dot_v1_dot_facts__pb2.AnswerAloneRequest.SerializeToString,
+                response_deserializer=twolane_dot_v1_dot_facts__pb2.AnswerAloneResponse.FromString,
+                _registered_method=True)
 
 
 class WorkerServiceServicer(object):
@@ -66,6 +72,13 @@ class WorkerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AnswerAlone(self, request, context):
+        """For checks: see facts.proto.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_WorkerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -78,6 +91,11 @@ def add_WorkerServiceServicer_to_server(servicer, server):
                     servicer.Inspect,
                     request_deserializer=twolane_dot_v1_dot_worker__pb2.InspectRequest.FromString,
                     response_serializer=twolane_dot_v1_dot_worker__pb2.InspectResponse.SerializeToString,
+            ),
+            'AnswerAlone': grpc.unary_unary_rpc_method_handler(
+                    servicer.AnswerAlone,
+                    request_deserializer=twolane_dot_v1_dot_facts__pb2.AnswerAloneRequest.FromString,
+                    response_serializer=twolane_dot_v1_dot_facts__pb2.AnswerAloneResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -136,6 +154,33 @@ class WorkerService(object):
             '/twolane.v1.WorkerService/Inspect',
             twolane_dot_v1_dot_worker__pb2.InspectRequest.SerializeToString,
             twolane_dot_v1_dot_worker__pb2.InspectResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AnswerAlone(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/twolane.v1.WorkerService/AnswerAlone',
+            twolane_dot_v1_dot_facts__pb2.AnswerAloneRequest.SerializeToString,
+            twolane_dot_v1_dot_facts__pb2.AnswerAloneResponse.FromString,
             options,
             channel_credentials,
             insecure,
